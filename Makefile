@@ -1,0 +1,32 @@
+# make demo | test | unit | bench | lint: each sets up what it needs in .venv
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test unit lint bench clean
+
+setup: .venv/.ready
+
+.venv/.ready: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/centerhash demo --out demo
+
+test: setup lint
+	$(BIN)/python -m pytest
+
+unit: setup
+	$(BIN)/python -m pytest -m 'not slow'
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/python -m benchmarks.speed
+
+clean:
+	rm -rf demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

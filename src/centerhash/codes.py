@@ -1,0 +1,81 @@
+"""Binary codes: the only place that knows bits.
+
+A code is a row of K values in {-1, +1} (int8). For storage and search it is packed into ceil(K/8) bytes,
+where a set bit means +1, the first code value is the highest bit of the first byte, and the bits past K are 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centerhash.errors import InputError
+
+Codes: TypeAlias = NDArray[np.int8]
+Packed: TypeAlias = NDArray[np.uint8]
+
+
+def binarise(values: NDArray[Any]) -> Codes:
+    """Turn real values (N, K) into codes (N, K): x >= 0 becomes +1, everything else -1.
+
+    The one rule for sign(0) in the whole package. NaN has no sign and is refused.
+    """
+    values = np.asarray(values)
+    if np.isnan(values).any():
+        raise InputError("cannot binarise NaN: check the features or the training that produced these values.")
+    return np.where(values >= 0, np.int8(1), np.int8(-1))
+
+
+def check_codes(codes: NDArray[Any], name: str = "codes") -> Codes:
+    """Check that `codes` is (N, K) with only -1 and +1, and return it as int8 (a view where it can be)."""
+    codes = np.asarray(codes)
+    if codes.ndim != 2:
+        raise InputError(f"{name} must be (N, K) with values -1 and +1, got shape {codes.shape}.")
+    as_int8 = codes.astype(np.int8, copy=False)
+    if codes.size and not ((as_int8 == 1) | (as_int8 == -1)).all():
+        found = np.unique(codes)[:5].tolist()
+        raise InputError(f"{name} must hold only -1 and +1, found values such as {found}: use binarise() first.")
+    return as_int8
+
+
+def pack(codes: NDArray[Any]) -> Packed:
+    """Pack codes (N, K) into (N, ceil(K/8)) bytes; a set bit is +1."""
+    return np.packbits(check_codes(codes) > 0, axis=1)
+
+
+def unpack(packed: NDArray[np.uint8], bits: int) -> Codes:
+    """Unpack (N, ceil(K/8)) bytes into codes (N, K), the inverse of `pack`."""
+    packed = np.asarray(packed)
+    if packed.ndim != 2 or packed.dtype != np.uint8 or packed.shape[1] != (bits + 7) // 8:
+        raise InputError(
+            f"packed codes of {bits} bits must be uint8 of shape (N, {(bits + 7) // 8}), "
+            f"got {packed.dtype} of shape {packed.shape}."
+        )
+    return np.where(np.unpackbits(packed, axis=1, count=bits), np.int8(1), np.int8(-1))
+
+
+def to_words(packed: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """View packed codes (N, bytes) as (N, ceil(bytes/8)) 64-bit words, the form that the kernels scan.
+
+    Missing bytes are zero on both sides of every comparison and so never count.
+    """
+    packed = np.asarray(packed)
+    rows, width = packed.shape
+    words = (width + 7) // 8
+    if width == words * 8 and packed.flags.c_contiguous and packed.dtype == np.uint8:
+        return packed.view(np.uint64)
+    padded = np.zeros((rows, words * 8), dtype=np.uint8)
+    padded[:, :width] = packed
+    return padded.view(np.uint64)
+
+
+def hamming(first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.int64]:
+    """Hamming distances (Q, N) between codes (Q, K) and (N, K): (K - <a, b>) / 2."""
+    first, second = check_codes(first, "first"), check_codes(second, "second")
+    if first.shape[1] != second.shape[1]:
+        raise InputError(f"codes of {first.shape[1]} and {second.shape[1]} bits cannot be compared.")
+    bits = first.shape[1]
+    inner = first.astype(np.float32) @ second.astype(np.float32).T  # exact: |inner| <= K < 2^24
+    return ((bits - inner) / 2).astype(np.int64)

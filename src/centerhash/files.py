@@ -1,0 +1,98 @@
+"""Writing results so that a kill, a full disk or a read-only folder never leaves half a file behind."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centerhash.errors import OutputError
+
+_ADVICE = {
+    errno.ENOSPC: "the disk is full: free some space, then run the same command again",
+    errno.EDQUOT: "the disk quota is used up: free some space, then run the same command again",
+    errno.EROFS: "the file system is read-only: choose another output folder",
+    errno.EACCES: "no permission to write there: choose another output folder",
+    errno.EPERM: "no permission to write there: choose another output folder",
+    errno.ENOTDIR: "a part of the path is a file, not a folder: choose another output folder",
+    errno.EISDIR: "a folder of that name is in the way: choose another output name",
+}
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn an OSError of writing `path` into an OutputError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        advice = _ADVICE.get(error.errno or 0, error.strerror or str(error))
+        raise OutputError(f"cannot write '{path}': {advice}.") from error
+
+
+def make_folder(path: str | Path) -> Path:
+    """Create the folder `path` (parents too) unless it is there."""
+    folder = Path(path)
+    with _explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def atomic(path: str | Path) -> Iterator[IO[bytes]]:
+    """Open a temporary file beside `path` for writing; rename it to `path` only when all went well.
+
+    A reader sees the old file or the whole new one, never a part, also after a power cut.
+    """
+    target = Path(path)
+    make_folder(target.parent)
+    with _explained(target):
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+        temporary = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; results are for everyone
+            temporary.replace(target)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write `text` as UTF-8, whole or not at all."""
+    with atomic(path) as stream:
+        stream.write(text.encode())
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write `value` as indented json, whole or not at all."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_npy(path: str | Path, array: NDArray[Any]) -> None:
+    """Write one array as .npy, whole or not at all."""
+    with atomic(path) as stream:
+        np.lib.format.write_array(stream, np.asarray(array), allow_pickle=False)
+
+
+def write_npz(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write named arrays as .npz, whole or not at all."""
+    with atomic(path) as stream:
+        np.savez(stream, allow_pickle=False, **dict(arrays))
