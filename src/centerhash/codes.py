@@ -1,7 +1,7 @@
 """Binary codes: the only place that knows bits.
 
 A code is a row of K values in {-1, +1} (int8). For storage and search it is packed into ceil(K/8) bytes,
-where a set bit means +1, the first code value is the highest bit of the first byte, and the bits past K are 0.
+where a set bit means +1, the first value is the highest bit of the first byte, and bits past K are 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ def binarise(values: NDArray[Any]) -> Codes:
     """
     values = np.asarray(values)
     if np.isnan(values).any():
-        raise InputError("cannot binarise NaN: check the features or the training that produced these values.")
+        raise InputError(
+            "cannot binarise NaN: check the features or the training that produced these values."
+        )
     return np.where(values >= 0, np.int8(1), np.int8(-1))
 
 
@@ -36,7 +38,9 @@ def check_codes(codes: NDArray[Any], name: str = "codes") -> Codes:
     as_int8 = codes.astype(np.int8, copy=False)
     if codes.size and not ((as_int8 == 1) | (as_int8 == -1)).all():
         found = np.unique(codes)[:5].tolist()
-        raise InputError(f"{name} must hold only -1 and +1, found values such as {found}: use binarise() first.")
+        raise InputError(
+            f"{name} must hold only -1 and +1, found values such as {found}: use binarise() first."
+        )
     return as_int8
 
 
@@ -78,4 +82,5 @@ def hamming(first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.int64]:
         raise InputError(f"codes of {first.shape[1]} and {second.shape[1]} bits cannot be compared.")
     bits = first.shape[1]
     inner = first.astype(np.float32) @ second.astype(np.float32).T  # exact: |inner| <= K < 2^24
-    return ((bits - inner) / 2).astype(np.int64)
+    distances: NDArray[np.int64] = ((bits - inner) / 2).astype(np.int64)
+    return distances

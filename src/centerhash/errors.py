@@ -1,12 +1,12 @@
 """The tree of exceptions. Every message says what came in, what is allowed, and what to do next.
 
-    CenterhashError
-    ├── InputError (also a ValueError)     a caller's values: arrays, options, names
-    │   ├── ConfigError                    an unknown or impossible option or name
-    │   └── DataError                      files that hold the data: csv, arrays, splits
-    │       └── ImageError                 one image that cannot be read
-    ├── NotFittedError                     a model asked for codes before it was trained
-    └── OutputError                        a result that could not be written
+CenterhashError
+├── InputError (also a ValueError)     a caller's values: arrays, options, names
+│   ├── ConfigError                    an unknown or impossible option or name
+│   └── DataError                      files that hold the data: csv, arrays, splits
+│       └── ImageError                 one image that cannot be read
+├── NotFittedError                     a model asked for codes before it was trained
+└── OutputError                        a result that could not be written
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 
 class CenterhashError(Exception):
-    """Base of all errors that the package raises on purpose; the command line shows them without traceback."""
+    """Base of all errors raised on purpose; the command line shows them without traceback."""
 
 
 class InputError(CenterhashError, ValueError):

@@ -1,0 +1,1 @@
+"""Losses: one file per family, one small function per equation."""

@@ -1,0 +1,7 @@
+"""`python -m centerhash` is the command line."""
+
+from __future__ import annotations
+
+from centerhash.cli import main
+
+main()

@@ -1,0 +1,175 @@
+"""Code files: packed codes with names, labels and ids in one .npz, written by `encode`, read by `evaluate`.
+
+Arrays: `packed` (N, ceil(K/8)) uint8 and `bits`, or `codes` (N, K) of -1 and +1; for evaluation `labels`
+(N, C); optionally `ids` (N,) integers, so that a query can be told apart from its own database item.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centerhash.codes import Packed, pack
+from centerhash.data import list_images, open_dataset
+from centerhash.errors import ConfigError, DataError
+from centerhash.evaluation import evaluate
+from centerhash.files import write_npz
+
+if TYPE_CHECKING:
+    from centerhash.evaluation import Evaluation
+    from centerhash.features import Progress
+    from centerhash.model import HashModel
+
+
+@dataclass(frozen=True)
+class CodeFile:
+    """One side of an evaluation."""
+
+    bits: int
+    packed: Packed
+    labels: NDArray[np.bool_]
+    ids: NDArray[np.int64] | None
+
+
+@dataclass(frozen=True)
+class Written:
+    """What `encode_to_file` did."""
+
+    count: int
+    warnings: tuple[str, ...]
+
+
+def read_code_file(path: Path) -> CodeFile:
+    """Read a code file with labels, or say what it lacks."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = dict(stored)
+    except FileNotFoundError:
+        raise DataError(f"no such code file: '{path}'.") from None
+    except (OSError, ValueError, zipfile.BadZipFile, AttributeError, TypeError) as error:
+        raise DataError(f"'{path}' is not a readable .npz file of plain arrays: {error}") from None
+    if "packed" in arrays and "bits" in arrays:
+        bits, packed = int(arrays["bits"]), arrays["packed"]
+    elif "codes" in arrays:
+        bits, packed = int(arrays["codes"].shape[-1]), pack(arrays["codes"])
+    else:
+        found = ", ".join(sorted(arrays)) or "nothing"
+        raise DataError(f"'{path}' holds {found}: it needs `packed` and `bits`, or `codes` of -1 and +1.")
+    if "labels" not in arrays:
+        raise DataError(
+            f"'{path}' has no array `labels` (N, C): encode a folder with labels.csv, or add the labels."
+        )
+    labels = arrays["labels"]
+    if labels.ndim != 2 or len(labels) != len(packed):
+        raise DataError(f"'{path}': labels of shape {labels.shape} do not fit {len(packed)} codes.")
+    return CodeFile(bits, packed, labels.astype(bool), arrays.get("ids"))
+
+
+def read_evaluation_codes(paths: Sequence[Path]) -> tuple[CodeFile, CodeFile]:
+    """Queries and database: of a run's folder, or of two code files."""
+    if len(paths) == 1 and paths[0].is_dir():
+        from centerhash.runs import read_codes
+
+        run = read_codes(paths[0])
+        return (
+            CodeFile(run.bits, run.query, run.query_labels, run.query_rows),
+            CodeFile(run.bits, run.database, run.database_labels, run.database_rows),
+        )
+    if len(paths) == 1 and not paths[0].exists():
+        raise DataError(f"no such run or code file: '{paths[0]}'.")
+    if len(paths) != 2:
+        raise ConfigError(
+            f"evaluate takes the folder of one run, or two code files (queries, then database); got {len(paths)}."
+        )
+    query, database = (read_code_file(path) for path in paths)
+    return query, database
+
+
+def evaluate_codes(codes: tuple[CodeFile, CodeFile], **settings: Any) -> Evaluation:
+    """Evaluate queries against a database; `settings` as for `centerhash.evaluate`."""
+    query, database = codes
+    if query.bits != database.bits:
+        raise DataError(
+            f"queries have {query.bits} bits, the database {database.bits}: encode both by one model."
+        )
+    return evaluate(
+        query.packed,
+        database.packed,
+        query.labels,
+        database.labels,
+        bits=query.bits,
+        query_ids=query.ids,
+        database_ids=database.ids,
+        **settings,
+    )
+
+
+def encode_to_file(
+    model: HashModel,
+    inputs: Sequence[str],
+    out: Path,
+    *,
+    cache: Path | None = None,
+    device: str = "auto",
+    skip_broken: bool = False,
+    progress: Progress | None = None,
+) -> Written:
+    """Encode images (files, folders, globs), a labelled data set, or a features .npy into one code file."""
+    single = Path(inputs[0]) if len(inputs) == 1 else None
+    arrays: dict[str, NDArray[Any]] = {}
+    warnings: tuple[str, ...] = ()
+    if single is not None and single.suffix == ".npy":
+        from centerhash.data.arrays import load_array
+
+        features = load_array(single)
+    elif single is not None and single.is_dir() and _is_dataset(single):
+        dataset = open_dataset(single)
+        warnings = dataset.warnings
+        if dataset.classes != model.classes:
+            raise DataError(
+                f"'{single}' has {len(dataset.classes)} classes that are not the model's {len(model.classes)}, in "
+                "this order: put the model's classes into its classes.txt."
+            )
+        arrays = {"labels": dataset.labels, "names": np.array(dataset.names), "ids": np.arange(dataset.size)}
+        if dataset.features is not None:
+            features = dataset.features
+        else:
+            features, kept = _image_features(
+                model, dataset.image_paths or (), cache, device, skip_broken, progress
+            )
+            arrays = {name: values[kept] for name, values in arrays.items()}
+    else:
+        paths = list_images(inputs)
+        features, kept = _image_features(model, paths, cache, device, skip_broken, progress)
+        arrays = {"names": np.array([str(path) for path in paths])[kept]}
+    packed = pack(model.encode_features(features))
+    write_npz(out, {"packed": packed, "bits": np.array(model.bits), **arrays})
+    return Written(len(packed), warnings)
+
+
+def _is_dataset(folder: Path) -> bool:
+    return (folder / "labels.csv").is_file() or (folder / "features.npy").is_file()
+
+
+def _image_features(
+    model: HashModel,
+    paths: Sequence[Path],
+    cache: Path | None,
+    device: str,
+    skip_broken: bool,
+    progress: Progress | None,
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Features of the images that can be read, and their places in `paths`."""
+    table = model.feature_table(paths, cache=cache, device=device, progress=progress)
+    if not skip_broken:
+        table.raise_if_broken(
+            "The features of all others are kept. Repair these files, or pass --skip-broken to go on without them."
+        )
+    kept = np.array([row for row in range(len(paths)) if row not in table.broken], dtype=np.int64)
+    return table.features[kept], kept

@@ -1,0 +1,99 @@
+"""What the command line shows: progress on stderr, tables on stdout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from centerhash.evaluation.result import Evaluation
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def progress() -> Iterator[ProgressReporter]:
+    """Show one bar per stage on stderr while the block runs; silent where stderr is not a terminal."""
+    with Progress(
+        TextColumn("{task.description:<10}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=err,
+        disable=not err.is_terminal,
+    ) as bars:
+        yield ProgressReporter(bars)
+
+
+class ProgressReporter:
+    """Called with (stage, done, total, note); opens a bar when a stage first appears."""
+
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, stage: str, done: int, total: int, note: str = "") -> None:
+        """Move the bar of `stage` to done of total."""
+        if stage not in self._tasks:
+            self._tasks[stage] = self._bars.add_task(stage, total=total, note=note)
+        self._bars.update(self._tasks[stage], completed=done, total=total, note=note)
+
+
+def warn(messages: Sequence[str]) -> None:
+    """Print warnings on stderr."""
+    for message in messages:
+        err.print("warning: ", style="yellow", end="")
+        err.print(message, markup=False)
+
+
+def evaluation_table(result: Evaluation, title: str) -> Table:
+    """The figures of one evaluation for people."""
+    table = Table(title=title, title_justify="left", show_header=True)
+    table.add_column("measure")
+    table.add_column("value", justify="right")
+    table.add_column("chance", justify="right")
+    table.add_column("what it says", style="dim")
+    k = f"{result.k:,}"
+    rows: list[tuple[str, float, float | None, str]] = [
+        (f"mAP@{k}, peers", result.map_peers, result.chance_peers, "divided by relevant items in the top k"),
+        ("  over all tie orders", result.map_peers_expected, None, "exact expectation"),
+        (
+            f"mAP@{k}, textbook",
+            result.map_textbook,
+            result.chance_textbook,
+            "divided by min(k, relevant items)",
+        ),
+        ("  over all tie orders", result.map_textbook_expected, None, "exact expectation"),
+        (f"NDCG@{k}", result.ndcg, None, "graded by the number of shared labels"),
+        (f"ACG@{k}", result.acg, None, "mean number of shared labels"),
+        (f"WAP@{k}", result.wap, None, "average precision weighted by shared labels"),
+    ]
+    rows += [(f"precision@{n:,}", value, None, "") for n, value in result.precision.items()]
+    for name, value, chance, meaning in rows:
+        table.add_row(name, f"{value:.4f}", "" if chance is None else f"{chance:.4f}", meaning)
+    return table
+
+
+def evaluation_notes(result: Evaluation) -> list[str]:
+    """One line per fact that a reader of the figures must know."""
+    notes = [
+        f"{result.queries:,} queries, {result.database:,} database items, {result.bits} bits; "
+        f"ties broken by permutation {result.seed}."
+    ]
+    if result.queries_without_hits:
+        notes.append(
+            f"{result.queries_without_hits:,} queries without hits in the top {result.k:,} count as 0 "
+            f"({result.queries_without_relevant:,} have nothing relevant in the database, "
+            f"{result.queries_without_labels:,} have no label)."
+        )
+    if result.queries_in_database:
+        state = "left out" if result.exclude_self else "kept: pass --exclude-self to leave it out"
+        notes.append(
+            f"{result.queries_in_database:,} queries are in the database; a query's own item is {state}."
+        )
+    return notes

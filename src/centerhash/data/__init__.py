@@ -1,0 +1,20 @@
+"""Data sets: folders of images with labels, folders of features, their splits, and reading single images."""
+
+from __future__ import annotations
+
+from centerhash.data.dataset import Dataset, open_dataset
+from centerhash.data.images import content_key, list_images, load_image, load_pixels, squash_and_crop
+from centerhash.data.splits import Splits, check_splits, make_splits
+
+__all__ = [
+    "Dataset",
+    "Splits",
+    "check_splits",
+    "content_key",
+    "list_images",
+    "load_image",
+    "load_pixels",
+    "make_splits",
+    "open_dataset",
+    "squash_and_crop",
+]

@@ -1,0 +1,246 @@
+"""Images from disk: robust decoding to RGB, the network's square crop, content keys, and finding files."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import stat
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ExifTags, Image, ImageFile
+
+from centerhash.errors import DataError, ImageError, InputError
+
+ImageSource: TypeAlias = str | Path | bytes
+Stream: TypeAlias = io.BufferedReader | io.BytesIO
+Factory: TypeAlias = Callable[[IO[bytes], str | bytes], ImageFile.ImageFile]
+Accepts: TypeAlias = Callable[[bytes], bool | str]
+
+MAX_PIXELS = 100_000_000
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".jp2", ".avif"}
+    | {".pgm", ".ppm", ".pnm"}
+)
+# Only plain picture formats: Pillow's others start programs (EPS) or read fonts and documents.
+_FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "JPEG2000", "AVIF", "PPM")
+
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def load_image(
+    source: ImageSource, *, max_pixels: int = MAX_PIXELS, at_least: int | None = None
+) -> Image.Image:
+    """Decode a file or its bytes into an upright RGB image; anything transparent is laid on white.
+
+    Images of more than `max_pixels` are refused by their header, before any pixel is decoded. With
+    `at_least`, a JPEG is decoded at 1/2, 1/4 or 1/8 of its size where both sides stay that long: much faster.
+    """
+    name = "image bytes" if isinstance(source, bytes) else f"'{source}'"
+    with _open_source(source, name) as stream:
+        image = _read_header(stream, name)
+        _check_size(image, name, max_pixels)
+        try:
+            if at_least is not None:
+                image.draft(None, (at_least, at_least))
+            image.load()
+            rgb = _to_rgb(_turn_upright(image))
+        except Exception as error:  # damaged files make Pillow raise nearly anything
+            raise ImageError(f"cannot read {name}: {_reason(error)}.") from error
+    rgb.info = {}  # an orientation left behind would be applied twice by a later reader
+    return rgb
+
+
+def load_pixels(
+    source: ImageSource, resize: int = 256, crop: int = 224, *, max_pixels: int = MAX_PIXELS
+) -> NDArray[np.uint8]:
+    """Load an image as the network sees it, (crop, crop, 3) uint8, decoding large JPEGs at a reduced size."""
+    image = load_image(source, max_pixels=max_pixels, at_least=2 * resize)
+    return squash_and_crop(image, resize, crop)
+
+
+def squash_and_crop(image: Image.Image, resize: int = 256, crop: int = 224) -> NDArray[np.uint8]:
+    """Squash the whole frame to a square of `resize`, cut out the centre: (crop, crop, 3) uint8 (Sec. 4.1).
+
+    Bilinear with a filter that widens with the reduction, so that fine patterns do not alias.
+    """
+    if image.mode != "RGB":
+        raise InputError(f"the image must be RGB, got {image.mode}: use load_image.")
+    if not 1 <= crop <= resize:
+        raise InputError(f"the crop must be 1 to {resize} (the size after resizing), got {crop}.")
+    square = image.resize((resize, resize), Image.Resampling.BILINEAR)
+    start = (resize - crop) // 2
+    pixels = np.asarray(square, dtype=np.uint8)[start : start + crop, start : start + crop]
+    return np.ascontiguousarray(pixels)
+
+
+def content_key(path: str | Path) -> str:
+    """Return the SHA-256 of a file's bytes: equal pictures under other names share their cached features."""
+    with _open_source(path, f"'{path}'") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _open_source(source: ImageSource, name: str) -> Stream:
+    """Open bytes or a regular, non-empty file."""
+    if isinstance(source, bytes):
+        if not source:
+            raise ImageError(f"cannot read {name}: there are 0 bytes.")
+        return io.BytesIO(source)
+    path = Path(source)
+    try:
+        status = path.stat()
+        # a pipe would block for ever in open()
+        stream = path.open("rb") if stat.S_ISREG(status.st_mode) else None
+    except FileNotFoundError as error:
+        raise ImageError(f"cannot read {name}: no such file.") from error
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        raise ImageError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}.") from error
+    if stream is None:
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+        raise ImageError(f"cannot read {name}: it is {kind}, not an image.")
+    if status.st_size == 0:
+        stream.close()
+        raise ImageError(f"cannot read {name}: the file is empty (0 bytes). Copy it again.")
+    return stream
+
+
+@lru_cache(maxsize=1)
+def _openers() -> tuple[tuple[str, Factory, Accepts | None], ...]:
+    """Return (format, factory, accepts) of the formats that this Pillow has."""
+    Image.init()
+    return tuple((name, *Image.OPEN[name]) for name in _FORMATS if name in Image.OPEN)
+
+
+def _read_header(stream: Stream, name: str) -> ImageFile.ImageFile:
+    """Find the format by its first bytes and parse the header only.
+
+    Image.open would do the same, but it compares the size with a global limit and speaks through warnings,
+    which threads cannot silence for themselves; `_check_size` does that instead.
+    """
+    prefix = stream.read(16)
+    for kind, factory, accepts in _openers():
+        verdict = accepts(prefix) if accepts else True
+        if isinstance(verdict, str) or not verdict:  # a text says why this Pillow cannot read the format
+            continue
+        stream.seek(0)
+        try:
+            return factory(stream, "")
+        except Exception as error:  # damaged headers make Pillow raise nearly anything
+            raise ImageError(f"cannot read {name}: damaged {kind} header ({error}).") from error
+    raise ImageError(f"cannot read {name}: not an image of a known format ({', '.join(_FORMATS)}).")
+
+
+def _check_size(image: Image.Image, name: str, max_pixels: int) -> None:
+    width, height = image.size
+    if width * height > max_pixels:
+        raise ImageError(
+            f"cannot read {name}: {width:,} x {height:,} is {width * height:,} pixels, more than the "
+            f"limit of {max_pixels:,}. Shrink it, or raise max_pixels if you trust the file."
+        )
+
+
+def _reason(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    return f"the file is truncated or damaged ({text}). Copy it again" if "truncated" in text else text
+
+
+def _turn_upright(image: Image.Image) -> Image.Image:
+    """Apply the EXIF orientation. Broken EXIF is no reason to refuse good pixels: they stay as stored."""
+    try:
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+    except (SyntaxError, ValueError, KeyError, TypeError, EOFError, OSError, struct.error):
+        return image
+    method = _UPRIGHT.get(orientation) if isinstance(orientation, int) else None
+    return image if method is None else image.transpose(method)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    """Convert any mode to RGB, transparency laid on white."""
+    if image.mode.startswith("I") or image.mode == "F":
+        return Image.fromarray(_to_eight_bits(image)).convert("RGB")
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, rgba).convert("RGB")
+    return image.convert("RGB")
+
+
+def _to_eight_bits(image: Image.Image) -> NDArray[np.uint8]:
+    """Scale deep greyscale (height, width) to 0..255 by the white of its range, where convert() would clip.
+
+    16-bit images and PGM (which Pillow widens to 16 bits) have white at 65,535. Other whole numbers and
+    fractions state no white: it is the smallest of 1 (fractions), 255 and 65,535 that holds all values, and
+    where none does, the darkest and brightest values become black and white.
+    """
+    deep = np.asarray(image)
+    values: NDArray[np.floating[Any]] = deep.astype(np.float32 if deep.itemsize == 2 else np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError("it holds NaN or infinite pixels")
+    low, high = float(values.min()), float(values.max())
+    whites = {"F": (1, 255, 65535), "I": (255, 65535)}.get(image.mode, (65535,))
+    if image.mode == "I" and image.format == "PPM":
+        whites = (65535,)
+    white = next((white for white in whites if low >= 0 and high <= white), None)
+    if white is not None:
+        low, high = 0.0, float(white)
+    scale = 255.0 / (high - low) if high > low else 0.0
+    scaled: NDArray[np.uint8] = np.rint((values - low) * scale).astype(np.uint8)
+    return scaled
+
+
+def list_images(paths: Sequence[str | Path]) -> list[Path]:
+    """Find images: files as named, folders with all below them, and patterns such as `photos/*.jpg`.
+
+    Folders and patterns give files with a picture's suffix, sorted, without hidden ones; each comes once.
+    """
+    wanted: Iterable[str | Path] = [paths] if isinstance(paths, str | Path) else paths
+    found: dict[Path, None] = {}
+    for entry in wanted:
+        found.update(dict.fromkeys(_expand(entry)))
+    if not found:
+        raise DataError("no images were named: give files, folders or patterns such as 'photos/*.jpg'.")
+    return list(found)
+
+
+def _expand(entry: str | Path) -> list[Path]:
+    """Return the images that one argument stands for; a file that is named is taken whatever its suffix."""
+    path = Path(entry)
+    try:
+        if path.is_file():
+            return [path]
+        if path.is_dir():
+            place, named, candidates = f"the folder '{path}'", len(path.parts), list(path.rglob("*"))
+        elif any(map(_is_wild, path.parts)):
+            place, named = f"the pattern '{entry}'", [_is_wild(part) for part in path.parts].index(True)
+            candidates = list(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+        else:
+            raise FileNotFoundError("no such file or folder")
+        images = sorted(file for file in candidates if _is_picture(file, named))
+    except (OSError, ValueError) as error:  # ValueError: a pattern such as '**x'
+        raise DataError(f"cannot list '{entry}': {getattr(error, 'strerror', None) or error}.") from error
+    if not images:
+        raise DataError(f"no image in {place}: looked for {', '.join(sorted(SUFFIXES))}.")
+    return images
+
+
+def _is_wild(part: str) -> bool:
+    return any(mark in part for mark in "*?[")
+
+
+def _is_picture(file: Path, named: int) -> bool:
+    """Whether a file has a picture's suffix and is not hidden; the first `named` parts were asked for by name."""
+    hidden = any(part.startswith(".") for part in file.parts[named:])
+    return not hidden and file.suffix.lower() in SUFFIXES and file.is_file()

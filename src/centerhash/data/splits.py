@@ -1,0 +1,243 @@
+"""Which rows train, which ask (queries), and which are searched (database).
+
+The paper's protocol (Sec. 4.1): 5,000 random queries, the rest is the database, and 10,000 training images
+are drawn from the database. Smaller sets give a tenth to the queries and train on the whole database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centerhash.data.arrays import load_array
+from centerhash.data.textfiles import did_you_mean, duplicates, first_few, normal_name, read_lines
+from centerhash.errors import ConfigError, DataError
+
+Indices: TypeAlias = NDArray[np.int64]
+
+SPLIT_NAMES = ("train", "query", "database")
+MOST_QUERIES = 5_000
+MOST_TRAINING = 10_000
+QUERY_SHARE = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """Row numbers of the three splits, read-only int64, and a word on where they came from.
+
+    `train` usually lies inside `database`, as in the paper's protocol.
+    """
+
+    train: Indices
+    query: Indices
+    database: Indices
+    made: str = "given"
+
+    def __post_init__(self) -> None:
+        for name in SPLIT_NAMES:
+            indices = as_indices(getattr(self, name), name).copy()
+            indices.setflags(write=False)  # a shuffle in place would silently change every later user
+            object.__setattr__(self, name, indices)
+
+    def without(self, rows: NDArray[Any] | Sequence[int]) -> Splits:
+        """Return the splits without these rows, such as images that cannot be read."""
+        left = {name: getattr(self, name) for name in SPLIT_NAMES}
+        dropped = as_indices(rows, "dropped rows")
+        for name, indices in left.items():
+            left[name] = indices[~np.isin(indices, dropped)]
+            if indices.size and not left[name].size:
+                raise DataError(
+                    f"all {indices.size:,} rows of the split '{name}' had to be dropped: none is left."
+                )
+        return Splits(**left, made=self.made)
+
+
+def as_indices(values: NDArray[Any] | Sequence[int], name: str) -> Indices:
+    """Turn row numbers into int64 (n,), refusing masks and fractions."""
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise DataError(f"the split '{name}' must be a list of row numbers, got shape {array.shape}.")
+    if array.size == 0:
+        return np.empty(0, dtype=np.int64)
+    if array.dtype == np.bool_:
+        raise DataError(f"the split '{name}' is a mask of bool: save numpy.flatnonzero(mask) instead.")
+    if array.dtype.kind not in "iu":
+        raise DataError(f"the split '{name}' must hold whole row numbers, got {array.dtype}.")
+    return array.astype(np.int64)
+
+
+def check_indices(indices: Indices, size: int, name: str) -> None:
+    """Refuse an empty split, rows outside [0, size) and rows named twice."""
+    if indices.size == 0:
+        raise DataError(f"the split '{name}' is empty: it needs at least one row.")
+    outside = indices[(indices < 0) | (indices >= size)]
+    if outside.size:
+        raise DataError(
+            f"the split '{name}' points outside the data: {outside.size:,} row number(s) "
+            f"such as {outside[0]}, but the rows are 0 to {size - 1}."
+        )
+    rows, counts = np.unique(indices, return_counts=True)
+    repeated = rows[counts > 1]
+    if repeated.size:
+        raise DataError(
+            f"the split '{name}' names {repeated.size:,} row(s) more than once, such as {repeated[0]}: "
+            "list every row once."
+        )
+
+
+def check_splits(splits: Splits, size: int) -> list[str]:
+    """Refuse splits that cannot be used with `size` rows; return warnings about overlaps and unused rows.
+
+    Training rows in the database are part of the protocol and give no warning.
+    """
+    for name in SPLIT_NAMES:
+        check_indices(getattr(splits, name), size, name)
+    warnings = []
+    leaked = np.intersect1d(splits.train, splits.query).size
+    if leaked:
+        warnings.append(
+            f"leak: {leaked:,} of {splits.query.size:,} queries are also in the training split, "
+            "so the scores will look better than they are. Remove them from one of the two."
+        )
+    own = np.intersect1d(splits.query, splits.database).size
+    if own:
+        warnings.append(
+            f"{own:,} of {splits.query.size:,} queries are also in the database, "
+            "so a query would retrieve itself: evaluate with --exclude-self."
+        )
+    used = np.unique(np.concatenate([splits.train, splits.query, splits.database])).size
+    if used < size:
+        warnings.append(f"{size - used:,} of {size:,} rows are in no split and will not be used.")
+    return warnings
+
+
+def make_splits(
+    size: int, given: Mapping[str, NDArray[Any]] | None = None, *, seed: int = 0, source: str = "given"
+) -> Splits:
+    """Complete the splits that are `given` (any of train, query, database) for `size` rows.
+
+    Queries are drawn from outside the given training rows, and outside the given database where rows are left
+    there; the database is all but the queries; training rows are drawn from the database without the queries.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ConfigError(f"the seed must be a whole number of at least 0, got {seed!r}.")
+    known = {name: as_indices(values, name) for name, values in (given or {}).items()}
+    for name, indices in known.items():
+        if name not in SPLIT_NAMES:
+            raise ConfigError(f"unknown split '{name}': allowed are {', '.join(SPLIT_NAMES)}.")
+        check_indices(indices, size, name)
+    if size < 2:
+        raise DataError(f"{size} row(s) cannot be split: at least 2 are needed, one to ask and one to find.")
+    generator = np.random.default_rng(seed)
+    origin = [source] if known else []
+    drawn = []
+    if "query" not in known:
+        known["query"] = _draw_queries(size, known, generator)
+        drawn.append("query")
+    if "database" not in known:
+        known["database"] = np.setdiff1d(np.arange(size), known["query"])
+        if origin:
+            origin.append("database is all but the queries")
+    if "train" not in known:
+        known["train"] = _draw_training(known, generator)
+        drawn.append("train")
+    if drawn:
+        which = f"{' and '.join(drawn)} " if origin else ""
+        origin.append(f"{which}drawn with seed {seed}")
+    return Splits(**known, made="; ".join(origin))
+
+
+def _draw_queries(size: int, known: Mapping[str, Indices], generator: np.random.Generator) -> Indices:
+    """Draw a tenth of the rows, at most 5,000, from outside the training rows."""
+    nothing = np.empty(0, dtype=np.int64)
+    free = np.setdiff1d(np.arange(size), known.get("train", nothing))
+    if free.size == 0:
+        raise DataError(
+            f"the training split holds all {size:,} rows, so none is left to draw queries from: "
+            "name the queries, or train on fewer rows."
+        )
+    unsearched = np.setdiff1d(free, known.get("database", nothing))
+    pool = unsearched if unsearched.size else free
+    count = min(MOST_QUERIES, max(1, round(QUERY_SHARE * size)), pool.size)
+    return np.sort(generator.choice(pool, size=count, replace=False))
+
+
+def _draw_training(known: Mapping[str, Indices], generator: np.random.Generator) -> Indices:
+    """Draw at most 10,000 rows of the database that are no queries; all of them where there are fewer."""
+    pool = np.setdiff1d(known["database"], known["query"])
+    if pool.size == 0:
+        raise DataError(
+            "every row of the database is also a query, so none is left to train on: name the training rows."
+        )
+    if pool.size <= MOST_TRAINING:
+        return pool
+    return np.sort(generator.choice(pool, size=MOST_TRAINING, replace=False))
+
+
+def splits_from_column(cells: Sequence[str], where: Sequence[str]) -> dict[str, Indices]:
+    """Read a `split` column: train, query, database or several joined by `|`; an empty cell is in no split.
+
+    `where` says where each cell stands, for the error text. Splits that no cell names are left out.
+    """
+    members: dict[str, list[int]] = {name: [] for name in SPLIT_NAMES}
+    for row, cell in enumerate(cells):
+        if not cell.strip():
+            continue
+        words = [word.strip() for word in cell.split("|")]
+        for word in words:
+            if word not in members:
+                raise DataError(
+                    f"{where[row]}: unknown split '{word}'.{did_you_mean(word, SPLIT_NAMES)} "
+                    "Allowed: train, query, database, or several joined by '|'."
+                )
+            if words.count(word) > 1:
+                raise DataError(f"{where[row]}: the split '{word}' stands twice in '{cell}'.")
+            members[word].append(row)
+    return {name: np.array(rows, dtype=np.int64) for name, rows in members.items() if rows}
+
+
+def splits_from_files(root: Path, names: Sequence[str]) -> dict[str, Indices]:
+    """Read `train.txt` (one name per line) or `train.npy` (row numbers); the same for query and database."""
+    found: dict[str, Indices] = {}
+    rows: dict[str, int] = {}
+    for split in SPLIT_NAMES:
+        listed, numbered = root / f"{split}.txt", root / f"{split}.npy"
+        if listed.is_file() and numbered.is_file():
+            raise DataError(f"both {listed.name} and {numbered.name} are in '{root}': remove one of them.")
+        if listed.is_file():
+            rows = rows or {name: row for row, name in enumerate(names)}
+            found[split] = _read_list(listed, rows)
+        elif numbered.is_file():
+            found[split] = _read_numbers(numbered, len(names))
+    return found
+
+
+def _read_numbers(path: Path, size: int) -> Indices:
+    values = load_array(path)
+    try:
+        indices = as_indices(values, path.stem)
+        check_indices(indices, size, path.stem)
+    except DataError as error:
+        raise DataError(f"'{path}': {error}") from error
+    return indices
+
+
+def _read_list(path: Path, rows: Mapping[str, int]) -> Indices:
+    listed = [normal_name(line) for line in read_lines(path) if line]
+    if not listed:
+        raise DataError(f"'{path}' is empty: write one file name per line, or remove it.")
+    unknown = [name for name in listed if name not in rows]
+    if unknown:
+        raise DataError(
+            f"'{path}' lists {len(unknown):,} file(s) that the data does not have: {first_few(unknown)}."
+            f"{did_you_mean(unknown[0], rows, cutoff=0.8)}"
+        )
+    repeated = duplicates(listed)
+    if repeated:
+        raise DataError(f"'{path}' lists {len(repeated):,} file(s) more than once: {first_few(repeated)}.")
+    return np.array([rows[name] for name in listed], dtype=np.int64)

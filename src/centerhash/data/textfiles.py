@@ -1,0 +1,79 @@
+"""Small text files of a data set: reading lines, class names, and hints for misspelt names."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+
+from centerhash.errors import DataError
+
+_MOST_COMPARED = 5_000  # every name is compared letter by letter: a hint is not worth minutes
+
+
+def read_text(path: Path) -> str:
+    """Read a UTF-8 file, with or without the byte order mark that spreadsheets add."""
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"'{path}' is not UTF-8 text (byte 0x{error.object[error.start]:02x} "
+            f"at position {error.start:,}): save it with the encoding UTF-8."
+        ) from error
+    except OSError as error:
+        raise DataError(f"cannot read '{path}': {error.strerror or error}.") from error
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a text file, stripped, with empty lines at the end left out."""
+    text = read_text(path).replace("\r\n", "\n").replace("\r", "\n")
+    lines = [line.strip() for line in text.split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def read_classes(path: Path) -> tuple[str, ...]:
+    """Read `classes.txt`: one class name per line, in the order of the label columns."""
+    classes = tuple(read_lines(path))
+    if not classes:
+        raise DataError(f"'{path}' is empty: write one class name per line.")
+    if "" in classes:
+        raise DataError(f"'{path}', line {classes.index('') + 1} is empty: write one class name per line.")
+    repeated = duplicates(classes)
+    if repeated:
+        raise DataError(f"'{path}' names these classes more than once: {first_few(repeated)}.")
+    return classes
+
+
+def normal_name(file_name: str) -> str:
+    """Spell a file name one way: `./a.jpg` and `a.jpg` are the same file."""
+    return str(PurePosixPath(file_name))
+
+
+def duplicates(names: Iterable[str]) -> list[str]:
+    """Return the names that occur more than once, in order of first appearance."""
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
+def first_few(names: Sequence[str], count: int = 5) -> str:
+    """Quote the first names of a long list and say how many more there are."""
+    shown = ", ".join(f"'{name}'" for name in names[:count])
+    more = len(names) - count
+    return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+def nearest(received: str, allowed: Iterable[str], cutoff: float = 0.5) -> str | None:
+    """Return the allowed name that `received` most likely stands for, or None (also for very long lists)."""
+    by_lower = {name.lower(): name for name in allowed}
+    if len(by_lower) > _MOST_COMPARED:
+        return None
+    matches = difflib.get_close_matches(received.lower(), by_lower, n=1, cutoff=cutoff)
+    return by_lower[matches[0]] if matches else None
+
+
+def did_you_mean(received: str, allowed: Iterable[str], cutoff: float = 0.5) -> str:
+    """Return " Did you mean 'x'?" or nothing, to append to an error text."""
+    match = nearest(received, allowed, cutoff)
+    return f" Did you mean '{match}'?" if match else ""

@@ -1,0 +1,296 @@
+"""The compiled loops: Hamming distances, a counting sort of them, and the sums behind the metrics.
+
+The only module that imports numba. Codes and labels come as 64-bit words: W words hold a code, L words hold
+the labels of an item. A query is a row of words (W,), the database is planes (W, N): each word is one
+contiguous scan from index 0, which becomes vector instructions, for one word as for sixteen.
+
+The public functions run over queries in parallel and without the interpreter lock. A query needs O(N) memory
+while it is worked on, and its result does not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar, cast
+
+import numpy as np
+from numba import njit, prange, types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Words: TypeAlias = NDArray[np.uint64]
+Small: TypeAlias = NDArray[np.uint16]
+Integers: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+
+# A hypergeometric weight that far below the largest one cannot change a sum in float64.
+NEGLIGIBLE = 1e-20
+
+
+def _compiled(*, parallel: bool = False) -> Callable[[Function], Function]:
+    """Compile to machine code, kept on disk between processes where numba finds a folder it may write."""
+
+    def decorate(function: Function) -> Function:
+        compiler: Any = njit(nogil=True, parallel=parallel, error_model="numpy")
+        keeper: Any = njit(nogil=True, parallel=parallel, error_model="numpy", cache=True)
+        try:
+            return cast(Function, keeper(function))
+        except RuntimeError:  # no such folder, for example in a read-only container
+            return cast(Function, compiler(function))
+
+    return decorate
+
+
+def _popcount_rule(_context: Any, _word: Any) -> Any:
+    """Tell numba how to count the set bits of a uint64 with the processor's own instruction."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.uint64(types.uint64), generate
+
+
+_popcount: Any = intrinsic(_popcount_rule)
+
+
+@_compiled()
+def _hamming(query: Words, database: Words, out: Small) -> None:
+    """Write the Hamming distances between a code (W,) and the planes (W, N) to out (N,)."""
+    out[:] = 0
+    for index in range(query.size):
+        word, plane = query[index], database[index]
+        for item in range(out.size):
+            out[item] += _popcount(word ^ plane[item])
+
+
+@_compiled()
+def _shared_labels(query: Words, database: Words, out: Small) -> None:
+    """Write how many labels a row (L,) shares with each item of the planes (L, N) to out (N,)."""
+    out[:] = 0
+    for index in range(query.size):
+        word, plane = query[index], database[index]
+        for item in range(out.size):
+            out[item] += _popcount(word & plane[item])
+
+
+@_compiled()
+def _nearest_first(distances: Small, counts: Integers, order: Integers) -> None:
+    """Fill `order` (at most N) with the positions of the nearest items, ties in database order.
+
+    A counting sort that leaves out what lies beyond the end of `order`; `counts` is the histogram of the
+    distances.
+    """
+    starts = np.zeros(counts.size, np.int64)
+    farthest = 0
+    while starts[farthest] + counts[farthest] < order.size:
+        starts[farthest + 1] = starts[farthest] + counts[farthest]
+        farthest += 1
+    for item in range(distances.size):
+        distance = distances[item]
+        if distance <= farthest:
+            place = starts[distance]
+            if place < order.size:
+                order[place] = item
+                starts[distance] = place + 1
+
+
+@_compiled()
+def _nearest_one(query: Words, database: Words, bits: int, indices: Integers, distances: Small) -> None:
+    """Fill the row of `nearest` that belongs to one query."""
+    everywhere = np.empty(database.shape[1], np.uint16)
+    _hamming(query, database, everywhere)
+    counts = np.zeros(bits + 1, np.int64)
+    for item in range(everywhere.size):
+        counts[everywhere[item]] += 1
+    _nearest_first(everywhere, counts, indices)
+    for place in range(indices.size):
+        distances[place] = everywhere[indices[place]]
+
+
+@_compiled(parallel=True)
+def nearest(queries: Words, database: Words, bits: int, top: int) -> tuple[Integers, Small]:
+    """Return the positions and distances (Q, top) of the nearest items, ties in database order."""
+    indices = np.empty((queries.shape[0], top), np.int64)
+    distances = np.empty((queries.shape[0], top), np.uint16)
+    for query in prange(queries.shape[0]):
+        _nearest_one(queries[query], database, bits, indices[query], distances[query])
+    return indices, distances
+
+
+@_compiled()
+def _rank_one(
+    query: Words,
+    database: Words,
+    query_labels: Words,
+    database_labels: Words,
+    own: int,
+    counts: Integers,
+    relevant: Integers,
+    grades: Integers,
+    top: Small,
+) -> None:
+    """Fill the rows of `rank` that belong to one query."""
+    distances = np.empty(database.shape[1], np.uint16)
+    shared = np.empty(database.shape[1], np.uint16)
+    _hamming(query, database, distances)
+    _shared_labels(query_labels, database_labels, shared)
+    if own >= 0:  # behind everything else, and irrelevant: the last distance is no true one
+        distances[own] = counts.size - 1
+        shared[own] = 0
+    table = np.zeros((counts.size, grades.size), np.int32)  # one table is twice as fast as three histograms
+    for item in range(distances.size):
+        table[distances[item], shared[item]] += 1
+    for distance in range(counts.size):
+        for grade in range(grades.size):
+            counts[distance] += table[distance, grade]
+            grades[grade] += table[distance, grade]
+        relevant[distance] = counts[distance] - table[distance, 0]
+    order = np.empty(top.size, np.int64)
+    _nearest_first(distances, counts, order)
+    for place in range(top.size):
+        top[place] = shared[order[place]]
+
+
+@_compiled(parallel=True)
+def rank(
+    queries: Words,
+    database: Words,
+    query_labels: Words,
+    database_labels: Words,
+    own: Integers,
+    bits: int,
+    most_shared: int,
+    depth: int,
+) -> tuple[Integers, Integers, Integers, Small]:
+    """Rank the database for each query, ties in database order.
+
+    `own` (Q,) is the position of a query's own item, which is left out, or -1. `most_shared` bounds the
+    number of labels that a query and an item share. Returns, per query: items by distance (Q, K+1), relevant
+    items by distance (Q, K+1), items by number of shared labels (Q, most_shared+1) and the number of shared
+    labels at each of the first `depth` places (Q, depth). An item left out counts nowhere except among those
+    that share no label.
+    """
+    rows = queries.shape[0]
+    counts = np.zeros((rows, bits + 2), np.int64)
+    relevant = np.zeros((rows, bits + 2), np.int64)
+    grades = np.zeros((rows, most_shared + 1), np.int64)
+    top = np.empty((rows, depth), np.uint16)
+    for row in prange(rows):
+        _rank_one(
+            queries[row],
+            database,
+            query_labels[row],
+            database_labels,
+            own[row],
+            counts[row],
+            relevant[row],
+            grades[row],
+            top[row],
+        )
+    return counts[:, : bits + 1], relevant[:, : bits + 1], grades, top
+
+
+@_compiled()
+def _sums_one(top: Small, gains: Floats, discounts: Floats, out: Floats) -> None:
+    """Fill the row of `ranked_sums` that belongs to one query."""
+    hits, shared = 0, 0
+    for place in range(discounts.size):
+        grade = top[place]
+        if grade:
+            hits += 1
+            shared += grade
+            out[1] += hits / (place + 1)
+            out[2] += shared / (place + 1)
+            out[3] += gains[grade] * discounts[place]
+    out[0] = hits
+    out[4] = shared
+
+
+@_compiled(parallel=True)
+def ranked_sums(top: Small, gains: Floats, discounts: Floats) -> Floats:
+    """Sum over the first places of each query, as many as there are discounts; top (Q, depth) as from `rank`.
+
+    The columns of the result (Q, 5): the relevant places (hits); the precision at each of them; the mean
+    number of shared labels up to each of them (ACG); the discounted gain; the number of shared labels.
+    """
+    sums = np.zeros((top.shape[0], 5), np.float64)
+    for row in prange(top.shape[0]):
+        _sums_one(top[row], gains, discounts, sums[row])
+    return sums
+
+
+@_compiled()
+def _group_sum(before: int, hits_before: int, items: int, hits: int, places: int, harmonic: Floats) -> float:
+    """Return the expected sum of precisions over the first `places` of a group of tied items in random order.
+
+    `items` are tied, `hits` of them relevant; `before` and `hits_before` lie in front. The place t = 1, 2,
+    ... of the group is relevant with probability hits/items, and then 1 + (t-1)(hits-1)/(items-1) hits of the
+    group are expected up to it: the sum over t of
+    hits/items * (hits_before + 1 + (t-1)(hits-1)/(items-1)) / (before + t).
+    """
+    slope = (hits - 1) / (items - 1) if items > 1 else 0.0
+    inverse = harmonic[before + places] - harmonic[before]  # sum of 1 / (before + t)
+    ramp = places - (before + 1) * inverse  # sum of (t - 1) / (before + t)
+    rate = hits / items
+    return float(rate * ((hits_before + 1) * inverse + slope * ramp))
+
+
+@_compiled()
+def _cut_group_mean(
+    total: float, before: int, hits_before: int, items: int, hits: int, places: int, harmonic: Floats
+) -> float:
+    """Return the expected average precision by the peers' denominator when the cut falls into tied items.
+
+    `total` is the sum of precisions in front of the group. The number of hits among the group's `places` is
+    hypergeometric, and given that number their order is uniform. Its weights follow from each other by their
+    ratios, relative to the most likely number: this needs no factorials and loses no digits.
+    """
+    spare = items - hits - places  # how many more misses than places; negative when some places must be hits
+    lowest, highest = max(0, -spare), min(places, hits)
+    likeliest = min(max((places + 1) * (hits + 1) // (items + 2), lowest), highest)
+    drawn, weight = likeliest, 1.0
+    while drawn > lowest and weight > NEGLIGIBLE:
+        weight *= drawn * (spare + drawn) / ((hits - drawn + 1) * (places - drawn + 1))
+        drawn -= 1
+    mean, weights = 0.0, 0.0
+    while drawn <= highest and (drawn <= likeliest or weight > NEGLIGIBLE):
+        weights += weight
+        if hits_before + drawn > 0:
+            inside = _group_sum(before, hits_before, places, drawn, places, harmonic)
+            mean += weight * (total + inside) / (hits_before + drawn)
+        weight *= (hits - drawn) * (places - drawn) / ((drawn + 1) * (spare + drawn + 1))
+        drawn += 1
+    return mean / weights
+
+
+@_compiled()
+def _expected_one(counts: Integers, relevant: Integers, cut: int, harmonic: Floats) -> tuple[float, float]:
+    """Return the row of `expected_precision` that belongs to one query."""
+    before, hits_before, total = 0, 0, 0.0
+    for distance in range(counts.size):
+        items, hits = counts[distance], relevant[distance]
+        places = min(items, cut - before)
+        if places > 0:
+            inside = _group_sum(before, hits_before, items, hits, places, harmonic)
+            if places < items:
+                mean = _cut_group_mean(total, before, hits_before, items, hits, places, harmonic)
+                return total + inside, mean
+            total += inside
+            before += items
+            hits_before += hits
+    return total, total / max(hits_before, 1)
+
+
+@_compiled(parallel=True)
+def expected_precision(counts: Integers, relevant: Integers, cut: int, harmonic: Floats) -> Floats:
+    """Return exact expectations over all orders of tied items, for the first `cut` places.
+
+    `counts` and `relevant` (Q, groups) describe groups of tied items, nearest first; `harmonic` (cut+1,)
+    holds 1 + 1/2 + ... + 1/n. The columns of the result (Q, 2): the sum of precisions at the relevant places;
+    that sum divided by the number of relevant places (0 where there is none).
+    """
+    expected = np.empty((counts.shape[0], 2), np.float64)
+    for row in prange(counts.shape[0]):
+        expected[row, 0], expected[row, 1] = _expected_one(counts[row], relevant[row], cut, harmonic)
+    return expected

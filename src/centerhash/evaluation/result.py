@@ -1,0 +1,107 @@
+"""What an evaluation returns. docs/evaluation.md explains every figure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Precision and recall of the Hamming balls of radius 0, 1, ..., K around the queries.
+
+    Attributes:
+        precision: mean over the queries whose ball holds an item, per radius; None where no ball does.
+        recall: mean over all queries, per radius; 0 for a query that has nothing relevant.
+        filled: number of queries whose ball holds an item, per radius.
+
+    """
+
+    precision: tuple[float | None, ...]
+    recall: tuple[float, ...]
+    filled: tuple[int, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain lists, ready for json; the place in a list is the radius."""
+        return {"precision": list(self.precision), "recall": list(self.recall), "filled": list(self.filled)}
+
+
+@dataclass(frozen=True, eq=False)
+class PerQuery:
+    """The figures of each query, arrays (Q,) in the order of the queries; `Evaluation` holds their means."""
+
+    average_precision_peers: NDArray[np.float64]
+    average_precision_textbook: NDArray[np.float64]
+    average_precision_peers_expected: NDArray[np.float64]
+    average_precision_textbook_expected: NDArray[np.float64]
+    chance_peers: NDArray[np.float64]
+    chance_textbook: NDArray[np.float64]
+    ndcg: NDArray[np.float64]
+    acg: NDArray[np.float64]
+    wap: NDArray[np.float64]
+    relevant: NDArray[np.int64]
+    hits: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The figures of one ranking; means over all queries, where a query without hits counts as 0.
+
+    Attributes:
+        queries: number of queries.
+        database: number of database items.
+        bits: length of a code.
+        k: number of places that mAP, NDCG, ACG and WAP look at.
+        seed: of the permutation of the database that breaks ties.
+        exclude_self: whether a query's own item was left out of its ranking.
+        queries_in_database: number of queries that are database items too; None without ids.
+        map_peers: mean average precision, divided by the relevant items among the first k.
+        map_textbook: mean average precision, divided by min(k, all relevant items).
+        map_peers_expected: exact mean of `map_peers` over all orders of tied items.
+        map_textbook_expected: exact mean of `map_textbook` over all orders of tied items.
+        chance_peers: exact mean of `map_peers` over all orders of the whole database.
+        chance_textbook: exact mean of `map_textbook` over all orders of the whole database.
+        precision: share of relevant items among the first n places, by n.
+        curve: precision and recall by Hamming radius.
+        ndcg: normalised discounted cumulative gain at k, gain 2^(shared labels) - 1.
+        acg: mean number of shared labels among the first k.
+        wap: mean of the ACG at each relevant place among the first k.
+        queries_without_labels: queries that have no label, so nothing can be relevant.
+        queries_without_relevant: queries with nothing relevant in the whole database; includes the former.
+        queries_without_hits: queries with nothing relevant among the first k; includes the former.
+        per_query: the figures of each query; not compared, not part of `to_dict`.
+
+    """
+
+    queries: int
+    database: int
+    bits: int
+    k: int
+    seed: int
+    exclude_self: bool
+    queries_in_database: int | None
+    map_peers: float
+    map_textbook: float
+    map_peers_expected: float
+    map_textbook_expected: float
+    chance_peers: float
+    chance_textbook: float
+    precision: dict[int, float]
+    curve: Curve
+    ndcg: float
+    acg: float
+    wap: float
+    queries_without_labels: int
+    queries_without_relevant: int
+    queries_without_hits: int
+    per_query: PerQuery = field(compare=False, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but `per_query` as plain values, ready for json."""
+        values = {name: value for name, value in vars(self).items() if name != "per_query"}
+        values["precision"] = {str(place): value for place, value in self.precision.items()}
+        values["curve"] = self.curve.to_dict()
+        return values

@@ -1,0 +1,1 @@
+"""Experiments: run, store raw results, derive tables, figures and reports from them."""

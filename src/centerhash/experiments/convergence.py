@@ -1,0 +1,66 @@
+"""How fast the weight solvers converge on real distances, as in the paper's figure of the loss curve."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from centerhash.weights import (
+    Gradient,
+    equal_weights,
+    exact_weights,
+    printed_gradient,
+    projected_gradient_descent,
+    true_gradient,
+    weight_objective,
+)
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """Mean objective over a batch after 0, 1, 2, ... steps, per solver, and its exact minimum."""
+
+    true: NDArray[np.float64]
+    printed: NDArray[np.float64]
+    minimum: float
+    images: int
+    exact_milliseconds: float  # the exact solver's time for the whole batch
+
+
+def solver_convergence(
+    distances: Tensor, mask: Tensor, beta: float, entropy: float, rate: float = 0.1, steps: int = 30
+) -> Convergence:
+    """Run both gradients by PGD on distances (B, L) and compare them with the exact minimiser."""
+    distances = distances.double().masked_fill(~mask, 0)
+
+    def trace(gradient: Gradient) -> NDArray[np.float64]:
+        weights = equal_weights(mask, torch.float64)
+        values = [weight_objective(weights, distances, beta, entropy).mean()]
+        for _ in range(steps):
+            weights = projected_gradient_descent(gradient, mask, 1, rate, weights)
+            values.append(weight_objective(weights, distances, beta, entropy).mean())
+        return np.array([float(value) for value in values])
+
+    best = exact_weights(distances, mask, beta, entropy)
+    return Convergence(
+        true=trace(lambda weights: true_gradient(weights, distances, beta, entropy)),
+        printed=trace(lambda weights: printed_gradient(weights, distances, entropy)),
+        minimum=float(weight_objective(best, distances, beta, entropy).mean()),
+        images=len(distances),
+        exact_milliseconds=_milliseconds(distances.float(), mask, beta, entropy),
+    )
+
+
+def _milliseconds(distances: Tensor, mask: Tensor, beta: float, entropy: float, repeats: int = 20) -> float:
+    """Median time of the exact solver for one batch."""
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        exact_weights(distances, mask, beta, entropy)
+        times.append(time.perf_counter() - started)
+    return 1000 * float(np.median(times))

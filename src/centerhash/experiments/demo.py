@@ -1,0 +1,174 @@
+"""The demo: embedded data to a report, one working line through the whole package."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.table import Table
+
+from centerhash.codefiles import evaluate_codes, read_evaluation_codes
+from centerhash.data import Dataset, open_dataset
+from centerhash.data.scenes import write_scenes
+from centerhash.errors import ConfigError
+from centerhash.evaluation import Evaluation
+from centerhash.experiments.convergence import Convergence, solver_convergence
+from centerhash.experiments.instances import Agreement, measure_agreement
+from centerhash.files import write_json
+from centerhash.losses.central import Ics, center_distances
+from centerhash.methods import METHODS
+from centerhash.model import HashModel
+from centerhash.runs import Reporter, dataset_features, train, versions
+from centerhash.train import TrainConfig
+from centerhash.weights import label_slots
+
+DEMO_METHODS = ("csq", "ewcs", "ics", "ics-softmax")
+WEIGHTED = ("ewcs", "ics", "ics-softmax")  # whose weights are compared with the true shares
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """Everything that the report shows."""
+
+    report: Path
+    dataset: Dataset
+    bits: int
+    seed: int
+    models: dict[str, HashModel]
+    evaluations: dict[str, Evaluation]
+    agreements: dict[str, Agreement]
+    weights: dict[str, NDArray[np.float32]]  # (Q, C) of the queries, per method
+    convergence: Convergence
+    logs: dict[str, list[dict[str, float]]]
+    seconds: float
+
+    def table(self) -> Table:
+        """mAP of every method beside the chance level, for a terminal."""
+        first = next(iter(self.evaluations.values()))
+        table = Table(
+            title=f"emoji scenes, {self.bits} bits, {first.queries:,} queries against {first.database:,} images",
+            title_justify="left",
+        )
+        for column in (
+            "method",
+            "mAP",
+            "over tie orders",
+            "precision@10",
+            "NDCG",
+            "weight vs. area (Pearson)",
+        ):
+            table.add_column(column, justify="left" if column == "method" else "right")
+        for name, found in self.evaluations.items():
+            agreement = self.agreements.get(name)
+            table.add_row(
+                METHODS[name].title,
+                f"{found.map_textbook:.3f}",
+                f"{found.map_textbook_expected:.3f}",
+                f"{found.precision[10]:.3f}",
+                f"{found.ndcg:.3f}",
+                "" if agreement is None else f"{agreement.pearson:.2f}",
+            )
+        table.add_row("chance", f"{first.chance_textbook:.3f}", style="dim")
+        return table
+
+
+def run_demo(
+    out: str | Path,
+    *,
+    scenes: int = 3000,
+    bits: int = 64,
+    seed: int = 0,
+    epochs: int | None = None,
+    device: str = "auto",
+    report: Reporter | None = None,
+) -> DemoResult:
+    """Make scenes, compute features, train, evaluate, and write `out`/report.html with raw `results.json`.
+
+    Everything finished is kept: a second run reuses scenes, features and models.
+    """
+    from centerhash.experiments.report import write_report
+
+    started, folder = time.monotonic(), Path(out)
+    data = write_scenes(
+        folder / "scenes",
+        scenes,
+        seed=seed,
+        progress=None if report is None else lambda done, total: report("scenes", done, total, ""),
+    )
+    dataset = open_dataset(data, seed=seed)
+    if dataset.areas is None:
+        raise ConfigError(f"'{data}' has no areas: choose another --out folder.")
+    chosen = {} if epochs is None else {"epochs": epochs}
+    models, evaluations, logs = {}, {}, {}
+    features, _ = dataset_features(
+        dataset, TrainConfig().backbone, cache=folder / "cache", device=device, report=report
+    )
+    for number, method in enumerate(DEMO_METHODS):
+        run = folder / "runs" / f"{method}-{bits}-{seed}"
+        if report is not None:
+            report("methods", number, len(DEMO_METHODS), METHODS[method].title)
+        config = TrainConfig(method=method, bits=bits, seed=seed, **chosen)
+        models[method] = train(dataset, config, run, cache=folder / "cache", device=device)
+        depth = len(dataset.splits.database)
+        evaluations[method] = evaluate_codes(read_evaluation_codes([run]), k=depth, precision_at=(1, 10, 100))
+        logs[method] = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    if report is not None:
+        report("methods", len(DEMO_METHODS), len(DEMO_METHODS), "done")
+
+    queries = dataset.splits.query
+    labels, areas = dataset.labels[queries], dataset.areas[queries]
+    weights = {name: models[name].weights(features[queries], labels) for name in WEIGHTED}
+    agreements = {name: measure_agreement(weights[name], areas, labels) for name in WEIGHTED}
+    result = DemoResult(
+        report=folder / "report.html",
+        dataset=dataset,
+        bits=bits,
+        seed=seed,
+        models=models,
+        evaluations=evaluations,
+        agreements=agreements,
+        weights=weights,
+        convergence=_convergence(models["ics"], features, dataset),
+        logs=logs,
+        seconds=time.monotonic() - started,
+    )
+    write_json(folder / "results.json", _raw(result))
+    write_report(result)
+    return result
+
+
+def _convergence(
+    model: HashModel, features: NDArray[Any], dataset: Dataset, images: int = 256
+) -> Convergence:
+    """The solvers on distances of training images with several labels, by the trained ICS model."""
+    rows = dataset.splits.train
+    rows = rows[dataset.labels[rows].sum(axis=1) >= 2][:images]
+    objective = model.objective
+    if not isinstance(objective, Ics):
+        raise ConfigError(f"convergence is measured on 'ics', got '{model.spec.method}'.")
+    slots = label_slots(torch.from_numpy(dataset.labels[rows]))
+    logits = torch.from_numpy(model.logits(features[rows]))
+    distances = objective.scale * center_distances(logits, model.centers).gather(1, slots.classes)
+    return solver_convergence(distances, slots.mask, objective.beta, objective.options.entropy)
+
+
+def _raw(result: DemoResult) -> dict[str, Any]:
+    return {
+        "data": {"name": "emoji scenes", "images": result.dataset.size, "seed": result.seed},
+        "versions": versions(),
+        "bits": result.bits,
+        "evaluations": {name: found.to_dict() for name, found in result.evaluations.items()},
+        "weights_against_area": {name: found.to_dict() for name, found in result.agreements.items()},
+        "solver": {
+            "true": result.convergence.true.tolist(),
+            "printed": result.convergence.printed.tolist(),
+            "minimum": result.convergence.minimum,
+        },
+        "seconds": result.seconds,
+    }

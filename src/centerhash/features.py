@@ -1,0 +1,174 @@
+"""Features of image files, computed once: a cache keyed by the image's bytes and the backbone.
+
+The cache is a folder per backbone with parts of a few hundred images each. A part is written whole or not at
+all, so a kill loses at most the part in work, and several processes may fill the same cache.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from centerhash.backbones import Backbone
+from centerhash.data.images import content_key, load_pixels
+from centerhash.errors import DataError, ImageError
+from centerhash.files import write_npz
+
+Progress: TypeAlias = Callable[[int, int], None]  # done, total
+
+_PART = 256  # images per cache part: a few seconds of work on a small machine
+
+
+def default_cache() -> Path:
+    """Folder of the cache unless one is named: $CENTERHASH_CACHE, or the user's cache folder."""
+    named = os.environ.get("CENTERHASH_CACHE")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "centerhash"
+
+
+@dataclass
+class FeatureCache:
+    """Features on disk by content key."""
+
+    folder: Path
+    _rows: dict[str, tuple[Path, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for part in sorted(self.folder.glob("*.npz")):
+            try:
+                with np.load(part, allow_pickle=False) as stored:
+                    keys = stored["keys"].tolist()
+            except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+                part.unlink(missing_ok=True)  # a damaged part can only cost its images' time again
+                continue
+            self._rows.update((key, (part, row)) for row, key in enumerate(keys))
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._rows
+
+    def read(self, keys: Sequence[str], out: NDArray[np.float32], rows: Sequence[int]) -> None:
+        """Copy the features of `keys` into `out` (N, D) at `rows`, one part after the other."""
+        by_part: dict[Path, list[tuple[int, int]]] = {}
+        for key, row in zip(keys, rows, strict=True):
+            part, stored_row = self._rows[key]
+            by_part.setdefault(part, []).append((row, stored_row))
+        for part, pairs in by_part.items():
+            target, source = (list(side) for side in zip(*pairs, strict=True))
+            with np.load(part, allow_pickle=False) as stored:
+                out[target] = stored["features"][source]
+
+    def write(self, keys: Sequence[str], features: NDArray[np.float32]) -> None:
+        """Add one part; its name is its first key, unique because a key is added once per process."""
+        part = self.folder / f"{keys[0]}-{os.getpid()}.npz"
+        write_npz(part, {"keys": np.array(keys), "features": features})
+        self._rows.update((key, (part, row)) for row, key in enumerate(keys))
+
+
+@dataclass(frozen=True)
+class FeatureTable:
+    """Features (N, D) of N images, and the images that could not be read by their row."""
+
+    features: NDArray[np.float32]
+    broken: dict[int, ImageError]
+    computed: int  # how many were not in the cache
+
+    def raise_if_broken(self, advice: str) -> None:
+        """Raise DataError that names the first broken images, with `advice` on what to do."""
+        if self.broken:
+            shown = "\n".join(f"  {error}" for error in list(self.broken.values())[:5])
+            more = f"\n  ... and {len(self.broken) - 5} more" if len(self.broken) > 5 else ""
+            total = len(self.features)
+            raise DataError(f"{len(self.broken)} of {total} images cannot be read:\n{shown}{more}\n{advice}")
+
+
+def decode(path: Path, backbone: Backbone) -> NDArray[np.uint8]:
+    """Pixels (crop, crop, 3) of one image file as the backbone wants them."""
+    return load_pixels(path, backbone.resize, backbone.crop)
+
+
+def image_features(
+    paths: Sequence[Path],
+    backbone: Backbone,
+    cache: Path | None = None,
+    device: str | torch.device = "cpu",
+    batch_size: int = 32,
+    progress: Progress | None = None,
+) -> FeatureTable:
+    """Features (N, D) of image files, from the cache where they are there; rows of broken images are 0.
+
+    `cache` is the cache's folder, None for no cache. Decoding runs in threads ahead of the network.
+    """
+    features = np.zeros((len(paths), backbone.features), dtype=np.float32)
+    store = FeatureCache(cache / backbone.key) if cache is not None else None
+    broken: dict[int, ImageError] = {}
+    keys: dict[int, str] = {}
+    for row, path in enumerate(paths):
+        try:
+            keys[row] = content_key(path)
+        except ImageError as error:
+            broken[row] = error
+    missing = [row for row in keys if store is None or keys[row] not in store]
+    if store is not None:
+        found = [row for row in keys if keys[row] in store]
+        store.read([keys[row] for row in found], features, found)
+    done = len(paths) - len(missing)
+    if progress is not None:
+        progress(done, len(paths))
+    if not missing:
+        return FeatureTable(features, broken, 0)
+
+    network = backbone.load(device)
+    pending: list[int] = []
+    for rows, pixels in _decoded_batches(paths, missing, backbone, batch_size, broken):
+        if rows:
+            with torch.inference_mode():
+                batch = torch.from_numpy(np.stack(pixels)).to(device)
+                features[rows] = network(batch).float().cpu().numpy()
+            pending += rows
+        if store is not None and len(pending) >= _PART:
+            store.write([keys[row] for row in pending], features[pending])
+            pending = []
+        done += batch_size
+        if progress is not None:
+            progress(min(done, len(paths)), len(paths))
+    if store is not None and pending:
+        store.write([keys[row] for row in pending], features[pending])
+    return FeatureTable(features, broken, len(missing))
+
+
+def _decoded_batches(
+    paths: Sequence[Path],
+    rows: Sequence[int],
+    backbone: Backbone,
+    batch_size: int,
+    broken: dict[int, ImageError],
+) -> Iterator[tuple[list[int], list[NDArray[np.uint8]]]]:
+    """Yield (rows, pixels) batch by batch; two batches are being decoded while one is in use."""
+    batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+    with ThreadPoolExecutor(max_workers=min(8, (os.cpu_count() or 1) + 1)) as pool:
+        ahead: list[list[Future[NDArray[np.uint8]]]] = []
+        for number in range(len(batches) + 2):
+            if number < len(batches):
+                ahead.append([pool.submit(decode, paths[row], backbone) for row in batches[number]])
+            if number < 2:
+                continue
+            good: list[int] = []
+            pixels: list[NDArray[np.uint8]] = []
+            for row, future in zip(batches[number - 2], ahead.pop(0), strict=True):
+                try:
+                    pixels.append(future.result())
+                    good.append(row)
+                except ImageError as error:
+                    broken[row] = error
+            yield good, pixels

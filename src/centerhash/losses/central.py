@@ -1,0 +1,279 @@
+"""Central similarity: pull a code to the hash centers of its labels (CSQ, E-WCS, ICS, and the softmax form).
+
+One small function per equation, then one thin class per method. A network's output is `logits` (B, K),
+b = sigmoid(logits); centers are (C, K) in {-1, +1}; labels (B, C) are bool. Every class returns the mean loss
+over the batch's labelled images and knows the weight of each label (B, C).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import log_softmax, normalize, softplus
+
+from centerhash.options import MethodOptions
+from centerhash.weights import (
+    Form,
+    LabelSlots,
+    descended_weights,
+    equal_weights,
+    exact_weights,
+    label_slots,
+    printed_weights,
+    scatter_weights,
+    softmax_weights,
+)
+
+
+def center_distances(logits: Tensor, centers: Tensor) -> Tensor:
+    """Binary cross entropy (B, C) between codes and centers, Eq. (2) with the sign of a distance.
+
+    d_ij = -sum_k [ t_jk log b_ik + (1 - t_jk) log(1 - b_ik) ] with targets t = (v + 1) / 2. From logits z
+    this is sum_k [ softplus(z_k) - z_k / 2 ] - <z, v> / 2: finite, and one matrix product for all centers.
+    """
+    common = (softplus(logits) - logits / 2).sum(dim=1, keepdim=True)
+    return (common - logits @ centers.T / 2).clamp_min(0)
+
+
+def weighted_distance(weights: Tensor, distances: Tensor) -> Tensor:
+    """Omega (B,) = sum_j w_j d_j, Eq. (3)."""
+    return (weights * distances).sum(dim=1)
+
+
+def central_loss(
+    weights: Tensor, distances: Tensor, mask: Tensor, beta: float, form: Form, normalised: bool
+) -> Tensor:
+    """J1 per image (B,): -log p(Omega), Eq. (4) for `joint`, Eq. (6) for `per_center`.
+
+    Normalised: softplus(beta x) / beta, so that beta bends the curve and leaves its scale alone. As printed,
+    `joint` is softplus(beta x) and `per_center` is beta * softplus(x), which all but vanish for small beta.
+    """
+    if form == "joint":
+        loss = softplus(beta * weighted_distance(weights, distances))
+        return loss / beta if normalised else loss
+    weighted = weights * distances
+    per_center = softplus(beta * weighted) / beta if normalised else beta * softplus(weighted)
+    return (per_center * mask).sum(dim=1)
+
+
+def log_cosh(values: Tensor) -> Tensor:
+    """Elementwise log(cosh(x)), finite for any x."""
+    magnitude = values.abs()
+    return magnitude + softplus(-2 * magnitude) - math.log(2)
+
+
+def quantisation_loss(logits: Tensor) -> Tensor:
+    """J_q per image (B,) = sum_k log cosh(|2 b_k - 1| - 1), Eq. (9), with 2b - 1 = tanh(logit / 2)."""
+    return log_cosh(torch.tanh(logits / 2).abs() - 1).sum(dim=1)
+
+
+def majority_centroid(labels: Tensor, centers: Tensor, tie_vector: Tensor) -> Tensor:
+    """CSQ's one target (B, K): sign of the sum of the labels' centers, tied bits from one vector (K,)."""
+    total = labels.to(centers.dtype) @ centers
+    return torch.where(total == 0, tie_vector, total.sign())
+
+
+def center_similarities(logits: Tensor, centers: Tensor) -> Tensor:
+    """Cosine (B, C) between logits and centers, in [-1, 1]; every center has the length sqrt(K)."""
+    return normalize(logits, dim=1) @ centers.T / math.sqrt(centers.shape[1])
+
+
+class LossTerms(NamedTuple):
+    """The loss of a batch and the parts that a log shows; all are means over the labelled images."""
+
+    total: Tensor
+    parts: dict[str, Tensor]
+
+
+class CentralObjective(nn.Module, ABC):
+    """What the central methods share: centers, the labelled part of a batch, and weights over all classes."""
+
+    centers: Tensor
+
+    def __init__(self, centers: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("centers", centers.float(), persistent=False)
+
+    def forward(self, logits: Tensor, labels: Tensor) -> LossTerms:
+        """Mean loss over the images that have a label; zero, with a gradient of zero, when none has."""
+        labelled = labels.any(dim=1)
+        if not bool(labelled.any()):
+            return LossTerms(logits.sum() * 0, {})
+        terms = self.terms(logits[labelled], labels[labelled])
+        means = {name: value.mean() for name, value in terms.items()}
+        total = torch.stack(list(means.values())).sum()
+        return LossTerms(total, {name: value.detach() for name, value in means.items()})
+
+    @torch.no_grad()
+    def weights(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Weight (B, C) of each label of each image; rows sum to 1, or to 0 without labels."""
+        slots = label_slots(labels)
+        return scatter_weights(self.slot_weights(logits, slots), slots, labels.shape[1])
+
+    @abstractmethod
+    def terms(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Per-image terms (B,) by name, already multiplied by their coefficients; their sum is the loss."""
+
+    def slot_weights(self, logits: Tensor, slots: LabelSlots) -> Tensor:
+        """Weights (B, L) of the labels in their slots; equal unless a method learns them."""
+        return equal_weights(slots.mask, logits.dtype)
+
+
+class CsqOptions(MethodOptions):
+    """Options of CSQ."""
+
+    gamma: float = Field(0.1, ge=0, description="coefficient of the quantisation loss, per bit")
+
+
+class Csq(CentralObjective):
+    """CSQ (Yuan et al., 2020): one binary centroid per image, the majority of its labels' centers."""
+
+    tie_vector: Tensor
+
+    def __init__(self, centers: Tensor, options: CsqOptions, seed: int = 0) -> None:
+        super().__init__(centers)
+        self.options = options
+        draw = torch.randint(0, 2, (centers.shape[1],), generator=torch.Generator().manual_seed(seed))
+        self.register_buffer("tie_vector", draw.float() * 2 - 1, persistent=False)
+
+    def terms(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """BCE to the centroid, and quantisation; both per bit."""
+        target = majority_centroid(labels, self.centers, self.tie_vector)
+        distance = softplus(-target * logits).mean(dim=1)  # Eq. (2) with the one center of this image
+        return {
+            "center": distance,
+            "quantisation": self.options.gamma * quantisation_loss(logits) / logits.shape[1],
+        }
+
+
+class EwcsOptions(MethodOptions):
+    """Options of E-WCS."""
+
+    gamma: float = Field(1.0, ge=0, description="coefficient of the quantisation loss, per bit")
+
+
+class Ewcs(CentralObjective):
+    """E-WCS (Sec. 4.5.1): all centers of an image's labels, each with the weight 1/c."""
+
+    def __init__(self, centers: Tensor, options: EwcsOptions, seed: int = 0) -> None:
+        super().__init__(centers)
+        self.options = options
+
+    def terms(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Mean BCE to the labels' centers, Eq. (3) with equal weights, and quantisation; both per bit."""
+        bits = logits.shape[1]
+        omega = weighted_distance(equal_weights(labels, logits.dtype), center_distances(logits, self.centers))
+        return {"center": omega / bits, "quantisation": self.options.gamma * quantisation_loss(logits) / bits}
+
+
+PRINTED_BETA = {16: 0.001, 32: 0.01, 64: 0.1}  # Sec. 4.5.2
+
+
+class IcsOptions(MethodOptions):
+    """Options of ICS. docs/paper.md says where the defaults leave the printed form, and why."""
+
+    solver: Literal["exact", "pgd", "printed"] = Field(
+        "exact", description="weights: exact minimiser, PGD on the true gradient, or PGD as printed, Eq. (11)"
+    )
+    form: Form = Field("joint", description="one softplus per image, Eq. (4), or one per center, Eq. (6)")
+    beta: float | None = Field(None, gt=0, description="bend of the sigmoid, Eq. (4)")
+    normalised: bool = Field(True, description="divide by beta, so that beta does not scale the loss")
+    per_bit: bool = Field(True, description="measure d and the quantisation loss per bit (d / K)")
+    entropy: float = Field(0.15, gt=0, alias="lambda", description="coefficient of the entropy, Eq. (8)")
+    gamma: float = Field(1.0, ge=0, description="coefficient of the quantisation loss, Eq. (10)")
+    rate: float = Field(0.1, gt=0, description="step size eta of PGD, Eq. (12)")
+    steps: int = Field(10, ge=1, description="steps of PGD")
+
+    def for_bits(self, bits: int) -> IcsOptions:
+        """Fill in beta: 1 per bit, or the paper's value of the nearest tabled length for the summed form."""
+        if self.beta is not None:
+            return self
+        nearest = min(PRINTED_BETA, key=lambda tabled: abs(tabled - bits))
+        return self.model_copy(update={"beta": 1.0 if self.per_bit else PRINTED_BETA[nearest]})
+
+
+class Ics(CentralObjective):
+    """ICS, the paper's method: solve the weights with the network fixed, then the loss with them fixed."""
+
+    def __init__(self, centers: Tensor, options: IcsOptions, seed: int = 0) -> None:
+        super().__init__(centers)
+        self.options = options.for_bits(centers.shape[1])
+        self.beta = float(self.options.beta or 0)
+        self.scale = 1 / centers.shape[1] if options.per_bit else 1.0
+
+    def terms(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Algorithm 1 for one batch: J1 of Eq. (4)/(6) with fixed weights, and gamma J_q of Eq. (10).
+
+        lambda R is constant in the network's parameters, so it is left out of what is differentiated.
+        """
+        slots = label_slots(labels)
+        distances = self.scale * center_distances(logits, self.centers).gather(1, slots.classes)
+        weights = self.solve(distances.detach(), slots)
+        loss = central_loss(
+            weights, distances, slots.mask, self.beta, self.options.form, self.options.normalised
+        )
+        return {
+            "center": loss,
+            "quantisation": self.options.gamma * self.scale * quantisation_loss(logits),
+        }
+
+    def slot_weights(self, logits: Tensor, slots: LabelSlots) -> Tensor:
+        """Weights (B, L) that the solver finds for these outputs of the network."""
+        return self.solve(self.scale * center_distances(logits, self.centers).gather(1, slots.classes), slots)
+
+    def solve(self, distances: Tensor, slots: LabelSlots) -> Tensor:
+        """The weight step for distances (B, L): "calculate weights by projected gradient descent"."""
+        options = self.options
+        if options.solver == "printed":
+            return printed_weights(distances, slots.mask, options.entropy, options.rate, options.steps)
+        if options.solver == "exact":
+            return exact_weights(distances, slots.mask, self.beta, options.entropy, options.form)
+        return descended_weights(
+            distances, slots.mask, self.beta, options.entropy, options.rate, options.steps, options.form
+        )
+
+
+class IcsSoftmaxOptions(MethodOptions):
+    """Options of ICS-softmax."""
+
+    scale: float | None = Field(None, gt=0, description="sharpness of the softmax over all centers")
+    entropy: float | None = Field(
+        None, gt=0, alias="lambda", description="coefficient of the weights' entropy"
+    )
+
+    def for_bits(self, bits: int) -> IcsSoftmaxOptions:
+        """Fill in the scale and lambda that a validation split preferred (docs/paper.md)."""
+        return self.model_copy(update={"scale": self.scale or 5.0, "entropy": self.entropy or 2.0})
+
+
+class IcsSoftmax(CentralObjective):
+    """Our instance-weighted form: the likelihood of a center is a softmax over *all* centers.
+
+    d_j = -log p_j, p = softmax(scale * cosine(logits, centers)). The weight step minimises
+    sum_j w_j d_j + lambda sum_j w_j log w_j over the image's labels, so w = softmax(-d / lambda) exactly;
+    the network step is the cross entropy between w and p. Equal weights (lambda -> infinity) give OrthoHash.
+    """
+
+    def __init__(self, centers: Tensor, options: IcsSoftmaxOptions, seed: int = 0) -> None:
+        super().__init__(centers)
+        self.options = options.for_bits(centers.shape[1])
+        self.scale, self.entropy = float(self.options.scale or 0), float(self.options.entropy or 0)
+
+    def terms(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Cross entropy (B,) between the weights, held fixed, and the softmax over all centers."""
+        distances = self.distances(logits)
+        weights = softmax_weights(-distances.detach() / self.entropy, labels)
+        return {"center": weighted_distance(weights, distances)}
+
+    def slot_weights(self, logits: Tensor, slots: LabelSlots) -> Tensor:
+        """Weights (B, L): softmax of -d / lambda over the image's labels."""
+        return softmax_weights(-self.distances(logits).gather(1, slots.classes) / self.entropy, slots.mask)
+
+    def distances(self, logits: Tensor) -> Tensor:
+        """Negative log-likelihood (B, C) of each center."""
+        return -log_softmax(self.scale * center_similarities(logits, self.centers), dim=1)

@@ -1,0 +1,228 @@
+"""HashModel: what training leaves behind. Features or images in, codes and explanations out.
+
+On disk it is a folder with `model.safetensors` (the head and the centers) and `model.json` (everything else);
+nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from centerhash.backbones import choose_device, get_backbone
+from centerhash.codes import Codes, binarise
+from centerhash.errors import ConfigError, DataError, InputError
+from centerhash.features import FeatureTable, Progress, image_features
+from centerhash.files import atomic, write_text
+from centerhash.heads import HeadOptions, build_head
+from centerhash.losses.central import center_similarities
+from centerhash.methods import get_method
+from centerhash.options import Options
+
+_CHUNK = 1024  # rows per pass through the head: bounds memory, decides no result
+_DOUBT = 1e-3  # |logit| below which float32 rounding, which varies with the batch, could turn the sign
+
+
+class ModelSpec(Options):
+    """Everything about a model but its numbers; stored as model.json."""
+
+    format: int = 1
+    method: str
+    options: dict[str, Any]
+    bits: int
+    features: int
+    classes: tuple[str, ...]
+    head: HeadOptions
+    backbone: str | None = Field(None, description="None: trained on features that came without images")
+    label_threshold: float = Field(description="cosine to a center from which its label is predicted")
+    seed: int
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One center near an image."""
+
+    label: str
+    weight: float  # share of the image, over the predicted (or given) labels; 0 for the others
+    similarity: float  # cosine between the logits and the center, in [-1, 1]
+    distance: int  # Hamming distance between the code and the center
+
+
+class HashModel:
+    """A trained head with its centers and classes, and the name of the backbone before it."""
+
+    def __init__(self, spec: ModelSpec, tensors: Mapping[str, Tensor]) -> None:
+        self.spec = spec
+        self.centers = tensors["centers"].float()
+        self._head = build_head(spec.features, spec.bits, spec.head)
+        self._head.load_state_dict({k.removeprefix("head."): v for k, v in tensors.items() if k != "centers"})
+        self._head.eval()
+        self._precise_head = copy.deepcopy(self._head).double()
+        method = get_method(spec.method)
+        self.objective = method.objective(self.centers, method.options(spec.options, spec.bits), spec.seed)
+
+    @property
+    def bits(self) -> int:
+        """K, the length of the codes."""
+        return self.spec.bits
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the C classes."""
+        return self.spec.classes
+
+    def logits(self, features: NDArray[Any]) -> NDArray[np.float32]:
+        """Logits (N, K) of features (N, D); their signs are the codes, whatever the batch they came in."""
+        features = _checked(features, self.spec.features)
+        result = np.empty((len(features), self.bits), dtype=np.float32)
+        with torch.inference_mode():
+            for start in range(0, len(features), _CHUNK):
+                rows = torch.from_numpy(features[start : start + _CHUNK].astype(np.float32))
+                logits = self._head(rows)
+                doubtful = (logits.abs() < _DOUBT).any(dim=1)
+                if bool(doubtful.any()):
+                    logits[doubtful] = _signed_float32(self._precise_head(rows[doubtful].double()))
+                result[start : start + _CHUNK] = logits.numpy()
+        return result
+
+    def encode_features(self, features: NDArray[Any]) -> Codes:
+        """Codes (N, K) of features (N, D)."""
+        return binarise(self.logits(features))
+
+    def feature_table(
+        self,
+        images: Sequence[str | Path],
+        *,
+        cache: Path | None = None,
+        device: str = "auto",
+        batch_size: int = 32,
+        progress: Progress | None = None,
+    ) -> FeatureTable:
+        """Features (N, D) of image files by this model's backbone, and which files are broken."""
+        if self.spec.backbone is None:
+            raise ConfigError(
+                "this model was trained on precomputed features and has no backbone: pass features (N, "
+                f"{self.spec.features}) as an array or .npy file, or train on images."
+            )
+        return image_features(
+            [Path(image) for image in images],
+            get_backbone(self.spec.backbone),
+            cache,
+            choose_device(device),
+            batch_size,
+            progress,
+        )
+
+    def features_of(self, images: Sequence[str | Path], **settings: Any) -> NDArray[np.float32]:
+        """Features (N, D) of image files; broken images raise DataError. `settings` as for `feature_table`."""
+        table = self.feature_table(images, **settings)
+        table.raise_if_broken("Repair or leave out these files.")
+        return table.features
+
+    def encode(self, images: Sequence[str | Path], **settings: Any) -> Codes:
+        """Codes (N, K) of image files; `settings` as for `features_of`."""
+        return self.encode_features(self.features_of(images, **settings))
+
+    def weights(self, features: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """Weight (N, C) of each label of each image, its share of the picture; zero outside the labels."""
+        if labels.shape != (len(features), len(self.classes)):
+            expected = (len(features), len(self.classes))
+            raise InputError(f"labels must be of shape {expected}, got {labels.shape}.")
+        logits, chunks = self.logits(features), []
+        for start in range(0, len(logits), _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            batch = self.objective.weights(
+                torch.from_numpy(logits[rows]), torch.from_numpy(labels[rows].copy())
+            )
+            chunks.append(batch.numpy())
+        return np.concatenate(chunks) if chunks else np.zeros(labels.shape, dtype=np.float32)
+
+    def similarities(self, features: NDArray[Any]) -> NDArray[np.float32]:
+        """Cosine (N, C) between the logits of features (N, D) and every center."""
+        similarities: NDArray[np.float32] = center_similarities(
+            torch.from_numpy(self.logits(features)), self.centers
+        ).numpy()
+        return similarities
+
+    def predict_labels(self, features: NDArray[Any]) -> NDArray[np.bool_]:
+        """Labels (N, C) whose centers are near enough; the nearest one always."""
+        similarities = self.similarities(features)
+        labels = similarities >= self.spec.label_threshold
+        labels[np.arange(len(labels)), similarities.argmax(axis=1)] = True
+        return labels
+
+    def explain(self, features: NDArray[Any], top: int = 5) -> list[list[Explained]]:
+        """Per row of features (N, D), the predicted labels by weight, then the next nearest centers."""
+        labels = self.predict_labels(features)
+        weights, similarities = self.weights(features, labels), self.similarities(features)
+        products = self.encode_features(features).astype(np.float32) @ self.centers.numpy().T
+        distances = ((self.bits - products) / 2).astype(int)
+        answers = []
+        for weight, similarity, distance in zip(weights, similarities, distances, strict=True):
+            order = np.lexsort((-similarity, -weight))[: max(top, int((weight > 0).sum()))]
+            answers.append(
+                [
+                    Explained(self.classes[j], float(weight[j]), float(similarity[j]), int(distance[j]))
+                    for j in order.tolist()
+                ]
+            )
+        return answers
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The numbers of the model by name, as they are stored."""
+        head = {f"head.{name}": value for name, value in self._head.state_dict().items()}
+        return {**head, "centers": self.centers.to(torch.int8)}
+
+    def save(self, folder: str | Path) -> None:
+        """Write model.safetensors and model.json into `folder`, each whole or not at all."""
+        with atomic(Path(folder) / "model.safetensors") as stream:
+            stream.write(save({name: tensor.contiguous() for name, tensor in self.tensors().items()}))
+        write_text(Path(folder) / "model.json", self.spec.model_dump_json(indent=2) + "\n")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> HashModel:
+        """Read a model that `save` or a training run wrote."""
+        path = Path(folder)
+        try:
+            spec = ModelSpec.model_validate(json.loads((path / "model.json").read_text()))
+            return cls(spec, load_file(path / "model.safetensors"))
+        except FileNotFoundError:
+            raise DataError(
+                f"'{path}' holds no finished model (model.json, model.safetensors): pass the --out folder "
+                "of `centerhash train`, or run that command again to finish it."
+            ) from None
+        except (ValidationError, json.JSONDecodeError, SafetensorError, RuntimeError, KeyError) as error:
+            reason = str(error).splitlines()[0]
+            raise DataError(f"the model in '{path}' is damaged or of another version: {reason}") from None
+
+
+def _signed_float32(logits: Tensor) -> Tensor:
+    """Round float64 logits to float32 without losing the sign of what underflows."""
+    tiny = torch.finfo(torch.float32).tiny
+    return torch.where(logits < 0, logits.clamp_max(-tiny), logits).float()
+
+
+def _checked(features: NDArray[Any], width: int) -> NDArray[Any]:
+    features = np.asarray(features)
+    if features.ndim != 2 or features.shape[1] != width or features.dtype.kind != "f":
+        raise InputError(
+            f"features must be a float array of shape (N, {width}), got {features.dtype} of shape "
+            f"{features.shape}."
+        )
+    for start in range(0, len(features), _CHUNK):
+        bad = ~np.isfinite(features[start : start + _CHUNK]).all(axis=1)
+        if bad.any():
+            raise InputError(f"features hold NaN or infinity, first in row {start + int(bad.argmax())}.")
+    return features

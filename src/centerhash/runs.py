@@ -1,0 +1,322 @@
+"""A run: one training on one data set, and the folder that holds all of it.
+
+config.json        configuration, data set, splits' origin, seed, versions; decides what the run is
+splits.npz         rows of the training, query and database images
+log.jsonl          losses per epoch
+checkpoint.safetensors   only until the run is finished
+model.safetensors, model.json
+weights.npz        learned weight of every label of every training image (rows, classes, weights)
+codes.npz          packed codes, labels and rows of query and database; written last: the run is finished
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from centerhash import __version__
+from centerhash.backbones import choose_device, get_backbone
+from centerhash.centers import hash_centers
+from centerhash.codes import Packed, pack
+from centerhash.data import Dataset
+from centerhash.data.splits import Splits, check_splits
+from centerhash.errors import ConfigError, DataError
+from centerhash.features import image_features
+from centerhash.files import make_folder, write_json, write_npz, write_text
+from centerhash.methods import get_method
+from centerhash.model import HashModel, ModelSpec
+from centerhash.train import EpochRow, TrainConfig, fit_head, label_threshold
+
+Reporter: TypeAlias = Callable[[str, int, int, str], None]  # stage, done, total, note
+
+
+@dataclass(frozen=True)
+class RunCodes:
+    """What evaluation needs of a run: packed codes, labels and data set rows of query and database."""
+
+    bits: int
+    query: Packed
+    database: Packed
+    query_labels: NDArray[np.bool_]
+    database_labels: NDArray[np.bool_]
+    query_rows: NDArray[np.int64]
+    database_rows: NDArray[np.int64]
+
+
+def dataset_features(
+    dataset: Dataset,
+    backbone: str,
+    *,
+    cache: Path | None = None,
+    device: str = "auto",
+    skip_broken: bool = False,
+    report: Reporter | None = None,
+) -> tuple[NDArray[Any], Splits]:
+    """Features (N, D) of a data set, and its splits without broken images (an error unless skipped)."""
+    if dataset.features is not None:
+        return dataset.features, dataset.splits
+    table = image_features(
+        dataset.image_paths or (),
+        get_backbone(backbone),
+        cache,
+        choose_device(device),
+        progress=None if report is None else lambda done, total: report("features", done, total, ""),
+    )
+    if not skip_broken:
+        table.raise_if_broken(
+            "The features of all others are kept. Repair these files, take them out of labels.csv, or "
+            "pass --skip-broken to go on without them."
+        )
+    splits = dataset.splits.without(sorted(table.broken))
+    check_splits(splits, dataset.size)
+    return table.features, splits
+
+
+def fit(
+    dataset: Dataset,
+    config: TrainConfig | None = None,
+    *,
+    features: NDArray[Any] | None = None,
+    cache: Path | None = None,
+    device: str = "auto",
+    checkpoint: Path | None = None,
+    checkpoint_seconds: float = 20.0,
+    skip_broken: bool = False,
+    report: Reporter | None = None,
+    on_epoch: Callable[[list[EpochRow]], None] | None = None,
+) -> HashModel:
+    """Train one model on a data set's training images and return it; nothing is written without `checkpoint`.
+
+    `features` (N, D) may be passed when they are at hand; otherwise they come from the data set or its images.
+    """
+    config = resolve(config or TrainConfig())
+    splits = dataset.splits
+    if features is None:
+        features, splits = dataset_features(
+            dataset, config.backbone, cache=cache, device=device, skip_broken=skip_broken, report=report
+        )
+    method = get_method(config.method)
+    centers = torch.from_numpy(hash_centers(len(dataset.classes), config.bits, config.seed, config.centers))
+    objective = method.objective(centers, method.options(config.options, config.bits), config.seed)
+
+    def epoch_done(log: list[EpochRow]) -> None:
+        if on_epoch is not None:
+            on_epoch(log)
+        if report is not None:
+            report("training", len(log), config.epochs, f"loss {log[-1]['loss']:.4f}")
+
+    rows = splits.train
+    head, _ = fit_head(
+        features,
+        rows,
+        dataset.labels[rows],
+        objective,
+        config,
+        device=choose_device(device),
+        checkpoint=checkpoint,
+        checkpoint_seconds=checkpoint_seconds,
+        report=epoch_done,
+    )
+    tensors = {f"head.{name}": value for name, value in head.state_dict().items()} | {"centers": centers}
+    spec = ModelSpec(
+        method=config.method,
+        options=config.options,
+        bits=config.bits,
+        features=features.shape[1],
+        classes=dataset.classes,
+        head=config.head,
+        backbone=config.backbone if dataset.kind == "images" else None,
+        label_threshold=0.0,
+        seed=config.seed,
+    )
+    untuned = HashModel(spec, tensors)
+    sample = np.sort(rows)[:20_000]
+    threshold = label_threshold(untuned.logits(features[sample]), dataset.labels[sample], centers.float())
+    return HashModel(spec.model_copy(update={"label_threshold": threshold}), tensors)
+
+
+def resolve(config: TrainConfig) -> TrainConfig:
+    """Fill in what depends on the method and the number of bits, and refuse what cannot be."""
+    options = get_method(config.method).options(config.options, config.bits)
+    get_backbone(config.backbone)
+    return config.model_copy(update={"options": options.model_dump(by_alias=True)})
+
+
+def train(
+    dataset: Dataset,
+    config: TrainConfig,
+    out: str | Path,
+    *,
+    cache: Path | None = None,
+    device: str = "auto",
+    overwrite: bool = False,
+    skip_broken: bool = False,
+    checkpoint_seconds: float = 20.0,
+    report: Reporter | None = None,
+) -> HashModel:
+    """Train into the folder `out`, going on from what an earlier, broken run of the same settings left there."""
+    config = resolve(config)
+    folder = make_folder(out)
+    _claim(folder, dataset, config, overwrite)
+    if (folder / "codes.npz").exists():
+        return HashModel.load(folder)
+    features, splits = dataset_features(
+        dataset, config.backbone, cache=cache, device=device, skip_broken=skip_broken, report=report
+    )
+    write_npz(
+        folder / "splits.npz",
+        {"train": splits.train, "query": splits.query, "database": splits.database},
+    )
+    model = fit(
+        dataset.with_splits(splits),
+        config,
+        features=features,
+        device=device,
+        checkpoint=folder / "checkpoint.safetensors",
+        checkpoint_seconds=checkpoint_seconds,
+        report=report,
+        on_epoch=lambda log: write_text(folder / "log.jsonl", "".join(json.dumps(r) + "\n" for r in log)),
+    )
+    model.save(folder)
+    _write_weights(folder, model, features, dataset.labels, splits.train)
+    _write_codes(folder, model, features, dataset, splits, report)
+    (folder / "checkpoint.safetensors").unlink(missing_ok=True)
+    return model
+
+
+def fingerprint(dataset: Dataset) -> str:
+    """Digest of what training sees of a data set beside the pixels: names, classes, labels, splits."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update("\n".join((*dataset.classes, "", *dataset.names)).encode())
+    for array in (dataset.labels, dataset.splits.train, dataset.splits.query, dataset.splits.database):
+        digest.update(str(array.shape).encode() + np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Versions of what decides the numbers."""
+    packages = {name: metadata.version(name) for name in ("torch", "numpy", "timm", "pillow")}
+    return {"centerhash": __version__, "python": platform.python_version(), **packages}
+
+
+def _claim(folder: Path, dataset: Dataset, config: TrainConfig, overwrite: bool) -> None:
+    """Write config.json for a new run, or check that the folder holds this very run already."""
+    identity = {
+        "config": config.model_dump(mode="json"),
+        "data": {"name": dataset.name, "images": len(dataset.labels), "fingerprint": fingerprint(dataset)},
+    }
+    path = folder / "config.json"
+    if path.exists() and not overwrite:
+        stored = read_config(folder)
+        differences = _differences({k: stored.get(k) for k in identity}, identity)
+        if differences:
+            raise ConfigError(
+                f"'{folder}' holds a run with other settings: {'; '.join(differences)}. Choose another --out, "
+                "or pass --overwrite to start it anew."
+            )
+        return
+    for name in ("codes.npz", "weights.npz", "model.json", "model.safetensors", "checkpoint.safetensors"):
+        (folder / name).unlink(missing_ok=True)
+    facts = {
+        "splits": dataset.splits.made,
+        "versions": versions(),
+        "threads": torch.get_num_threads(),
+        "warnings": list(dataset.warnings),
+    }
+    write_json(path, {**identity, **facts})
+
+
+def _differences(stored: Any, wanted: Any, name: str = "") -> list[str]:
+    if isinstance(stored, dict) and isinstance(wanted, dict):
+        keys = sorted(stored.keys() | wanted.keys())
+        return [text for key in keys for text in _differences(stored.get(key), wanted.get(key), key)]
+    return [] if stored == wanted else [f"{name} was {stored}, now {wanted}"]
+
+
+def _write_weights(
+    folder: Path,
+    model: HashModel,
+    features: NDArray[Any],
+    labels: NDArray[np.bool_],
+    rows: NDArray[np.int64],
+) -> None:
+    """Store the training images' weights as (row, class, weight) triplets: few labels of many classes are set."""
+    triplets = []
+    for start in range(0, len(rows), 4096):
+        part = rows[start : start + 4096]
+        weights = model.weights(features[part], labels[part])
+        image, label = np.nonzero(labels[part])
+        triplets.append((part[image], label, weights[image, label]))
+    row, label, weight = (np.concatenate(column) for column in zip(*triplets, strict=True))
+    write_npz(folder / "weights.npz", {"rows": row, "classes": label, "weights": weight})
+
+
+def _write_codes(
+    folder: Path,
+    model: HashModel,
+    features: NDArray[Any],
+    dataset: Dataset,
+    splits: Splits,
+    report: Reporter | None,
+) -> None:
+    arrays: dict[str, NDArray[Any]] = {"bits": np.array(model.bits)}
+    total, done = len(splits.query) + len(splits.database), 0
+    for name, rows in (("query", splits.query), ("database", splits.database)):
+        packed = np.empty((len(rows), (model.bits + 7) // 8), dtype=np.uint8)
+        for start in range(0, len(rows), 8192):
+            part = rows[start : start + 8192]
+            packed[start : start + 8192] = pack(model.encode_features(features[part]))
+            done += len(part)
+            if report is not None:
+                report("encoding", done, total, "")
+        arrays[name] = packed
+        arrays[f"{name}_rows"] = rows
+        arrays[f"{name}_labels"] = np.packbits(dataset.labels[rows], axis=1)
+    write_npz(folder / "codes.npz", {**arrays, "classes": np.array(len(dataset.classes))})
+
+
+def read_config(folder: str | Path) -> dict[str, Any]:
+    """The config.json of a run."""
+    path = Path(folder) / "config.json"
+    try:
+        config: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise DataError(f"'{folder}' is not a run: it has no config.json.") from None
+    except json.JSONDecodeError as error:
+        raise DataError(f"'{path}' is damaged ({error}); pass --overwrite to start the run anew.") from None
+    return config
+
+
+def read_codes(folder: str | Path) -> RunCodes:
+    """The codes, labels and rows that a finished run stored."""
+    path = Path(folder) / "codes.npz"
+    if not path.exists():
+        raise DataError(
+            f"'{folder}' holds no finished run (no codes.npz): run `centerhash train ... --out {folder}` again, "
+            "it goes on where it stopped."
+        )
+    with np.load(path, allow_pickle=False) as stored:
+        classes = int(stored["classes"])
+        labels = {
+            name: np.unpackbits(stored[f"{name}_labels"], axis=1, count=classes).astype(bool)
+            for name in ("query", "database")
+        }
+        return RunCodes(
+            bits=int(stored["bits"]),
+            query=stored["query"],
+            database=stored["database"],
+            query_labels=labels["query"],
+            database_labels=labels["database"],
+            query_rows=stored["query_rows"],
+            database_rows=stored["database_rows"],
+        )

@@ -1,0 +1,216 @@
+"""Center weights: how much each label's center counts for one image (Sec. 3.3 and 3.4).
+
+Every function takes a batch of rows (B, L) with a mask (B, L) of the entries in use, so images with any
+number of labels are solved together; L is C, or the largest number of labels in the batch (see `LabelSlots`).
+The weights of a row are non-negative, zero outside the mask and sum to 1; a row without labels is all zero.
+
+The weight step minimises, with the network fixed and `d` (B, L) the distances to the centers,
+
+    joint        softplus(beta * sum_j w_j d_j) / beta  +  lambda * sum_j w_j log w_j        Eq. (4), (8)
+    per_center   sum_j softplus(beta * w_j d_j) / beta  +  lambda * sum_j w_j log w_j        Eq. (6), (8)
+
+`printed_*` is the step as the paper prints it, whose gradient is not that of this objective (docs/paper.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+Form: TypeAlias = Literal["joint", "per_center"]
+Gradient: TypeAlias = Callable[[Tensor], Tensor]
+
+_SMALLEST_WEIGHT = 1e-12  # where log(w) is cut: far below any weight that changes a loss
+
+
+class LabelSlots(NamedTuple):
+    """The labels of a batch in compact form: L = the largest number of labels of an image in it."""
+
+    classes: Tensor  # (B, L) class of each slot, 0 where unused
+    mask: Tensor  # (B, L) bool
+
+
+def label_slots(labels: Tensor) -> LabelSlots:
+    """Gather the set labels (B, C) bool into slots (B, L), so that solvers never touch the other classes."""
+    counts = labels.sum(dim=1)
+    width = max(1, int(counts.max())) if len(labels) else 1
+    mask = torch.arange(width, device=labels.device) < counts[:, None]
+    index = torch.zeros(mask.shape, dtype=torch.long, device=labels.device)
+    index[mask] = labels.nonzero()[:, 1]
+    return LabelSlots(index, mask)
+
+
+def scatter_weights(weights: Tensor, slots: LabelSlots, classes: int) -> Tensor:
+    """Spread slot weights (B, L) over all classes (B, C), zero outside the labels."""
+    dense = weights.new_zeros(len(weights), classes)
+    return dense.scatter_add_(1, slots.classes, weights * slots.mask)
+
+
+def equal_weights(mask: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Give every label of a row the weight 1/c: where both algorithms start, and all that E-WCS does."""
+    used = mask.to(dtype)
+    return used / used.sum(dim=1, keepdim=True).clamp_min(1)
+
+
+def softmax_weights(scores: Tensor, mask: Tensor) -> Tensor:
+    """Softmax of scores (B, L) over the mask; all zero where a row has no label."""
+    filled = scores.masked_fill(~mask, -torch.inf)
+    shifted = filled - filled.amax(dim=1, keepdim=True).clamp_min(torch.finfo(scores.dtype).min)
+    unnormalised = torch.exp(shifted)
+    return unnormalised / unnormalised.sum(dim=1, keepdim=True).clamp_min(torch.finfo(scores.dtype).tiny)
+
+
+def project_to_simplex(values: Tensor, mask: Tensor) -> Tensor:
+    """Nearest point of the probability simplex to each row of values (B, L), Eq. (13) and Algorithm 2."""
+    ordered = values.masked_fill(~mask, -torch.inf).sort(dim=1, descending=True).values  # line 1
+    used = torch.isfinite(ordered)
+    rank = torch.arange(1, values.shape[1] + 1, device=values.device, dtype=values.dtype)
+    shift = (1 - ordered.masked_fill(~used, 0).cumsum(dim=1)) / rank
+    support = used & (ordered + shift > 0)
+    rho = support.sum(dim=1, keepdim=True)  # line 2: the condition holds for a prefix, so its length is rho
+    xi = shift.gather(1, (rho - 1).clamp_min(0))  # line 3
+    return torch.where(mask, (values + xi).clamp_min(0), 0)
+
+
+def weight_objective(
+    weights: Tensor, distances: Tensor, beta: float, entropy: float, form: Form = "joint"
+) -> Tensor:
+    """Objective of the weight step per image (B,): J1 + lambda R, Eq. (4) or (6) with (8).
+
+    `entropy` is the paper's lambda. Masked entries have weight 0 and add nothing.
+    """
+    weighted = weights * distances
+    if form == "joint":
+        first = softplus(beta * weighted.sum(dim=1)) / beta
+    else:
+        # softplus(0) = log 2 per unused slot would shift the value, not the minimiser: count used slots only
+        first = ((softplus(beta * weighted) - softplus(torch.zeros_like(weighted))) / beta).sum(dim=1)
+    negative_entropy: Tensor = torch.special.xlogy(weights, weights).sum(dim=1)  # R, Eq. (8)
+    return first + entropy * negative_entropy
+
+
+def true_gradient(
+    weights: Tensor, distances: Tensor, beta: float, entropy: float, form: Form = "joint"
+) -> Tensor:
+    """Gradient (B, L) of `weight_objective`: d * sigmoid(beta * Omega) + lambda (1 + log w)."""
+    weighted = weights * distances
+    argument = weighted.sum(dim=1, keepdim=True) if form == "joint" else weighted
+    return distances * torch.sigmoid(beta * argument) + entropy * _one_plus_log(weights)
+
+
+def printed_gradient(weights: Tensor, distances: Tensor, entropy: float) -> Tensor:
+    """The gradient that the paper prints, Eq. (11): -w / (1 + exp(w d)) + lambda (1 + log w), (B, L)."""
+    return -weights * torch.sigmoid(-weights * distances) + entropy * _one_plus_log(weights)
+
+
+def _one_plus_log(weights: Tensor) -> Tensor:
+    return 1 + torch.log(weights.clamp_min(_SMALLEST_WEIGHT))
+
+
+def projected_gradient_descent(
+    gradient: Gradient, mask: Tensor, steps: int, rate: float, start: Tensor
+) -> Tensor:
+    """Descend `steps` times from `start` (B, L): Eq. (12), each step projected by Algorithm 2."""
+    weights = start
+    for _ in range(steps):
+        weights = project_to_simplex(weights - rate * gradient(weights), mask)
+    return weights
+
+
+def printed_weights(
+    distances: Tensor, mask: Tensor, entropy: float = 0.01, rate: float = 0.1, steps: int = 10
+) -> Tensor:
+    """Weights (B, L) by the printed algorithm: ten steps of 0.1 along Eq. (11) from equal weights."""
+    distances = distances.masked_fill(~mask, 0)
+    start = equal_weights(mask, distances.dtype)
+    return projected_gradient_descent(
+        lambda weights: printed_gradient(weights, distances, entropy), mask, steps, rate, start
+    )
+
+
+def descended_weights(
+    distances: Tensor,
+    mask: Tensor,
+    beta: float,
+    entropy: float,
+    rate: float,
+    steps: int,
+    form: Form = "joint",
+) -> Tensor:
+    """Weights (B, L) by PGD on the true gradient from equal weights; converges to `exact_weights`."""
+    distances = distances.masked_fill(~mask, 0)
+    return projected_gradient_descent(
+        lambda weights: true_gradient(weights, distances, beta, entropy, form),
+        mask,
+        steps,
+        rate,
+        equal_weights(mask, distances.dtype),
+    )
+
+
+def exact_weights(
+    distances: Tensor, mask: Tensor, beta: float, entropy: float, form: Form = "joint"
+) -> Tensor:
+    """Minimiser (B, L) of `weight_objective` on the simplex, for distances (B, L) and the mask in use."""
+    solver = _exact_joint if form == "joint" else _exact_per_center
+    return solver(distances.masked_fill(~mask, 0), mask, beta, entropy)
+
+
+def _exact_joint(distances: Tensor, mask: Tensor, beta: float, entropy: float, rounds: int = 12) -> Tensor:
+    """Solve the joint form by a root in one unknown.
+
+    Setting the gradient of the Lagrangian to zero gives w = softmax(-t d / lambda) with
+    t = sigmoid(beta * Omega(w)). Omega falls as t grows, so the gap sigmoid(beta * Omega(t)) - t falls
+    strictly and has one root, which lies between the values of the nearest center and of equal weights.
+    Newton's step is taken where it stays inside the bracket, the middle of the bracket otherwise.
+    """
+    nearest = distances.masked_fill(~mask, torch.inf).amin(dim=1, keepdim=True).nan_to_num(posinf=0.0)
+    low = torch.sigmoid(beta * nearest)
+    high = torch.sigmoid(beta * (equal_weights(mask, distances.dtype) * distances).sum(dim=1, keepdim=True))
+    high = torch.maximum(low, high)
+    offset = (
+        distances - nearest
+    ) / -entropy  # shifting d leaves the softmax as it is and keeps exp() in range
+    t = high
+    for _ in range(rounds):
+        weights = softmax_weights(offset * t, mask)
+        mean = (weights * distances).sum(dim=1, keepdim=True)
+        variance = (weights * (distances - mean) ** 2).sum(dim=1, keepdim=True)
+        value = torch.sigmoid(beta * mean)
+        gap = value - t
+        low, high = torch.where(gap > 0, t, low), torch.where(gap > 0, high, t)
+        slope = -value * (1 - value) * beta * variance / entropy - 1
+        newton = t - gap / slope
+        t = torch.where((newton >= low) & (newton <= high), newton, (low + high) / 2)
+    return softmax_weights(offset * t, mask)
+
+
+def _exact_per_center(
+    distances: Tensor, mask: Tensor, beta: float, entropy: float, rounds: int = 60
+) -> Tensor:
+    """Solve the per-center form by Newton's method on the simplex.
+
+    The objective is separable, so its Hessian is diagonal and the constraint sum w = 1 costs one scalar.
+    A step may take at most nine tenths of any weight, which keeps all of them positive.
+    """
+    weights = equal_weights(mask, distances.dtype)
+    for _ in range(rounds):
+        activation = torch.sigmoid(beta * weights * distances)
+        gradient = distances * activation + entropy * _one_plus_log(weights)
+        curvature = beta * distances**2 * activation * (1 - activation) + entropy / weights.clamp_min(
+            _SMALLEST_WEIGHT
+        )
+        inverse = mask / curvature
+        multiplier = (gradient * inverse).sum(dim=1, keepdim=True) / inverse.sum(
+            dim=1, keepdim=True
+        ).clamp_min(torch.finfo(distances.dtype).tiny)
+        step = -(gradient - multiplier) * inverse
+        shrinking = torch.where(step < 0, -0.9 * weights / step.clamp_max(-_SMALLEST_WEIGHT), torch.inf)
+        length = shrinking.amin(dim=1, keepdim=True).clamp_max(1)
+        weights = torch.where(mask, (weights + length * step).clamp_min(_SMALLEST_WEIGHT), 0)
+        weights = weights / weights.sum(dim=1, keepdim=True).clamp_min(torch.finfo(distances.dtype).tiny)
+    return weights

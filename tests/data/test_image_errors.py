@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import io
+import os
+import struct
+import warnings
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from centerhash.data.images import load_image, load_pixels
+from centerhash.errors import ImageError
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def photo(width: int, height: int) -> Image.Image:
+    """A smooth picture with some detail, alike under JPEG."""
+    y, x = np.mgrid[0:height, 0:width].astype(np.float64)
+    red = 127 + 120 * np.sin(x / width * 9)
+    green = 127 + 120 * np.cos(y / height * 7)
+    blue = 255 * (x + y) / (width + height)
+    return Image.fromarray(np.stack([red, green, blue], axis=2).astype(np.uint8))
+
+
+def png_header(width: int, height: int) -> bytes:
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    tiny = zlib.compress(b"\0" * 1000)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", tiny) + chunk(b"IEND", b"")
+
+
+def reason(source: str | Path | bytes, **options: Any) -> str:
+    with pytest.raises(ImageError) as caught:
+        load_image(source, **options)
+    return str(caught.value)
+
+
+def test_missing_folder_and_empty(tmp_path: Path) -> None:
+    assert reason(tmp_path / "a.jpg") == f"cannot read '{tmp_path / 'a.jpg'}': no such file."
+    assert reason(str(tmp_path)) == f"cannot read '{tmp_path}': it is a folder, not an image."
+    (tmp_path / "a.jpg").touch()
+    assert reason(tmp_path / "a.jpg") == (
+        f"cannot read '{tmp_path / 'a.jpg'}': the file is empty (0 bytes). Copy it again."
+    )
+    assert reason(b"") == "cannot read image bytes: there are 0 bytes."
+
+
+def test_a_pipe_is_refused_and_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    assert reason(tmp_path / "pipe.jpg").endswith("it is no regular file, not an image.")
+
+
+def test_impossible_names(tmp_path: Path) -> None:
+    assert "embedded null byte" in reason("a\0.jpg")
+    assert "File name too long" in reason(tmp_path / ("x" * 300))
+
+
+def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(encoded(photo(2, 2)))
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")  # chmod would not stop root
+
+    monkeypatch.setattr(Path, "open", refuse)
+    assert reason(path) == f"cannot read '{path}': Permission denied."
+
+
+@pytest.mark.parametrize(
+    "data", [b"hello, this is text", b"\0" * 100, b"%!PS-Adobe-3.0 EPSF-3.0\n", b"%PDF-1.4\n"]
+)
+def test_not_an_image(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_bytes(data)
+    assert reason(path) == (
+        f"cannot read '{path}': not an image of a known format "
+        "(JPEG, PNG, GIF, WEBP, BMP, TIFF, JPEG2000, AVIF, PPM)."
+    )
+
+
+def test_truncated_jpeg(tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_bytes(encoded(photo(200, 200), "JPEG")[:2000])
+    text = reason(path)
+    assert text.startswith(f"cannot read '{path}': the file is truncated or damaged (image file is truncated")
+    assert text.endswith("Copy it again.")
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM"])
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.5, 0.8])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_cut_file_of_any_kind_is_an_image_error(kind: str, share: float) -> None:
+    data = encoded(photo(60, 50), kind)
+    assert reason(data[: max(4, int(len(data) * share))]).startswith("cannot read image bytes: ")
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_random_damage_gives_pixels_or_an_image_error(kind: str) -> None:
+    data = encoded(photo(30, 20), kind)
+    generator = np.random.default_rng(0)
+    for _ in range(60):
+        broken = np.frombuffer(data, np.uint8).copy()
+        places = generator.integers(4, len(broken), size=8)
+        broken[places] = generator.integers(0, 256, size=8)
+        try:
+            loaded = load_image(broken.tobytes(), max_pixels=1_000_000)
+        except ImageError as error:
+            assert str(error).startswith("cannot read image bytes: ")  # noqa: PT017
+        else:
+            assert loaded.mode == "RGB"
+
+
+def test_a_damaged_header_is_named() -> None:
+    assert reason(b"\x89PNG\r\n\x1a\n" + b"\0" * 40).startswith(
+        "cannot read image bytes: damaged PNG header ("
+    )
+
+
+def test_a_bomb_is_refused_by_its_header(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.png"
+    path.write_bytes(png_header(50_000, 50_000))
+    assert reason(path) == (
+        f"cannot read '{path}': 50,000 x 50,000 is 2,500,000,000 pixels, more than the limit of 100,000,000. "
+        "Shrink it, or raise max_pixels if you trust the file."
+    )
+
+
+def test_the_limit_is_exact_and_without_warnings() -> None:
+    data = encoded(Image.new("RGB", (20, 10)))
+    assert load_image(data, max_pixels=200).size == (20, 10)
+    assert "20 x 10 is 200 pixels, more than the limit of 199" in reason(data, max_pixels=199)
+
+
+def test_the_limit_does_not_depend_on_pillows_global_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)  # Image.open would now refuse 200 pixels
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_image(encoded(Image.new("RGB", (20, 10)))).size == (20, 10)
+    assert Image.MAX_IMAGE_PIXELS == 10
+
+
+def test_threads_agree(tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    photo(300, 200).save(path)
+    expected = load_pixels(path, 64, 56)
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: load_pixels(path, 64, 56), range(32)))
+    assert all(np.array_equal(result, expected) for result in results)
+
+
+def test_files_are_closed(tmp_path: Path) -> None:
+    path = tmp_path / "a.gif"
+    frames = [Image.new("L", (4, 4), grey) for grey in (0, 100)]
+    frames[0].save(path, save_all=True, append_images=frames[1:])
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    kept = [load_image(path) for _ in range(5)]
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(kept) == 5

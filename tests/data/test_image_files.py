@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import hashlib
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from centerhash.data.images import (
+    SUFFIXES,
+    content_key,
+    list_images,
+    load_image,
+    load_pixels,
+    squash_and_crop,
+)
+from centerhash.errors import DataError, ImageError, InputError
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def photo(width: int, height: int) -> Image.Image:
+    """A smooth picture with some detail, alike under JPEG."""
+    y, x = np.mgrid[0:height, 0:width].astype(np.float64)
+    red = 127 + 120 * np.sin(x / width * 9)
+    green = 127 + 120 * np.cos(y / height * 7)
+    blue = 255 * (x + y) / (width + height)
+    return Image.fromarray(np.stack([red, green, blue], axis=2).astype(np.uint8))
+
+
+# ---------------------------------------------------------------- the network's view
+
+
+def test_squash_and_crop_takes_the_centre_of_the_squashed_frame() -> None:
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    pixels[2:6, 2:6] = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+    cut = squash_and_crop(Image.fromarray(pixels), resize=8, crop=4)
+    assert cut.dtype == np.uint8
+    assert cut.flags.c_contiguous
+    assert np.array_equal(cut, pixels[2:6, 2:6])
+
+
+def test_the_whole_frame_is_squashed_not_cropped() -> None:
+    wide = np.zeros((10, 40, 3), np.uint8)
+    wide[:, 20:] = 255
+    square = squash_and_crop(Image.fromarray(wide), resize=20, crop=20)
+    assert square.shape == (20, 20, 3)
+    assert square[:, :9].max() == 0
+    assert square[:, 11:].min() == 255
+
+
+def test_reduction_is_antialiased() -> None:
+    stripes = np.zeros((64, 64, 3), np.uint8)
+    stripes[:, ::2] = 255
+    small = squash_and_crop(Image.fromarray(stripes), resize=16, crop=8)
+    assert np.abs(small.astype(int) - 127).max() <= 2
+
+
+def test_default_sizes_are_the_papers() -> None:
+    assert squash_and_crop(photo(30, 20)).shape == (224, 224, 3)
+
+
+@pytest.mark.parametrize(("resize", "crop"), [(10, 11), (10, 0), (0, 0)])
+def test_impossible_crop(resize: int, crop: int) -> None:
+    with pytest.raises(InputError, match=rf"the crop must be 1 to {resize} .*, got {crop}"):
+        squash_and_crop(photo(4, 4), resize, crop)
+
+
+def test_squash_wants_rgb() -> None:
+    with pytest.raises(InputError, match="the image must be RGB, got L: use load_image"):
+        squash_and_crop(Image.new("L", (4, 4)))
+
+
+def test_large_jpegs_are_decoded_small_but_look_the_same() -> None:
+    data = encoded(photo(900, 700), "JPEG", quality=95)
+    assert load_image(data, at_least=128).size == (225, 175)
+    assert load_image(data, at_least=701).size == (900, 700)
+    quick = load_pixels(data, 64, 56)
+    slow = squash_and_crop(load_image(data), 64, 56)
+    assert quick.shape == (56, 56, 3)
+    assert np.array_equal(quick, load_pixels(data, 64, 56))
+    assert np.abs(quick.astype(int) - slow.astype(int)).mean() < 1.5
+
+
+def test_images_that_are_no_jpeg_or_small_are_decoded_whole() -> None:
+    for data in (encoded(photo(300, 300)), encoded(photo(100, 100), "JPEG")):
+        assert np.array_equal(load_pixels(data, 64, 56), squash_and_crop(load_image(data), 64, 56))
+
+
+# ---------------------------------------------------------------- keys and lists
+
+
+def test_content_key_is_the_sha256_of_the_bytes(tmp_path: Path) -> None:
+    data = np.random.default_rng(0).bytes(300_000)
+    for name in ("a.jpg", "b.png"):
+        (tmp_path / name).write_bytes(data)
+    assert content_key(tmp_path / "a.jpg") == hashlib.sha256(data).hexdigest()
+    assert content_key(str(tmp_path / "b.png")) == content_key(tmp_path / "a.jpg")
+    with pytest.raises(ImageError, match="no such file"):
+        content_key(tmp_path / "c.jpg")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in (
+        "b.jpg",
+        "a.PNG",
+        "sub/c.webp",
+        "sub/deep/d.jpeg",
+        "notes.txt",
+        ".e.jpg",
+        ".hid/f.jpg",
+        "odd",
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    (tmp_path / "folder.jpg").mkdir()
+    return tmp_path
+
+
+def found(tree: Path, *entries: str) -> list[str]:
+    return [path.relative_to(tree).as_posix() for path in list_images([tree / entry for entry in entries])]
+
+
+def test_a_folder_is_searched_to_the_bottom_and_sorted(tree: Path) -> None:
+    assert found(tree, ".") == ["a.PNG", "b.jpg", "sub/c.webp", "sub/deep/d.jpeg"]
+
+
+def test_a_hidden_folder_may_be_named(tree: Path) -> None:
+    assert found(tree, ".hid") == [".hid/f.jpg"]
+    assert found(tree, ".hid/*.jpg") == [".hid/f.jpg"]
+
+
+def test_files_come_in_the_order_given_whatever_their_suffix(tree: Path) -> None:
+    assert found(tree, "odd", "b.jpg", "a.PNG") == ["odd", "b.jpg", "a.PNG"]
+
+
+def test_patterns(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found(tree, "*") == ["a.PNG", "b.jpg"]
+    assert found(tree, "**/*.jp*g") == ["b.jpg", "sub/deep/d.jpeg"]
+    monkeypatch.chdir(tree)
+    assert list_images(["sub/*"]) == [Path("sub/c.webp")]
+
+
+def test_a_file_whose_name_looks_like_a_pattern(tree: Path) -> None:
+    (tree / "x[1].jpg").write_bytes(b"x")
+    assert found(tree, "x[1].jpg") == ["x[1].jpg"]
+
+
+def test_each_file_comes_once(tree: Path) -> None:
+    assert found(tree, "b.jpg", "*.jpg", ".") == ["b.jpg", "a.PNG", "sub/c.webp", "sub/deep/d.jpeg"]
+
+
+def test_a_single_path_is_no_sequence_of_letters(tree: Path) -> None:
+    assert list_images(str(tree / "b.jpg")) == [tree / "b.jpg"]
+
+
+def test_nothing_found(tree: Path) -> None:
+    (tree / "empty").mkdir()
+    with pytest.raises(DataError, match=r"cannot list '.*zzz\.jpg': no such file or folder\."):
+        found(tree, "b.jpg", "zzz.jpg")
+    with pytest.raises(DataError, match=r"no image in the folder '.*empty': looked for \.avif, \.bmp"):
+        found(tree, "b.jpg", "empty")
+    with pytest.raises(DataError, match=r"no image in the pattern '.*\*\.gif': looked for"):
+        found(tree, "*.gif")
+    with pytest.raises(DataError, match=r"'.*\*\*x': (Invalid pattern|looked for)"):
+        found(tree, "**x")
+    with pytest.raises(DataError, match="File name too long"):
+        found(tree, "x" * 300)
+    with pytest.raises(DataError, match="no images were named: give files, folders or patterns"):
+        list_images([])
+
+
+def test_suffixes_are_lower_case_with_dot() -> None:
+    assert all(suffix == suffix.lower() and suffix.startswith(".") for suffix in SUFFIXES)

@@ -1,0 +1,338 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from centerhash.data.splits import (
+    Splits,
+    check_splits,
+    make_splits,
+    splits_from_column,
+    splits_from_files,
+)
+from centerhash.errors import ConfigError, DataError
+
+
+def rows(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+# ---------------------------------------------------------------- Splits
+
+
+def test_splits_are_int64_read_only_copies() -> None:
+    source = np.array([3, 1], dtype=np.int32)
+    splits = Splits(source, rows(0), rows(1, 2, 3))
+    assert splits.train.dtype == np.int64
+    assert splits.made == "given"
+    source[0] = 9
+    assert splits.train.tolist() == [3, 1]
+    with pytest.raises(ValueError, match="read-only"):
+        splits.train[0] = 5
+    source[1] = 8  # the caller's own array stays writable
+
+
+@pytest.mark.parametrize(
+    ("bad", "text"),
+    [
+        (np.array([0.0, 1.0]), "the split 'train' must hold whole row numbers, got float64"),
+        (
+            np.array([True, False]),
+            "the split 'train' is a mask of bool: save numpy.flatnonzero(mask) instead",
+        ),
+        (np.array([[0, 1]]), "the split 'train' must be a list of row numbers, got shape (1, 2)"),
+        (np.array(["a"]), "the split 'train' must hold whole row numbers, got <U1"),
+    ],
+)
+def test_wrong_dtype_or_shape_is_refused(bad: np.ndarray, text: str) -> None:
+    with pytest.raises(DataError) as caught:
+        Splits(bad, rows(0), rows(1))
+    assert text in str(caught.value)
+
+
+def test_without_drops_rows_and_keeps_order_and_origin() -> None:
+    splits = Splits(rows(5, 1, 3), rows(0, 2), rows(5, 4, 3, 1), made="files")
+    left = splits.without([1, 2, 9])
+    assert left.train.tolist() == [5, 3]
+    assert left.query.tolist() == [0]
+    assert left.database.tolist() == [5, 4, 3]
+    assert left.made == "files"
+    assert splits.train.tolist() == [5, 1, 3]
+    assert splits.without([]).train.tolist() == [5, 1, 3]
+
+
+def test_without_refuses_to_empty_a_split() -> None:
+    with pytest.raises(DataError, match="all 2 rows of the split 'query' had to be dropped: none is left"):
+        Splits(rows(1), rows(0, 2), rows(1)).without([0, 2])
+
+
+# ---------------------------------------------------------------- check_splits
+
+
+def test_protocol_splits_give_no_warning() -> None:
+    assert check_splits(Splits(rows(2, 3), rows(0, 1), rows(2, 3, 4)), 5) == []
+
+
+def test_overlaps_are_counted_and_warned() -> None:
+    warnings = check_splits(Splits(rows(0, 1, 2), rows(1, 2, 3), rows(3, 4)), 5)
+    assert warnings == [
+        "leak: 2 of 3 queries are also in the training split, so the scores will look better than they are. "
+        "Remove them from one of the two.",
+        "1 of 3 queries are also in the database, so a query would retrieve itself: "
+        "evaluate with --exclude-self.",
+    ]
+
+
+def test_unused_rows_are_warned() -> None:
+    assert check_splits(Splits(rows(1), rows(0), rows(1)), 1000) == [
+        "998 of 1,000 rows are in no split and will not be used."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("splits", "text"),
+    [
+        (Splits(rows(), rows(0), rows(1)), "the split 'train' is empty: it needs at least one row"),
+        (Splits(rows(1), rows(), rows(1)), "the split 'query' is empty"),
+        (Splits(rows(1), rows(0), rows()), "the split 'database' is empty"),
+        (
+            Splits(rows(1), rows(0), rows(2, 5, 7)),
+            "the split 'database' points outside the data: 2 row number(s) such as 5, "
+            "but the rows are 0 to 4",
+        ),
+        (Splits(rows(1), rows(-1), rows(2)), "row number(s) such as -1, but the rows are 0 to 4"),
+        (
+            Splits(rows(1, 3, 1), rows(0), rows(2)),
+            "the split 'train' names 1 row(s) more than once, such as 1: list every row once",
+        ),
+    ],
+)
+def test_unusable_splits_are_refused(splits: Splits, text: str) -> None:
+    with pytest.raises(DataError) as caught:
+        check_splits(splits, 5)
+    assert text in str(caught.value)
+
+
+# ---------------------------------------------------------------- make_splits
+
+
+@pytest.mark.parametrize(
+    ("size", "queries", "training"),
+    [(2, 1, 1), (9, 1, 8), (100, 10, 90), (11_000, 1_100, 9_900), (60_000, 5_000, 10_000)],
+)
+def test_drawn_sizes_follow_the_protocol(size: int, queries: int, training: int) -> None:
+    splits = make_splits(size, seed=7)
+    assert (splits.query.size, splits.train.size, splits.database.size) == (
+        queries,
+        training,
+        size - queries,
+    )
+    assert splits.made == "drawn with seed 7"
+
+
+def test_same_seed_same_draw_other_seed_other_draw() -> None:
+    first, again, other = make_splits(500), make_splits(500, seed=0), make_splits(500, seed=1)
+    assert np.array_equal(first.query, again.query)
+    assert not np.array_equal(first.query, other.query)
+
+
+def test_one_row_cannot_be_split() -> None:
+    with pytest.raises(DataError, match=r"1 row\(s\) cannot be split: at least 2 are needed"):
+        make_splits(1)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, True, "0"])
+def test_bad_seed(seed: object) -> None:
+    with pytest.raises(ConfigError, match="the seed must be a whole number of at least 0, got"):
+        make_splits(10, seed=seed)  # type: ignore[arg-type]
+
+
+def test_unknown_split_name() -> None:
+    with pytest.raises(ConfigError, match="unknown split 'test': allowed are train, query, database"):
+        make_splits(10, {"test": rows(1)})
+
+
+def test_all_given_are_kept_as_they_are() -> None:
+    given_splits = {"train": rows(4, 2), "query": rows(1, 0), "database": rows(2, 3, 4)}
+    splits = make_splits(5, given_splits, source="column")
+    assert splits.made == "column"
+    assert splits.train.tolist() == [4, 2]
+    assert splits.query.tolist() == [1, 0]
+    assert splits.database.tolist() == [2, 3, 4]
+
+
+def test_only_queries_given() -> None:
+    splits = make_splits(6, {"query": rows(5, 0)}, seed=3, source="files")
+    assert splits.database.tolist() == [1, 2, 3, 4]
+    assert splits.train.tolist() == [1, 2, 3, 4]
+    assert splits.made == "files; database is all but the queries; train drawn with seed 3"
+
+
+def test_only_training_given() -> None:
+    splits = make_splits(20, {"train": np.arange(15)}, source="files")
+    assert splits.query.size == 2
+    assert splits.query.min() >= 15
+    assert np.array_equal(splits.database, np.setdiff1d(np.arange(20), splits.query))
+    assert splits.made == "files; database is all but the queries; query drawn with seed 0"
+
+
+def test_only_database_given_asks_from_outside_it() -> None:
+    splits = make_splits(20, {"database": np.arange(19)}, source="files")
+    assert splits.query.tolist() == [19]
+    assert splits.train.tolist() == list(range(19))
+    assert splits.made == "files; query and train drawn with seed 0"
+
+
+def test_a_database_of_everything_holds_the_queries_and_is_warned_about() -> None:
+    splits = make_splits(20, {"database": np.arange(20)})
+    assert splits.query.size == 2
+    assert not np.isin(splits.train, splits.query).any()
+    assert "a query would retrieve itself" in check_splits(splits, 20)[0]
+
+
+def test_training_on_everything_leaves_no_queries() -> None:
+    with pytest.raises(
+        DataError, match="the training split holds all 4 rows, so none is left to draw queries"
+    ):
+        make_splits(4, {"train": np.arange(4)})
+
+
+def test_queries_in_all_of_the_database_leave_no_training() -> None:
+    with pytest.raises(
+        DataError, match="every row of the database is also a query, so none is left to train"
+    ):
+        make_splits(4, {"query": rows(0, 1), "database": rows(0, 1)})
+
+
+def test_given_splits_are_checked_before_anything_is_drawn() -> None:
+    with pytest.raises(DataError, match="the split 'query' points outside the data"):
+        make_splits(4, {"query": rows(4)})
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    size=st.integers(2, 300),
+    seed=st.integers(0, 2**32 - 1),
+    data=st.data(),
+)
+def test_completed_splits_are_always_usable(size: int, seed: int, data: st.DataObject) -> None:
+    subset = st.sets(st.integers(0, size - 1), min_size=1, max_size=size).map(sorted).map(np.array)
+    names = data.draw(st.sets(st.sampled_from(["train", "query", "database"])))
+    known = {name: data.draw(subset, label=name) for name in names}
+    everything = np.arange(size)
+    database = known.get("database", np.setdiff1d(everything, known.get("query", rows())))
+    nobody_asks = "query" not in known and known.get("train", rows()).size == size
+    nothing_to_learn = "train" not in known and "query" in known and np.isin(database, known["query"]).all()
+    nothing_to_find = known.get("query", rows()).size == size and "database" not in known
+    if nobody_asks or nothing_to_learn or nothing_to_find:
+        with pytest.raises(DataError, match=r"none is left|the split 'database' is empty"):
+            check_splits(make_splits(size, known, seed=seed), size)
+        return
+    splits = make_splits(size, known, seed=seed)
+    warnings = check_splits(splits, size)
+    for name, indices in known.items():
+        assert np.array_equal(getattr(splits, name), indices)
+    if "train" not in known or "query" not in known:
+        assert not any(text.startswith("leak") for text in warnings)
+        assert not np.isin(splits.train, splits.query).any()
+    if "train" not in known:
+        assert np.isin(splits.train, splits.database).all()
+    if "database" not in known:
+        assert not np.isin(splits.query, splits.database).any()
+        assert splits.query.size + splits.database.size == size
+
+
+# ---------------------------------------------------------------- column and files
+
+
+def test_column_with_several_splits_per_row() -> None:
+    cells = ["train|database", "query", " database ", "", "train | database"]
+    found = splits_from_column(cells, ["line"] * 5)
+    assert {name: indices.tolist() for name, indices in found.items()} == {
+        "train": [0, 4],
+        "query": [1],
+        "database": [0, 2, 4],
+    }
+
+
+def test_column_leaves_out_splits_without_rows() -> None:
+    assert list(splits_from_column(["query", ""], ["a", "b"])) == ["query"]
+    assert splits_from_column(["", " "], ["a", "b"]) == {}
+
+
+def test_column_with_an_unknown_word() -> None:
+    with pytest.raises(DataError) as caught:
+        splits_from_column(["train", "qurey"], ["line 2", "line 3"])
+    assert str(caught.value) == (
+        "line 3: unknown split 'qurey'. Did you mean 'query'? "
+        "Allowed: train, query, database, or several joined by '|'."
+    )
+
+
+def test_column_with_a_word_twice() -> None:
+    with pytest.raises(DataError, match=r"line 2: the split 'train' stands twice in 'train\|train'"):
+        splits_from_column(["train|train"], ["line 2"])
+
+
+NAMES = ("images/a.jpg", "images/b.jpg", "images/c.jpg", "images/d.jpg")
+
+
+def test_text_and_number_files(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_bytes(b"\xef\xbb\xbfimages/c.jpg\r\n\r\n./images/a.jpg\r\n")
+    np.save(tmp_path / "query.npy", np.array([1], dtype=np.uint16))
+    found = splits_from_files(tmp_path, NAMES)
+    assert {name: indices.tolist() for name, indices in found.items()} == {"train": [2, 0], "query": [1]}
+
+
+def test_no_files_no_splits(tmp_path: Path) -> None:
+    assert splits_from_files(tmp_path, NAMES) == {}
+
+
+def test_both_kinds_of_file_for_one_split(tmp_path: Path) -> None:
+    (tmp_path / "query.txt").write_text("images/a.jpg\n")
+    np.save(tmp_path / "query.npy", rows(0))
+    with pytest.raises(DataError, match=r"both query\.txt and query\.npy are in '.*': remove one of them"):
+        splits_from_files(tmp_path, NAMES)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "train.txt' is empty: write one file name per line, or remove it."),
+        (
+            "images/a.jpg\nimages/e.jpg\nx.png\n",
+            "train.txt' lists 2 file(s) that the data does not have: 'images/e.jpg', 'x.png'. "
+            "Did you mean 'images/",
+        ),
+        (
+            "images/a.jpg\n./images/a.jpg\n",
+            "train.txt' lists 1 file(s) more than once: 'images/a.jpg'.",
+        ),
+    ],
+)
+def test_bad_list_files(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "train.txt").write_text(text)
+    with pytest.raises(DataError) as caught:
+        splits_from_files(tmp_path, NAMES)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.array([0.5]), "train.npy': the split 'train' must hold whole row numbers, got float64"),
+        (np.array([4]), "train.npy': the split 'train' points outside the data"),
+        (np.array([2, 2]), "train.npy': the split 'train' names 1 row(s) more than once"),
+        (np.array([], dtype=int), "train.npy': the split 'train' is empty"),
+        (np.array([True] * 4), "train.npy': the split 'train' is a mask of bool"),
+    ],
+)
+def test_bad_number_files(tmp_path: Path, values: np.ndarray, message: str) -> None:
+    np.save(tmp_path / "train.npy", values)
+    with pytest.raises(DataError) as caught:
+        splits_from_files(tmp_path, NAMES)
+    assert message in str(caught.value)

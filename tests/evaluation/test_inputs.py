@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from centerhash import evaluation
+from centerhash.codes import pack
+from centerhash.errors import InputError
+from centerhash.evaluation import evaluate
+
+CODES = np.where(np.arange(32).reshape(4, 8) % 3 == 0, 1, -1).astype(np.int8)
+LABELS = np.eye(4, 3, dtype=bool)
+
+
+def call(**changes: Any) -> None:
+    given = {"query_codes": CODES[:2], "query_labels": LABELS[:2]}
+    evaluate(**{**given, "database_codes": CODES, "database_labels": LABELS, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"query_codes": CODES[:2, :7]}, "query_codes and database_codes .* number of bits, got 7 and 8"),
+        ({"query_labels": LABELS[:2, :2]}, "query_labels and database_labels .* of classes, got 2 and 3"),
+        ({"query_labels": LABELS[:3]}, "query_codes and query_labels .* number of items, got 2 and 3"),
+        ({"database_codes": CODES[:1]}, "database_codes and database_labels .* of items, got 1 and 4"),
+        ({"query_codes": CODES[0]}, r"query_codes must be \(items, bits\) .* got shape \(8,\)"),
+        ({"query_codes": CODES[:0]}, r"query_codes must .* at least one of each, got shape \(0, 8\)"),
+        ({"database_labels": LABELS[:, :0]}, r"database_labels must be .* got shape \(4, 0\)"),
+        ({"database_codes": CODES * 2}, r"database_codes must hold only -1 and \+1, found .*2.*binarise"),
+        ({"query_labels": LABELS[:2] * 3}, "query_labels must be bool, or hold only 0 and 1, found .*3"),
+        ({"query_labels": np.full((2, 3), np.nan)}, "query_labels must be bool.* nan"),
+        ({"query_codes": pack(CODES[:2])}, r"query_codes of shape \(2, 1\) are bytes.* pass bits="),
+        ({"bits": 8}, r"query_codes of 8 bits must be packed into uint8 of shape \(items, 1\), got int8"),
+        ({"bits": 0}, "bits must be a whole number of at least 1, got 0"),
+        ({"k": 0}, "k must be a whole number of at least 1, got 0"),
+        ({"k": 2.5}, "k must be a whole number of at least 1, got 2.5"),
+        ({"k": True}, "k must be a whole number of at least 1, got True"),
+        ({"precision_at": (5, -1)}, "each place in precision_at must be .* got -1"),
+        ({"precision_at": 5}, r"precision_at must be numbers of places such as \(1, 10, 100\), got 5"),
+        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"exclude_self": True}, "exclude_self needs .* got no query_ids and no database_ids: pass"),
+        (
+            {"exclude_self": True, "query_ids": np.arange(2)},
+            "exclude_self needs .* got no database_ids: pass",
+        ),
+        ({"query_ids": np.arange(3)}, "query_ids must give one id per code, got 3 ids for 2 codes"),
+        ({"database_ids": np.zeros((4, 1), int)}, r"database_ids must be a row of integers, .* \(4, 1\)"),
+        ({"database_ids": np.zeros(4)}, "database_ids must be a row of integers, got float64"),
+        (
+            {"query_ids": np.arange(2), "database_ids": np.array([1, 5, 5, 2])},
+            "database_ids must be different from each other, found 5 more than once",
+        ),
+    ],
+)
+def test_unusable_input_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call(**changes)
+
+
+def test_packed_codes_of_another_length_are_refused() -> None:
+    packed = pack(CODES)
+    with pytest.raises(InputError, match="database_codes have bits set beyond the first 5"):
+        evaluate(packed[:1] & 0b11111000, packed | 1, LABELS[:1], LABELS, bits=5)
+
+
+def test_codes_too_long_for_the_kernels_are_refused() -> None:
+    codes = np.ones((1, 65535), np.int8)
+    with pytest.raises(InputError, match="query_codes have 65535 bits, at most 65534"):
+        evaluate(codes, codes, LABELS[:1], LABELS[:1])
+
+
+def test_so_many_shared_labels_that_gains_overflow_are_refused() -> None:
+    labels = np.ones((1, 1001), bool)
+    with pytest.raises(InputError, match="may share 1001 labels, at most 1000 can be graded"):
+        evaluate(CODES[:1], CODES[:1], labels, labels)
+    assert evaluate(CODES[:1], CODES[:1], labels[:, 1:], labels[:, 1:]).ndcg == pytest.approx(1.0)
+
+
+def test_no_place_of_precision_is_fine() -> None:
+    result = evaluate(CODES[:1], CODES, LABELS[:1], LABELS, precision_at=(), k=1)
+    assert result.precision == {}
+
+
+def test_unknown_name_of_the_package() -> None:
+    with pytest.raises(AttributeError, match=r"'centerhash\.evaluation' has no attribute 'evalute'"):
+        _ = evaluation.evalute
+
+
+def test_numba_waits_until_somebody_evaluates() -> None:
+    program = "import sys, centerhash.evaluation as e; print('numba' in sys.modules, e.Evaluation.__name__)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "Evaluation"]
