@@ -296,7 +296,7 @@ def test_spread_centers_are_much_farther_apart_than_random_ones(classes: int, bi
     assert random.mean < spread.mean <= bits / 2 * classes / (classes - 1)
 
 
-@given(st.integers(5, 400), st.integers(9, 40), st.integers(0, 2**31))
+@given(st.integers(12, 400), st.integers(9, 40), st.integers(0, 2**31))
 @settings(deadline=None, max_examples=20)
 def test_spread_is_never_nearer_than_random(classes: int, bits: int, seed: int) -> None:
     spread = center_statistics(hash_centers(classes, bits, seed, "spread"))

@@ -35,13 +35,12 @@ def check_codes(codes: NDArray[Any], name: str = "codes") -> Codes:
     codes = np.asarray(codes)
     if codes.ndim != 2:
         raise InputError(f"{name} must be (N, K) with values -1 and +1, got shape {codes.shape}.")
-    as_int8 = codes.astype(np.int8, copy=False)
-    if codes.size and not ((as_int8 == 1) | (as_int8 == -1)).all():
+    if codes.size and not ((codes == 1) | (codes == -1)).all():
         found = np.unique(codes)[:5].tolist()
         raise InputError(
             f"{name} must hold only -1 and +1, found values such as {found}: use binarise() first."
         )
-    return as_int8
+    return codes.astype(np.int8, copy=False)
 
 
 def pack(codes: NDArray[Any]) -> Packed:

@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from centerhash import __version__
+from centerhash.assignment import assign_centers
 from centerhash.backbones import choose_device, get_backbone
 from centerhash.centers import hash_centers
 from centerhash.codes import Packed, pack
@@ -106,7 +107,7 @@ def fit(
             dataset, config.backbone, cache=cache, device=device, skip_broken=skip_broken, report=report
         )
     method = get_method(config.method)
-    centers = torch.from_numpy(hash_centers(len(dataset.classes), config.bits, config.seed, config.centers))
+    centers = torch.from_numpy(make_centers(config, dataset.labels[splits.train]))
     objective = method.objective(centers, method.options(config.options, config.bits), config.seed)
 
     def epoch_done(log: list[EpochRow]) -> None:
@@ -143,6 +144,12 @@ def fit(
     sample = np.sort(rows)[:20_000]
     threshold = label_threshold(untuned.logits(features[sample]), dataset.labels[sample], centers.float())
     return HashModel(spec.model_copy(update={"label_threshold": threshold}), tensors)
+
+
+def make_centers(config: TrainConfig, labels: NDArray[np.bool_]) -> NDArray[np.int8]:
+    """Centers (C, K) for training labels (n, C), assigned to the classes as the configuration says."""
+    centers = hash_centers(labels.shape[1], config.bits, config.seed, config.centers)
+    return assign_centers(centers, labels) if config.assignment == "cooccurrence" else centers
 
 
 def resolve(config: TrainConfig) -> TrainConfig:

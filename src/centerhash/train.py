@@ -38,13 +38,16 @@ class TrainConfig(Options):
     method: str = "ics-softmax"
     bits: int = Field(64, ge=8, le=1024)
     seed: int = Field(0, ge=0)
-    epochs: int = Field(40, ge=1)
+    epochs: int = Field(30, ge=1)
     batch_size: int = Field(256, ge=2)
-    learning_rate: float = Field(2e-3, gt=0)
-    weight_decay: float = Field(1e-2, ge=0, description="decoupled (AdamW); 0.9 is the printed value")
+    learning_rate: float = Field(4e-3, gt=0)
+    weight_decay: float = Field(1e-4, ge=0, description="decoupled (AdamW); 0.9 is the printed value")
     schedule: str = Field("cosine", pattern="^(cosine|steps|constant)$")
     backbone: str = DEFAULT_BACKBONE
     centers: str = Field("auto", pattern="^(auto|hadamard|random|spread)$")
+    assignment: str = Field(
+        "cooccurrence", pattern="^(cooccurrence|random)$", description="of centers to classes"
+    )
     head: HeadOptions = HeadOptions()
     options: dict[str, Any] = Field(default_factory=dict, description="options of the method")
 

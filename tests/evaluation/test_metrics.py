@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
+from math import comb
 from typing import Any
 
 import numba
@@ -207,9 +209,6 @@ def test_sorted_database_gains_nothing() -> None:
 
 def test_expectation_of_a_large_tie_against_its_sum_over_hypergeometric_draws() -> None:
     # 2,000 tied items, 300 relevant, 500 places: too many orders to list, so sum the definition in exact integers
-    from fractions import Fraction
-    from math import comb
-
     items, relevant, k = 2000, 300, 500
     inverse = sum(Fraction(1, t) for t in range(1, k + 1))
     expected = Fraction(0)

@@ -238,6 +238,9 @@ class Ics(CentralObjective):
         )
 
 
+WEIGHT_SHARPNESS = 4.0  # of the weights as a softmax of the cosine, at every number of bits
+
+
 class IcsSoftmaxOptions(MethodOptions):
     """Options of ICS-softmax."""
 
@@ -248,7 +251,8 @@ class IcsSoftmaxOptions(MethodOptions):
 
     def for_bits(self, bits: int) -> IcsSoftmaxOptions:
         """Fill in the scale and lambda that a validation split preferred (docs/paper.md)."""
-        return self.model_copy(update={"scale": self.scale or 5.0, "entropy": self.entropy or 2.0})
+        scale = self.scale or max(5.0, math.sqrt(bits))
+        return self.model_copy(update={"scale": scale, "entropy": self.entropy or scale / WEIGHT_SHARPNESS})
 
 
 class IcsSoftmax(CentralObjective):
