@@ -114,9 +114,12 @@ def test_check_codes_refuses_a_wrong_shape(shape: tuple[int, ...]) -> None:
         check_codes(np.ones(shape), "centers")
 
 
-@pytest.mark.parametrize(("bad", "shown"), [(0, r"\[0, 1\]"), (2, r"\[1, 2\]"), (-3, r"\[-3, 1\]")])
-def test_check_codes_refuses_other_values(bad: int, shown: str) -> None:
-    codes = np.ones((2, 4), dtype=np.int64)
+@pytest.mark.parametrize(
+    ("bad", "shown"),
+    [(0, r"\[0, 1\]"), (2, r"\[1, 2\]"), (-3, r"\[-3, 1\]"), (257, r"\[1, 257\]"), (1.5, r"\[1\.0, 1\.5\]")],
+)
+def test_check_codes_refuses_other_values(bad: float, shown: str) -> None:
+    codes = np.ones((2, 4), dtype=type(bad))  # 257 and 1.5 would become 1 as int8
     codes[1, 2] = bad
     with pytest.raises(InputError, match=rf"found values such as {shown}: use binarise\(\) first"):
         pack(codes)

@@ -125,13 +125,9 @@ def test_a_real_failure_in_the_middle_of_writing_keeps_the_old_file(tmp_path: Pa
 
 
 def test_a_real_failure_in_the_middle_of_an_array_keeps_the_old_file(tmp_path: Path) -> None:
-    files.write_npy(tmp_path / "a.npy", np.arange(3))
     files.write_npz(tmp_path / "a.npz", {"a": np.arange(3)})
-    with pytest.raises(OutputError, match=r"cannot write '.*a\.npy'"), file_size_limit(4096):
-        files.write_npy(tmp_path / "a.npy", np.zeros(100_000))
     with pytest.raises(OutputError, match=r"cannot write '.*a\.npz'"), file_size_limit(4096):
         files.write_npz(tmp_path / "a.npz", {"a": np.zeros(100_000)})
-    assert np.load(tmp_path / "a.npy").tolist() == [0, 1, 2]
     with np.load(tmp_path / "a.npz") as archive:
         assert archive["a"].tolist() == [0, 1, 2]
     assert leftovers(tmp_path) == []
@@ -168,13 +164,10 @@ def test_json_keeps_letters_of_all_languages(tmp_path: Path) -> None:
 
 def test_arrays_come_back_as_they_were(tmp_path: Path) -> None:
     codes, labels = np.array([[1, -1]], dtype=np.int8), np.array([[True, False]])
-    files.write_npy(tmp_path / "codes.npy", codes)
-    loaded = np.load(tmp_path / "codes.npy")
-    assert loaded.dtype == np.int8
-    np.testing.assert_array_equal(loaded, codes)
     files.write_npz(tmp_path / "all.npz", {"codes": codes, "labels": labels})
     with np.load(tmp_path / "all.npz") as archive:
         assert sorted(archive.files) == ["codes", "labels"]
+        assert archive["codes"].dtype == np.int8
         np.testing.assert_array_equal(archive["codes"], codes)
         np.testing.assert_array_equal(archive["labels"], labels)
 
@@ -183,6 +176,4 @@ def test_arrays_of_objects_are_refused(tmp_path: Path) -> None:
     objects = np.array([{"a": 1}], dtype=object)
     with pytest.raises(ValueError, match="allow_pickle=False"):
         files.write_npz(tmp_path / "all.npz", {"objects": objects})
-    with pytest.raises(ValueError, match="allow_pickle=False"):
-        files.write_npy(tmp_path / "one.npy", objects)
     assert list(tmp_path.iterdir()) == []

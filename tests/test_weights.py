@@ -160,7 +160,9 @@ def test_no_better_weights_are_found_by_chance(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_solver_is_finite_on_extreme_rows(dtype: torch.dtype) -> None:
-    distances = torch.tensor([[0.0, 0.0, 0.0], [1e30, 0.0, 5.0], [3.0, 9.0, 9.0], [1.0, 1.0, 1.0]], dtype=dtype)
+    distances = torch.tensor(
+        [[0.0, 0.0, 0.0], [1e30, 0.0, 5.0], [3.0, 9.0, 9.0], [1.0, 1.0, 1.0]], dtype=dtype
+    )
     mask = torch.tensor([[True] * 3, [True] * 3, [True, False, False], [False] * 3])
     solvers = {
         "exact": exact_weights(distances, mask, 1.0, 0.15),
@@ -179,7 +181,9 @@ def test_small_lambda_picks_the_nearest_center_and_large_lambda_gives_equal_weig
     distances = torch.tensor([[0.3, 0.1, 0.9]])
     nearest = exact_weights(distances, ALL, 1.0, 1e-4)
     torch.testing.assert_close(nearest, torch.tensor([[0.0, 1.0, 0.0]]))
-    torch.testing.assert_close(exact_weights(distances, ALL, 1.0, 1e4), torch.full((1, 3), 1 / 3), atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        exact_weights(distances, ALL, 1.0, 1e4), torch.full((1, 3), 1 / 3), atol=1e-4, rtol=0
+    )
 
 
 def test_printed_steps_leave_the_weights_equal_at_64_bits() -> None:

@@ -22,6 +22,7 @@ _ADVICE = {
     errno.EROFS: "the file system is read-only: choose another output folder",
     errno.EACCES: "no permission to write there: choose another output folder",
     errno.EPERM: "no permission to write there: choose another output folder",
+    errno.EEXIST: "a part of the path is a file, not a folder: choose another output folder",
     errno.ENOTDIR: "a part of the path is a file, not a folder: choose another output folder",
     errno.EISDIR: "a folder of that name is in the way: choose another output name",
 }
@@ -63,10 +64,21 @@ def atomic(path: str | Path) -> Iterator[IO[bytes]]:
                 os.fsync(stream.fileno())
             temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; results are for everyone
             temporary.replace(target)
+            _sync_folder(target.parent)
         except BaseException:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself durable; only POSIX lets a folder be opened for that."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _umask() -> int:
@@ -84,12 +96,6 @@ def write_text(path: str | Path, text: str) -> None:
 def write_json(path: str | Path, value: Any) -> None:
     """Write `value` as indented json, whole or not at all."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-
-
-def write_npy(path: str | Path, array: NDArray[Any]) -> None:
-    """Write one array as .npy, whole or not at all."""
-    with atomic(path) as stream:
-        np.lib.format.write_array(stream, np.asarray(array), allow_pickle=False)
 
 
 def write_npz(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -26,12 +26,13 @@ from numpy.typing import NDArray
 
 from centerhash import __version__
 from centerhash.assignment import assign_centers
-from centerhash.backbones import choose_device, get_backbone
+from centerhash.backbones import DEFAULT_BACKBONE, choose_device, get_backbone
 from centerhash.centers import hash_centers
 from centerhash.codes import Packed, pack
 from centerhash.data import Dataset
 from centerhash.data.splits import Splits, check_splits
 from centerhash.errors import ConfigError, DataError
+from centerhash.evaluation import Evaluation, evaluate
 from centerhash.features import image_features
 from centerhash.files import make_folder, write_json, write_npz, write_text
 from centerhash.methods import get_method
@@ -150,6 +151,32 @@ def make_centers(config: TrainConfig, labels: NDArray[np.bool_]) -> NDArray[np.i
     """Centers (C, K) for training labels (n, C), assigned to the classes as the configuration says."""
     centers = hash_centers(labels.shape[1], config.bits, config.seed, config.centers)
     return assign_centers(centers, labels) if config.assignment == "cooccurrence" else centers
+
+
+def evaluate_model(
+    model: HashModel,
+    dataset: Dataset,
+    *,
+    features: NDArray[Any] | None = None,
+    cache: Path | None = None,
+    device: str = "auto",
+    **settings: Any,
+) -> Evaluation:
+    """Encode a data set's queries and database by `model` and evaluate them; `settings` as for `evaluate`."""
+    splits = dataset.splits
+    if features is None:
+        backbone = model.spec.backbone or DEFAULT_BACKBONE
+        features, splits = dataset_features(dataset, backbone, cache=cache, device=device)
+    return evaluate(
+        pack(model.encode_features(features[splits.query])),
+        pack(model.encode_features(features[splits.database])),
+        dataset.labels[splits.query],
+        dataset.labels[splits.database],
+        bits=model.bits,
+        query_ids=splits.query,
+        database_ids=splits.database,
+        **settings,
+    )
 
 
 def resolve(config: TrainConfig) -> TrainConfig:

@@ -233,4 +233,6 @@ def test_images_without_labels_do_not_move_the_loss() -> None:
     none = torch.cat([labels, torch.zeros(3, CLASSES, dtype=torch.bool)])
     for name, method in METHODS.items():
         objective = double(method.objective(CENTERS, method.options({}, BITS), 0))
-        assert float(objective(logits, labels).total) == pytest.approx(float(objective(more, none).total)), name
+        assert float(objective(logits, labels).total) == pytest.approx(float(objective(more, none).total)), (
+            name
+        )

@@ -14,7 +14,9 @@ def project(values: Sequence[float]) -> list[float]:
     return [max(value + xi, 0.0) for value in values]
 
 
-def objective(weights: Sequence[float], distances: Sequence[float], beta: float, entropy: float, form: str) -> float:
+def objective(
+    weights: Sequence[float], distances: Sequence[float], beta: float, entropy: float, form: str
+) -> float:
     """Eq. (4) or (6), divided by beta, plus lambda times Eq. (8)."""
     pairs = list(zip(weights, distances, strict=True))
     if form == "joint":
@@ -24,9 +26,13 @@ def objective(weights: Sequence[float], distances: Sequence[float], beta: float,
     return first + entropy * sum(w * math.log(w) for w in weights if w > 0)
 
 
-def best_on_a_grid(distances: Sequence[float], beta: float, entropy: float, form: str, steps: int) -> list[float]:
+def best_on_a_grid(
+    distances: Sequence[float], beta: float, entropy: float, form: str, steps: int
+) -> list[float]:
     """Minimiser among all weights that are multiples of 1/steps, for three labels."""
     grid = [
-        (a / steps, b / steps, (steps - a - b) / steps) for a in range(steps + 1) for b in range(steps + 1 - a)
+        (a / steps, b / steps, (steps - a - b) / steps)
+        for a in range(steps + 1)
+        for b in range(steps + 1 - a)
     ]
     return list(min(grid, key=lambda weights: objective(weights, distances, beta, entropy, form)))

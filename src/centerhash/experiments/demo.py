@@ -155,7 +155,7 @@ def _convergence(
     slots = label_slots(torch.from_numpy(dataset.labels[rows]))
     logits = torch.from_numpy(model.logits(features[rows]))
     distances = objective.scale * center_distances(logits, model.centers).gather(1, slots.classes)
-    return solver_convergence(distances, slots.mask, objective.beta, objective.options.entropy)
+    return solver_convergence(distances, slots.mask, objective.beta, objective.entropy)
 
 
 def _raw(result: DemoResult) -> dict[str, Any]:

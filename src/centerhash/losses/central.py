@@ -127,7 +127,7 @@ class CentralObjective(nn.Module, ABC):
 class CsqOptions(MethodOptions):
     """Options of CSQ."""
 
-    gamma: float = Field(0.1, ge=0, description="coefficient of the quantisation loss, per bit")
+    gamma: float = Field(0.5, ge=0, description="coefficient of the quantisation loss, per bit")
 
 
 class Csq(CentralObjective):
@@ -154,7 +154,7 @@ class Csq(CentralObjective):
 class EwcsOptions(MethodOptions):
     """Options of E-WCS."""
 
-    gamma: float = Field(1.0, ge=0, description="coefficient of the quantisation loss, per bit")
+    gamma: float = Field(0.5, ge=0, description="coefficient of the quantisation loss, per bit")
 
 
 class Ewcs(CentralObjective):
@@ -184,17 +184,23 @@ class IcsOptions(MethodOptions):
     beta: float | None = Field(None, gt=0, description="bend of the sigmoid, Eq. (4)")
     normalised: bool = Field(True, description="divide by beta, so that beta does not scale the loss")
     per_bit: bool = Field(True, description="measure d and the quantisation loss per bit (d / K)")
-    entropy: float = Field(0.15, gt=0, alias="lambda", description="coefficient of the entropy, Eq. (8)")
-    gamma: float = Field(1.0, ge=0, description="coefficient of the quantisation loss, Eq. (10)")
+    entropy: float | None = Field(
+        None, gt=0, alias="lambda", description="coefficient of the entropy, Eq. (8)"
+    )
+    gamma: float = Field(0.5, ge=0, description="coefficient of the quantisation loss, Eq. (10)")
     rate: float = Field(0.1, gt=0, description="step size eta of PGD, Eq. (12)")
     steps: int = Field(10, ge=1, description="steps of PGD")
 
     def for_bits(self, bits: int) -> IcsOptions:
-        """Fill in beta: 1 per bit, or the paper's value of the nearest tabled length for the summed form."""
-        if self.beta is not None:
-            return self
+        """Fill in beta and lambda: what a validation split preferred per bit, or the paper's for summed distances.
+
+        At 16 bits few centers can be near one code, so it pays to give up all but one (lambda 0.125); at 64
+        bits there is room for all (lambda 2).
+        """
         nearest = min(PRINTED_BETA, key=lambda tabled: abs(tabled - bits))
-        return self.model_copy(update={"beta": 1.0 if self.per_bit else PRINTED_BETA[nearest]})
+        beta = self.beta or (0.001 if self.per_bit else PRINTED_BETA[nearest])
+        entropy = self.entropy or (bits**2 / 2048 if self.per_bit else 0.01)
+        return self.model_copy(update={"beta": beta, "entropy": entropy})
 
 
 class Ics(CentralObjective):
@@ -203,7 +209,7 @@ class Ics(CentralObjective):
     def __init__(self, centers: Tensor, options: IcsOptions, seed: int = 0) -> None:
         super().__init__(centers)
         self.options = options.for_bits(centers.shape[1])
-        self.beta = float(self.options.beta or 0)
+        self.beta, self.entropy = float(self.options.beta or 0), float(self.options.entropy or 0)
         self.scale = 1 / centers.shape[1] if options.per_bit else 1.0
 
     def terms(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -230,11 +236,11 @@ class Ics(CentralObjective):
         """The weight step for distances (B, L): "calculate weights by projected gradient descent"."""
         options = self.options
         if options.solver == "printed":
-            return printed_weights(distances, slots.mask, options.entropy, options.rate, options.steps)
+            return printed_weights(distances, slots.mask, self.entropy, options.rate, options.steps)
         if options.solver == "exact":
-            return exact_weights(distances, slots.mask, self.beta, options.entropy, options.form)
+            return exact_weights(distances, slots.mask, self.beta, self.entropy, options.form)
         return descended_weights(
-            distances, slots.mask, self.beta, options.entropy, options.rate, options.steps, options.form
+            distances, slots.mask, self.beta, self.entropy, options.rate, options.steps, options.form
         )
 
 
@@ -250,8 +256,8 @@ class IcsSoftmaxOptions(MethodOptions):
     )
 
     def for_bits(self, bits: int) -> IcsSoftmaxOptions:
-        """Fill in the scale and lambda that a validation split preferred (docs/paper.md)."""
-        scale = self.scale or max(5.0, math.sqrt(bits))
+        """Fill in the scale and lambda that a validation split preferred at 16, 32 and 64 bits (docs/paper.md)."""
+        scale = self.scale or 2 * bits ** (1 / 3)
         return self.model_copy(update={"scale": scale, "entropy": self.entropy or scale / WEIGHT_SHARPNESS})
 
 

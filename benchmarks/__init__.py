@@ -1,0 +1,1 @@
+"""Benchmarks: commands that make the figures of README and docs again."""
