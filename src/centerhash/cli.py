@@ -108,7 +108,13 @@ def train(
     hidden: Annotated[
         str | None, typer.Option(help="widths of the head's hidden layers, e.g. 1024 or 2048,512; 0 for none")
     ] = None,
-    centers: Annotated[str | None, typer.Option(help="kind of hash centers: auto, hadamard, random")] = None,
+    centers: Annotated[
+        str | None, typer.Option(help="kind of hash centers: auto, hadamard, spread, random")
+    ] = None,
+    assignment: Annotated[
+        str | None,
+        typer.Option(help="of centers to classes: cooccurrence (classes that share images) or random"),
+    ] = None,
     option: Annotated[
         list[str] | None, typer.Option("--option", "-o", help="option of the method, e.g. -o lambda=0.2")
     ] = None,
@@ -139,6 +145,7 @@ def train(
         "weight_decay": weight_decay,
         "schedule": schedule,
         "centers": centers,
+        "assignment": assignment,
         "head": None if hidden is None else {"hidden": _widths(hidden)},
         "options": _pairs(option or []),
     }

@@ -33,8 +33,8 @@ class Method:
     def options(self, values: Mapping[str, Any], bits: int) -> MethodOptions:
         """Options of this method from loose values, checked and filled in for the number of bits."""
         kind = self.load()[1]
-        by_name = {item.alias or name: name for name, item in kind.model_fields.items()}
-        given = {by_name.get(key, key): value for key, value in {**self.defaults, **values}.items()}
+        written = {name: item.alias or name for name, item in kind.model_fields.items()}
+        given = {written.get(key, key): value for key, value in {**self.defaults, **values}.items()}
         return read_options(kind, given, f"method '{self.name}'").for_bits(bits)
 
     def objective(self, centers: Any, options: MethodOptions, seed: int) -> CentralObjective:

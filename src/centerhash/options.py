@@ -14,7 +14,8 @@ from centerhash.errors import ConfigError
 class Options(BaseModel):
     """Base of every set of options: frozen, and no key is ever silently ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    # json has no infinity: a model stored with one would come back with another value
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
 
 class MethodOptions(Options):

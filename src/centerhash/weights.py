@@ -6,14 +6,18 @@ The weights of a row are non-negative, zero outside the mask and sum to 1; a row
 
 The weight step minimises, with the network fixed and `d` (B, L) the distances to the centers,
 
-    joint        softplus(beta * sum_j w_j d_j) / beta  +  lambda * sum_j w_j log w_j        Eq. (4), (8)
-    per_center   sum_j softplus(beta * w_j d_j) / beta  +  lambda * sum_j w_j log w_j        Eq. (6), (8)
+    joint        bent(sum_j w_j d_j)  +  lambda * sum_j w_j log w_j        Eq. (4), (8)
+    per_center   sum_j bent(w_j d_j)  +  lambda * sum_j w_j log w_j        Eq. (6), (8)
+
+with bent(x) = (softplus(beta x) - log 2) / beta: the paper's -log p, divided by beta and 0 at x = 0, so that
+beta bends the curve and decides neither its scale nor its height.
 
 `printed_*` is the step as the paper prints it, whose gradient is not that of this objective (docs/paper.md).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -76,6 +80,17 @@ def project_to_simplex(values: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, (values + xi).clamp_min(0), 0)
 
 
+def bent(values: Tensor, beta: float) -> Tensor:
+    """(softplus(beta x) - log 2) / beta = x / 2 + log(cosh(beta x / 2)) / beta, which cancels nothing for small beta."""
+    return values / 2 + log_cosh(beta * values / 2) / beta
+
+
+def log_cosh(values: Tensor) -> Tensor:
+    """Elementwise log(cosh(x)), finite for any x."""
+    magnitude = values.abs()
+    return magnitude + softplus(-2 * magnitude) - math.log(2)
+
+
 def weight_objective(
     weights: Tensor, distances: Tensor, beta: float, entropy: float, form: Form = "joint"
 ) -> Tensor:
@@ -84,11 +99,7 @@ def weight_objective(
     `entropy` is the paper's lambda. Masked entries have weight 0 and add nothing.
     """
     weighted = weights * distances
-    if form == "joint":
-        first = softplus(beta * weighted.sum(dim=1)) / beta
-    else:
-        # softplus(0) = log 2 per unused slot would shift the value, not the minimiser: count used slots only
-        first = ((softplus(beta * weighted) - softplus(torch.zeros_like(weighted))) / beta).sum(dim=1)
+    first = bent(weighted.sum(dim=1), beta) if form == "joint" else bent(weighted, beta).sum(dim=1)
     negative_entropy: Tensor = torch.special.xlogy(weights, weights).sum(dim=1)  # R, Eq. (8)
     return first + entropy * negative_entropy
 

@@ -17,10 +17,10 @@ def project(values: Sequence[float]) -> list[float]:
 def objective(
     weights: Sequence[float], distances: Sequence[float], beta: float, entropy: float, form: str
 ) -> float:
-    """Eq. (4) or (6), divided by beta, plus lambda times Eq. (8)."""
+    """Eq. (4) or (6), 0 at distance 0 and divided by beta, plus lambda times Eq. (8)."""
     pairs = list(zip(weights, distances, strict=True))
     if form == "joint":
-        first = math.log1p(math.exp(beta * sum(w * d for w, d in pairs))) / beta
+        first = (math.log1p(math.exp(beta * sum(w * d for w, d in pairs))) - math.log(2)) / beta
     else:
         first = sum((math.log1p(math.exp(beta * w * d)) - math.log(2)) / beta for w, d in pairs)
     return first + entropy * sum(w * math.log(w) for w in weights if w > 0)

@@ -20,10 +20,12 @@ from centerhash.options import MethodOptions
 from centerhash.weights import (
     Form,
     LabelSlots,
+    bent,
     descended_weights,
     equal_weights,
     exact_weights,
     label_slots,
+    log_cosh,
     printed_weights,
     scatter_weights,
     softmax_weights,
@@ -50,21 +52,15 @@ def central_loss(
 ) -> Tensor:
     """J1 per image (B,): -log p(Omega), Eq. (4) for `joint`, Eq. (6) for `per_center`.
 
-    Normalised: softplus(beta x) / beta, so that beta bends the curve and leaves its scale alone. As printed,
-    `joint` is softplus(beta x) and `per_center` is beta * softplus(x), which all but vanish for small beta.
+    Normalised: `bent`, so that beta does not scale the loss. As printed, `joint` is softplus(beta x) and
+    `per_center` is beta * softplus(x), which all but vanish for small beta.
     """
     if form == "joint":
-        loss = softplus(beta * weighted_distance(weights, distances))
-        return loss / beta if normalised else loss
+        omega = weighted_distance(weights, distances)
+        return bent(omega, beta) if normalised else softplus(beta * omega)
     weighted = weights * distances
-    per_center = softplus(beta * weighted) / beta if normalised else beta * softplus(weighted)
+    per_center = bent(weighted, beta) if normalised else beta * softplus(weighted)
     return (per_center * mask).sum(dim=1)
-
-
-def log_cosh(values: Tensor) -> Tensor:
-    """Elementwise log(cosh(x)), finite for any x."""
-    magnitude = values.abs()
-    return magnitude + softplus(-2 * magnitude) - math.log(2)
 
 
 def quantisation_loss(logits: Tensor) -> Tensor:

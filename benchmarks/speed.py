@@ -1,0 +1,146 @@
+"""Speed as ratios measured in one run on one machine: `make bench`.
+
+    python -m benchmarks.speed [--out benchmarks/results/speed.json]
+
+Seconds differ from machine to machine and from hour to hour; a ratio against something measured beside it holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from centerhash import evaluate, hash_centers
+from centerhash.heads import HeadOptions, build_head
+from centerhash.losses.central import Ics, IcsOptions, center_distances
+from centerhash.runs import versions
+from centerhash.weights import exact_weights, label_slots, printed_weights
+
+QUERIES, DATABASE, BITS, CLASSES, DEPTH = 4_807, 112_459, 64, 80, 5_000
+
+
+def seconds(work: Callable[[], Any], repeats: int = 5) -> float:
+    """Median time of `work`, after one call that does not count."""
+    work()
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
+
+
+def field_loop(
+    query: np.ndarray, database: np.ndarray, query_labels: np.ndarray, database_labels: np.ndarray, depth: int
+) -> float:
+    """mAP as most public repositories compute it: a dot product and a full argsort per query."""
+    total = 0.0
+    for code, labels in zip(query, query_labels, strict=True):
+        relevant = (labels @ database_labels.T) > 0
+        distance = 0.5 * (database.shape[1] - code @ database.T)
+        hits = relevant[np.argsort(distance)][:depth]
+        count = int(hits.sum())
+        if count:
+            places = np.flatnonzero(hits) + 1
+            total += float((np.arange(1, count + 1) / places).mean())
+    return total / len(query)
+
+
+def evaluation() -> dict[str, float]:
+    """The whole set of measures at COCO's size against the loop for mAP alone (timed on a tenth of the queries)."""
+    generator = np.random.default_rng(0)
+    query = np.where(generator.random((QUERIES, BITS)) < 0.5, 1, -1).astype(np.int8)
+    database = np.where(generator.random((DATABASE, BITS)) < 0.5, 1, -1).astype(np.int8)
+    query_labels, database_labels = (generator.random((n, CLASSES)) < 0.036 for n in (QUERIES, DATABASE))
+    ours = seconds(lambda: evaluate(query, database, query_labels, database_labels, k=DEPTH), repeats=3)
+    part = QUERIES // 10
+    as_floats = [
+        array.astype(np.float32) for array in (query[:part], database, query_labels[:part], database_labels)
+    ]
+    loop = seconds(lambda: field_loop(*as_floats, DEPTH), repeats=1) * QUERIES / part
+    return {"evaluate_seconds": ours, "field_loop_seconds": loop, "times_faster": loop / ours}
+
+
+def solver() -> dict[str, float]:
+    """The weight solvers at batch 64 against one training step on frozen features with the default head."""
+    batch, features = 64, 1280
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.rand(batch, CLASSES, generator=generator) < 0.036
+    labels[:, 0] |= ~labels.any(dim=1)
+    inputs = torch.randn(batch, features, generator=generator)
+    head = build_head(features, BITS, HeadOptions())
+    objective = Ics(torch.from_numpy(hash_centers(CLASSES, BITS)), IcsOptions())
+    optimizer = torch.optim.AdamW(head.parameters())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        objective(head(inputs), labels).total.backward()
+        optimizer.step()
+
+    slots = label_slots(labels)
+    logits = head(inputs).detach()
+    distances = center_distances(logits, objective.centers).gather(1, slots.classes) / BITS
+    whole = seconds(step, repeats=50)
+    exact = seconds(
+        lambda: exact_weights(distances, slots.mask, objective.beta, objective.entropy), repeats=50
+    )
+    printed = seconds(lambda: printed_weights(distances, slots.mask), repeats=50)
+    return {
+        "training_step_ms": 1000 * whole,
+        "exact_solver_ms": 1000 * exact,
+        "printed_solver_ms": 1000 * printed,
+        "exact_share_of_step": exact / whole,
+        "printed_share_of_step": printed / whole,
+    }
+
+
+def start_up() -> dict[str, float]:
+    """`centerhash --help` against starting Python with nothing but `pass`."""
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def run(*arguments: str) -> Callable[[], Any]:
+        return lambda: subprocess.run(
+            [sys.executable, *arguments], check=True, capture_output=True, env=environment
+        )
+
+    bare, help_text = seconds(run("-c", "pass")), seconds(run("-m", "centerhash", "--help"))
+    return {"help_seconds": help_text, "bare_python_seconds": bare, "times_bare_python": help_text / bare}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, help="write the figures as json")
+    arguments = parser.parse_args()
+    measured: dict[str, Any] = {}
+    for work in (evaluation, solver, start_up):
+        measured[work.__name__] = work()
+        figures = ", ".join(f"{name} {value:.3g}" for name, value in measured[work.__name__].items())
+        print(f"{work.__name__}: {figures}", flush=True)
+    if arguments.out is not None:
+        machine = {
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+        }
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(
+            json.dumps({"machine": machine, "versions": versions(), **measured}, indent=2) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

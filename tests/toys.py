@@ -1,0 +1,153 @@
+"""Small data sets, small models and ways to call the command line, shared by the tests of the working line."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from centerhash.data import Dataset, Splits
+from centerhash.heads import HeadOptions
+from centerhash.train import TrainConfig
+
+CLASSES = ("ant", "bee", "cat", "dog", "elk", "fox")
+WIDTH = 24  # D
+
+
+def separable(count: int = 160, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Features (N, D) that are the sum of their labels' own directions and a little noise; labels (N, C)."""
+    generator = np.random.default_rng(seed)
+    labels = np.zeros((count, len(CLASSES)), dtype=bool)
+    for row in range(count):
+        chosen = generator.choice(len(CLASSES), size=generator.integers(1, 4), replace=False)
+        labels[row, chosen] = True
+    directions = np.linalg.qr(np.random.default_rng(99).normal(size=(WIDTH, WIDTH)))[0][: len(CLASSES)]
+    features = labels @ directions * 4 + generator.normal(scale=0.05, size=(count, WIDTH))
+    return features.astype(np.float32), labels
+
+
+def feature_dataset(count: int = 160, seed: int = 0) -> Dataset:
+    """The separable features as a data set: the first quarter asks, the rest trains and is searched."""
+    features, labels = separable(count, seed)
+    rest = np.arange(count // 4, count)
+    splits = Splits(train=rest, query=np.arange(count // 4), database=rest)
+    return Dataset("toy", Path("toy"), CLASSES, labels, splits, features=features)
+
+
+def write_feature_folder(folder: Path, count: int = 160, seed: int = 0) -> Path:
+    """The separable features as a folder on disk."""
+    folder.mkdir(parents=True, exist_ok=True)
+    features, labels = separable(count, seed)
+    np.save(folder / "features.npy", features)
+    np.save(folder / "labels.npy", labels)
+    (folder / "classes.txt").write_text("\n".join(CLASSES) + "\n")
+    return folder
+
+
+def toy_config(**changes: Any) -> TrainConfig:
+    """A configuration that learns the separable features in well under a second."""
+    head = HeadOptions(standardise=True, input_dropout=0.1, hidden=(32,), hidden_norm=True, dropout=0.1)
+    settings = {"bits": 16, "epochs": 12, "batch_size": 32, "learning_rate": 0.02, "head": head}
+    return TrainConfig(**{**settings, **changes})
+
+
+def noise_image(size: int = 48, seed: int = 0) -> Image.Image:
+    """A picture of smooth random colours, a different one per seed."""
+    coarse = np.random.default_rng(seed).integers(0, 256, size=(6, 6, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((size, size), Image.Resampling.BICUBIC)
+
+
+def write_images(folder: Path, count: int, size: int = 48) -> list[Path]:
+    """Write `count` different PNG files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{number:03d}.png" for number in range(count)]
+    for number, path in enumerate(paths):
+        noise_image(size, seed=number).save(path)
+    return paths
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """What the command printed, as json."""
+        return json.loads(self.out)
+
+    @property
+    def text(self) -> str:
+        """Everything printed, with tables and line breaks reduced to single blanks."""
+        marks = str.maketrans("│┃╭╮╰╯─", "       ")
+        return " ".join((self.out + " " + self.err).translate(marks).split())
+
+
+def cli(*arguments: str | Path) -> Finished:
+    """Run the command line's own `main` in this process."""
+    from centerhash.cli import main
+
+    out, err = io.StringIO(), io.StringIO()
+    argv = ["centerhash", *map(str, arguments)]
+    code = 0
+    with (
+        mock.patch.object(sys, "argv", argv),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return Finished(code, out.getvalue(), err.getvalue())
+
+
+def command(arguments: Sequence[str | Path]) -> list[str]:
+    """The words that start the command line as a process of its own."""
+    return [sys.executable, "-m", "centerhash", *map(str, arguments)]
+
+
+def process_environment(**changes: str) -> dict[str, str]:
+    """This environment with one thread: sums then have one order, and results are equal to the last bit."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "COLUMNS": "200", **changes}
+
+
+def cli_process(*arguments: str | Path, **environment: str) -> Finished:
+    """Run the command line as a real process."""
+    done = subprocess.run(
+        command(arguments),
+        capture_output=True,
+        text=True,
+        env=process_environment(**environment),
+        timeout=300,
+        check=False,
+    )
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+@contextlib.contextmanager
+def started(*words: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process, and see to it that it is gone afterwards."""
+    process = subprocess.Popen(
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=process_environment(**environment)
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
