@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test unit lint bench clean
+.PHONY: setup browser demo test unit lint bench clean
 
 setup: .venv/.ready
 
@@ -14,8 +14,14 @@ setup: .venv/.ready
 demo: setup
 	$(BIN)/centerhash demo --out demo
 
-test: setup lint
+test: setup browser lint
 	$(BIN)/python -m pytest
+
+# the report is looked at in a real browser: Debian's, where we may install it
+browser:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
+	  echo "note: no Chromium, and it could not be installed (needs root and apt): browser tests are skipped"
 
 unit: setup
 	$(BIN)/python -m pytest -m 'not slow'

@@ -45,7 +45,9 @@ def test_dropout_rates_go_where_they_belong() -> None:
 
 def test_standardising_follows_the_features_and_learns_nothing() -> None:
     head = build_head(4, 8, HeadOptions(**{**PLAIN, "standardise": True}))
-    features = torch.randn(64, 4) * torch.tensor([1.0, 5.0, 0.1, 30.0]) + torch.tensor([0.0, 9.0, -3.0, 100.0])
+    features = torch.randn(64, 4) * torch.tensor([1.0, 5.0, 0.1, 30.0]) + torch.tensor(
+        [0.0, 9.0, -3.0, 100.0]
+    )
     standardised = head[0](features)
     torch.testing.assert_close(standardised.mean(dim=0), torch.zeros(4), atol=1e-3, rtol=0)
     torch.testing.assert_close(standardised.std(dim=0, correction=0), torch.ones(4), atol=1e-2, rtol=0)

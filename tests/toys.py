@@ -26,21 +26,23 @@ CLASSES = ("ant", "bee", "cat", "dog", "elk", "fox")
 WIDTH = 24  # D
 
 
-def separable(count: int = 160, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+def separable(
+    count: int = 160, seed: int = 0, most_labels: int = 3
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Features (N, D) that are the sum of their labels' own directions and a little noise; labels (N, C)."""
     generator = np.random.default_rng(seed)
     labels = np.zeros((count, len(CLASSES)), dtype=bool)
     for row in range(count):
-        chosen = generator.choice(len(CLASSES), size=generator.integers(1, 4), replace=False)
+        chosen = generator.choice(len(CLASSES), size=generator.integers(1, most_labels + 1), replace=False)
         labels[row, chosen] = True
     directions = np.linalg.qr(np.random.default_rng(99).normal(size=(WIDTH, WIDTH)))[0][: len(CLASSES)]
     features = labels @ directions * 4 + generator.normal(scale=0.05, size=(count, WIDTH))
     return features.astype(np.float32), labels
 
 
-def feature_dataset(count: int = 160, seed: int = 0) -> Dataset:
+def feature_dataset(count: int = 160, seed: int = 0, most_labels: int = 3) -> Dataset:
     """The separable features as a data set: the first quarter asks, the rest trains and is searched."""
-    features, labels = separable(count, seed)
+    features, labels = separable(count, seed, most_labels)
     rest = np.arange(count // 4, count)
     splits = Splits(train=rest, query=np.arange(count // 4), database=rest)
     return Dataset("toy", Path("toy"), CLASSES, labels, splits, features=features)

@@ -144,7 +144,7 @@ def choose_device(name: str = "auto") -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.zeros(1, device=device).item()  # a value must come back: "meta" has none
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"device '{name}' cannot be used: {reason} Try --device cpu or auto.") from None

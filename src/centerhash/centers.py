@@ -5,12 +5,13 @@ Centers (C, K) are int8 in {-1, +1}. The kinds:
     hadamard   rows of a Hadamard matrix H of order K, drawn without replacement; of [H; -H] when K < C <= 2K.
                Any two are exactly K/2 apart (K when opposite).
     spread     any C and K: rows of a larger Sylvester matrix, cut to K columns that are searched for so that the
-               rows stay far apart. This is where the paper has only random draws.
+               rows stay far apart.
     random     the paper's rule: each center has exactly half its bits +1, best of n draws by minimum, then mean.
-    auto       hadamard where it exists, else spread.
+    auto       the paper's rule: hadamard where it exists, else random.
 
-Why spread is the default beyond Hadamard: smallest and mean distance, random (best of up to 100 draws) against
-spread, seed 0. No C codes of K bits have a mean distance above K/2 * C/(C - 1).
+Smallest and mean distance, random (best of up to 100 draws) against spread, seed 0. No C codes of K bits have a
+mean distance above K/2 * C/(C - 1). Far apart is not all: once classes that share images are given near centers
+(assignment.py), the uneven distances of random centers retrieve a little better, so spread is not the default.
 
         C    K   random        spread              C    K   random        spread
        80   16   2   8.06      6   8.09          200   64   18  32.05     28  32.14
@@ -62,7 +63,7 @@ def hash_centers(classes: int, bits: int, seed: int = 0, kind: str = "auto") -> 
     if kind == "hadamard" and not exists:
         raise _no_hadamard(classes, bits)
     if kind == "auto":
-        kind = "hadamard" if exists else "spread"
+        kind = "hadamard" if exists else "random"
     make = {"hadamard": _hadamard_centers, "spread": _spread_centers, "random": _random_centers}[kind]
     return make(classes, bits, np.random.default_rng(seed))
 
@@ -111,7 +112,7 @@ def _no_hadamard(classes: int, bits: int) -> ConfigError:
     advice = f"Nearest bits that have them: {names}." if names else f"They end at {2 * MAX_BITS} classes."
     return ConfigError(
         f"no Hadamard centers for {classes} classes at {bits} bits: that needs a Hadamard matrix of order {bits} "
-        f"and at most {2 * bits} classes. {advice} Or use kind 'spread'."
+        f"and at most {2 * bits} classes. {advice} Or use kind 'random' or 'spread'."
     )
 
 

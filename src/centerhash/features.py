@@ -7,9 +7,9 @@ all, so a kill loses at most the part in work, and several processes may fill th
 from __future__ import annotations
 
 import os
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from centerhash.backbones import Backbone
 from centerhash.data.images import content_key, load_pixels
 from centerhash.errors import DataError, ImageError
-from centerhash.files import write_npz
+from centerhash.files import read_npz, write_npz
 
 Progress: TypeAlias = Callable[[int, int], None]  # done, total
 
@@ -47,26 +47,34 @@ class FeatureCache:
     def __post_init__(self) -> None:
         for part in sorted(self.folder.glob("*.npz")):
             try:
-                with np.load(part, allow_pickle=False) as stored:
-                    keys = stored["keys"].tolist()
-            except (OSError, ValueError, KeyError, zipfile.BadZipFile):
-                part.unlink(missing_ok=True)  # a damaged part can only cost its images' time again
+                keys = read_npz(part, "keys")["keys"].tolist()
+            except DataError:
+                self._drop(part)
                 continue
             self._rows.update((key, (part, row)) for row, key in enumerate(keys))
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._rows
-
-    def read(self, keys: Sequence[str], out: NDArray[np.float32], rows: Sequence[int]) -> None:
-        """Copy the features of `keys` into `out` (N, D) at `rows`, one part after the other."""
+    def read(self, keys: Mapping[int, str], out: NDArray[np.float32]) -> list[int]:
+        """Copy the features of `keys`, by row, into those rows of `out` (N, D); return the rows that were there."""
         by_part: dict[Path, list[tuple[int, int]]] = {}
-        for key, row in zip(keys, rows, strict=True):
-            part, stored_row = self._rows[key]
-            by_part.setdefault(part, []).append((row, stored_row))
+        for row, key in keys.items():
+            if key in self._rows:
+                part, stored_row = self._rows[key]
+                by_part.setdefault(part, []).append((row, stored_row))
+        found: list[int] = []
         for part, pairs in by_part.items():
             target, source = (list(side) for side in zip(*pairs, strict=True))
-            with np.load(part, allow_pickle=False) as stored:
-                out[target] = stored["features"][source]
+            try:
+                out[target] = read_npz(part, "features")["features"][source]
+            except (DataError, ValueError, IndexError):  # damaged, or features of another shape
+                self._drop(part)
+                continue
+            found += target
+        return found
+
+    def _drop(self, part: Path) -> None:
+        """Forget a damaged part: it can only cost its images' time again."""
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
 
     def write(self, keys: Sequence[str], features: NDArray[np.float32]) -> None:
         """Add one part; its name is its first key, unique because a key is added once per process."""
@@ -118,10 +126,8 @@ def image_features(
             keys[row] = content_key(path)
         except ImageError as error:
             broken[row] = error
-    missing = [row for row in keys if store is None or keys[row] not in store]
-    if store is not None:
-        found = [row for row in keys if keys[row] in store]
-        store.read([keys[row] for row in found], features, found)
+    found = set() if store is None else set(store.read(keys, features))
+    missing = [row for row in keys if row not in found]
     done = len(paths) - len(missing)
     if progress is not None:
         progress(done, len(paths))

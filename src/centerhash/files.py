@@ -1,4 +1,4 @@
-"""Writing results so that a kill, a full disk or a read-only folder never leaves half a file behind."""
+"""Writing results so that a kill, a full disk or a read-only folder never leaves half a file behind, and reading them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import tempfile
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.errors import OutputError
+from centerhash.errors import DataError, OutputError
 
 _ADVICE = {
     errno.ENOSPC: "the disk is full: free some space, then run the same command again",
@@ -102,3 +103,15 @@ def write_npz(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write named arrays as .npz, whole or not at all."""
     with atomic(path) as stream:
         np.savez(stream, allow_pickle=False, **dict(arrays))
+
+
+def read_npz(path: str | Path, *names: str) -> dict[str, NDArray[Any]]:
+    """Read the arrays `names` of an .npz file, all of them when none is named. Nothing is ever unpickled."""
+    try:
+        with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            return {name: stored[name] for name in names or stored.files}
+    except FileNotFoundError:
+        raise DataError(f"no such file: '{path}'.") from None
+    # what numpy and zipfile raise for files that were cut or changed, or are something else
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, TypeError, zipfile.BadZipFile) as error:
+        raise DataError(f"'{path}' is damaged, or no .npz file of plain arrays: {error}.") from None

@@ -11,12 +11,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError
+from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
@@ -32,13 +32,15 @@ from centerhash.methods import get_method
 from centerhash.options import Options
 
 _CHUNK = 1024  # rows per pass through the head: bounds memory, decides no result
-_DOUBT = 1e-3  # |logit| below which float32 rounding, which varies with the batch, could turn the sign
+# share of a row's largest |logit| (at least 1) below which float32 rounding, which varies with the batch, could
+# turn a sign; about a hundred times what rounding was seen to change
+_DOUBT = 1e-4
 
 
 class ModelSpec(Options):
     """Everything about a model but its numbers; stored as model.json."""
 
-    format: int = 1
+    format: Literal[1] = 1
     method: str
     options: dict[str, Any]
     bits: int
@@ -66,6 +68,11 @@ class HashModel:
     def __init__(self, spec: ModelSpec, tensors: Mapping[str, Tensor]) -> None:
         self.spec = spec
         self.centers = tensors["centers"].float()
+        if self.centers.shape != (len(spec.classes), spec.bits):
+            raise InputError(
+                f"centers of shape {tuple(self.centers.shape)} do not fit {len(spec.classes)} classes at "
+                f"{spec.bits} bits."
+            )
         self._head = build_head(spec.features, spec.bits, spec.head)
         self._head.load_state_dict({k.removeprefix("head."): v for k, v in tensors.items() if k != "centers"})
         self._head.eval()
@@ -91,7 +98,8 @@ class HashModel:
             for start in range(0, len(features), _CHUNK):
                 rows = torch.from_numpy(features[start : start + _CHUNK].astype(np.float32))
                 logits = self._head(rows)
-                doubtful = (logits.abs() < _DOUBT).any(dim=1)
+                sizes = logits.abs()
+                doubtful = (sizes < _DOUBT * sizes.amax(dim=1, keepdim=True).clamp_min(1)).any(dim=1)
                 if bool(doubtful.any()):
                     logits[doubtful] = _signed_float32(self._precise_head(rows[doubtful].double()))
                 result[start : start + _CHUNK] = logits.numpy()
@@ -198,12 +206,13 @@ class HashModel:
         try:
             spec = ModelSpec.model_validate(json.loads((path / "model.json").read_text()))
             return cls(spec, load_file(path / "model.safetensors"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise DataError(
                 f"'{path}' holds no finished model (model.json, model.safetensors): pass the --out folder "
                 "of `centerhash train`, or run that command again to finish it."
             ) from None
-        except (ValidationError, json.JSONDecodeError, SafetensorError, RuntimeError, KeyError) as error:
+        # ValueError: no json, no UTF-8, other fields, an unknown method or option, centers that do not fit
+        except (ValueError, SafetensorError, RuntimeError, KeyError) as error:
             reason = str(error).splitlines()[0]
             raise DataError(f"the model in '{path}' is damaged or of another version: {reason}") from None
 

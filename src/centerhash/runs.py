@@ -34,7 +34,7 @@ from centerhash.data.splits import Splits, check_splits
 from centerhash.errors import ConfigError, DataError
 from centerhash.evaluation import Evaluation, evaluate
 from centerhash.features import image_features
-from centerhash.files import make_folder, write_json, write_npz, write_text
+from centerhash.files import make_folder, read_npz, write_json, write_npz, write_text
 from centerhash.methods import get_method
 from centerhash.model import HashModel, ModelSpec
 from centerhash.train import EpochRow, TrainConfig, fit_head, label_threshold
@@ -111,14 +111,17 @@ def fit(
     centers = torch.from_numpy(make_centers(config, dataset.labels[splits.train]))
     objective = method.objective(centers, method.options(config.options, config.bits), config.seed)
 
+    reported: list[int] = []
+
     def epoch_done(log: list[EpochRow]) -> None:
+        reported.append(len(log))
         if on_epoch is not None:
             on_epoch(log)
         if report is not None:
             report("training", len(log), config.epochs, f"loss {log[-1]['loss']:.4f}")
 
     rows = splits.train
-    head, _ = fit_head(
+    head, log = fit_head(
         features,
         rows,
         dataset.labels[rows],
@@ -129,6 +132,8 @@ def fit(
         checkpoint_seconds=checkpoint_seconds,
         report=epoch_done,
     )
+    if not reported:  # an earlier process ended between its last checkpoint and its last report
+        epoch_done(log)
     tensors = {f"head.{name}": value for name, value in head.state_dict().items()} | {"centers": centers}
     spec = ModelSpec(
         method=config.method,
@@ -202,7 +207,8 @@ def train(
     config = resolve(config)
     folder = make_folder(out)
     _claim(folder, dataset, config, overwrite)
-    if (folder / "codes.npz").exists():
+    if all((folder / name).exists() for name in ("codes.npz", "model.json", "model.safetensors")):
+        (folder / "checkpoint.safetensors").unlink(missing_ok=True)
         return HashModel.load(folder)
     features, splits = dataset_features(
         dataset, config.backbone, cache=cache, device=device, skip_broken=skip_broken, report=report
@@ -323,11 +329,13 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     """The config.json of a run."""
     path = Path(folder) / "config.json"
     try:
-        config: dict[str, Any] = json.loads(path.read_text())
-    except FileNotFoundError:
+        config = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"'{folder}' is not a run: it has no config.json.") from None
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # no json, or no UTF-8
         raise DataError(f"'{path}' is damaged ({error}); pass --overwrite to start the run anew.") from None
+    if not isinstance(config, dict):
+        raise DataError(f"'{path}' is damaged (no json object); pass --overwrite to start the run anew.")
     return config
 
 
@@ -339,18 +347,22 @@ def read_codes(folder: str | Path) -> RunCodes:
             f"'{folder}' holds no finished run (no codes.npz): run `centerhash train ... --out {folder}` again, "
             "it goes on where it stopped."
         )
-    with np.load(path, allow_pickle=False) as stored:
-        classes = int(stored["classes"])
-        labels = {
-            name: np.unpackbits(stored[f"{name}_labels"], axis=1, count=classes).astype(bool)
-            for name in ("query", "database")
-        }
-        return RunCodes(
-            bits=int(stored["bits"]),
-            query=stored["query"],
-            database=stored["database"],
-            query_labels=labels["query"],
-            database_labels=labels["database"],
-            query_rows=stored["query_rows"],
-            database_rows=stored["database_rows"],
-        )
+    sides = ("query", "database")
+    names = [f"{side}{part}" for side in sides for part in ("", "_labels", "_rows")]
+    try:
+        stored = read_npz(path, "bits", "classes", *names)
+    except DataError as error:
+        raise DataError(f"{error} Delete it and run the same `centerhash train` again.") from None
+    classes = int(stored["classes"])
+    labels = {
+        side: np.unpackbits(stored[f"{side}_labels"], axis=1, count=classes).astype(bool) for side in sides
+    }
+    return RunCodes(
+        bits=int(stored["bits"]),
+        query=stored["query"],
+        database=stored["database"],
+        query_labels=labels["query"],
+        database_labels=labels["database"],
+        query_rows=stored["query_rows"],
+        database_rows=stored["database_rows"],
+    )

@@ -25,10 +25,12 @@ from centerhash.backbones import DEFAULT_BACKBONE
 from centerhash.errors import DataError
 from centerhash.files import atomic
 from centerhash.heads import HeadOptions, build_head
-from centerhash.losses.central import CentralObjective, center_similarities
+from centerhash.losses.base import Objective
+from centerhash.losses.central import center_similarities
 from centerhash.options import Options
 
 EpochRow: TypeAlias = dict[str, float]  # one line of the log: epoch, loss, its parts, learning rate, seconds
+Modules: TypeAlias = dict[str, nn.Module]
 Report: TypeAlias = Callable[[list[EpochRow]], None]  # called with the whole log after every epoch
 
 
@@ -78,7 +80,7 @@ def fit_head(
     features: NDArray[Any],
     rows: NDArray[np.int64],
     labels: NDArray[np.bool_],
-    objective: CentralObjective,
+    objective: Objective,
     config: TrainConfig,
     *,
     device: torch.device | str = "cpu",
@@ -98,11 +100,16 @@ def fit_head(
     with torch.random.fork_rng(devices=_cuda_devices(device)):
         torch.manual_seed(config.seed)
         head = build_head(features.shape[1], config.bits, config.head).to(device)
+        objective.prepare(features, rows, labels)
         objective = objective.to(device)
         optimizer = torch.optim.AdamW(
-            head.parameters(), lr=config.learning_rate, betas=(0.9, 0.99), weight_decay=config.weight_decay
+            [*head.parameters(), *objective.parameters()],
+            lr=config.learning_rate,
+            betas=(0.9, 0.99),
+            weight_decay=config.weight_decay,
         )
-        log = _restore(checkpoint, head, optimizer) if checkpoint and checkpoint.exists() else []
+        modules: Modules = {"head": head, "objective": objective}
+        log = _restore(checkpoint, modules, optimizer) if checkpoint and checkpoint.exists() else []
         targets = torch.from_numpy(labels)
         last_written = time.monotonic()
         for epoch in range(len(log), config.epochs):
@@ -110,7 +117,7 @@ def fit_head(
             log.append(_run_epoch(epoch, features, rows, targets, head, objective, optimizer, config, device))
             due = time.monotonic() - last_written >= checkpoint_seconds or epoch + 1 == config.epochs
             if checkpoint is not None and due:
-                _store(checkpoint, head, optimizer, log)
+                _store(checkpoint, modules, optimizer, log)
                 last_written = time.monotonic()
             if report is not None:
                 report(log)
@@ -123,7 +130,7 @@ def _run_epoch(
     rows: NDArray[np.int64],
     targets: Tensor,
     head: nn.Sequential,
-    objective: CentralObjective,
+    objective: Objective,
     optimizer: torch.optim.Optimizer,
     config: TrainConfig,
     device: torch.device | str,
@@ -134,10 +141,11 @@ def _run_epoch(
     batches = epoch_batches(len(rows), config.batch_size, generator)
     sums: dict[str, float] = {}
     for number, batch in enumerate(batches):
+        progress = (epoch + number / len(batches)) / config.epochs
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(config, (epoch + number / len(batches)) / config.epochs)
+            group["lr"] = learning_rate(config, progress)
         inputs = torch.from_numpy(features[rows[batch.numpy()]].astype(np.float32)).to(device)
-        terms = objective(head_mode(inputs), targets[batch].to(device))
+        terms = objective(head_mode(inputs), targets[batch].to(device), batch.to(device), progress)
         optimizer.zero_grad(set_to_none=True)
         terms.total.backward()
         optimizer.step()
@@ -163,20 +171,29 @@ def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, 
             yield f"optimizer.{number}.{name}", torch.as_tensor(value).cpu()
 
 
-def _store(path: Path, head: nn.Sequential, optimizer: torch.optim.Optimizer, log: list[EpochRow]) -> None:
-    """Write head, optimizer and log as one safetensors file, whole or not at all."""
-    tensors = {f"head.{name}": value.cpu().contiguous() for name, value in head.state_dict().items()}
+def _store(path: Path, modules: Modules, optimizer: torch.optim.Optimizer, log: list[EpochRow]) -> None:
+    """Write head, objective, optimizer and log as one safetensors file, whole or not at all."""
+    tensors = {
+        f"{kind}.{name}": value.cpu().contiguous()
+        for kind, module in modules.items()
+        for name, value in module.state_dict().items()
+    }
     tensors.update(_optimizer_tensors(optimizer))
     with atomic(path) as stream:
         stream.write(save(tensors, {"log": json.dumps(log)}))
 
 
-def _restore(path: Path, head: nn.Sequential, optimizer: torch.optim.Optimizer) -> list[EpochRow]:
-    """Read what `_store` wrote into head and optimizer; return the log so far."""
+def _restore(path: Path, modules: Modules, optimizer: torch.optim.Optimizer) -> list[EpochRow]:
+    """Read what `_store` wrote into modules and optimizer; return the log so far."""
     with safe_open(path, framework="pt") as stored:
         tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118  # not a mapping
         log: list[EpochRow] = json.loads((stored.metadata() or {})["log"])
-    head.load_state_dict({k.removeprefix("head."): v for k, v in tensors.items() if k.startswith("head.")})
+    for kind, module in modules.items():
+        prefix = f"{kind}."
+        own = {
+            name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)
+        }
+        module.load_state_dict(own)
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         if key.startswith("optimizer."):

@@ -8,14 +8,15 @@ over the batch's labelled images and knows the weight of each label (B, C).
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from typing import Literal, NamedTuple
+from abc import abstractmethod
+from typing import Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import log_softmax, normalize, softplus
 
+from centerhash.losses.base import LossTerms, Objective
 from centerhash.options import MethodOptions
 from centerhash.weights import (
     Form,
@@ -79,14 +80,7 @@ def center_similarities(logits: Tensor, centers: Tensor) -> Tensor:
     return normalize(logits, dim=1) @ centers.T / math.sqrt(centers.shape[1])
 
 
-class LossTerms(NamedTuple):
-    """The loss of a batch and the parts that a log shows; all are means over the labelled images."""
-
-    total: Tensor
-    parts: dict[str, Tensor]
-
-
-class CentralObjective(nn.Module, ABC):
+class CentralObjective(Objective):
     """What the central methods share: centers, the labelled part of a batch, and weights over all classes."""
 
     centers: Tensor
@@ -95,7 +89,9 @@ class CentralObjective(nn.Module, ABC):
         super().__init__()
         self.register_buffer("centers", centers.float(), persistent=False)
 
-    def forward(self, logits: Tensor, labels: Tensor) -> LossTerms:
+    def forward(
+        self, logits: Tensor, labels: Tensor, places: Tensor | None = None, progress: float = 0.0
+    ) -> LossTerms:
         """Mean loss over the images that have a label; zero, with a gradient of zero, when none has."""
         labelled = labels.any(dim=1)
         if not bool(labelled.any()):

@@ -1,0 +1,363 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from centerhash.centers import hash_centers
+from centerhash.codes import hamming
+from centerhash.data import Dataset, open_dataset
+from centerhash.errors import ConfigError, DataError, InputError, OutputError
+from centerhash.heads import HeadOptions, build_head
+from centerhash.methods import METHODS
+from centerhash.model import HashModel, ModelSpec
+from tests.toys import CLASSES, WIDTH, noise_image
+
+SAVED = ("model.json", "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def features(toy_dataset: Dataset) -> NDArray[Any]:
+    assert toy_dataset.features is not None
+    return np.array(toy_dataset.features[:40])
+
+
+@pytest.fixture(scope="module")
+def stored(toy_model: HashModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stored")
+    toy_model.save(folder)
+    return folder
+
+
+def untrained(threshold: float = 0.0, method: str = "ewcs", **head: Any) -> HashModel:
+    """A model of random numbers."""
+    options = HeadOptions(**head)
+    spec = ModelSpec(
+        method=method,
+        options={},
+        bits=24,
+        features=300,
+        classes=CLASSES,
+        head=options,
+        backbone=None,
+        label_threshold=threshold,
+        seed=0,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        network = build_head(spec.features, spec.bits, options)
+    tensors = {f"head.{name}": value for name, value in network.state_dict().items()}
+    return HashModel(spec, {"centers": torch.from_numpy(hash_centers(len(CLASSES), 24)), **tensors})
+
+
+def on_the_border(model: HashModel, scale: float, count: int) -> NDArray[np.float32]:
+    """Features (count, D) with one logit each that is as near to 0 as float32 can be."""
+    generator = np.random.default_rng(5)
+    ends = (generator.normal(size=(2, count, model.spec.features)) * scale).astype(np.float32)
+    rows, bits = np.arange(count), np.arange(count) % model.bits
+    for _ in range(30):
+        middle = (ends[0] + ends[1]) / 2
+        first, now = (model.logits(part)[rows, bits] >= 0 for part in (ends[0], middle))
+        ends = np.where((first == now)[None, :, None], [middle, ends[1]], [ends[0], middle]).astype(
+            np.float32
+        )
+    return np.concatenate(ends)
+
+
+def test_a_stored_model_gives_the_same_codes(
+    toy_model: HashModel, stored: Path, features: NDArray[Any]
+) -> None:
+    loaded = HashModel.load(stored)
+    assert loaded.spec == toy_model.spec
+    assert np.array_equal(loaded.logits(features), toy_model.logits(features))
+    assert np.array_equal(loaded.encode_features(features), toy_model.encode_features(features))
+    assert loaded.explain(features[:3]) == toy_model.explain(features[:3])
+
+
+def test_a_model_stored_again_is_the_same_file(stored: Path, tmp_path: Path) -> None:
+    HashModel.load(stored).save(tmp_path / "again")
+    for name in SAVED:
+        assert (tmp_path / "again" / name).read_bytes() == (stored / name).read_bytes()
+    assert sorted(path.name for path in (tmp_path / "again").iterdir()) == list(SAVED)
+
+
+def test_the_json_says_what_the_model_is(toy_model: HashModel, stored: Path) -> None:
+    spec = json.loads((stored / "model.json").read_text())
+    assert spec["format"] == 1
+    assert spec["method"] == toy_model.spec.method
+    assert spec["classes"] == list(CLASSES)
+    assert (spec["bits"], spec["features"], spec["backbone"]) == (16, WIDTH, None)
+    assert spec["options"] == toy_model.spec.options
+
+
+def test_codes_are_the_signs_of_the_logits(toy_model: HashModel, features: NDArray[Any]) -> None:
+    codes, logits = toy_model.encode_features(features), toy_model.logits(features)
+    assert codes.dtype == np.int8
+    assert logits.dtype == np.float32
+    assert set(np.unique(codes)) == {-1, 1}
+    assert np.array_equal(codes > 0, logits >= 0)
+
+
+def test_the_batch_changes_no_code(toy_model: HashModel, features: NDArray[Any]) -> None:
+    together = toy_model.encode_features(features)
+    one_by_one = [toy_model.encode_features(features[row : row + 1])[0] for row in range(len(features))]
+    assert np.array_equal(together, one_by_one)
+
+
+@pytest.mark.parametrize(
+    ("scale", "head"),
+    [
+        (1.0, {"hidden": (64,)}),
+        (1.0, {"hidden": (), "standardise": False}),
+        (1e4, {"hidden": (), "standardise": False}),
+        (1e4, {"hidden": (64,), "standardise": False, "hidden_norm": False}),
+        (1e-4, {"hidden": (), "standardise": False}),
+    ],
+)
+def test_the_batch_changes_no_code_where_logits_are_next_to_zero(scale: float, head: dict[str, Any]) -> None:
+    model = untrained(**head)
+    features = on_the_border(model, scale, count=96)
+    together = model.encode_features(features)
+    one_by_one = [model.encode_features(features[row : row + 1])[0] for row in range(len(features))]
+    assert np.array_equal(together, one_by_one)
+    assert np.array_equal(together[::-1], model.encode_features(features[::-1]))
+
+
+def test_a_logit_of_zero_is_a_set_bit() -> None:
+    model = untrained(hidden=(), standardise=False)
+    zeros = {name: torch.zeros_like(value) for name, value in model.tensors().items() if name != "centers"}
+    model = HashModel(model.spec, {**zeros, "centers": model.centers})
+    assert (model.encode_features(np.ones((2, 300), np.float32)) == 1).all()
+
+
+def test_float16_memory_maps_and_slices_are_features_too(
+    toy_model: HashModel, features: NDArray[Any], tmp_path: Path
+) -> None:
+    half = features.astype(np.float16)
+    np.save(tmp_path / "half.npy", half)
+    mapped = np.load(tmp_path / "half.npy", mmap_mode="r")
+    expected = toy_model.logits(half.astype(np.float32))
+    assert np.array_equal(toy_model.logits(mapped), expected)
+    codes = toy_model.encode_features(half)
+    for same in (np.asfortranarray(half), half[:, ::-1].copy()[:, ::-1], half.astype(np.float64)):
+        np.testing.assert_allclose(toy_model.logits(same), expected, rtol=1e-4, atol=1e-5)
+        assert np.array_equal(toy_model.encode_features(same), codes)
+
+
+def test_inputs_stay_as_they_are(toy_model: HashModel, toy_dataset: Dataset, features: NDArray[Any]) -> None:
+    labels = np.array(toy_dataset.labels[: len(features)])
+    before = features.copy(), labels.copy()
+    toy_model.encode_features(features)
+    toy_model.weights(features, labels)
+    toy_model.explain(features)
+    assert np.array_equal(features, before[0])
+    assert np.array_equal(labels, before[1])
+
+
+def test_no_rows_give_no_codes(toy_model: HashModel) -> None:
+    nothing = np.zeros((0, WIDTH), np.float32)
+    assert toy_model.encode_features(nothing).shape == (0, 16)
+    assert toy_model.weights(nothing, np.zeros((0, len(CLASSES)), bool)).shape == (0, len(CLASSES))
+    assert toy_model.predict_labels(nothing).shape == (0, len(CLASSES))
+    assert toy_model.explain(nothing) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.zeros((3, WIDTH + 1), np.float32),
+        np.zeros(WIDTH, np.float32),
+        np.zeros((2, 3, WIDTH), np.float32),
+        np.zeros((3, WIDTH), np.int64),
+        np.zeros((3, WIDTH), np.complex64),
+        np.array([["a"] * WIDTH]),
+    ],
+)
+def test_features_of_another_shape_or_kind_are_refused(toy_model: HashModel, wrong: NDArray[Any]) -> None:
+    with pytest.raises(InputError, match=r"features must be a float array of shape \(N, 24\), got"):
+        toy_model.encode_features(wrong)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_features_that_are_no_numbers_are_named_by_row(toy_model: HashModel, value: float) -> None:
+    features = np.zeros((2000, WIDTH), np.float32)
+    features[1500, 7] = value
+    with pytest.raises(InputError, match="features hold NaN or infinity, first in row 1500"):
+        toy_model.encode_features(features)
+
+
+@pytest.mark.parametrize("shape", [(40, 5), (39, 6), (6, 40)])
+def test_labels_of_another_shape_are_refused(
+    toy_model: HashModel, features: NDArray[Any], shape: tuple[int, int]
+) -> None:
+    with pytest.raises(InputError, match=r"labels must be of shape \(40, 6\), got"):
+        toy_model.weights(features, np.zeros(shape, bool))
+
+
+def test_weights_sum_to_one_over_the_labels(
+    toy_model: HashModel, toy_dataset: Dataset, features: NDArray[Any]
+) -> None:
+    labels = np.array(toy_dataset.labels[: len(features)])
+    labels[3] = False
+    weights = toy_model.weights(features, labels)
+    assert weights.shape == labels.shape
+    assert (weights >= 0).all()
+    assert not weights[~labels].any()
+    expected = np.ones(len(labels))
+    expected[3] = 0
+    np.testing.assert_allclose(weights.sum(axis=1), expected, atol=1e-6)
+
+
+def test_similarity_is_the_cosine_to_each_center(toy_model: HashModel, features: NDArray[Any]) -> None:
+    logits, centers = toy_model.logits(features).astype(np.float64), toy_model.centers.numpy()
+    found = toy_model.similarities(features)
+    for row in range(len(features)):
+        for j in range(len(CLASSES)):
+            expected = logits[row] @ centers[j] / np.linalg.norm(logits[row]) / np.linalg.norm(centers[j])
+            assert found[row, j] == pytest.approx(expected, abs=1e-5)
+
+
+def test_predicted_labels_are_those_past_the_threshold_and_the_nearest(features: NDArray[Any]) -> None:
+    wide = np.random.default_rng(1).normal(size=(50, 300)).astype(np.float32)
+    for threshold in (-2.0, -0.1, 0.1, 2.0):
+        model = untrained(threshold=threshold)
+        similarities, labels = model.similarities(wide), model.predict_labels(wide)
+        nearest = similarities.argmax(axis=1)
+        assert labels[np.arange(50), nearest].all()
+        others = labels.copy()
+        others[np.arange(50), nearest] = similarities[np.arange(50), nearest] >= threshold
+        assert np.array_equal(others, similarities >= threshold)
+
+
+def test_labels_are_found_again_in_separable_data(toy_model: HashModel, toy_dataset: Dataset) -> None:
+    assert toy_dataset.features is not None
+    query = toy_dataset.splits.query
+    found = toy_model.predict_labels(toy_dataset.features[query])
+    assert (found == toy_dataset.labels[query]).mean() > 0.9
+
+
+@pytest.mark.parametrize("top", [1, 3, 50])
+def test_explanations_are_sorted_complete_and_true(
+    toy_model: HashModel, features: NDArray[Any], top: int
+) -> None:
+    codes, predicted = toy_model.encode_features(features), toy_model.predict_labels(features)
+    distances = hamming(codes, toy_model.centers.numpy().astype(np.int8))
+    similarities = toy_model.similarities(features)
+    for row, answer in enumerate(toy_model.explain(features, top=top)):
+        assert len(answer) == min(len(CLASSES), max(top, int(predicted[row].sum())))
+        order = [(-item.weight, -item.similarity) for item in answer]
+        assert order == sorted(order)
+        assert sum(item.weight for item in answer) == pytest.approx(1, abs=1e-5)
+        assert {item.label for item in answer if item.weight > 0} == {
+            name for name, chosen in zip(CLASSES, predicted[row], strict=True) if chosen
+        }
+        for item in answer:
+            place = CLASSES.index(item.label)
+            assert item.distance == distances[row, place]
+            assert item.similarity == pytest.approx(float(similarities[row, place]))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_can_explain(method: str) -> None:
+    model = untrained(threshold=-0.05, method=method)
+    wide = np.random.default_rng(2).normal(size=(4, 300)).astype(np.float32)
+    for answer in model.explain(wide):
+        assert sum(item.weight for item in answer) == pytest.approx(1, abs=1e-5)
+
+
+def test_a_model_without_a_backbone_cannot_take_images(toy_model: HashModel, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        toy_model.encode([tmp_path / "photo.jpg"])
+    assert "trained on precomputed features and has no backbone" in str(caught.value)
+    assert "pass features (N, 24)" in str(caught.value)
+
+
+def test_images_in_codes_out(image_run: Path, scene_folder: Path, feature_cache: Path) -> None:
+    model, dataset = HashModel.load(image_run), open_dataset(scene_folder)
+    paths = (dataset.image_paths or ())[:3]
+    codes = model.encode(paths, cache=feature_cache, device="cpu")
+    features = model.features_of([str(path) for path in paths], cache=feature_cache, device="cpu")
+    assert codes.shape == (3, 32)
+    assert np.array_equal(codes, model.encode_features(features))
+
+
+def test_a_broken_image_is_named(image_run: Path, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.png", tmp_path / "bad.png"
+    noise_image().save(good)
+    bad.write_bytes(b"")
+    with pytest.raises(DataError, match=r"(?s)1 of 2 images cannot be read.*bad\.png.*Repair or leave out"):
+        HashModel.load(image_run).encode([good, bad], device="cpu")
+
+
+@pytest.mark.parametrize("gone", [SAVED, SAVED[:1], SAVED[1:]])
+def test_a_missing_model_is_named_with_what_to_do(
+    stored: Path, tmp_path: Path, gone: tuple[str, ...]
+) -> None:
+    shutil.copytree(stored, tmp_path / "run")
+    for name in gone:
+        (tmp_path / "run" / name).unlink()
+    with pytest.raises(DataError, match=r"holds no finished model.*pass the --out folder"):
+        HashModel.load(tmp_path / "run")
+
+
+def test_a_file_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "codes.npz").write_text("x")
+    with pytest.raises(DataError, match=r"codes.npz' holds no finished model"):
+        HashModel.load(tmp_path / "codes.npz")
+    with pytest.raises(DataError, match="nowhere' holds no finished model"):
+        HashModel.load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("model.safetensors", b""),
+        ("model.safetensors", b"no tensors at all"),
+        ("model.safetensors", None),
+        ("model.json", b""),
+        ("model.json", b"{"),
+        ("model.json", b"[1, 2]"),
+        ("model.json", b"{}"),
+        ("model.json", b"\xff\xfe\x00bytes"),
+    ],
+)
+def test_a_damaged_model_is_named(stored: Path, tmp_path: Path, name: str, content: bytes | None) -> None:
+    shutil.copytree(stored, tmp_path / "run")
+    target = tmp_path / "run" / name
+    target.write_bytes(target.read_bytes()[:-40] if content is None else content)
+    with pytest.raises(DataError, match=r"the model in '.*run' is damaged or of another version: .+"):
+        HashModel.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("format", 2), ("bits", 32), ("features", 7), ("extra", 1), ("classes", ["one"]), ("bits", "many")],
+)
+def test_a_json_that_does_not_fit_the_numbers_is_named(
+    stored: Path, tmp_path: Path, key: str, value: Any
+) -> None:
+    shutil.copytree(stored, tmp_path / "run")
+    path = tmp_path / "run" / "model.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    with pytest.raises(DataError, match="damaged or of another version"):
+        HashModel.load(tmp_path / "run")
+
+
+def test_a_model_of_an_unknown_method_is_named(stored: Path, tmp_path: Path) -> None:
+    shutil.copytree(stored, tmp_path / "run")
+    path = tmp_path / "run" / "model.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "method": "icss"}))
+    with pytest.raises(DataError, match=r"another version: unknown method 'icss'. Did you mean 'ics'"):
+        HashModel.load(tmp_path / "run")
+
+
+def test_a_folder_that_cannot_be_written_is_named(toy_model: HashModel, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OutputError, match="a part of the path is a file"):
+        toy_model.save(tmp_path / "file" / "model")

@@ -1,0 +1,72 @@
+"""Every snippet of the README runs as it stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from centerhash.data.scenes import write_scenes
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def snippets(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README.read_text(), flags=re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as a reader of the README would have it: `photos` with labels.csv."""
+    folder = tmp_path_factory.mktemp("desk")
+    write_scenes(folder / "photos", 80, size=96)
+    return folder
+
+
+def run(arguments: list[str], desk: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "CENTERHASH_CACHE": str(desk / "cache"), "COLUMNS": "120"}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=desk, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.slow
+def test_shell_snippets(desk: Path) -> None:
+    lines = [line for block in snippets("console") for line in block.splitlines()]
+    commands = [shlex.split(line) for line in lines if line.startswith("centerhash ")]
+    assert [command[1] for command in commands] == ["train", "evaluate", "encode", "explain"]
+    for command in commands:
+        finished = run(["-m", *command], desk)
+        assert finished.returncode == 0, f"{command}: {finished.stderr}"
+    assert (desk / "codes.npz").exists()
+
+
+@pytest.mark.slow
+def test_python_snippets(desk: Path) -> None:
+    (snippet,) = snippets("python")
+    finished = run(["-c", snippet], desk)
+    assert finished.returncode == 0, finished.stderr
+    peers, textbook, chance = map(float, finished.stdout.split())
+    assert 0 < chance < peers <= 1
+    assert 0 < textbook <= peers
+
+
+def test_make_targets_of_the_readme_exist() -> None:
+    targets = re.findall(r"`?make (\w+)", README.read_text())
+    makefile = (README.parent / "Makefile").read_text()
+    assert {"demo", "test", "bench", "lint"} <= set(targets)
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+
+
+def test_links_of_the_readme_and_docs_lead_somewhere() -> None:
+    pages = [README, *sorted((README.parent / "docs").glob("*.md"))]
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if not target.startswith("http"):
+                assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -1,0 +1,480 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from centerhash import runs
+from centerhash.codes import unpack
+from centerhash.data import open_dataset
+from centerhash.errors import ConfigError, DataError, OutputError
+from centerhash.heads import HeadOptions
+from centerhash.model import HashModel
+from centerhash.options import read_options
+from centerhash.runs import fit, read_codes, read_config, train
+from centerhash.train import TrainConfig
+from tests.toys import (
+    CLASSES,
+    cli_process,
+    command,
+    feature_dataset,
+    started,
+    toy_config,
+    write_feature_folder,
+)
+
+FILES = [
+    "codes.npz",
+    "config.json",
+    "log.jsonl",
+    "model.json",
+    "model.safetensors",
+    "splits.npz",
+    "weights.npz",
+]
+RESULTS = ("model.safetensors", "model.json", "codes.npz", "weights.npz", "splits.npz", "config.json")
+BRIEF = {"epochs": 3, "batch_size": 16}
+
+
+class Killed(BaseException):
+    """Stands for a kill: no handler of errors may catch it."""
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in RESULTS}
+
+
+def log(folder: Path) -> list[dict[str, float]]:
+    rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def arrays(path: Path) -> dict[str, Any]:
+    with np.load(path, allow_pickle=False) as stored:
+        return dict(stored)
+
+
+@pytest.fixture
+def small_folder(tmp_path: Path) -> Path:
+    return write_feature_folder(tmp_path / "data", count=60)
+
+
+# What a finished run holds
+
+
+def test_a_finished_run_holds_all_its_files_and_no_others(feature_run: Path, image_run: Path) -> None:
+    assert names(feature_run) == FILES
+    assert names(image_run) == FILES
+
+
+def test_the_configuration_is_stored_resolved(feature_run: Path) -> None:
+    stored = read_config(feature_run)
+    config = read_options(TrainConfig, stored["config"], "training")
+    assert config.method == toy_config().method
+    assert config.head == toy_config().head
+    assert config.options
+    assert None not in config.options.values()
+    assert stored["config"]["seed"] == 0
+    assert stored["data"]["images"] == 160
+    assert stored["splits"] == "drawn with seed 0"
+    assert {"centerhash", "python", "torch", "numpy", "timm", "pillow"} <= set(stored["versions"])
+    assert stored["threads"] == 1
+
+
+def test_the_stored_configuration_trains_the_same_model_again(
+    feature_folder: Path, feature_run: Path, tmp_path: Path
+) -> None:
+    config = read_options(TrainConfig, read_config(feature_run)["config"], "training")
+    train(open_dataset(feature_folder), config, tmp_path / "again")
+    assert contents(tmp_path / "again") == contents(feature_run)
+
+
+def test_the_log_has_a_line_per_epoch(feature_run: Path) -> None:
+    rows = log(feature_run)
+    assert [row["epoch"] for row in rows] == list(range(1, 13))
+    assert rows[-1]["loss"] < rows[0]["loss"]
+
+
+def test_the_splits_are_stored(feature_folder: Path, feature_run: Path) -> None:
+    splits, stored = open_dataset(feature_folder).splits, arrays(feature_run / "splits.npz")
+    assert sorted(stored) == ["database", "query", "train"]
+    for name, rows in stored.items():
+        assert np.array_equal(rows, getattr(splits, name))
+
+
+def test_the_stored_weights_are_those_of_the_training_images(feature_folder: Path, feature_run: Path) -> None:
+    dataset, model = open_dataset(feature_folder), HashModel.load(feature_run)
+    assert dataset.features is not None
+    stored = arrays(feature_run / "weights.npz")
+    dense = np.zeros(dataset.labels.shape)
+    dense[stored["rows"], stored["classes"]] = stored["weights"]
+    rows = dataset.splits.train
+    assert np.array_equal(np.unique(stored["rows"]), np.sort(rows))
+    np.testing.assert_allclose(dense[rows].sum(axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(dense[rows], model.weights(dataset.features[rows], dataset.labels[rows]))
+    assert len(stored["weights"]) == dataset.labels[rows].sum()
+
+
+def test_the_stored_codes_are_those_of_queries_and_database(feature_folder: Path, feature_run: Path) -> None:
+    dataset, model, codes = open_dataset(feature_folder), HashModel.load(feature_run), read_codes(feature_run)
+    assert dataset.features is not None
+    assert codes.bits == 16
+    for name in ("query", "database"):
+        rows = getattr(dataset.splits, name)
+        assert np.array_equal(getattr(codes, f"{name}_rows"), rows)
+        assert np.array_equal(getattr(codes, f"{name}_labels"), dataset.labels[rows])
+        expected = model.encode_features(dataset.features[rows])
+        assert np.array_equal(unpack(getattr(codes, name), 16), expected)
+
+
+def test_a_run_on_images_knows_its_backbone(image_run: Path, scene_folder: Path) -> None:
+    model, dataset = HashModel.load(image_run), open_dataset(scene_folder)
+    assert model.spec.backbone == "efficientnet-lite0"
+    assert model.classes == dataset.classes
+    assert len(read_codes(image_run).query) == len(dataset.splits.query)
+    weights = arrays(image_run / "weights.npz")
+    sums = np.bincount(weights["rows"], weights["weights"], minlength=dataset.size)
+    labelled = dataset.splits.train[dataset.labels[dataset.splits.train].any(axis=1)]
+    np.testing.assert_allclose(sums[labelled], 1, atol=1e-5)
+
+
+def test_training_rows_without_labels_have_no_weights(small_folder: Path, tmp_path: Path) -> None:
+    labels = np.load(small_folder / "labels.npy")
+    labels[[5, 17]] = False
+    np.save(small_folder / "labels.npy", labels)
+    np.save(small_folder / "query.npy", np.arange(5))
+    train(open_dataset(small_folder), toy_config(**BRIEF), tmp_path / "run")
+    rows = arrays(tmp_path / "run" / "weights.npz")["rows"]
+    assert set(range(5, 60)) - set(rows.tolist()) == {5, 17}
+
+
+def test_fit_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fit(feature_dataset(60), toy_config(**BRIEF))
+    assert not list(tmp_path.iterdir())
+
+
+def test_fit_and_train_agree(small_folder: Path, tmp_path: Path) -> None:
+    dataset = open_dataset(small_folder)
+    first = fit(dataset, toy_config(**BRIEF))
+    second = train(dataset, toy_config(**BRIEF), tmp_path / "run")
+    assert dataset.features is not None
+    assert first.spec == second.spec
+    assert np.array_equal(first.logits(dataset.features), second.logits(dataset.features))
+
+
+def test_stages_are_reported_up_to_their_total(small_folder: Path, tmp_path: Path) -> None:
+    calls: list[tuple[str, int, int, str]] = []
+    train(
+        open_dataset(small_folder),
+        toy_config(**BRIEF),
+        tmp_path / "run",
+        report=lambda *call: calls.append(call),
+    )
+    assert [call[1:3] for call in calls if call[0] == "training"] == [(1, 3), (2, 3), (3, 3)]
+    assert next(call for call in calls if call[0] == "training")[3].startswith("loss ")
+    assert [call for call in calls if call[0] == "encoding"][-1][1:3] == (60, 60)
+
+
+# Going on, starting anew, refusing
+
+
+def test_a_finished_run_returns_at_once(feature_folder: Path, feature_run: Path) -> None:
+    before = contents(feature_run)
+    with mock.patch.object(runs, "fit", side_effect=AssertionError("it was trained again")):
+        model = train(open_dataset(feature_folder), toy_config(), feature_run)
+    assert model.spec == HashModel.load(feature_run).spec
+    assert contents(feature_run) == before
+
+
+def test_a_finished_run_that_lost_its_model_is_trained_again(small_folder: Path, tmp_path: Path) -> None:
+    dataset, run = open_dataset(small_folder), tmp_path / "run"
+    train(dataset, toy_config(**BRIEF), run)
+    before = contents(run)
+    (run / "model.json").unlink()
+    train(dataset, toy_config(**BRIEF), run)
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"bits": 24}, ["bits was 16, now 24"]),
+        ({"method": "csq"}, ["method was ics-softmax, now csq"]),
+        ({"seed": 5, "epochs": 2}, ["seed was 0, now 5", "epochs was 12, now 2"]),
+        ({"options": {"lambda": 7.5}}, ["lambda was", "now 7.5"]),
+        ({"head": HeadOptions(hidden=(9,))}, ["hidden was [32], now [9]"]),
+    ],
+)
+def test_other_settings_are_refused_and_named(
+    feature_folder: Path, feature_run: Path, changes: dict[str, Any], words: list[str]
+) -> None:
+    before = contents(feature_run)
+    with pytest.raises(ConfigError) as caught:
+        train(open_dataset(feature_folder), toy_config(**{"method": "ics-softmax", **changes}), feature_run)
+    text = str(caught.value)
+    assert "holds a run with other settings" in text
+    assert all(word in text for word in words)
+    assert "Choose another --out, or pass --overwrite" in text
+    assert contents(feature_run) == before
+
+
+def test_other_data_is_refused(feature_run: Path, tmp_path: Path) -> None:
+    other = open_dataset(write_feature_folder(tmp_path / "toy", seed=9))
+    with pytest.raises(ConfigError, match="fingerprint was"):
+        train(other, toy_config(), feature_run)
+
+
+def test_overwrite_starts_anew(small_folder: Path, tmp_path: Path) -> None:
+    dataset = open_dataset(small_folder)
+    train(dataset, toy_config(**BRIEF, bits=24, method="csq"), tmp_path / "run")
+    train(dataset, toy_config(**BRIEF), tmp_path / "run", overwrite=True)
+    train(dataset, toy_config(**BRIEF), tmp_path / "fresh")
+    assert names(tmp_path / "run") == FILES
+    assert contents(tmp_path / "run") == contents(tmp_path / "fresh")
+    assert log(tmp_path / "run") == log(tmp_path / "fresh")
+
+
+def test_overwrite_does_not_take_up_the_other_runs_checkpoint(small_folder: Path, tmp_path: Path) -> None:
+    dataset = open_dataset(small_folder)
+
+    def stop(stage: str, done: int, total: int, note: str) -> None:
+        if stage == "training":
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(dataset, toy_config(**BRIEF, seed=4), tmp_path / "run", checkpoint_seconds=0, report=stop)
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists()
+    train(dataset, toy_config(**BRIEF), tmp_path / "run", overwrite=True)
+    train(dataset, toy_config(**BRIEF), tmp_path / "fresh")
+    assert contents(tmp_path / "run") == contents(tmp_path / "fresh")
+
+
+@pytest.mark.parametrize("content", [b"{", b"", b"[]", b"\xff\xfe"])
+def test_a_damaged_configuration_is_named(small_folder: Path, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_bytes(content)
+    with pytest.raises(DataError, match=r"config\.json' is damaged .*pass --overwrite to start the run anew"):
+        train(open_dataset(small_folder), toy_config(**BRIEF), tmp_path / "run")
+    train(open_dataset(small_folder), toy_config(**BRIEF), tmp_path / "run", overwrite=True)
+    assert names(tmp_path / "run") == FILES
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"is not a run: it has no config\.json"):
+        read_config(tmp_path)
+    with pytest.raises(DataError, match=r"holds no finished run \(no codes\.npz\).*goes on where it stopped"):
+        read_codes(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "lacks"])
+def test_damaged_codes_are_named(feature_run: Path, tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "codes.npz"
+    content = bytearray((feature_run / "codes.npz").read_bytes())
+    if damage == "lacks":
+        np.savez(path, bits=16)
+    else:
+        content[120] ^= 0xFF
+        path.write_bytes({"empty": b"", "cut": bytes(content[:-200]), "flipped": bytes(content)}[damage])
+    with pytest.raises(DataError, match=r"codes\.npz' is damaged.*Delete it and run"):
+        read_codes(tmp_path)
+
+
+def test_an_output_below_a_file_is_refused(small_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OutputError, match=r"cannot write '.*run': a part of the path is a file"):
+        train(open_dataset(small_folder), toy_config(**BRIEF), tmp_path / "file" / "run")
+    with pytest.raises(OutputError, match="cannot write"):
+        train(open_dataset(small_folder), toy_config(**BRIEF), tmp_path / "file")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_output_is_refused(small_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(OutputError, match="no permission to write there"):
+        train(open_dataset(small_folder), toy_config(**BRIEF), tmp_path / "locked" / "run")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"method": "icss"}, "Did you mean 'ics'"),
+        ({"options": {"lamda": 1}}, "Did you mean 'lambda'"),
+        ({"backbone": "resnet"}, "unknown backbone 'resnet'"),
+    ],
+)
+def test_unknown_names_are_refused_before_anything_is_written(
+    small_folder: Path, tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        train(open_dataset(small_folder), toy_config(**BRIEF, **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+# Images that cannot be read
+
+
+def test_broken_images_stop_a_run_unless_they_are_skipped(
+    scene_folder: Path, feature_cache: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "scenes"
+    shutil.copytree(scene_folder, folder)
+    (folder / "images" / "000003.jpg").write_bytes(b"")
+    cut = folder / "images" / "000007.jpg"
+    cut.write_bytes(cut.read_bytes()[:900])
+    dataset, config = open_dataset(folder), toy_config(epochs=1)
+    with pytest.raises(DataError) as caught:
+        train(dataset, config, tmp_path / "run", cache=feature_cache, device="cpu")
+    text = str(caught.value)
+    assert text.startswith("2 of 40 images cannot be read:")
+    assert "000003.jpg" in text
+    assert "000007.jpg" in text
+    assert "--skip-broken" in text
+
+    train(dataset, config, tmp_path / "run", cache=feature_cache, device="cpu", skip_broken=True)
+    stored = arrays(tmp_path / "run" / "splits.npz")
+    used = np.unique(np.concatenate(list(stored.values())))
+    assert sorted(set(range(40)) - set(used.tolist())) == [3, 7]
+    codes = read_codes(tmp_path / "run")
+    assert not set(codes.database_rows.tolist()) & {3, 7}
+    assert not set(arrays(tmp_path / "run" / "weights.npz")["rows"].tolist()) & {3, 7}
+
+
+# A run may end at any moment
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A feature folder, and a run on it that nothing interrupted."""
+    base = tmp_path_factory.mktemp("unbroken")
+    folder = write_feature_folder(base / "data", count=60)
+    train(open_dataset(folder), toy_config(**BRIEF), base / "run")
+    return folder, base / "run"
+
+
+class Writes:
+    """Counts the files that are put in place, and kills before or after the chosen one."""
+
+    def __init__(self, number: int, before: bool) -> None:
+        self.number, self.before, self.targets = number, before, list[str]()
+        self.rename = Path.replace
+
+    def __call__(self, source: Path, target: Path) -> Path:
+        chosen = len(self.targets) == self.number
+        self.targets.append(Path(target).name)
+        if chosen and self.before:
+            raise Killed
+        moved = self.rename(source, target)
+        if chosen:
+            raise Killed
+        return moved
+
+
+def writes_until(folder: Path, run: Path, number: int, before: bool) -> list[str]:
+    """Train until the write of this number, and return the names of what was written."""
+    writes = Writes(number, before)
+    # not as a mock: a bound method would not be given the path that it is called on
+    with mock.patch.object(Path, "replace", lambda source, target: writes(source, target)), suppress(Killed):
+        train(open_dataset(folder), toy_config(**BRIEF), run, checkpoint_seconds=0)
+    return writes.targets
+
+
+def moments(folder: Path, run: Path) -> Iterator[tuple[int, bool, str]]:
+    for number, name in enumerate(writes_until(folder, run, -1, before=False)):
+        yield number, True, name
+        yield number, False, name
+
+
+def test_a_run_that_ends_at_any_write_goes_on_to_the_same_result(
+    unbroken: tuple[Path, Path], tmp_path: Path
+) -> None:
+    folder, finished = unbroken
+    expected, rows = contents(finished), log(finished)
+    seen = set()
+    for number, before, name in moments(folder, tmp_path / "all"):
+        seen.add(name)
+        run, moment = tmp_path / f"{number}-{before}", f"{'before' if before else 'after'} {number} {name}"
+        assert writes_until(folder, run, number, before)[-1] == name
+        train(open_dataset(folder), toy_config(**BRIEF), run, checkpoint_seconds=0)
+        assert names(run) == FILES, moment
+        assert contents(run) == expected, moment
+        assert log(run) == rows, moment
+    assert seen == {*FILES, "checkpoint.safetensors"}
+
+
+@pytest.mark.parametrize("writes", [0, 1, 4, 7, 9, 11])
+def test_a_full_disk_is_named_and_costs_nothing(
+    unbroken: tuple[Path, Path], tmp_path: Path, writes: int
+) -> None:
+    folder, finished = unbroken
+    left, sync = [writes], os.fsync
+
+    def full(descriptor: int) -> None:
+        if not left[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        left[0] -= 1
+        sync(descriptor)
+
+    with (
+        mock.patch.object(os, "fsync", full),
+        pytest.raises(
+            OutputError, match="the disk is full: free some space, then run the same command again"
+        ),
+    ):
+        train(open_dataset(folder), toy_config(**BRIEF), tmp_path / "run", checkpoint_seconds=0)
+    assert not [name for name in names(tmp_path / "run") if name.endswith(".part")]
+    train(open_dataset(folder), toy_config(**BRIEF), tmp_path / "run")
+    assert contents(tmp_path / "run") == contents(finished)
+
+
+@pytest.mark.slow
+def test_a_process_killed_again_and_again_ends_with_the_same_model(tmp_path: Path) -> None:
+    folder = write_feature_folder(tmp_path / "data", count=1500)
+    words = ["train", folder, "--method", "ics", "--bits", "32", "--epochs", "40", "--batch-size", "32"]
+    words += ["--hidden", "128", "--device", "cpu", "--checkpoint-seconds", "0"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert cli_process(*words, "--out", whole).code == 0
+
+    generator, killed = random.Random(0), []
+    for attempt in range(6):
+        with started(*command([*words, "--out", broken])) as process:
+            limit = time.monotonic() + 60
+            reached = len(killed)  # a little further with every attempt, so that it comes to an end
+            while process.poll() is None and time.monotonic() < limit and _epochs(broken) <= reached:
+                time.sleep(0.005)
+            time.sleep(generator.uniform(0, 0.6) if attempt else 0.0)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        if process.returncode == -signal.SIGKILL:
+            killed.append(_epochs(broken))
+    assert len(killed) >= 3, "the training was over before it could be killed"
+    assert 0 < killed[0] < 40
+
+    done = cli_process(*words, "--out", broken)
+    assert done.code == 0, done.err
+    assert contents(broken) == contents(whole)
+    assert log(broken) == log(whole)
+
+
+def _epochs(run: Path) -> int:
+    return len((run / "log.jsonl").read_text().splitlines()) if (run / "log.jsonl").exists() else 0
+
+
+def test_classes_are_those_of_the_folder(feature_run: Path) -> None:
+    assert HashModel.load(feature_run).classes == CLASSES
