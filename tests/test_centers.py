@@ -170,10 +170,10 @@ def test_hadamard_centers_are_rows_of_the_matrix() -> None:
 @pytest.mark.parametrize(
     ("classes", "bits", "advice"),
     [
-        (80, 16, r"at most 32 classes\. Nearest bits that have them: 40\. Or use kind 'spread'\."),
+        (80, 16, r"at most 32 classes\. Nearest bits that have them: 40\. Or use kind 'random' or 'spread'\."),
         (50, 92, r"order 92 and .*Nearest bits that have them: 88 or 96\."),
         (10, 9, r"Nearest bits that have them: 8 or 12\."),
-        (3000, 64, r"They end at 2048 classes\. Or use kind 'spread'\."),
+        (3000, 64, r"They end at 2048 classes\. Or use kind 'random' or 'spread'\."),
     ],
 )
 def test_hadamard_centers_that_do_not_exist(classes: int, bits: int, advice: str) -> None:
@@ -290,7 +290,7 @@ def test_random_centers_are_the_best_of_many_draws() -> None:
     ],
 )
 def test_spread_centers_are_much_farther_apart_than_random_ones(classes: int, bits: int, least: int) -> None:
-    spread = center_statistics(hash_centers(classes, bits))
+    spread = center_statistics(hash_centers(classes, bits, kind="spread"))
     random = center_statistics(hash_centers(classes, bits, kind="random"))
     assert spread.minimum >= least > random.minimum
     assert random.mean < spread.mean <= bits / 2 * classes / (classes - 1)
@@ -390,3 +390,8 @@ def test_more_classes_than_codes(kind: str) -> None:
 def test_unknown_kind() -> None:
     with pytest.raises(ConfigError, match=r"unknown kind of centers 'hadamar'. Did you mean 'hadamard'"):
         hash_centers(4, 16, kind="hadamar")
+
+
+@pytest.mark.parametrize(("classes", "bits"), [(80, 16), (81, 32), (20, 92)])
+def test_auto_is_the_papers_random_rule_where_no_hadamard_matrix_serves(classes: int, bits: int) -> None:
+    np.testing.assert_array_equal(hash_centers(classes, bits, 5), hash_centers(classes, bits, 5, "random"))

@@ -6,7 +6,6 @@ Arrays: `packed` (N, ceil(K/8)) uint8 and `bits`, or `codes` (N, K) of -1 and +1
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed, pack
+from centerhash.codes import Packed, check_codes, pack
 from centerhash.data import list_images, open_dataset
 from centerhash.errors import ConfigError, DataError
 from centerhash.evaluation import evaluate
-from centerhash.files import write_npz
+from centerhash.files import read_npz, write_npz
 
 if TYPE_CHECKING:
     from centerhash.evaluation import Evaluation
@@ -33,7 +32,7 @@ class CodeFile:
 
     bits: int
     packed: Packed
-    labels: NDArray[np.bool_]
+    labels: NDArray[Any]  # (N, C) of bool, or of 0 and 1
     ids: NDArray[np.int64] | None
 
 
@@ -47,17 +46,12 @@ class Written:
 
 def read_code_file(path: Path) -> CodeFile:
     """Read a code file with labels, or say what it lacks."""
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = dict(stored)
-    except FileNotFoundError:
-        raise DataError(f"no such code file: '{path}'.") from None
-    except (OSError, ValueError, zipfile.BadZipFile, AttributeError, TypeError) as error:
-        raise DataError(f"'{path}' is not a readable .npz file of plain arrays: {error}") from None
+    arrays = read_npz(path)
     if "packed" in arrays and "bits" in arrays:
-        bits, packed = int(arrays["bits"]), arrays["packed"]
+        bits, packed = _whole_number(path, arrays["bits"]), arrays["packed"]
     elif "codes" in arrays:
-        bits, packed = int(arrays["codes"].shape[-1]), pack(arrays["codes"])
+        codes = check_codes(arrays["codes"], f"codes in '{path}'")
+        bits, packed = codes.shape[1], pack(codes)
     else:
         found = ", ".join(sorted(arrays)) or "nothing"
         raise DataError(f"'{path}' holds {found}: it needs `packed` and `bits`, or `codes` of -1 and +1.")
@@ -66,9 +60,15 @@ def read_code_file(path: Path) -> CodeFile:
             f"'{path}' has no array `labels` (N, C): encode a folder with labels.csv, or add the labels."
         )
     labels = arrays["labels"]
-    if labels.ndim != 2 or len(labels) != len(packed):
-        raise DataError(f"'{path}': labels of shape {labels.shape} do not fit {len(packed)} codes.")
-    return CodeFile(bits, packed, labels.astype(bool), arrays.get("ids"))
+    if labels.ndim != 2 or packed.ndim != 2 or len(labels) != len(packed):
+        raise DataError(f"'{path}': labels of shape {labels.shape} do not fit codes of shape {packed.shape}.")
+    return CodeFile(bits, packed, labels, arrays.get("ids"))
+
+
+def _whole_number(path: Path, bits: NDArray[Any]) -> int:
+    if bits.size != 1 or bits.dtype.kind not in "iu":
+        raise DataError(f"'{path}': `bits` must be one whole number, got {bits.dtype} of shape {bits.shape}.")
+    return int(bits.item())
 
 
 def read_evaluation_codes(paths: Sequence[Path]) -> tuple[CodeFile, CodeFile]:
