@@ -170,7 +170,11 @@ def test_hadamard_centers_are_rows_of_the_matrix() -> None:
 @pytest.mark.parametrize(
     ("classes", "bits", "advice"),
     [
-        (80, 16, r"at most 32 classes\. Nearest bits that have them: 40\. Or use kind 'random' or 'spread'\."),
+        (
+            80,
+            16,
+            r"at most 32 classes\. Nearest bits that have them: 40\. Or use kind 'random' or 'spread'\.",
+        ),
         (50, 92, r"order 92 and .*Nearest bits that have them: 88 or 96\."),
         (10, 9, r"Nearest bits that have them: 8 or 12\."),
         (3000, 64, r"They end at 2048 classes\. Or use kind 'random' or 'spread'\."),

@@ -362,9 +362,10 @@ def main() -> None:
     except CenterhashError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        print("interrupted: the same command goes on where it stopped.", file=sys.stderr)
-        raise SystemExit(130) from None
+    except SystemExit as ended:
+        if ended.code == 130:  # what typer makes of an interrupt
+            print("interrupted: the same command goes on where it stopped.", file=sys.stderr)
+        raise
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ from rich.table import Table
 
 from centerhash.evaluation.result import Evaluation
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+# no markup and no emoji codes: file names and labels are printed as they are, also "[b]" and ":dog:"
+out = Console(highlight=False, markup=False, emoji=False)
+err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 @contextmanager
@@ -48,7 +49,7 @@ def warn(messages: Sequence[str]) -> None:
     """Print warnings on stderr."""
     for message in messages:
         err.print("warning: ", style="yellow", end="")
-        err.print(message, markup=False)
+        err.print(message)
 
 
 def evaluation_table(result: Evaluation, title: str) -> Table:
