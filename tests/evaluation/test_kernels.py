@@ -19,7 +19,7 @@ def test_kernels_run_where_no_machine_code_can_be_kept(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(kernels, "njit", refusing)
 
-    @kernels._compiled()
+    @kernels._compiled
     def double(value: int) -> int:
         return 2 * value
 

@@ -4,17 +4,21 @@ The only module that imports numba. Codes and labels come as 64-bit words: W wor
 the labels of an item. A query is a row of words (W,), the database is planes (W, N): each word is one
 contiguous scan from index 0, which becomes vector instructions, for one word as for sixteen.
 
-The public functions run over queries in parallel and without the interpreter lock. A query needs O(N) memory
-while it is worked on, and its result does not depend on the number of threads.
+The compiled loops release the interpreter lock, and plain threads run them over blocks of queries. numba's own
+parallel loops are not used: they go through OpenMP and change the number of threads that torch computes with in
+the same process. A query needs O(N) memory while it is worked on; results do not depend on the threads.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
-from numba import njit, prange, types
+from numba import njit, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -28,18 +32,33 @@ Floats: TypeAlias = NDArray[np.float64]
 NEGLIGIBLE = 1e-20
 
 
-def _compiled(*, parallel: bool = False) -> Callable[[Function], Function]:
+def _compiled(function: Function) -> Function:
     """Compile to machine code, kept on disk between processes where numba finds a folder it may write."""
+    compiler: Any = njit(nogil=True, error_model="numpy")
+    keeper: Any = njit(nogil=True, error_model="numpy", cache=True)
+    try:
+        return cast(Function, keeper(function))
+    except RuntimeError:  # no such folder, for example in a read-only container
+        return cast(Function, compiler(function))
 
-    def decorate(function: Function) -> Function:
-        compiler: Any = njit(nogil=True, parallel=parallel, error_model="numpy")
-        keeper: Any = njit(nogil=True, parallel=parallel, error_model="numpy", cache=True)
-        try:
-            return cast(Function, keeper(function))
-        except RuntimeError:  # no such folder, for example in a read-only container
-            return cast(Function, compiler(function))
 
-    return decorate
+def _threads() -> int:
+    """The processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _over_rows(work: Callable[[slice], None], rows: int) -> None:
+    """Call `work` on slices that cover the rows, in as many threads as there are processors."""
+    parts = min(_threads(), rows)
+    if parts <= 1:
+        work(slice(0, rows))
+        return
+    edges = [rows * part // parts for part in range(parts + 1)]
+    with ThreadPoolExecutor(parts) as pool:
+        for finished in [pool.submit(work, slice(*pair)) for pair in pairwise(edges)]:
+            finished.result()
 
 
 def _popcount_rule(_context: Any, _word: Any) -> Any:
@@ -54,7 +73,7 @@ def _popcount_rule(_context: Any, _word: Any) -> Any:
 _popcount: Any = intrinsic(_popcount_rule)
 
 
-@_compiled()
+@_compiled
 def _hamming(query: Words, database: Words, out: Small) -> None:
     """Write the Hamming distances between a code (W,) and the planes (W, N) to out (N,)."""
     out[:] = 0
@@ -64,7 +83,7 @@ def _hamming(query: Words, database: Words, out: Small) -> None:
             out[item] += _popcount(word ^ plane[item])
 
 
-@_compiled()
+@_compiled
 def _shared_labels(query: Words, database: Words, out: Small) -> None:
     """Write how many labels a row (L,) shares with each item of the planes (L, N) to out (N,)."""
     out[:] = 0
@@ -74,7 +93,7 @@ def _shared_labels(query: Words, database: Words, out: Small) -> None:
             out[item] += _popcount(word & plane[item])
 
 
-@_compiled()
+@_compiled
 def _nearest_first(distances: Small, counts: Integers, order: Integers) -> None:
     """Fill `order` (at most N) with the positions of the nearest items, ties in database order.
 
@@ -95,7 +114,7 @@ def _nearest_first(distances: Small, counts: Integers, order: Integers) -> None:
                 starts[distance] = place + 1
 
 
-@_compiled()
+@_compiled
 def _nearest_one(query: Words, database: Words, bits: int, indices: Integers, distances: Small) -> None:
     """Fill the row of `nearest` that belongs to one query."""
     everywhere = np.empty(database.shape[1], np.uint16)
@@ -108,17 +127,24 @@ def _nearest_one(query: Words, database: Words, bits: int, indices: Integers, di
         distances[place] = everywhere[indices[place]]
 
 
-@_compiled(parallel=True)
+@_compiled
+def _nearest_rows(queries: Words, database: Words, bits: int, indices: Integers, distances: Small) -> None:
+    for row in range(queries.shape[0]):
+        _nearest_one(queries[row], database, bits, indices[row], distances[row])
+
+
 def nearest(queries: Words, database: Words, bits: int, top: int) -> tuple[Integers, Small]:
     """Return the positions and distances (Q, top) of the nearest items, ties in database order."""
     indices = np.empty((queries.shape[0], top), np.int64)
     distances = np.empty((queries.shape[0], top), np.uint16)
-    for query in prange(queries.shape[0]):
-        _nearest_one(queries[query], database, bits, indices[query], distances[query])
+    _over_rows(
+        lambda part: _nearest_rows(queries[part], database, bits, indices[part], distances[part]),
+        len(queries),
+    )
     return indices, distances
 
 
-@_compiled()
+@_compiled
 def _rank_one(
     query: Words,
     database: Words,
@@ -152,7 +178,32 @@ def _rank_one(
         top[place] = shared[order[place]]
 
 
-@_compiled(parallel=True)
+@_compiled
+def _rank_rows(
+    queries: Words,
+    database: Words,
+    query_labels: Words,
+    database_labels: Words,
+    own: Integers,
+    counts: Integers,
+    relevant: Integers,
+    grades: Integers,
+    top: Small,
+) -> None:
+    for row in range(queries.shape[0]):
+        _rank_one(
+            queries[row],
+            database,
+            query_labels[row],
+            database_labels,
+            own[row],
+            counts[row],
+            relevant[row],
+            grades[row],
+            top[row],
+        )
+
+
 def rank(
     queries: Words,
     database: Words,
@@ -176,22 +227,24 @@ def rank(
     relevant = np.zeros((rows, bits + 2), np.int64)
     grades = np.zeros((rows, most_shared + 1), np.int64)
     top = np.empty((rows, depth), np.uint16)
-    for row in prange(rows):
-        _rank_one(
-            queries[row],
+    _over_rows(
+        lambda part: _rank_rows(
+            queries[part],
             database,
-            query_labels[row],
+            query_labels[part],
             database_labels,
-            own[row],
-            counts[row],
-            relevant[row],
-            grades[row],
-            top[row],
-        )
+            own[part],
+            counts[part],
+            relevant[part],
+            grades[part],
+            top[part],
+        ),
+        rows,
+    )
     return counts[:, : bits + 1], relevant[:, : bits + 1], grades, top
 
 
-@_compiled()
+@_compiled
 def _sums_one(top: Small, gains: Floats, discounts: Floats, out: Floats) -> None:
     """Fill the row of `ranked_sums` that belongs to one query."""
     hits, shared = 0, 0
@@ -207,7 +260,12 @@ def _sums_one(top: Small, gains: Floats, discounts: Floats, out: Floats) -> None
     out[4] = shared
 
 
-@_compiled(parallel=True)
+@_compiled
+def _sums_rows(top: Small, gains: Floats, discounts: Floats, sums: Floats) -> None:
+    for row in range(top.shape[0]):
+        _sums_one(top[row], gains, discounts, sums[row])
+
+
 def ranked_sums(top: Small, gains: Floats, discounts: Floats) -> Floats:
     """Sum over the first places of each query, as many as there are discounts; top (Q, depth) as from `rank`.
 
@@ -215,12 +273,11 @@ def ranked_sums(top: Small, gains: Floats, discounts: Floats) -> Floats:
     number of shared labels up to each of them (ACG); the discounted gain; the number of shared labels.
     """
     sums = np.zeros((top.shape[0], 5), np.float64)
-    for row in prange(top.shape[0]):
-        _sums_one(top[row], gains, discounts, sums[row])
+    _over_rows(lambda part: _sums_rows(top[part], gains, discounts, sums[part]), len(top))
     return sums
 
 
-@_compiled()
+@_compiled
 def _group_sum(before: int, hits_before: int, items: int, hits: int, places: int, harmonic: Floats) -> float:
     """Return the expected sum of precisions over the first `places` of a group of tied items in random order.
 
@@ -236,7 +293,7 @@ def _group_sum(before: int, hits_before: int, items: int, hits: int, places: int
     return float(rate * ((hits_before + 1) * inverse + slope * ramp))
 
 
-@_compiled()
+@_compiled
 def _cut_group_mean(
     total: float, before: int, hits_before: int, items: int, hits: int, places: int, harmonic: Floats
 ) -> float:
@@ -264,7 +321,7 @@ def _cut_group_mean(
     return mean / weights
 
 
-@_compiled()
+@_compiled
 def _expected_one(counts: Integers, relevant: Integers, cut: int, harmonic: Floats) -> tuple[float, float]:
     """Return the row of `expected_precision` that belongs to one query."""
     before, hits_before, total = 0, 0, 0.0
@@ -282,7 +339,14 @@ def _expected_one(counts: Integers, relevant: Integers, cut: int, harmonic: Floa
     return total, total / max(hits_before, 1)
 
 
-@_compiled(parallel=True)
+@_compiled
+def _expected_rows(
+    counts: Integers, relevant: Integers, cut: int, harmonic: Floats, expected: Floats
+) -> None:
+    for row in range(counts.shape[0]):
+        expected[row, 0], expected[row, 1] = _expected_one(counts[row], relevant[row], cut, harmonic)
+
+
 def expected_precision(counts: Integers, relevant: Integers, cut: int, harmonic: Floats) -> Floats:
     """Return exact expectations over all orders of tied items, for the first `cut` places.
 
@@ -291,6 +355,7 @@ def expected_precision(counts: Integers, relevant: Integers, cut: int, harmonic:
     that sum divided by the number of relevant places (0 where there is none).
     """
     expected = np.empty((counts.shape[0], 2), np.float64)
-    for row in prange(counts.shape[0]):
-        expected[row, 0], expected[row, 1] = _expected_one(counts[row], relevant[row], cut, harmonic)
+    _over_rows(
+        lambda part: _expected_rows(counts[part], relevant[part], cut, harmonic, expected[part]), len(counts)
+    )
     return expected
