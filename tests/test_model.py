@@ -52,7 +52,7 @@ def untrained(threshold: float = 0.0, method: str = "ewcs", **head: Any) -> Hash
     with torch.random.fork_rng():
         torch.manual_seed(3)
         network = build_head(spec.features, spec.bits, options)
-    tensors = {f"head.{name}": value for name, value in network.state_dict().items()}
+    tensors = {f"encoder.{name}": value for name, value in network.state_dict().items()}
     return HashModel(spec, {"centers": torch.from_numpy(hash_centers(len(CLASSES), 24)), **tensors})
 
 

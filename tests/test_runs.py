@@ -1,14 +1,7 @@
 from __future__ import annotations
 
-import errno
-import json
 import os
-import random
 import shutil
-import signal
-import time
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -27,42 +20,17 @@ from centerhash.runs import fit, read_codes, read_config, train
 from centerhash.train import TrainConfig
 from tests.toys import (
     CLASSES,
-    cli_process,
-    command,
+    RUN_FILES,
+    Killed,
     feature_dataset,
-    started,
+    names,
+    run_contents,
+    run_log,
     toy_config,
     write_feature_folder,
 )
 
-FILES = [
-    "codes.npz",
-    "config.json",
-    "log.jsonl",
-    "model.json",
-    "model.safetensors",
-    "splits.npz",
-    "weights.npz",
-]
-RESULTS = ("model.safetensors", "model.json", "codes.npz", "weights.npz", "splits.npz", "config.json")
 BRIEF = {"epochs": 3, "batch_size": 16}
-
-
-class Killed(BaseException):
-    """Stands for a kill: no handler of errors may catch it."""
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in RESULTS}
-
-
-def log(folder: Path) -> list[dict[str, float]]:
-    rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
 
 def arrays(path: Path) -> dict[str, Any]:
@@ -79,8 +47,8 @@ def small_folder(tmp_path: Path) -> Path:
 
 
 def test_a_finished_run_holds_all_its_files_and_no_others(feature_run: Path, image_run: Path) -> None:
-    assert names(feature_run) == FILES
-    assert names(image_run) == FILES
+    assert names(feature_run) == RUN_FILES
+    assert names(image_run) == RUN_FILES
 
 
 def test_the_configuration_is_stored_resolved(feature_run: Path) -> None:
@@ -102,11 +70,11 @@ def test_the_stored_configuration_trains_the_same_model_again(
 ) -> None:
     config = read_options(TrainConfig, read_config(feature_run)["config"], "training")
     train(open_dataset(feature_folder), config, tmp_path / "again")
-    assert contents(tmp_path / "again") == contents(feature_run)
+    assert run_contents(tmp_path / "again") == run_contents(feature_run)
 
 
 def test_the_log_has_a_line_per_epoch(feature_run: Path) -> None:
-    rows = log(feature_run)
+    rows = run_log(feature_run)
     assert [row["epoch"] for row in rows] == list(range(1, 13))
     assert rows[-1]["loss"] < rows[0]["loss"]
 
@@ -196,20 +164,20 @@ def test_stages_are_reported_up_to_their_total(small_folder: Path, tmp_path: Pat
 
 
 def test_a_finished_run_returns_at_once(feature_folder: Path, feature_run: Path) -> None:
-    before = contents(feature_run)
+    before = run_contents(feature_run)
     with mock.patch.object(runs, "fit", side_effect=AssertionError("it was trained again")):
         model = train(open_dataset(feature_folder), toy_config(), feature_run)
     assert model.spec == HashModel.load(feature_run).spec
-    assert contents(feature_run) == before
+    assert run_contents(feature_run) == before
 
 
 def test_a_finished_run_that_lost_its_model_is_trained_again(small_folder: Path, tmp_path: Path) -> None:
     dataset, run = open_dataset(small_folder), tmp_path / "run"
     train(dataset, toy_config(**BRIEF), run)
-    before = contents(run)
+    before = run_contents(run)
     (run / "model.json").unlink()
     train(dataset, toy_config(**BRIEF), run)
-    assert contents(run) == before
+    assert run_contents(run) == before
 
 
 @pytest.mark.parametrize(
@@ -225,14 +193,14 @@ def test_a_finished_run_that_lost_its_model_is_trained_again(small_folder: Path,
 def test_other_settings_are_refused_and_named(
     feature_folder: Path, feature_run: Path, changes: dict[str, Any], words: list[str]
 ) -> None:
-    before = contents(feature_run)
+    before = run_contents(feature_run)
     with pytest.raises(ConfigError) as caught:
         train(open_dataset(feature_folder), toy_config(**{"method": "ics-softmax", **changes}), feature_run)
     text = str(caught.value)
     assert "holds a run with other settings" in text
     assert all(word in text for word in words)
     assert "Choose another --out, or pass --overwrite" in text
-    assert contents(feature_run) == before
+    assert run_contents(feature_run) == before
 
 
 def test_other_data_is_refused(feature_run: Path, tmp_path: Path) -> None:
@@ -246,9 +214,9 @@ def test_overwrite_starts_anew(small_folder: Path, tmp_path: Path) -> None:
     train(dataset, toy_config(**BRIEF, bits=24, method="csq"), tmp_path / "run")
     train(dataset, toy_config(**BRIEF), tmp_path / "run", overwrite=True)
     train(dataset, toy_config(**BRIEF), tmp_path / "fresh")
-    assert names(tmp_path / "run") == FILES
-    assert contents(tmp_path / "run") == contents(tmp_path / "fresh")
-    assert log(tmp_path / "run") == log(tmp_path / "fresh")
+    assert names(tmp_path / "run") == RUN_FILES
+    assert run_contents(tmp_path / "run") == run_contents(tmp_path / "fresh")
+    assert run_log(tmp_path / "run") == run_log(tmp_path / "fresh")
 
 
 def test_overwrite_does_not_take_up_the_other_runs_checkpoint(small_folder: Path, tmp_path: Path) -> None:
@@ -263,7 +231,7 @@ def test_overwrite_does_not_take_up_the_other_runs_checkpoint(small_folder: Path
     assert (tmp_path / "run" / "checkpoint.safetensors").exists()
     train(dataset, toy_config(**BRIEF), tmp_path / "run", overwrite=True)
     train(dataset, toy_config(**BRIEF), tmp_path / "fresh")
-    assert contents(tmp_path / "run") == contents(tmp_path / "fresh")
+    assert run_contents(tmp_path / "run") == run_contents(tmp_path / "fresh")
 
 
 @pytest.mark.parametrize("content", [b"{", b"", b"[]", b"\xff\xfe"])
@@ -273,7 +241,7 @@ def test_a_damaged_configuration_is_named(small_folder: Path, tmp_path: Path, co
     with pytest.raises(DataError, match=r"config\.json' is damaged .*pass --overwrite to start the run anew"):
         train(open_dataset(small_folder), toy_config(**BRIEF), tmp_path / "run")
     train(open_dataset(small_folder), toy_config(**BRIEF), tmp_path / "run", overwrite=True)
-    assert names(tmp_path / "run") == FILES
+    assert names(tmp_path / "run") == RUN_FILES
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
@@ -354,126 +322,6 @@ def test_broken_images_stop_a_run_unless_they_are_skipped(
     codes = read_codes(tmp_path / "run")
     assert not set(codes.database_rows.tolist()) & {3, 7}
     assert not set(arrays(tmp_path / "run" / "weights.npz")["rows"].tolist()) & {3, 7}
-
-
-# A run may end at any moment
-
-
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A feature folder, and a run on it that nothing interrupted."""
-    base = tmp_path_factory.mktemp("unbroken")
-    folder = write_feature_folder(base / "data", count=60)
-    train(open_dataset(folder), toy_config(**BRIEF), base / "run")
-    return folder, base / "run"
-
-
-class Writes:
-    """Counts the files that are put in place, and kills before or after the chosen one."""
-
-    def __init__(self, number: int, before: bool) -> None:
-        self.number, self.before, self.targets = number, before, list[str]()
-        self.rename = Path.replace
-
-    def __call__(self, source: Path, target: Path) -> Path:
-        chosen = len(self.targets) == self.number
-        self.targets.append(Path(target).name)
-        if chosen and self.before:
-            raise Killed
-        moved = self.rename(source, target)
-        if chosen:
-            raise Killed
-        return moved
-
-
-def writes_until(folder: Path, run: Path, number: int, before: bool) -> list[str]:
-    """Train until the write of this number, and return the names of what was written."""
-    writes = Writes(number, before)
-    # not as a mock: a bound method would not be given the path that it is called on
-    with mock.patch.object(Path, "replace", lambda source, target: writes(source, target)), suppress(Killed):
-        train(open_dataset(folder), toy_config(**BRIEF), run, checkpoint_seconds=0)
-    return writes.targets
-
-
-def moments(folder: Path, run: Path) -> Iterator[tuple[int, bool, str]]:
-    for number, name in enumerate(writes_until(folder, run, -1, before=False)):
-        yield number, True, name
-        yield number, False, name
-
-
-def test_a_run_that_ends_at_any_write_goes_on_to_the_same_result(
-    unbroken: tuple[Path, Path], tmp_path: Path
-) -> None:
-    folder, finished = unbroken
-    expected, rows = contents(finished), log(finished)
-    seen = set()
-    for number, before, name in moments(folder, tmp_path / "all"):
-        seen.add(name)
-        run, moment = tmp_path / f"{number}-{before}", f"{'before' if before else 'after'} {number} {name}"
-        assert writes_until(folder, run, number, before)[-1] == name
-        train(open_dataset(folder), toy_config(**BRIEF), run, checkpoint_seconds=0)
-        assert names(run) == FILES, moment
-        assert contents(run) == expected, moment
-        assert log(run) == rows, moment
-    assert seen == {*FILES, "checkpoint.safetensors"}
-
-
-@pytest.mark.parametrize("writes", [0, 1, 4, 7, 9, 11])
-def test_a_full_disk_is_named_and_costs_nothing(
-    unbroken: tuple[Path, Path], tmp_path: Path, writes: int
-) -> None:
-    folder, finished = unbroken
-    left, sync = [writes], os.fsync
-
-    def full(descriptor: int) -> None:
-        if not left[0]:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        left[0] -= 1
-        sync(descriptor)
-
-    with (
-        mock.patch.object(os, "fsync", full),
-        pytest.raises(
-            OutputError, match="the disk is full: free some space, then run the same command again"
-        ),
-    ):
-        train(open_dataset(folder), toy_config(**BRIEF), tmp_path / "run", checkpoint_seconds=0)
-    assert not [name for name in names(tmp_path / "run") if name.endswith(".part")]
-    train(open_dataset(folder), toy_config(**BRIEF), tmp_path / "run")
-    assert contents(tmp_path / "run") == contents(finished)
-
-
-@pytest.mark.slow
-def test_a_process_killed_again_and_again_ends_with_the_same_model(tmp_path: Path) -> None:
-    folder = write_feature_folder(tmp_path / "data", count=1500)
-    words = ["train", folder, "--method", "ics", "--bits", "32", "--epochs", "40", "--batch-size", "32"]
-    words += ["--hidden", "128", "--device", "cpu", "--checkpoint-seconds", "0"]
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert cli_process(*words, "--out", whole).code == 0
-
-    generator, killed = random.Random(0), []
-    for attempt in range(6):
-        with started(*command([*words, "--out", broken])) as process:
-            limit = time.monotonic() + 60
-            reached = len(killed)  # a little further with every attempt, so that it comes to an end
-            while process.poll() is None and time.monotonic() < limit and _epochs(broken) <= reached:
-                time.sleep(0.005)
-            time.sleep(generator.uniform(0, 0.6) if attempt else 0.0)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        if process.returncode == -signal.SIGKILL:
-            killed.append(_epochs(broken))
-    assert len(killed) >= 3, "the training was over before it could be killed"
-    assert 0 < killed[0] < 40
-
-    done = cli_process(*words, "--out", broken)
-    assert done.code == 0, done.err
-    assert contents(broken) == contents(whole)
-    assert log(broken) == log(whole)
-
-
-def _epochs(run: Path) -> int:
-    return len((run / "log.jsonl").read_text().splitlines()) if (run / "log.jsonl").exists() else 0
 
 
 def test_classes_are_those_of_the_folder(feature_run: Path) -> None:

@@ -24,6 +24,16 @@ from centerhash.train import TrainConfig
 
 CLASSES = ("ant", "bee", "cat", "dog", "elk", "fox")
 WIDTH = 24  # D
+RUN_FILES = [  # of a finished run, sorted
+    "codes.npz",
+    "config.json",
+    "log.jsonl",
+    "model.json",
+    "model.safetensors",
+    "splits.npz",
+    "weights.npz",
+]
+QUICK = ("--bits", "16", "--epochs", "2", "--batch-size", "32", "--hidden", "16", "--device", "cpu")
 
 
 def separable(
@@ -80,6 +90,26 @@ def write_images(folder: Path, count: int, size: int = 48) -> list[Path]:
     return paths
 
 
+class Killed(BaseException):
+    """Stands for a kill: no handler of errors may catch it."""
+
+
+def names(folder: Path) -> list[str]:
+    """The names of all files in a folder."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def run_contents(run: Path) -> dict[str, bytes]:
+    """The bytes of everything in a run but its log, which holds times."""
+    return {name: (run / name).read_bytes() for name in RUN_FILES if name != "log.jsonl"}
+
+
+def run_log(run: Path) -> list[dict[str, float]]:
+    """The log of a run without the times."""
+    rows = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
 @dataclass(frozen=True)
 class Finished:
     """How a command ended."""
@@ -117,6 +147,14 @@ def cli(*arguments: str | Path) -> Finished:
         except SystemExit as ended:
             code = int(ended.code or 0)
     return Finished(code, out.getvalue(), err.getvalue())
+
+
+def refused(done: Finished) -> str:
+    """The words of a command that was refused as it should be."""
+    assert done.code == 2, done
+    assert "Traceback" not in done.out + done.err
+    assert not done.out.strip()
+    return done.err
 
 
 def command(arguments: Sequence[str | Path]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -11,14 +12,17 @@ from centerhash.errors import unknown_name
 from centerhash.options import MethodOptions, read_options
 
 if TYPE_CHECKING:
-    from centerhash.losses.central import CentralObjective
+    from torch import Tensor
 
-Family: TypeAlias = Literal["central"]
+    from centerhash.losses.base import Objective
+    from centerhash.shallow.base import ShallowHash
+
+Family: TypeAlias = Literal["central", "pairwise", "triplet", "two-stage", "shallow"]
 
 
 @dataclass(frozen=True)
 class Method:
-    """One method: what it is, where it comes from, and how to make it."""
+    """One method: what it is, where it comes from, and where its class and its options are."""
 
     name: str
     title: str
@@ -27,31 +31,39 @@ class Method:
     year: int
     uses_labels: bool
     multi_label: str  # how it treats an image with several labels
-    load: Callable[[], tuple[type[CentralObjective], type[MethodOptions]]]
+    home: str  # "module:Class" below centerhash; its options are the class of the same name with "Options"
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))  # where they differ
+
+    def options_class(self) -> type[MethodOptions]:
+        """The class of this method's options."""
+        options: type[MethodOptions] = self._load("Options")
+        return options
 
     def options(self, values: Mapping[str, Any], bits: int) -> MethodOptions:
         """Options of this method from loose values, checked and filled in for the number of bits."""
-        kind = self.load()[1]
-        written = {name: item.alias or name for name, item in kind.model_fields.items()}
-        given = {written.get(key, key): value for key, value in {**self.defaults, **values}.items()}
+        kind = self.options_class()
+        shown = {name: item.alias or name for name, item in kind.model_fields.items()}
+        given = {shown.get(key, key): value for key, value in {**self.defaults, **values}.items()}
         return read_options(kind, given, f"method '{self.name}'").for_bits(bits)
 
-    def objective(self, centers: Any, options: MethodOptions, seed: int) -> CentralObjective:
-        """The loss with its weights, for centers (C, K)."""
-        kind: Callable[..., CentralObjective] = self.load()[0]
-        return kind(centers, options, seed)
+    def objective(
+        self, classes: int, bits: int, centers: Tensor | None, options: MethodOptions, seed: int
+    ) -> Objective:
+        """The loss of a deep method; central ones are given their centers (C, K)."""
+        kind: Callable[..., Objective] = self._load()
+        return (
+            kind(centers, options, seed) if self.family == "central" else kind(classes, bits, options, seed)
+        )
 
+    def shallow_class(self) -> type[ShallowHash]:
+        """The class of a shallow method."""
+        kind: type[ShallowHash] = self._load()
+        return kind
 
-def _central(name: str) -> Callable[[], tuple[type[CentralObjective], type[MethodOptions]]]:
-    """Import the class only when it is used: listing methods must not load torch."""
-
-    def load() -> tuple[type[CentralObjective], type[MethodOptions]]:
-        from centerhash.losses import central
-
-        return getattr(central, name), getattr(central, f"{name}Options")
-
-    return load
+    def _load(self, suffix: str = "") -> Any:
+        """Import the class only when it is used: listing methods must not load torch."""
+        module, name = self.home.split(":")
+        return getattr(importlib.import_module(f"centerhash.{module}"), name + suffix)
 
 
 _ICS_PAPER = "Instance-weighted Central Similarity for Multi-label Image Retrieval (Zhang and Peng)"
@@ -68,7 +80,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 year=2020,
                 uses_labels=True,
                 multi_label="one centroid: majority of the labels' centers, ties from one random vector",
-                load=_central("Csq"),
+                home="losses.central:Csq",
             ),
             Method(
                 name="ewcs",
@@ -78,7 +90,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 year=2021,
                 uses_labels=True,
                 multi_label="all centers of the labels, each with weight 1/c",
-                load=_central("Ewcs"),
+                home="losses.central:Ewcs",
             ),
             Method(
                 name="ics",
@@ -88,7 +100,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 year=2021,
                 uses_labels=True,
                 multi_label="all centers of the labels, weights solved per image (exact minimiser)",
-                load=_central("Ics"),
+                home="losses.central:Ics",
             ),
             Method(
                 name="ics-printed",
@@ -98,7 +110,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 year=2021,
                 uses_labels=True,
                 multi_label="all centers of the labels, weights by ten steps of the printed gradient",
-                load=_central("Ics"),
+                home="losses.central:Ics",
                 defaults=MappingProxyType(
                     {
                         "solver": "printed",
@@ -118,7 +130,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 year=2026,
                 uses_labels=True,
                 multi_label="all centers of the labels against all others, weights solved per image",
-                load=_central("IcsSoftmax"),
+                home="losses.central:IcsSoftmax",
             ),
         )
     }

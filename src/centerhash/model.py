@@ -27,13 +27,15 @@ from centerhash.errors import ConfigError, DataError, InputError
 from centerhash.features import FeatureTable, Progress, image_features
 from centerhash.files import atomic, write_text
 from centerhash.heads import HeadOptions, build_head
-from centerhash.losses.central import center_similarities
-from centerhash.methods import get_method
+from centerhash.losses.central import CentralObjective, center_similarities
+from centerhash.methods import METHODS, get_method
 from centerhash.options import Options
+from centerhash.shallow.base import ShallowHash
 
 _CHUNK = 1024  # rows per pass through the head: bounds memory, decides no result
 # share of a row's largest |logit| (at least 1) below which float32 rounding, which varies with the batch, could
 # turn a sign; about a hundred times what rounding was seen to change
+_TINY = float(np.finfo(np.float32).tiny)  # a negative value must not round to 0, whose sign is +1
 _DOUBT = 1e-4
 
 
@@ -48,7 +50,9 @@ class ModelSpec(Options):
     classes: tuple[str, ...]
     head: HeadOptions
     backbone: str | None = Field(None, description="None: trained on features that came without images")
-    label_threshold: float = Field(description="cosine to a center from which its label is predicted")
+    label_threshold: float | None = Field(
+        None, description="cosine to a center from which its label is predicted"
+    )
     seed: int
 
 
@@ -62,23 +66,77 @@ class Explained:
     distance: int  # Hamming distance between the code and the center
 
 
+class _Head:
+    """The encoder of a deep method: a head whose signs do not depend on the batch they are computed in."""
+
+    def __init__(self, spec: ModelSpec, tensors: Mapping[str, Tensor]) -> None:
+        self._head = build_head(spec.features, spec.bits, spec.head)
+        self._head.load_state_dict(dict(tensors))
+        self._head.eval()
+        self._precise_head = copy.deepcopy(self._head).double()
+
+    def values(self, features: NDArray[Any]) -> NDArray[np.float64]:
+        """Logits (N, K) of features (N, D)."""
+        with torch.inference_mode():
+            rows = torch.from_numpy(features.astype(np.float32))
+            logits: Tensor = self._head(rows).double()
+            sizes = logits.abs()
+            doubtful = (sizes < _DOUBT * sizes.amax(dim=1, keepdim=True).clamp_min(1)).any(dim=1)
+            if bool(doubtful.any()):
+                logits[doubtful] = self._precise_head(rows[doubtful].double())
+            numbers: NDArray[np.float64] = logits.numpy()
+            return numbers
+
+
 class HashModel:
-    """A trained head with its centers and classes, and the name of the backbone before it."""
+    """A trained hash function, its classes and centers, and the name of the backbone before it.
+
+    `tensors` are named `encoder.*`, and `centers` for the central methods.
+    """
 
     def __init__(self, spec: ModelSpec, tensors: Mapping[str, Tensor]) -> None:
         self.spec = spec
-        self.centers = tensors["centers"].float()
-        if self.centers.shape != (len(spec.classes), spec.bits):
+        self._tensors = dict(tensors)
+        method = get_method(spec.method)
+        options = method.options(spec.options, spec.bits)
+        own = {k.removeprefix("encoder."): v for k, v in tensors.items() if k.startswith("encoder.")}
+        self._centers = tensors["centers"].float() if method.family == "central" else None
+        if self._centers is not None and self._centers.shape != (len(spec.classes), spec.bits):
             raise InputError(
-                f"centers of shape {tuple(self.centers.shape)} do not fit {len(spec.classes)} classes at "
+                f"centers of shape {tuple(self._centers.shape)} do not fit {len(spec.classes)} classes at "
                 f"{spec.bits} bits."
             )
-        self._head = build_head(spec.features, spec.bits, spec.head)
-        self._head.load_state_dict({k.removeprefix("head."): v for k, v in tensors.items() if k != "centers"})
-        self._head.eval()
-        self._precise_head = copy.deepcopy(self._head).double()
-        method = get_method(spec.method)
-        self.objective = method.objective(self.centers, method.options(spec.options, spec.bits), spec.seed)
+        self._encoder: _Head | ShallowHash = (
+            method.shallow_class().from_arrays({name: tensor.numpy() for name, tensor in own.items()})
+            if method.family == "shallow"
+            else _Head(spec, own)
+        )
+        self._objective = (
+            method.objective(len(spec.classes), spec.bits, self._centers, options, spec.seed)
+            if self._centers is not None
+            else None
+        )
+
+    @property
+    def centers(self) -> Tensor:
+        """Hash centers (C, K) of a central method."""
+        if self._centers is None:
+            raise self._without_centers()
+        return self._centers
+
+    @property
+    def objective(self) -> CentralObjective:
+        """The loss of a central method, which knows the weights."""
+        if not isinstance(self._objective, CentralObjective):
+            raise self._without_centers()
+        return self._objective
+
+    def _without_centers(self) -> ConfigError:
+        central = ", ".join(name for name, row in METHODS.items() if row.family == "central")
+        return ConfigError(
+            f"a model of method '{self.spec.method}' has no hash centers, so it knows neither labels nor weights: "
+            f"train one of {central}."
+        )
 
     @property
     def bits(self) -> int:
@@ -94,15 +152,9 @@ class HashModel:
         """Logits (N, K) of features (N, D); their signs are the codes, whatever the batch they came in."""
         features = _checked(features, self.spec.features)
         result = np.empty((len(features), self.bits), dtype=np.float32)
-        with torch.inference_mode():
-            for start in range(0, len(features), _CHUNK):
-                rows = torch.from_numpy(features[start : start + _CHUNK].astype(np.float32))
-                logits = self._head(rows)
-                sizes = logits.abs()
-                doubtful = (sizes < _DOUBT * sizes.amax(dim=1, keepdim=True).clamp_min(1)).any(dim=1)
-                if bool(doubtful.any()):
-                    logits[doubtful] = _signed_float32(self._precise_head(rows[doubtful].double()))
-                result[start : start + _CHUNK] = logits.numpy()
+        for start in range(0, len(features), _CHUNK):
+            values = self._encoder.values(features[start : start + _CHUNK])
+            result[start : start + _CHUNK] = np.where(values < 0, np.minimum(values, -_TINY), values)
         return result
 
     def encode_features(self, features: NDArray[Any]) -> Codes:
@@ -167,7 +219,7 @@ class HashModel:
     def predict_labels(self, features: NDArray[Any]) -> NDArray[np.bool_]:
         """Labels (N, C) whose centers are near enough; the nearest one always."""
         similarities = self.similarities(features)
-        labels = similarities >= self.spec.label_threshold
+        labels = similarities >= (self.spec.label_threshold or 0.0)
         labels[np.arange(len(labels)), similarities.argmax(axis=1)] = True
         return labels
 
@@ -190,8 +242,7 @@ class HashModel:
 
     def tensors(self) -> dict[str, Tensor]:
         """The numbers of the model by name, as they are stored."""
-        head = {f"head.{name}": value for name, value in self._head.state_dict().items()}
-        return {**head, "centers": self.centers.to(torch.int8)}
+        return dict(self._tensors)
 
     def save(self, folder: str | Path) -> None:
         """Write model.safetensors and model.json into `folder`, each whole or not at all."""
@@ -215,12 +266,6 @@ class HashModel:
         except (ValueError, SafetensorError, RuntimeError, KeyError) as error:
             reason = str(error).splitlines()[0]
             raise DataError(f"the model in '{path}' is damaged or of another version: {reason}") from None
-
-
-def _signed_float32(logits: Tensor) -> Tensor:
-    """Round float64 logits to float32 without losing the sign of what underflows."""
-    tiny = torch.finfo(torch.float32).tiny
-    return torch.where(logits < 0, logits.clamp_max(-tiny), logits).float()
 
 
 def _checked(features: NDArray[Any], width: int) -> NDArray[Any]:

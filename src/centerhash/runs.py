@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -107,10 +107,64 @@ def fit(
         features, splits = dataset_features(
             dataset, config.backbone, cache=cache, device=device, skip_broken=skip_broken, report=report
         )
-    method = get_method(config.method)
-    centers = torch.from_numpy(make_centers(config, dataset.labels[splits.train]))
-    objective = method.objective(centers, method.options(config.options, config.bits), config.seed)
+    spec = ModelSpec(
+        method=config.method,
+        options=config.options,
+        bits=config.bits,
+        features=features.shape[1],
+        classes=dataset.classes,
+        head=config.head,
+        backbone=config.backbone if dataset.kind == "images" else None,
+        seed=config.seed,
+    )
+    training = _Training(features, splits.train, dataset.labels[splits.train])
+    if get_method(config.method).family == "shallow":
+        return _fit_shallow(training, config, spec, report)
+    return _fit_deep(training, config, spec, device, checkpoint, checkpoint_seconds, report, on_epoch)
 
+
+class _Training(NamedTuple):
+    """The training images: `features[rows]` (n, D) with labels (n, C)."""
+
+    features: NDArray[Any]
+    rows: NDArray[np.int64]
+    labels: NDArray[np.bool_]
+
+
+def _fit_shallow(
+    training: _Training, config: TrainConfig, spec: ModelSpec, report: Reporter | None
+) -> HashModel:
+    """Fit a method that needs no back-propagation."""
+    method = get_method(config.method)
+    fitted = method.shallow_class().fit(
+        training.features[training.rows].astype(np.float32),
+        training.labels,
+        config.bits,
+        method.options(config.options, config.bits),
+        config.seed,
+        None if report is None else lambda done, total: report("training", done, total, ""),
+    )
+    arrays = {f"encoder.{name}": torch.from_numpy(np.array(value)) for name, value in fitted.arrays().items()}
+    return HashModel(spec, arrays)
+
+
+def _fit_deep(
+    training: _Training,
+    config: TrainConfig,
+    spec: ModelSpec,
+    device: str,
+    checkpoint: Path | None,
+    checkpoint_seconds: float,
+    report: Reporter | None,
+    on_epoch: Callable[[list[EpochRow]], None] | None,
+) -> HashModel:
+    """Train a head by the one training loop."""
+    method = get_method(config.method)
+    central = method.family == "central"
+    centers = torch.from_numpy(make_centers(config, training.labels)) if central else None
+    objective = method.objective(
+        len(spec.classes), config.bits, centers, method.options(config.options, config.bits), config.seed
+    )
     reported: list[int] = []
 
     def epoch_done(log: list[EpochRow]) -> None:
@@ -120,11 +174,10 @@ def fit(
         if report is not None:
             report("training", len(log), config.epochs, f"loss {log[-1]['loss']:.4f}")
 
-    rows = splits.train
     head, log = fit_head(
-        features,
-        rows,
-        dataset.labels[rows],
+        training.features,
+        training.rows,
+        training.labels,
         objective,
         config,
         device=choose_device(device),
@@ -134,21 +187,13 @@ def fit(
     )
     if not reported:  # an earlier process ended between its last checkpoint and its last report
         epoch_done(log)
-    tensors = {f"head.{name}": value for name, value in head.state_dict().items()} | {"centers": centers}
-    spec = ModelSpec(
-        method=config.method,
-        options=config.options,
-        bits=config.bits,
-        features=features.shape[1],
-        classes=dataset.classes,
-        head=config.head,
-        backbone=config.backbone if dataset.kind == "images" else None,
-        label_threshold=0.0,
-        seed=config.seed,
-    )
-    untuned = HashModel(spec, tensors)
-    sample = np.sort(rows)[:20_000]
-    threshold = label_threshold(untuned.logits(features[sample]), dataset.labels[sample], centers.float())
+    tensors = {f"encoder.{name}": value for name, value in head.state_dict().items()}
+    if centers is None:
+        return HashModel(spec, tensors)
+    tensors["centers"] = centers
+    order = np.argsort(training.rows)[:20_000]  # in the order of the file, which memory-mapped features like
+    logits = HashModel(spec, tensors).logits(training.features[training.rows[order]])
+    threshold = label_threshold(logits, training.labels[order], centers.float())
     return HashModel(spec.model_copy(update={"label_threshold": threshold}), tensors)
 
 
@@ -228,7 +273,8 @@ def train(
         on_epoch=lambda log: write_text(folder / "log.jsonl", "".join(json.dumps(r) + "\n" for r in log)),
     )
     model.save(folder)
-    _write_weights(folder, model, features, dataset.labels, splits.train)
+    if get_method(config.method).family == "central":
+        _write_weights(folder, model, features, dataset.labels, splits.train)
     _write_codes(folder, model, features, dataset, splits, report)
     (folder / "checkpoint.safetensors").unlink(missing_ok=True)
     return model

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
@@ -185,15 +185,21 @@ def _store(path: Path, modules: Modules, optimizer: torch.optim.Optimizer, log: 
 
 def _restore(path: Path, modules: Modules, optimizer: torch.optim.Optimizer) -> list[EpochRow]:
     """Read what `_store` wrote into modules and optimizer; return the log so far."""
-    with safe_open(path, framework="pt") as stored:
-        tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118  # not a mapping
-        log: list[EpochRow] = json.loads((stored.metadata() or {})["log"])
-    for kind, module in modules.items():
-        prefix = f"{kind}."
-        own = {
-            name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)
-        }
-        module.load_state_dict(own)
+    try:
+        with safe_open(path, framework="pt") as stored:
+            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118  # not a mapping
+            log: list[EpochRow] = json.loads((stored.metadata() or {})["log"])
+        for kind, module in modules.items():
+            prefix = f"{kind}."
+            own = {
+                name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)
+            }
+            module.load_state_dict(own)
+    except (SafetensorError, RuntimeError, KeyError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(
+            f"the checkpoint '{path}' is damaged or of another run ({reason}): delete it to train from the start."
+        ) from None
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         if key.startswith("optimizer."):

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from centerhash.codes import hamming, unpack
+from centerhash.data import open_dataset
+from centerhash.model import HashModel
+from tests.toys import (
+    QUICK,
+    cli,
+    noise_image,
+    refused,
+    separable,
+    write_feature_folder,
+)
+
+
+def test_encode_a_features_file(feature_run: Path, tmp_path: Path) -> None:
+    features, _ = separable(9, seed=2)
+    np.save(tmp_path / "features.npy", features)
+    done = cli("encode", feature_run, tmp_path / "features.npy", "--out", tmp_path / "codes.npz")
+    assert done.code == 0, done.err
+    assert "9 codes of 16 bits" in done.out
+    with np.load(tmp_path / "codes.npz") as arrays:
+        expected = HashModel.load(feature_run).encode_features(features)
+        assert np.array_equal(unpack(arrays["packed"], 16), expected)
+
+
+def test_encode_and_evaluate_a_data_set(feature_run: Path, feature_folder: Path, tmp_path: Path) -> None:
+    assert cli("encode", feature_run, feature_folder, "--out", tmp_path / "codes.npz").code == 0
+    words = ("evaluate", tmp_path / "codes.npz", tmp_path / "codes.npz", "--exclude-self", "--json")
+    found = cli(*words).json
+    assert found["queries_in_database"] == found["queries"] == 160
+
+
+@pytest.fixture(scope="module")
+def odd_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures of every unusual kind that must work."""
+    place, base = tmp_path_factory.mktemp("odd"), noise_image()
+    base.convert("CMYK").save(place / "cmyk.jpg")
+    base.convert("L").save(place / "grey.jpg")
+    base.convert("P").save(place / "palette.png")
+    base.convert("RGBA").save(place / "alpha.png")
+    base.convert("1").save(place / "bits.png")
+    Image.fromarray(np.asarray(base.convert("L")).astype(np.uint16) * 257).save(place / "deep.png")
+    return place
+
+
+def test_unusual_pictures_are_encoded(image_run: Path, odd_pictures: Path, tmp_path: Path) -> None:
+    out = tmp_path / "codes.npz"
+    for inputs in ([odd_pictures], [odd_pictures / "*.*"], sorted(odd_pictures.iterdir())):
+        words = ("encode", image_run, *inputs, "--out", out, "--cache", tmp_path / "cache", "--device", "cpu")
+        done = cli(*words)
+        assert done.code == 0, done.err
+        with np.load(out) as arrays:
+            assert [Path(name).name for name in arrays["names"]] == sorted(
+                p.name for p in odd_pictures.iterdir()
+            )
+            assert arrays["packed"].shape == (6, 4)
+
+
+def test_broken_pictures_are_listed(image_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.jpg").write_bytes(b"")
+    (tmp_path / "text.jpg").write_text("I am no picture.")
+    noise_image(300).save(tmp_path / "cut.jpg")
+    (tmp_path / "cut.jpg").write_bytes((tmp_path / "cut.jpg").read_bytes()[:1500])
+    noise_image().save(tmp_path / "good.png")
+    words = ("encode", image_run, tmp_path, "--out", tmp_path / "codes.npz", "--cache", tmp_path / "cache")
+    text = refused(cli(*words, "--device", "cpu"))
+    assert "3 of 4 images cannot be read" in text
+    assert all(name in text for name in ("empty.jpg", "text.jpg", "cut.jpg"))
+    assert "good.png" not in text
+    assert "--skip-broken" in text
+    assert not (tmp_path / "codes.npz").exists()
+    done = cli(*words, "--device", "cpu", "--skip-broken")
+    assert done.code == 0
+    assert "1 codes of 32 bits" in done.out
+    text = refused(cli("explain", image_run, tmp_path / "cut.jpg", "--device", "cpu"))
+    assert "cut.jpg" in text
+    assert "truncated" in text
+
+
+@pytest.mark.parametrize("name", ["encode", "explain"])
+def test_images_or_models_that_are_not_there_are_named(image_run: Path, tmp_path: Path, name: str) -> None:
+    out = ("--out", tmp_path / "codes.npz") if name == "encode" else ()
+    assert "no such file or folder" in refused(cli(name, image_run, tmp_path / "gone.jpg", *out))
+    assert "holds no finished model" in refused(cli(name, tmp_path / "gone", tmp_path / "gone.jpg", *out))
+
+
+def test_a_model_of_features_cannot_take_images(feature_run: Path, odd_pictures: Path) -> None:
+    text = refused(cli("explain", feature_run, odd_pictures / "grey.jpg"))
+    assert "trained on precomputed features and has no backbone" in text
+
+
+def test_explain_an_image(image_run: Path, scene_folder: Path) -> None:
+    image = scene_folder / "images" / "000001.jpg"
+    done = cli("explain", image_run, image, "--device", "cpu", "--json")
+    assert done.code == 0, done.err
+    (found,) = done.json
+    assert found["image"] == str(image)
+    model = HashModel.load(image_run)
+    features = model.features_of([image], device="cpu")
+    codes = model.encode_features(features)
+    distances = hamming(codes, model.centers.numpy().astype(np.int8))[0]
+    weights = [row["weight"] for row in found["labels"]]
+    assert weights == sorted(weights, reverse=True)
+    assert sum(weights) == pytest.approx(1, abs=1e-5)
+    for row in found["labels"]:
+        assert row["distance"] == distances[model.classes.index(row["label"])]
+        assert -1 <= row["similarity"] <= 1
+
+    shown = cli("explain", image_run, image, "--device", "cpu")
+    assert shown.code == 0
+    assert image.name in shown.text
+    for row in found["labels"]:
+        line = next(line for line in shown.out.splitlines() if f" {row['label']} " in line)
+        assert f"{row['similarity']:+.2f}" in line
+        assert f" {row['distance']} " in line
+
+
+def test_explain_shows_as_many_centers_as_asked_for(image_run: Path, scene_folder: Path) -> None:
+    image = scene_folder / "images" / "000002.jpg"
+    total = len(open_dataset(scene_folder).classes)
+    for top in (total, total + 50):
+        done = cli("explain", image_run, image, "--device", "cpu", "--json", "--top", str(top))
+        assert len(done.json[0]["labels"]) == total
+
+
+def test_names_with_brackets_are_printed_as_they_are(image_run: Path, tmp_path: Path) -> None:
+    """Square brackets and words between colons mean something to the library that prints tables."""
+    (tmp_path / "a[").mkdir()
+    for name in ("photo[b].png", "a[/red].png", "my:dog:.png"):
+        noise_image().save(tmp_path / name)
+        shown = cli("explain", image_run, tmp_path / name, "--device", "cpu")
+        assert shown.code == 0, shown.err
+        assert name in shown.out.replace("\n", "")  # a title is as wide as its table
+    folder = write_feature_folder(tmp_path / "data[red]", count=40)
+    done = cli("train", folder, "--out", tmp_path / "run[red]", *QUICK)
+    assert done.code == 0
+    assert "run[red]" in done.out
+
+
+def test_scenes_are_written(tmp_path: Path) -> None:
+    done = cli("scenes", tmp_path / "scenes", "--count", "3", "--size", "48", "--seed", "2")
+    assert done.code == 0
+    assert "centerhash train" in done.out
+    assert open_dataset(tmp_path / "scenes").size == 3
+    text = refused(cli("scenes", tmp_path / "scenes", "--count", "4", "--size", "48", "--seed", "2"))
+    assert "other settings" in text
