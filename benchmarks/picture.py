@@ -26,7 +26,7 @@ def main() -> None:
         parser.error("no Chromium on the PATH")
     with sync_playwright() as play:
         opened = play.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
-        page = opened.new_page(viewport={"width": 1080, "height": 900}, device_scale_factor=1.5)
+        page = opened.new_page(viewport={"width": 1080, "height": 900})
         page.goto(arguments.report.resolve().as_uri())
         page.add_style_tag(
             content="main > :not(#search-results, #what-the-weights-say), section p { display: none }"

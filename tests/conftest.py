@@ -1,4 +1,4 @@
-"""What tests of all parts share: one thread, and a model and a run that are trained once per session."""
+"""What tests of all parts share: one thread, and a model and a run that are trained once for all."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import torch
 
 from centerhash.data import Dataset, open_dataset
 from centerhash.data.scenes import write_scenes
+from centerhash.fitting import fit
 from centerhash.model import HashModel
-from centerhash.runs import fit, train
+from centerhash.runs import train
 from tests.toys import feature_dataset, toy_config, write_feature_folder
 
 # tables of the command line must not wrap in the middle of what a test looks for
@@ -56,7 +57,7 @@ def feature_run(feature_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def feature_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache of image features for the session, so that each picture goes through the network once."""
+    """One cache of image features for all tests, so that each picture goes through the network once."""
     return tmp_path_factory.mktemp("cache")
 
 

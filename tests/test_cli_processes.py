@@ -87,11 +87,11 @@ def test_an_interrupt_ends_with_a_word_and_the_run_goes_on(tmp_path: Path) -> No
     words = ["train", folder, "--out", run, "--epochs", "2000", "--bits", "16", "--hidden", "16"]
     words += ["--device", "cpu", "--checkpoint-seconds", "0"]
     with started(*command(words)) as process:
-        limit = time.monotonic() + 60
+        limit = time.monotonic() + 120
         while not (run / "log.jsonl").exists() and process.poll() is None and time.monotonic() < limit:
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert b"interrupted: the same command goes on where it stopped" in err
     assert b"Traceback" not in err

@@ -260,7 +260,7 @@ def test_a_killed_process_leaves_its_finished_parts(tmp_path: Path) -> None:
         "features.image_features(images, BACKBONES['efficientnet-lite0'], Path(sys.argv[2]), batch_size=2)"
     )
     with started(sys.executable, "-c", script, str(tmp_path / "pictures"), str(cache)) as process:
-        limit = time.monotonic() + 60
+        limit = time.monotonic() + 120
         while len(parts(cache)) < 2 and process.poll() is None and time.monotonic() < limit:
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)

@@ -177,3 +177,28 @@ def test_arrays_of_objects_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="allow_pickle=False"):
         files.write_npz(tmp_path / "all.npz", {"objects": objects})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_lines_are_added_at_the_end_and_folders_made(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "results.jsonl"
+    files.append_line(path, "erste Zeile: ä")
+    files.append_line(path, "second")
+    assert path.read_bytes() == "erste Zeile: ä\nsecond\n".encode()
+
+
+def test_a_line_is_on_the_disk_before_the_call_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[bytes] = []
+    path = tmp_path / "results.jsonl"
+    monkeypatch.setattr(files.os, "fsync", lambda _: synced.append(path.read_bytes()))
+    files.append_line(path, "row")
+    assert synced == [b"row\n"]
+
+
+def test_a_full_disk_is_explained_when_a_line_is_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files.os, "fsync", failing(errno.ENOSPC))
+    with pytest.raises(OutputError, match="the disk is full: free some space"):
+        files.append_line(tmp_path / "results.jsonl", "row")

@@ -128,7 +128,7 @@ def test_a_process_killed_again_and_again_ends_with_the_same_model(tmp_path: Pat
     generator, killed = random.Random(0), []
     for attempt in range(6):
         with started(*command([*words, "--out", broken])) as process:
-            limit = time.monotonic() + 60
+            limit = time.monotonic() + 120
             reached = len(killed)  # a little further with every attempt, so that it comes to an end
             while process.poll() is None and time.monotonic() < limit and _epochs(broken) <= reached:
                 time.sleep(0.005)

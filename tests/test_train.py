@@ -41,7 +41,9 @@ class Interrupted(Exception):
 def objective(config: TrainConfig) -> CentralObjective:
     method = get_method(config.method)
     centers = torch.from_numpy(hash_centers(len(CLASSES), config.bits, config.seed))
-    return method.objective(centers.shape[0], config.bits, centers, method.options(config.options, config.bits), config.seed)
+    return method.objective(
+        centers.shape[0], config.bits, centers, method.options(config.options, config.bits), config.seed
+    )
 
 
 def trained(
@@ -279,8 +281,9 @@ def test_a_loss_that_is_no_number_says_what_to_do(monkeypatch: pytest.MonkeyPatc
 
 def test_a_training_that_runs_away_ends_with_the_same_words() -> None:
     linear = HeadOptions(standardise=False, input_dropout=0, hidden=())
+    config = toy_config(**BRIEF, method="csq", head=linear)
     with pytest.raises(DataError, match=r"the loss became (nan|inf) in epoch .*check the features"):
-        trained(toy_config(**BRIEF, method="csq", learning_rate=1e36, head=linear))
+        fit_head(np.float32(1e38) * np.sign(FEATURES), ROWS, LABELS, objective(config), config)
 
 
 @pytest.mark.parametrize("labelled", [0, 1])

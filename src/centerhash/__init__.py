@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from centerhash.data import Dataset, Splits, open_dataset
     from centerhash.errors import CenterhashError
     from centerhash.evaluation import Evaluation, evaluate, ranking
+    from centerhash.fitting import evaluate_model, fit
     from centerhash.methods import METHODS
     from centerhash.model import HashModel
-    from centerhash.runs import evaluate_model, fit
     from centerhash.train import TrainConfig
 
 __version__ = "0.1.0"
@@ -40,8 +40,8 @@ _HOMES = {
     "TrainConfig": "train",
     "binarise": "codes",
     "evaluate": "evaluation",
-    "evaluate_model": "runs",
-    "fit": "runs",
+    "evaluate_model": "fitting",
+    "fit": "fitting",
     "hamming": "codes",
     "hash_centers": "centers",
     "open_dataset": "data",

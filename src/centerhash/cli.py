@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from centerhash import __version__
+from centerhash.arguments import read_pairs, read_widths, stands_alone
 from centerhash.errors import CenterhashError, ConfigError
-
-if TYPE_CHECKING:
-    from centerhash.evaluation.result import Evaluation
 
 app = typer.Typer(
     name="centerhash",
@@ -49,7 +47,7 @@ def _root(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="folder for scenes, runs and the report")] = Path("demo"),
-    scenes: Annotated[int, typer.Option(min=50, help="number of emoji scenes")] = 3000,
+    scenes: Annotated[int, typer.Option(min=50, help="number of emoji scenes")] = 2400,
     bits: Annotated[int, typer.Option(help="length of the codes")] = 64,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     epochs: Annotated[int | None, typer.Option(min=1, help="epochs per method [default: train's]")] = None,
@@ -146,8 +144,8 @@ def train(
         "schedule": schedule,
         "centers": centers,
         "assignment": assignment,
-        "head": None if hidden is None else {"hidden": _widths(hidden)},
-        "options": _pairs(option or []),
+        "head": None if hidden is None else {"hidden": read_widths(hidden)},
+        "options": read_pairs(option or []),
     }
     config = read_options(TrainConfig, {k: v for k, v in given.items() if v is not None}, "training")
     dataset = open_dataset(data, seed=seed)
@@ -191,7 +189,7 @@ def evaluate(
         return
     console.out.print(console.evaluation_table(result, ", ".join(str(path) for path in codes)))
     if curve:
-        console.out.print(_curve_table(result))
+        console.out.print(console.curve_table(result))
     for note in console.evaluation_notes(result):
         console.out.print(note)
 
@@ -318,41 +316,65 @@ def options(
     console.out.print(table)
 
 
-def _curve_table(result: Evaluation) -> Any:
-    from rich.table import Table
+@app.command()
+def compare(
+    context: typer.Context,
+    data: Annotated[
+        Path | None, typer.Argument(help="folder with labels.csv and images, or with features.npy")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="folder for results, tables and page; finished cells there are kept")
+    ] = None,
+    methods: Annotated[str, typer.Option(help="all, or names such as csq,ics")] = "all",
+    bits: Annotated[str, typer.Option(help="lengths of the codes")] = "16,32,64",
+    seeds: Annotated[int, typer.Option(help="trainings of each, with seeds 0, 1, ...")] = 3,
+    jobs: Annotated[int, typer.Option(help="trainings at the same time, sharing the processors")] = 1,
+    validation: Annotated[
+        bool, typer.Option(help="hold out a quarter of the training images: choose settings only there")
+    ] = False,
+    epochs: Annotated[int | None, typer.Option(help="of every training [default: train's]")] = None,
+    k: Annotated[int, typer.Option("-k", "--top", min=1, help="depth of mAP")] = 5000,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", help="METHOD:NAME=VALUE, e.g. ics:lambda=0.2")
+    ] = None,
+    device: DeviceOption = "auto",
+    cache: CacheOption = None,
+    skip_broken: Annotated[bool, typer.Option(help="leave out images that cannot be read")] = False,
+    stored: Annotated[Path | None, typer.Option("--from", help="only make the tables of this folder")] = None,
+) -> None:
+    """Train and score methods x bits x seeds on one data set: tables, curves and times.
 
-    table = Table(title="by Hamming radius", title_justify="left")
-    for column in ("radius", "precision", "recall", "queries with items"):
-        table.add_column(column, justify="right")
-    rows = zip(result.curve.precision, result.curve.recall, result.curve.filled, strict=True)
-    for radius, (precision, recall, filled) in enumerate(rows):
-        shown = "" if precision is None else f"{precision:.4f}"
-        table.add_row(str(radius), shown, f"{recall:.4f}", f"{filled:,}")
-    return table
+    Examples: `centerhash compare photos --methods csq,ics --bits 16,64 --out table`, `centerhash compare --from table`
+    """
+    from centerhash import console
+    from centerhash.experiments.comparison import read_failures, read_results, write_comparison
+    from centerhash.experiments.tables import terminal_tables
 
+    failed: list[dict[str, Any]] = []
+    if stored is not None:
+        stands_alone(context, "--from")
+        folder, rows = stored, read_results(stored)
+    elif data is None or out is None:
+        raise ConfigError("compare takes a data folder and --out DIR, or --from DIR alone.")
+    else:
+        from centerhash.experiments import grid
 
-def _pairs(texts: list[str]) -> dict[str, str]:
-    """Read NAME=VALUE texts."""
-    pairs = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise ConfigError(f"--option takes NAME=VALUE, got '{text}'. See `centerhash options METHOD`.")
-        pairs[name.strip()] = value.strip()
-    return pairs
-
-
-def _widths(text: str) -> tuple[int, ...]:
-    """Read the widths of hidden layers: "2048,512", or "0" for none."""
-    try:
-        widths = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(f"--hidden takes widths such as 1024 or 2048,512, or 0, got '{text}'.") from None
-    if widths == (0,):
-        return ()
-    if min(widths) < 1:
-        raise ConfigError(f"--hidden takes widths of at least 1, or a single 0 for none, got '{text}'.")
-    return widths
+        folder = out
+        names = grid.read_methods(methods)
+        settings = grid.read_settings(option or [], names)
+        cells = grid.plan_cells(names, grid.read_bits(bits), seeds, settings, epochs)
+        source = grid.Source(data, k, validation, cache, device, skip_broken)
+        with console.progress() as report:
+            rows, failed = grid.run_grid(
+                source, cells, out, jobs=jobs, report=report, on_cell=console.cell_done, warn=console.warn
+            )
+    if rows:
+        for table in terminal_tables(write_comparison(rows, folder, read_failures(folder))):
+            console.out.print(table)
+        console.out.print(f"page: {folder / 'report.html'}", soft_wrap=True)
+    if failed:
+        console.warn([console.failed_cells(failed, folder)])
+        raise typer.Exit(1)
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import Packed, check_codes, pack
-from centerhash.data import list_images, open_dataset
+from centerhash.data import Dataset, list_images, open_dataset
 from centerhash.errors import ConfigError, DataError
 from centerhash.evaluation import evaluate
 from centerhash.files import read_npz, write_npz
@@ -136,7 +137,7 @@ def encode_to_file(
                 f"'{single}' has {len(dataset.classes)} classes that are not the model's {len(model.classes)}, in "
                 "this order: put the model's classes into its classes.txt."
             )
-        arrays = {"labels": dataset.labels, "names": np.array(dataset.names), "ids": np.arange(dataset.size)}
+        arrays = {"labels": dataset.labels, "names": np.array(dataset.names), "ids": _ids(dataset)}
         if dataset.features is not None:
             features = dataset.features
         else:
@@ -151,6 +152,13 @@ def encode_to_file(
     packed = pack(model.encode_features(features))
     write_npz(out, {"packed": packed, "bits": np.array(model.bits), **arrays})
     return Written(len(packed), warnings)
+
+
+def _ids(dataset: Dataset) -> NDArray[np.int64]:
+    """A number (N,) per item that no item of another folder has, so that only a query's own item is its own."""
+    folder = str(dataset.root.resolve())
+    digests = (blake2b(f"{folder}/{name}".encode(), digest_size=8).digest() for name in dataset.names)
+    return np.array([int.from_bytes(digest, "big", signed=True) for digest in digests], dtype=np.int64)
 
 
 def _is_dataset(folder: Path) -> bool:

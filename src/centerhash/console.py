@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from centerhash.evaluation.result import Evaluation
+
+if TYPE_CHECKING:
+    from centerhash.experiments.grid import Cell
+    from centerhash.experiments.rows import Row
 
 # no markup and no emoji codes: file names and labels are printed as they are, also "[b]" and ":dog:"
 out = Console(highlight=False, markup=False, emoji=False)
@@ -78,6 +84,40 @@ def evaluation_table(result: Evaluation, title: str) -> Table:
     for name, value, chance, meaning in rows:
         table.add_row(name, f"{value:.4f}", "" if chance is None else f"{chance:.4f}", meaning)
     return table
+
+
+def curve_table(result: Evaluation) -> Table:
+    """Precision and recall of one evaluation by Hamming radius."""
+    table = Table(title="by Hamming radius", title_justify="left")
+    for column in ("radius", "precision", "recall", "queries with items"):
+        table.add_column(column, justify="right")
+    rows = zip(result.curve.precision, result.curve.recall, result.curve.filled, strict=True)
+    for radius, (precision, recall, filled) in enumerate(rows):
+        shown = "" if precision is None else f"{precision:.4f}"
+        table.add_row(str(radius), shown, f"{recall:.4f}", f"{filled:,}")
+    return table
+
+
+def cell_done(done: int, total: int, cell: Cell, row: Row) -> None:
+    """Print one line on stderr for a cell of a grid that has ended."""
+    if "error" in row:
+        text = f"failed: {row['error']}"
+    else:
+        found = row["evaluation"]
+        scores = f"{found['map_peers']:.4f} peers, {found['map_textbook']:.4f} textbook"
+        text = f"{scores}, {row['train_seconds']:.0f} s"
+    err.print(f"{done}/{total}  {cell.name}: {text}", soft_wrap=True)
+
+
+def failed_cells(failures: Sequence[Row], folder: Path) -> str:
+    """Say which cells failed, and what to do."""
+    from centerhash.experiments.tables import failure_text
+
+    shown = "\n".join(f"  {failure_text(row)}" for row in failures)
+    return (
+        f"{len(failures)} of the trainings failed, all others are kept:\n{shown}\nThe same command tries them "
+        f"again; {folder / 'failures.jsonl'} tells more."
+    )
 
 
 def evaluation_notes(result: Evaluation) -> list[str]:

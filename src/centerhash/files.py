@@ -99,6 +99,16 @@ def write_json(path: str | Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def append_line(path: str | Path, text: str) -> None:
+    """Add one line to the end of `path`, and return when it is on the disk: a kill can tear only the last line."""
+    target = Path(path)
+    make_folder(target.parent)
+    with _explained(target), target.open("ab") as stream:
+        stream.write(f"{text}\n".encode())
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
 def write_npz(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write named arrays as .npz, whole or not at all."""
     with atomic(path) as stream:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 from torch import nn
 
+from centerhash.losses.triplet import DivideAndEncode
 from centerhash.options import Options
 
 
@@ -13,12 +16,15 @@ class HeadOptions(Options):
 
     standardise: bool = Field(True, description="bring every feature to mean 0 and variance 1")
     input_dropout: float = Field(0.5, ge=0, lt=1, description="dropout on the features")
-    hidden: tuple[int, ...] = Field(
+    hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (1024,), description="widths of the hidden layers; none for a linear head"
     )
     hidden_norm: bool = Field(True, description="batch norm before each ReLU")
     dropout: float = Field(0.5, ge=0, lt=1, description="dropout after each hidden layer")
     logit_norm: bool = Field(False, description="batch norm on the logits: centres and balances every bit")
+    divide: bool | None = Field(
+        None, description="one slice of the last layer per bit; None: as the method has it"
+    )
 
 
 def build_head(features: int, bits: int, options: HeadOptions) -> nn.Sequential:
@@ -34,7 +40,12 @@ def build_head(features: int, bits: int, options: HeadOptions) -> nn.Sequential:
             layers.append(nn.BatchNorm1d(hidden))
         layers += [nn.ReLU(), nn.Dropout(options.dropout)]
         width = hidden
-    layers.append(nn.Linear(width, bits, bias=not options.logit_norm))
+    last = (
+        DivideAndEncode(width, bits)
+        if options.divide
+        else nn.Linear(width, bits, bias=not options.logit_norm)
+    )
+    layers.append(last)
     if options.logit_norm:
         layers.append(nn.BatchNorm1d(bits))
     return nn.Sequential(*layers)

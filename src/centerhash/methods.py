@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from centerhash.errors import unknown_name
+from centerhash.errors import ConfigError, unknown_name
 from centerhash.options import MethodOptions, read_options
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ class Method:
     multi_label: str  # how it treats an image with several labels
     home: str  # "module:Class" below centerhash; its options are the class of the same name with "Options"
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))  # where they differ
+    divide: bool = False  # whether its head ends in one slice per bit
+    training: Mapping[str, Any] = field(
+        default_factory=lambda: MappingProxyType({})
+    )  # where it wants another
 
     def options_class(self) -> type[MethodOptions]:
         """The class of this method's options."""
@@ -43,6 +47,10 @@ class Method:
         """Options of this method from loose values, checked and filled in for the number of bits."""
         kind = self.options_class()
         shown = {name: item.alias or name for name, item in kind.model_fields.items()}
+        if len({shown.get(key, key) for key in values}) < len(values):
+            raise ConfigError(
+                f"an option of method '{self.name}' is given twice: {', '.join(sorted(values))}."
+            )
         given = {shown.get(key, key): value for key, value in {**self.defaults, **values}.items()}
         return read_options(kind, given, f"method '{self.name}'").for_bits(bits)
 
@@ -72,6 +80,118 @@ METHODS: Mapping[str, Method] = MappingProxyType(
     {
         row.name: row
         for row in (
+            Method(
+                name="lsh",
+                title="LSH",
+                family="shallow",
+                paper="Similarity Search in High Dimensions via Hashing (Gionis et al.); random hyperplanes (Charikar)",
+                year=1999,
+                uses_labels=False,
+                multi_label="labels are not used",
+                home="shallow.projections:Lsh",
+            ),
+            Method(
+                name="sh",
+                title="SH",
+                family="shallow",
+                paper="Spectral Hashing (Weiss, Torralba and Fergus)",
+                year=2009,
+                uses_labels=False,
+                multi_label="labels are not used",
+                home="shallow.projections:Sh",
+            ),
+            Method(
+                name="itq",
+                title="ITQ",
+                family="shallow",
+                paper="Iterative Quantization (Gong and Lazebnik)",
+                year=2013,
+                uses_labels=False,
+                multi_label="labels are not used",
+                home="shallow.projections:Itq",
+            ),
+            Method(
+                name="bre",
+                title="BRE",
+                family="shallow",
+                paper="Learning to Hash with Binary Reconstructive Embeddings (Kulis and Darrell)",
+                year=2009,
+                uses_labels=True,
+                multi_label="two images are similar when they share a label",
+                home="shallow.bre:Bre",
+            ),
+            Method(
+                name="ksh",
+                title="KSH",
+                family="shallow",
+                paper="Supervised Hashing with Kernels (Liu et al.)",
+                year=2012,
+                uses_labels=True,
+                multi_label="two images are similar when they share a label",
+                home="shallow.kernel:Ksh",
+            ),
+            Method(
+                name="sdh",
+                title="SDH",
+                family="shallow",
+                paper="Supervised Discrete Hashing (Shen et al.)",
+                year=2015,
+                uses_labels=True,
+                multi_label="codes predict the row of labels by least squares",
+                home="shallow.discrete:Sdh",
+            ),
+            Method(
+                name="cnnh",
+                title="CNNH",
+                family="two-stage",
+                paper="Supervised Hashing for Image Retrieval via Image Representation Learning (Xia et al.)",
+                year=2014,
+                uses_labels=True,
+                multi_label="two images are similar when they share a label",
+                home="losses.two_stage:Cnnh",
+                training=MappingProxyType({"learning_rate": 1e-3}),
+            ),
+            Method(
+                name="dnnh",
+                title="DNNH",
+                family="triplet",
+                paper="Simultaneous Feature Learning and Hash Coding with Deep Neural Networks (Lai et al.)",
+                year=2015,
+                uses_labels=True,
+                multi_label="an image is nearer to one that shares a label than to one that shares none",
+                home="losses.triplet:Dnnh",
+                divide=True,
+            ),
+            Method(
+                name="dhn",
+                title="DHN",
+                family="pairwise",
+                paper="Deep Hashing Network for Efficient Similarity Retrieval (Zhu et al.)",
+                year=2016,
+                uses_labels=True,
+                multi_label="two images are similar when they share a label",
+                home="losses.pairwise:Dhn",
+            ),
+            Method(
+                name="hashnet",
+                title="HashNet",
+                family="pairwise",
+                paper="HashNet: Deep Learning to Hash by Continuation (Cao et al.)",
+                year=2017,
+                uses_labels=True,
+                multi_label="two images are similar when they share a label, weighted by how rare such pairs are",
+                home="losses.pairwise:HashNet",
+            ),
+            Method(
+                name="dch",
+                title="DCH",
+                family="pairwise",
+                paper="Deep Cauchy Hashing for Hamming Space Retrieval (Cao et al.)",
+                year=2018,
+                uses_labels=True,
+                multi_label="two images are similar when they share a label, weighted by how rare such pairs are",
+                home="losses.pairwise:Dch",
+            ),
             Method(
                 name="csq",
                 title="CSQ",
@@ -121,6 +241,27 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                         "gamma": 0.05,
                     }
                 ),
+            ),
+            Method(
+                name="orthohash",
+                title="OrthoHash",
+                family="central",
+                paper="One Loss for All: Deep Hashing with a Single Cosine Similarity (Hoe et al.)",
+                year=2021,
+                uses_labels=True,
+                multi_label="all centers of the labels against all others, each with weight 1/c",
+                home="losses.orthohash:OrthoHash",
+            ),
+            Method(
+                name="hyp2",
+                title="HyP2",
+                family="pairwise",
+                paper="HyP2 Loss: Beyond Hypersphere Metric Space for Multi-label Image Retrieval (Xu et al.)",
+                year=2022,
+                uses_labels=True,
+                multi_label="near the learned proxy of every label; apart from images that share none",
+                home="losses.proxy:Hyp2",
+                training=MappingProxyType({"learning_rate": 1e-3}),
             ),
             Method(
                 name="ics-softmax",

@@ -263,7 +263,7 @@ class HashModel:
                 "of `centerhash train`, or run that command again to finish it."
             ) from None
         # ValueError: no json, no UTF-8, other fields, an unknown method or option, centers that do not fit
-        except (ValueError, SafetensorError, RuntimeError, KeyError) as error:
+        except (ValueError, TypeError, SafetensorError, RuntimeError, KeyError) as error:
             reason = str(error).splitlines()[0]
             raise DataError(f"the model in '{path}' is damaged or of another version: {reason}") from None
 

@@ -5,7 +5,7 @@ splits.npz         rows of the training, query and database images
 log.jsonl          losses per epoch
 checkpoint.safetensors   only until the run is finished
 model.safetensors, model.json
-weights.npz        learned weight of every label of every training image (rows, classes, weights)
+weights.npz        central methods: learned weight of every label of every training image
 codes.npz          packed codes, labels and rows of query and database; written last: the run is finished
 """
 
@@ -14,32 +14,25 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from centerhash import __version__
-from centerhash.assignment import assign_centers
-from centerhash.backbones import DEFAULT_BACKBONE, choose_device, get_backbone
-from centerhash.centers import hash_centers
 from centerhash.codes import Packed, pack
 from centerhash.data import Dataset
-from centerhash.data.splits import Splits, check_splits
+from centerhash.data.splits import Splits
 from centerhash.errors import ConfigError, DataError
-from centerhash.evaluation import Evaluation, evaluate
-from centerhash.features import image_features
 from centerhash.files import make_folder, read_npz, write_json, write_npz, write_text
+from centerhash.fitting import Reporter, dataset_features, fit, resolve
 from centerhash.methods import get_method
-from centerhash.model import HashModel, ModelSpec
-from centerhash.train import EpochRow, TrainConfig, fit_head, label_threshold
-
-Reporter: TypeAlias = Callable[[str, int, int, str], None]  # stage, done, total, note
+from centerhash.model import HashModel
+from centerhash.train import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -53,187 +46,6 @@ class RunCodes:
     database_labels: NDArray[np.bool_]
     query_rows: NDArray[np.int64]
     database_rows: NDArray[np.int64]
-
-
-def dataset_features(
-    dataset: Dataset,
-    backbone: str,
-    *,
-    cache: Path | None = None,
-    device: str = "auto",
-    skip_broken: bool = False,
-    report: Reporter | None = None,
-) -> tuple[NDArray[Any], Splits]:
-    """Features (N, D) of a data set, and its splits without broken images (an error unless skipped)."""
-    if dataset.features is not None:
-        return dataset.features, dataset.splits
-    table = image_features(
-        dataset.image_paths or (),
-        get_backbone(backbone),
-        cache,
-        choose_device(device),
-        progress=None if report is None else lambda done, total: report("features", done, total, ""),
-    )
-    if not skip_broken:
-        table.raise_if_broken(
-            "The features of all others are kept. Repair these files, take them out of labels.csv, or "
-            "pass --skip-broken to go on without them."
-        )
-    splits = dataset.splits.without(sorted(table.broken))
-    check_splits(splits, dataset.size)
-    return table.features, splits
-
-
-def fit(
-    dataset: Dataset,
-    config: TrainConfig | None = None,
-    *,
-    features: NDArray[Any] | None = None,
-    cache: Path | None = None,
-    device: str = "auto",
-    checkpoint: Path | None = None,
-    checkpoint_seconds: float = 20.0,
-    skip_broken: bool = False,
-    report: Reporter | None = None,
-    on_epoch: Callable[[list[EpochRow]], None] | None = None,
-) -> HashModel:
-    """Train one model on a data set's training images and return it; nothing is written without `checkpoint`.
-
-    `features` (N, D) may be passed when they are at hand; otherwise they come from the data set or its images.
-    """
-    config = resolve(config or TrainConfig())
-    splits = dataset.splits
-    if features is None:
-        features, splits = dataset_features(
-            dataset, config.backbone, cache=cache, device=device, skip_broken=skip_broken, report=report
-        )
-    spec = ModelSpec(
-        method=config.method,
-        options=config.options,
-        bits=config.bits,
-        features=features.shape[1],
-        classes=dataset.classes,
-        head=config.head,
-        backbone=config.backbone if dataset.kind == "images" else None,
-        seed=config.seed,
-    )
-    training = _Training(features, splits.train, dataset.labels[splits.train])
-    if get_method(config.method).family == "shallow":
-        return _fit_shallow(training, config, spec, report)
-    return _fit_deep(training, config, spec, device, checkpoint, checkpoint_seconds, report, on_epoch)
-
-
-class _Training(NamedTuple):
-    """The training images: `features[rows]` (n, D) with labels (n, C)."""
-
-    features: NDArray[Any]
-    rows: NDArray[np.int64]
-    labels: NDArray[np.bool_]
-
-
-def _fit_shallow(
-    training: _Training, config: TrainConfig, spec: ModelSpec, report: Reporter | None
-) -> HashModel:
-    """Fit a method that needs no back-propagation."""
-    method = get_method(config.method)
-    fitted = method.shallow_class().fit(
-        training.features[training.rows].astype(np.float32),
-        training.labels,
-        config.bits,
-        method.options(config.options, config.bits),
-        config.seed,
-        None if report is None else lambda done, total: report("training", done, total, ""),
-    )
-    arrays = {f"encoder.{name}": torch.from_numpy(np.array(value)) for name, value in fitted.arrays().items()}
-    return HashModel(spec, arrays)
-
-
-def _fit_deep(
-    training: _Training,
-    config: TrainConfig,
-    spec: ModelSpec,
-    device: str,
-    checkpoint: Path | None,
-    checkpoint_seconds: float,
-    report: Reporter | None,
-    on_epoch: Callable[[list[EpochRow]], None] | None,
-) -> HashModel:
-    """Train a head by the one training loop."""
-    method = get_method(config.method)
-    central = method.family == "central"
-    centers = torch.from_numpy(make_centers(config, training.labels)) if central else None
-    objective = method.objective(
-        len(spec.classes), config.bits, centers, method.options(config.options, config.bits), config.seed
-    )
-    reported: list[int] = []
-
-    def epoch_done(log: list[EpochRow]) -> None:
-        reported.append(len(log))
-        if on_epoch is not None:
-            on_epoch(log)
-        if report is not None:
-            report("training", len(log), config.epochs, f"loss {log[-1]['loss']:.4f}")
-
-    head, log = fit_head(
-        training.features,
-        training.rows,
-        training.labels,
-        objective,
-        config,
-        device=choose_device(device),
-        checkpoint=checkpoint,
-        checkpoint_seconds=checkpoint_seconds,
-        report=epoch_done,
-    )
-    if not reported:  # an earlier process ended between its last checkpoint and its last report
-        epoch_done(log)
-    tensors = {f"encoder.{name}": value for name, value in head.state_dict().items()}
-    if centers is None:
-        return HashModel(spec, tensors)
-    tensors["centers"] = centers
-    order = np.argsort(training.rows)[:20_000]  # in the order of the file, which memory-mapped features like
-    logits = HashModel(spec, tensors).logits(training.features[training.rows[order]])
-    threshold = label_threshold(logits, training.labels[order], centers.float())
-    return HashModel(spec.model_copy(update={"label_threshold": threshold}), tensors)
-
-
-def make_centers(config: TrainConfig, labels: NDArray[np.bool_]) -> NDArray[np.int8]:
-    """Centers (C, K) for training labels (n, C), assigned to the classes as the configuration says."""
-    centers = hash_centers(labels.shape[1], config.bits, config.seed, config.centers)
-    return assign_centers(centers, labels) if config.assignment == "cooccurrence" else centers
-
-
-def evaluate_model(
-    model: HashModel,
-    dataset: Dataset,
-    *,
-    features: NDArray[Any] | None = None,
-    cache: Path | None = None,
-    device: str = "auto",
-    **settings: Any,
-) -> Evaluation:
-    """Encode a data set's queries and database by `model` and evaluate them; `settings` as for `evaluate`."""
-    splits = dataset.splits
-    if features is None:
-        backbone = model.spec.backbone or DEFAULT_BACKBONE
-        features, splits = dataset_features(dataset, backbone, cache=cache, device=device)
-    return evaluate(
-        pack(model.encode_features(features[splits.query])),
-        pack(model.encode_features(features[splits.database])),
-        dataset.labels[splits.query],
-        dataset.labels[splits.database],
-        bits=model.bits,
-        query_ids=splits.query,
-        database_ids=splits.database,
-        **settings,
-    )
-
-
-def resolve(config: TrainConfig) -> TrainConfig:
-    """Fill in what depends on the method and the number of bits, and refuse what cannot be."""
-    options = get_method(config.method).options(config.options, config.bits)
-    get_backbone(config.backbone)
-    return config.model_copy(update={"options": options.model_dump(by_alias=True)})
 
 
 def train(
@@ -251,6 +63,8 @@ def train(
     """Train into the folder `out`, going on from what an earlier, broken run of the same settings left there."""
     config = resolve(config)
     folder = make_folder(out)
+    for torn in folder.glob(".*.part"):  # of a write that a kill cut off
+        torn.unlink(missing_ok=True)
     _claim(folder, dataset, config, overwrite)
     if all((folder / name).exists() for name in ("codes.npz", "model.json", "model.safetensors")):
         (folder / "checkpoint.safetensors").unlink(missing_ok=True)
@@ -286,6 +100,9 @@ def fingerprint(dataset: Dataset) -> str:
     digest.update("\n".join((*dataset.classes, "", *dataset.names)).encode())
     for array in (dataset.labels, dataset.splits.train, dataset.splits.query, dataset.splits.database):
         digest.update(str(array.shape).encode() + np.ascontiguousarray(array).tobytes())
+    if dataset.features is not None:  # a thousand rows tell another set of features apart in no time
+        digest.update(f"{dataset.features.shape} {dataset.features.dtype}".encode())
+        digest.update(np.ascontiguousarray(dataset.features[:: max(1, dataset.size // 1000)]).tobytes())
     return digest.hexdigest()
 
 

@@ -42,7 +42,7 @@ class TrainConfig(Options):
     seed: int = Field(0, ge=0)
     epochs: int = Field(30, ge=1)
     batch_size: int = Field(256, ge=2)
-    learning_rate: float = Field(4e-3, gt=0)
+    learning_rate: float = Field(4e-3, gt=0, le=10)
     weight_decay: float = Field(1e-4, ge=0, description="decoupled (AdamW); 0.9 is the printed value")
     schedule: str = Field("cosine", pattern="^(cosine|steps|constant)$")
     backbone: str = DEFAULT_BACKBONE

@@ -5,18 +5,17 @@ from fractions import Fraction
 from math import comb
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, ndcg_score
-from tests.reference import retrieval as naive
 
 from centerhash.codes import hamming, pack
-from centerhash.evaluation import Evaluation, evaluate
+from centerhash.evaluation import Evaluation, evaluate, kernels
 from centerhash.evaluation import task as task_module
+from tests.reference import retrieval as naive
 
 
 def random_task(
@@ -293,10 +292,12 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parts.curve.recall == pytest.approx(whole.curve.recall)
 
 
-def test_threads_change_nothing() -> None:
+@pytest.mark.parametrize("threads", [2, 7, 64])
+def test_threads_change_nothing(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = random_task(7, 30, 500, 8, 5)
+    monkeypatch.setattr(kernels, "_threads", lambda: 1)
     alone = evaluate(*arrays, k=20)
-    numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+    monkeypatch.setattr(kernels, "_threads", lambda: threads)
     together = evaluate(*arrays, k=20)
     assert together == alone
     for name, values in vars(alone.per_query).items():

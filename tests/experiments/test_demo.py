@@ -29,7 +29,7 @@ def test_results_are_stored_raw(demo: DemoResult) -> None:
         # the whole database is ranked, so both denominators are all relevant items
         assert found["map_textbook"] == pytest.approx(found["map_peers"])
         assert found["map_textbook"] > found["chance_textbook"]
-    assert stored["weights_against_area"]["ewcs"]["centred_pearson"] == 0
+    assert stored["weights_against_area"]["ewcs"]["centred_pearson"] == pytest.approx(0, abs=1e-9)
     assert stored["data"]["images"] == SCENES
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +22,11 @@ from centerhash.evaluation import Evaluation
 from centerhash.experiments.convergence import Convergence, solver_convergence
 from centerhash.experiments.instances import Agreement, measure_agreement
 from centerhash.files import write_json
+from centerhash.fitting import Reporter, dataset_features
 from centerhash.losses.central import Ics, center_distances
 from centerhash.methods import METHODS
 from centerhash.model import HashModel
-from centerhash.runs import Reporter, dataset_features, train, versions
+from centerhash.runs import train, versions
 from centerhash.train import TrainConfig
 from centerhash.weights import label_slots
 
@@ -81,7 +83,7 @@ class DemoResult:
 def run_demo(
     out: str | Path,
     *,
-    scenes: int = 3000,
+    scenes: int = 2400,
     bits: int = 64,
     seed: int = 0,
     epochs: int | None = None,
@@ -99,6 +101,7 @@ def run_demo(
         folder / "scenes",
         scenes,
         seed=seed,
+        workers=min(2, os.cpu_count() or 1),
         progress=None if report is None else lambda done, total: report("scenes", done, total, ""),
     )
     dataset = open_dataset(data, seed=seed)

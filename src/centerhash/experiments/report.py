@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Iterable, Sequence
-from importlib import resources
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from centerhash.data import load_image
 from centerhash.evaluation import ranking
 from centerhash.experiments.demo import DemoResult
 from centerhash.experiments.figures import COLOURS, convergence_plot, loss_plot, weight_scatter
+from centerhash.experiments.page import cards, footer, page, section
 from centerhash.files import write_text
 from centerhash.methods import METHODS
 from centerhash.runs import read_codes
@@ -28,28 +28,17 @@ GRID_QUERIES, GRID_NEAREST, EXAMPLES = 6, 8, 12
 
 def write_report(result: DemoResult) -> None:
     """Write `result.report`."""
-    style = resources.files("centerhash.experiments").joinpath("report.css").read_text()
-    sections = (
+    parts = (
         _headline(result),
-        _section("Retrieval", _score_table(result)),
-        _section("Search results", _search_grid(result)),
-        _section("What the weights say", _weight_examples(result)),
-        _section("Weight against visible area", _scatter(result)),
-        _section("The weight solver", _solver(result)),
-        _section("Training", _training(result)),
-        _footer(result),
+        section("Retrieval", _score_table(result)),
+        section("Search results", _search_grid(result)),
+        section("What the weights say", _weight_examples(result)),
+        section("Weight against visible area", _scatter(result)),
+        section("The weight solver", _solver(result)),
+        section("Training", _training(result)),
+        _last_line(result),
     )
-    write_text(
-        result.report,
-        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>centerhash: {result.bits}-bit codes of emoji scenes</title><style>{style}</style></head>"
-        f"<body><main>{''.join(sections)}</main></body></html>\n",
-    )
-
-
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{html.escape(title)}</h2>{body}</section>"
+    write_text(result.report, page(f"centerhash: {result.bits}-bit codes of emoji scenes", parts))
 
 
 def _headline(result: DemoResult) -> str:
@@ -66,15 +55,12 @@ def _headline(result: DemoResult) -> str:
                 "correlation of learned weight and visible area, images not trained on",
             )
         )
-    cards = "".join(
-        f"<div class='card'><b>{value}</b><span>{html.escape(text)}</span></div>" for value, text in facts
-    )
     return (
         "<header><h1>centerhash</h1><p>Binary codes for images with several labels. Every class owns a hash "
         "center; training pulls the code of an image to the centers of its labels, and instance weighting learns "
         f"how much each label counts. Data: {result.dataset.size:,} emoji scenes with {len(result.dataset.classes)} "
         f"classes, made with seed {result.seed}; features of a frozen EfficientNet-Lite0.</p>"
-        f"<div class='cards'>{cards}</div></header>"
+        f"{cards(facts)}</header>"
     )
 
 
@@ -153,7 +139,7 @@ def _tile(
         for j in np.flatnonzero(result.dataset.labels[row])
     ]
     return (
-        f"<figure class='{kind}'><img src='{_picture(result, row)}' alt='' loading='lazy'>"
+        f"<figure class='{kind}'><img src='{_picture(result, row)}' alt=''>"
         f"<figcaption><em>{caption}</em>{', '.join(names)}</figcaption></figure>"
     )
 
@@ -236,12 +222,13 @@ def _training(result: DemoResult) -> str:
     return f"<div class='plot'>{loss_plot(result.logs, titles)}</div>"
 
 
-def _footer(result: DemoResult) -> str:
-    facts: Iterable[str] = (
-        f"centerhash {__version__}",
-        f"seed {result.seed}",
-        f"{result.seconds:.0f} s for this run",
-        "drawings: OpenMoji (CC BY-SA 4.0)",
-        "raw figures: results.json",
+def _last_line(result: DemoResult) -> str:
+    return footer(
+        (
+            f"centerhash {__version__}",
+            f"seed {result.seed}",
+            f"{result.seconds:.0f} s for this run",
+            "drawings: OpenMoji (CC BY-SA 4.0)",
+            "raw figures: results.json",
+        )
     )
-    return f"<footer>{' · '.join(html.escape(fact) for fact in facts)}</footer>"

@@ -1,0 +1,73 @@
+"""Raw results: one json object per line, as `centerhash compare` stores them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from centerhash.errors import DataError
+
+Row: TypeAlias = dict[str, Any]  # data, split, images, config, evaluation, seconds, versions
+
+
+RESULT_KEYS = ("config", "data", "split", "images", "evaluation")  # of every row, old or new
+
+
+def read_rows(path: str | Path, keys: Sequence[str] = RESULT_KEYS) -> list[Row]:
+    """The rows of a file of json lines, none when there is no such file; a last line torn by a kill is left out.
+
+    Every row must have the `keys`.
+    """
+    try:
+        lines = Path(path).read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DataError(f"cannot read '{path}': {error.strerror or error}.") from error
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict) or not all(key in row for key in keys):
+                raise ValueError(f"it needs {', '.join(keys)}")
+        except ValueError as error:  # no json, or no UTF-8
+            if number == len(lines):
+                break
+            raise DataError(f"'{path}', line {number} is damaged ({error}): take that line out.") from None
+        rows.append(row)
+    return rows
+
+
+def rounded(value: Any, digits: int = 6) -> Any:
+    """Plain values with every fraction rounded: a row with its curves then takes a few kB."""
+    if isinstance(value, float):
+        return round(value, digits)
+    if isinstance(value, dict):
+        return {key: rounded(item, digits) for key, item in value.items()}
+    return [rounded(item, digits) for item in value] if isinstance(value, list) else value
+
+
+def other_setting(row: Row, facts: Row) -> list[str]:
+    """In which respects a row was measured on something else than `facts` says; none when both are one comparison.
+
+    Rows of earlier versions have no fingerprint and go by the name of the data.
+    """
+    differences = []
+    if {"fingerprint"} <= row.keys() & facts.keys():
+        if row["fingerprint"] != facts["fingerprint"]:
+            same = " with other labels or splits" if row["data"] == facts["data"] else ""
+            differences.append(f"data was {row['data']}, now {facts['data']}{same}")
+    elif row["data"] != facts["data"]:
+        differences.append(f"data was {row['data']}, now {facts['data']}")
+    for name in ("split", "images"):
+        if row[name] != facts[name]:
+            differences.append(f"{name} was {row[name]}, now {facts[name]}")
+    for name in ("k", "exclude_self"):
+        stored, wanted = row["evaluation"].get(name), facts["evaluation"].get(name)
+        if stored != wanted:
+            differences.append(f"{name} was {stored}, now {wanted}")
+    return differences

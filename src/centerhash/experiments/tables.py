@@ -1,0 +1,286 @@
+"""Tables of a comparison, derived from raw rows: methods by bits, mean and deviation over the seeds."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from centerhash.errors import DataError
+from centerhash.experiments.rows import Row, other_setting
+from centerhash.methods import METHODS
+
+MAPS = {"map_peers": "peers", "map_textbook": "textbook"}
+CSV_MEASURES = (
+    "map_peers",
+    "map_textbook",
+    "map_peers_expected",
+    "map_textbook_expected",
+    "ndcg",
+    "acg",
+    "wap",
+    "train_seconds",
+    "encode_seconds",
+    "images_per_second",
+)
+
+
+@dataclass(frozen=True)
+class Score:
+    """One method at one number of bits: a row per seed."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def seeds(self) -> int:
+        """The number of seeds."""
+        return len(self.rows)
+
+    def values(self, measure: str) -> list[float]:
+        """A measure of the evaluation, or of time, for each seed that has it."""
+        found = ({**row, **row["evaluation"]}.get(measure) for row in self.rows)
+        return [float(value) for value in found if value is not None]
+
+    def mean(self, measure: str) -> float | None:
+        """Mean over the seeds, None when no row has the measure."""
+        values = self.values(measure)
+        return float(np.mean(values)) if values else None
+
+    def deviation(self, measure: str) -> float | None:
+        """Sample standard deviation over the seeds, None for fewer than two."""
+        values = self.values(measure)
+        return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a table: a method, or one of several settings of it."""
+
+    method: str
+    variant: str  # what tells it from the method's other lines, such as "lambda=0.2"; empty for the only one
+    scores: Mapping[int, Score]  # by bits
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        title = METHODS[self.method].title if self.method in METHODS else self.method
+        return f"{title}, {self.variant}" if self.variant else title
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All that the tables and the page show."""
+
+    lines: tuple[Line, ...]
+    bits: tuple[int, ...]
+    first: Row  # for what all rows share: data, split, sizes, depth, chance level
+
+    @property
+    def most_seeds(self) -> int:
+        """The number of seeds of a full cell."""
+        return max(score.seeds for line in self.lines for score in line.scores.values())
+
+    def chance(self, measure: str) -> float:
+        """The chance level of `map_peers` or `map_textbook`."""
+        return float(self.first["evaluation"][measure.replace("map_", "chance_")])
+
+    def best(self, measure: str, bits: int) -> float | None:
+        """The highest mean at this number of bits."""
+        means = [line.scores[bits].mean(measure) for line in self.lines if bits in line.scores]
+        return max((mean for mean in means if mean is not None), default=None)
+
+    def about(self) -> str:
+        """One sentence on what was measured."""
+        images, evaluation = self.first["images"], self.first["evaluation"]
+        own = ", each without its own item," if evaluation.get("exclude_self") else ""
+        return (
+            f"{images['query']:,} queries{own} against {images['database']:,} images, {images['train']:,} to train on; "
+            f"split: {self.first['split']}; mAP@{evaluation['k']:,}."
+        )
+
+
+def summarise(rows: Sequence[Row]) -> Summary:
+    """Group rows by method, setting and bits; rows must be of one data set, split and depth."""
+    if not rows:
+        raise DataError("no results to make a table of: run `centerhash compare DATA --out DIR` first.")
+    for row in rows:
+        differences = other_setting(row, rows[0])
+        if differences:
+            raise DataError(f"these results are of different comparisons: {'; '.join(differences)}.")
+    latest = {json.dumps(row["config"], sort_keys=True): row for row in rows}.values()
+    methods = list(dict.fromkeys(row["config"]["method"] for row in latest))
+    known = list(METHODS)
+    methods.sort(key=lambda name: known.index(name) if name in known else len(known))
+    lines = [
+        line
+        for name in methods
+        for line in _lines(name, [row for row in latest if row["config"]["method"] == name])
+    ]
+    bits = sorted({length for line in lines for length in line.scores})
+    return Summary(tuple(lines), tuple(bits), rows[0])
+
+
+def _lines(method: str, rows: Sequence[Row]) -> list[Line]:
+    """The lines of one method: one, or one per setting where several were tried at the same number of bits."""
+    settings = [_flat(row["config"]) for row in rows]
+    varying = [
+        key for key in dict.fromkeys(key for found in settings for key in found) if _varies(key, settings)
+    ]
+    groups: dict[str, dict[int, list[Row]]] = {}
+    for row, found in zip(rows, settings, strict=True):
+        variant = ", ".join(f"{key.rpartition('.')[2]}={found.get(key)}" for key in varying)
+        groups.setdefault(variant, {}).setdefault(int(row["config"]["bits"]), []).append(row)
+    return [
+        Line(method, variant, {bits: Score(tuple(by_bits[bits])) for bits in sorted(by_bits)})
+        for variant, by_bits in sorted(groups.items())
+    ]
+
+
+def _varies(key: str, settings: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a setting has several values at one number of bits: some defaults depend on the bits."""
+    found: dict[Any, set[str]] = {}
+    for values in settings:
+        found.setdefault(values["bits"], set()).add(json.dumps(values.get(key)))
+    return key != "seed" and any(len(values) > 1 for values in found.values())
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+# Texts of cells
+
+
+def score_text(summary: Summary, score: Score | None, measure: str) -> str:
+    """Mean ± deviation, with the number of seeds where some are missing; empty for no result."""
+    mean = None if score is None else score.mean(measure)
+    if score is None or mean is None:
+        return ""
+    deviation = score.deviation(measure)
+    spread = "" if deviation is None else f" ± {deviation:.3f}"
+    missing = f" (n={score.seeds})" if score.seeds < summary.most_seeds else ""
+    return f"{mean:.3f}{spread}{missing}"
+
+
+def time_texts(line: Line, bits: Sequence[int]) -> list[str]:
+    """Seconds of training by bits, then images encoded per second, mean over all bits."""
+    means = [line.scores[length].mean("train_seconds") if length in line.scores else None for length in bits]
+    speeds = [value for score in line.scores.values() for value in score.values("images_per_second")]
+    return [
+        *("" if mean is None else f"{mean:,.1f}" if mean >= 1 else f"{mean:.2f}" for mean in means),
+        f"{np.mean(speeds):,.0f}" if speeds else "",
+    ]
+
+
+def _score_cells(summary: Summary, measure: str) -> list[tuple[str, list[str]]]:
+    """Lines of title and cells, the chance level last."""
+    cells = [
+        (line.title, [score_text(summary, line.scores.get(bits), measure) for bits in summary.bits])
+        for line in summary.lines
+    ]
+    return [*cells, ("chance", [f"{summary.chance(measure):.3f}"] * len(summary.bits))]
+
+
+def _time_cells(summary: Summary) -> list[tuple[str, list[str]]]:
+    return [(line.title, time_texts(line, summary.bits)) for line in summary.lines]
+
+
+def _titles(summary: Summary) -> dict[str, str]:
+    k = f"{summary.first['evaluation']['k']:,}"
+    return {
+        "map_peers": f"mAP@{k}, peers: over the relevant items among the first {k}",
+        "map_textbook": f"mAP@{k}, textbook: over all relevant items, at most {k}",
+    }
+
+
+TIME_TITLE = "Seconds of training, and images encoded per second (from features)"
+
+
+# Whole tables
+
+
+def terminal_tables(summary: Summary) -> list[Table]:
+    """The tables for a terminal: mAP in both conventions, and times."""
+    heads = [f"{bits} bits" for bits in summary.bits]
+    tables = []
+    for measure, title in _titles(summary).items():
+        tables.append(_table(f"{summary.first['data']}: {title}", heads, _score_cells(summary, measure)))
+    return [*tables, _table(TIME_TITLE, [*heads, "images/s"], _time_cells(summary))]
+
+
+def _table(title: str, heads: Sequence[str], lines: Sequence[tuple[str, Sequence[str]]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("method")
+    for head in heads:
+        table.add_column(head, justify="right")
+    for name, cells in lines:
+        table.add_row(name, *cells, style="dim" if name == "chance" else None)
+    return table
+
+
+def markdown(summary: Summary, failures: Sequence[Row] = ()) -> str:
+    """The same as markdown, the best of each column in bold."""
+    heads = [f"{bits} bits" for bits in summary.bits]
+    parts = [f"# {summary.first['data']}", summary.about()]
+    for measure, title in _titles(summary).items():
+        bold = _bold_best(summary, measure)
+        lines = [(name, bold(cells)) for name, cells in _score_cells(summary, measure)]
+        parts += [f"## {title}", _markdown_table(heads, lines)]
+    parts += [f"## {TIME_TITLE}", _markdown_table([*heads, "images/s"], _time_cells(summary))]
+    if failures:
+        parts.append("## Failed")
+        parts.append("\n".join(f"- {failure_text(row)}" for row in failures))
+    return "\n\n".join(parts) + "\n"
+
+
+def _bold_best(summary: Summary, measure: str) -> Callable[[Sequence[str]], list[str]]:
+    """Set a cell in bold where it starts with the best mean of its column, as it is printed."""
+    best = [summary.best(measure, bits) for bits in summary.bits]
+
+    def bold(cells: Sequence[str]) -> list[str]:
+        found = zip(cells, best, strict=True)
+        return [
+            f"**{text}**" if top is not None and text.startswith(f"{top:.3f}") else text
+            for text, top in found
+        ]
+
+    return bold
+
+
+def _markdown_table(heads: Sequence[str], lines: Sequence[tuple[str, Sequence[str]]]) -> str:
+    rows = [["method", *heads], ["---", *["---:"] * len(heads)], *([name, *cells] for name, cells in lines)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def failure_text(row: Row) -> str:
+    """One line on a cell that failed."""
+    config = row["config"]
+    return f"{config['method']} {config['bits']} bits seed {config['seed']}: {' '.join(row['error'].split())}"
+
+
+def csv_text(summary: Summary) -> str:
+    """One line per method, setting and number of bits, for other programs."""
+    heads = ["method", "variant", "bits", "seeds"]
+    heads += [name for measure in CSV_MEASURES for name in (f"{measure}_mean", f"{measure}_std")]
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow([*heads, "chance_peers", "chance_textbook"])
+    chance = [summary.chance(measure) for measure in MAPS]
+    for line in summary.lines:
+        for bits, score in line.scores.items():
+            figures = [
+                value for measure in CSV_MEASURES for value in (score.mean(measure), score.deviation(measure))
+            ]
+            texts = ["" if value is None else f"{value:.6g}" for value in [*figures, *chance]]
+            writer.writerow([line.method, line.variant, bits, score.seeds, *texts])
+    return stream.getvalue()

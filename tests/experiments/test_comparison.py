@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from centerhash.errors import DataError
+from centerhash.experiments.comparison import (
+    _precision_points,
+    _recall_points,
+    comparison_page,
+    read_failures,
+    read_results,
+    write_comparison,
+)
+from centerhash.experiments.tables import Score, csv_text, markdown, summarise
+from tests.stored import early_row, stored_row
+
+ROWS = [
+    stored_row(method, bits, seed, 0.4 + bits / 200 + seed / 100 + 0.05 * (method == "ics"))
+    for method in ("csq", "ics")
+    for bits in (16, 32)
+    for seed in (0, 1)
+]
+FAILURE = {"config": {"method": "dch", "bits": 16, "seed": 2}, "error": "no <memory>"}
+
+
+def curve_score(*curves: tuple[list[float | None], list[float]]) -> Score:
+    rows = [stored_row() for _ in curves]
+    for row, (precision, recall) in zip(rows, curves, strict=True):
+        row["evaluation"]["curve"] = {"precision": precision, "recall": recall}
+    return Score(tuple(rows))
+
+
+def test_everything_is_written_and_says_the_same_each_time(tmp_path: Path) -> None:
+    summary = write_comparison(ROWS, tmp_path / "a", [FAILURE])
+    write_comparison(ROWS, tmp_path / "b", [FAILURE])
+    assert (tmp_path / "a" / "table.md").read_text() == markdown(summary, [FAILURE])
+    assert (tmp_path / "a" / "table.csv").read_text() == csv_text(summary)
+    for name in ("table.md", "table.csv", "report.html"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_rows_are_not_changed(tmp_path: Path) -> None:
+    before = json.dumps(ROWS)
+    write_comparison(ROWS, tmp_path)
+    assert json.dumps(ROWS) == before
+
+
+def test_no_rows_write_nothing(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no results"):
+        write_comparison([], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_curves_are_means_over_the_seeds_by_hand() -> None:
+    score = curve_score(([None, None, 0.8, 0.5], [0, 0, 0.4, 1]), ([None, 1.0, 0.6, 0.5], [0, 0.2, 0.6, 1]))
+    recall, precision = _recall_points(score)
+    assert recall == pytest.approx([0.1, 0.5, 1])  # at radius 0 no ball holds an item
+    assert precision == pytest.approx([1, 0.7, 0.5])
+
+
+def test_precision_is_the_mean_over_the_seeds_at_places_that_all_have() -> None:
+    first, second = stored_row(), stored_row()
+    first["evaluation"]["precision"] = {"1": 1.0, "10": 0.5, "100": 0.2}
+    second["evaluation"]["precision"] = {"10": 0.7, "1": 0.0}
+    places, precision = _precision_points(Score((first, second)))
+    assert places == [1, 10]
+    assert precision == pytest.approx([0.5, 0.6])
+
+
+def sections(text: str) -> list[str]:
+    return re.findall(r"<h2>(.*?)</h2>", text)
+
+
+def test_the_page_has_every_table_and_plot() -> None:
+    text = comparison_page(summarise(ROWS))
+    assert sections(text) == [
+        "Mean average precision",
+        "mAP against bits",
+        "Precision and recall by Hamming radius",
+        "Precision at the first places",
+        "Settings",
+    ]
+    assert text.count("class='plot'") == 2 + 2 + 2
+    assert "<b>0.615</b><small>± 0.007</small>" in text  # ICS at 32 bits: 0.61 and 0.62
+    assert "0.250" in text
+    assert "0.125" in text
+    assert "lambda 0.1" in text
+    assert "For all: epochs 3" in text
+
+
+def test_the_page_needs_nothing_from_outside() -> None:
+    text = comparison_page(summarise(ROWS))
+    assert "<link" not in text
+    assert not re.findall(r"(?:src|href)=[\"']?(?!#)", re.sub(r"xlink:href=\"#", "", text))
+
+
+def test_early_rows_have_scores_but_no_curves() -> None:
+    text = comparison_page(summarise([early_row(seed=0), early_row(seed=1, peers=0.6)]))
+    assert "Precision and recall by Hamming radius" not in sections(text)
+    assert "mAP against bits" in sections(text)
+
+
+def test_missing_cells_and_seeds_are_shown_as_such() -> None:
+    rows = [row for row in ROWS if (row["config"]["method"], row["config"]["bits"]) != ("csq", 32)]
+    text = comparison_page(summarise(rows[:-1]))
+    assert "<td>–</td>" in text
+    assert "n=1" in text
+
+
+def test_settings_that_differ_are_shown_with_their_method() -> None:
+    text = comparison_page(summarise([stored_row("csq", epochs=5), stored_row("ics", epochs=9)]))
+    assert "lambda 0.1, epochs 5" in text
+    assert "lambda 0.1, epochs 9" in text
+
+
+def test_names_and_errors_are_escaped() -> None:
+    rows: list[dict[str, Any]] = [{**stored_row(), "data": "<b>toy"}]
+    text = comparison_page(summarise(rows), [FAILURE])
+    assert "&lt;b&gt;toy" in text
+    assert "<b>toy" not in text
+    assert sections(text)[-1] == "Failed"
+    assert "dch 16 bits seed 2: no &lt;memory&gt;" in text
+
+
+def test_stored_results_and_failures_come_back(tmp_path: Path) -> None:
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    assert read_results(tmp_path) == ROWS
+    assert read_failures(tmp_path) == []
+    (tmp_path / "failures.jsonl").write_text(json.dumps(FAILURE) + "\n")
+    assert read_failures(tmp_path) == [FAILURE]
+
+
+def test_a_folder_without_results_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no results in '.*results.jsonl': pass the --out folder"):
+        read_results(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(
+            "no Chromium found: `make test` installs it as root."
+        )
+    out = tmp_path_factory.mktemp("page")
+    write_comparison(ROWS, out)
+    with sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
+        try:
+            page = opened.new_page(viewport={"width": 390, "height": 844})
+            page.goto((out / "report.html").resolve().as_uri())
+            yield page
+        finally:
+            opened.close()
+
+
+@pytest.mark.slow
+def test_the_page_fits_a_phone(page: Any) -> None:
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    widths = page.evaluate(
+        "[...document.querySelectorAll('.plot svg')].map(e => e.getBoundingClientRect().width)"
+    )
+    assert len(widths) == 6
+    assert min(widths) > 250
+
+
+@pytest.mark.slow
+def test_a_line_stands_out_while_its_name_is_chosen(page: Any) -> None:
+    def faint(name: str) -> set[bool]:
+        lines = f"[...document.querySelectorAll('svg [data-series={name}]')]"
+        return set(page.evaluate(f"{lines}.map(e => e.classList.contains('faint'))"))
+
+    button = page.locator("button", has_text="ICS").first
+    name = button.get_attribute("data-series")
+    other = page.locator("button", has_text="CSQ").first.get_attribute("data-series")
+    assert faint(name) == faint(other) == {False}
+    button.click()
+    assert (faint(name), faint(other)) == ({False}, {True})
+    assert button.get_attribute("aria-pressed") == "true"
+    button.click()
+    page.mouse.move(0, 0)
+    assert faint(name) == faint(other) == {False}

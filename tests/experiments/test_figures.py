@@ -1,0 +1,104 @@
+"""Eighteen lines in one plot must be told apart, with every common kind of colour vision."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from centerhash.experiments.figures import COLOURS, STYLES, Series, line_plot, swatch
+from centerhash.methods import METHODS
+
+# Machado, Oliveira and Fernandes 2009, full severity, for linear RGB
+VISION = {
+    "all cones": np.eye(3),
+    "no red": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "no green": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+    "no blue": np.array(
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
+    ),
+}
+XYZ = np.array(
+    [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+)
+
+
+def linear(colour: str) -> NDArray[np.float64]:
+    values = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+
+
+def lab(colour: NDArray[np.float64]) -> NDArray[np.float64]:
+    """CIELAB of linear RGB: distances there are differences that people see."""
+    ratio = XYZ @ np.clip(colour, 0, 1) / XYZ.sum(axis=1)
+    bent = np.where(ratio > 0.008856, np.cbrt(ratio), 7.787 * ratio + 16 / 116)
+    return np.array([116 * bent[1] - 16, 500 * (bent[0] - bent[1]), 200 * (bent[1] - bent[2])])
+
+
+def test_every_method_has_a_colour_and_a_style() -> None:
+    assert set(METHODS) <= set(COLOURS)
+    assert set(COLOURS) == set(STYLES)
+
+
+def test_no_two_methods_look_the_same_without_colour() -> None:
+    assert len(set(STYLES.values())) == len(STYLES)
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_colours_of_one_line_style_are_told_apart(vision: str) -> None:
+    seen = {name: lab(VISION[vision] @ linear(colour)) for name, colour in COLOURS.items()}
+    pairs = [pair for pair in combinations(COLOURS, 2) if STYLES[pair[0]][0] == STYLES[pair[1]][0]]
+    close = [pair for pair in pairs if np.linalg.norm(seen[pair[0]] - seen[pair[1]]) < 15]
+    assert close == []
+
+
+@pytest.mark.parametrize("name", COLOURS)
+def test_colours_stand_out_from_white(name: str) -> None:
+    luminance = (XYZ @ linear(COLOURS[name]))[1]
+    assert 1.05 / (luminance + 0.05) >= 2
+
+
+def test_a_plot_names_its_lines_and_is_reproducible() -> None:
+    series = [
+        Series("s0", "csq", [16, 32], [0.1, 0.2], [0.01, 0.0]),
+        Series("s1", "ics", [16, 32], [0.3, 0.4]),
+    ]
+
+    def draw() -> str:
+        return line_plot(
+            series, title="a < b", xlabel="bits", ylabel="mAP", ticks=(16, 32, 64), reference=("chance", 0.05)
+        )
+
+    svg = draw()
+    assert svg == draw()
+    assert set(re.findall(r'data-series="(\w+)"', svg)) == {"s0", "s1"}
+    assert COLOURS["csq"].lower() in svg
+    assert ">chance<" in svg
+    assert ">32<" in svg
+    assert ">64<" not in svg  # beyond the data
+    assert "a &lt; b" in svg
+
+
+def test_names_inside_a_plot_are_unique_or_referred_to() -> None:
+    """Many plots stand in one page: an id that nothing refers to would only be there twice."""
+    svg = line_plot([Series("s0", "csq", [1, 2], [0.1, 0.2])], title="", xlabel="", ylabel="")
+    for name in re.findall(r'id="([^"]+)"', svg):
+        assert f"#{name}" in svg
+
+
+def test_a_second_setting_is_drawn_hollow() -> None:
+    assert "fill='#fff'" in swatch("ics", hollow=True)
+    assert "fill='#fff'" not in swatch("ics")
+
+
+@pytest.mark.parametrize("name", [*COLOURS, "newer"])
+def test_every_method_has_a_swatch(name: str) -> None:
+    assert swatch(name).startswith("<svg")
+    assert COLOURS.get(name, "#000000") in swatch(name)

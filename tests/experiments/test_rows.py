@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from centerhash.errors import DataError
+from centerhash.experiments.rows import other_setting, read_rows, rounded
+from tests.stored import early_row, stored_row
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_no_file_means_no_rows(tmp_path: Path) -> None:
+    assert read_rows(tmp_path / "gone.jsonl") == []
+
+
+def test_rows_come_back(tmp_path: Path) -> None:
+    rows = [stored_row(seed=0), early_row(seed=1)]
+    path = write(tmp_path / "results.jsonl", *map(json.dumps, rows), "")
+    assert read_rows(path) == rows
+
+
+@pytest.mark.parametrize("torn", ['{"data": "to', "{}", '"text', "\udc80"])
+def test_a_torn_last_line_is_left_out(tmp_path: Path, torn: str) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(json.dumps(stored_row()).encode() + b"\n" + torn.encode(errors="surrogateescape"))
+    assert read_rows(path) == [stored_row()]
+
+
+def test_a_whole_last_line_needs_no_line_break(tmp_path: Path) -> None:
+    assert read_rows(write(tmp_path / "results.jsonl", json.dumps(stored_row()))) == [stored_row()]
+
+
+@pytest.mark.parametrize(
+    ("damaged", "reason"), [("{", "line 2 is damaged"), ('{"config": {}}', "it needs config, data")]
+)
+def test_a_damaged_line_before_the_last_is_named(tmp_path: Path, damaged: str, reason: str) -> None:
+    path = write(tmp_path / "results.jsonl", json.dumps(stored_row()), damaged, json.dumps(stored_row()))
+    with pytest.raises(DataError, match=reason):
+        read_rows(path)
+
+
+def test_a_folder_of_that_name_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot read"):
+        read_rows(tmp_path)
+
+
+def test_rounding_reaches_every_fraction_and_nothing_else() -> None:
+    value = {"a": 1 / 3, "b": [2 / 3, None, 7, {"c": True}], "d": "0.123456789"}
+    assert rounded(value) == {"a": 0.333333, "b": [0.666667, None, 7, {"c": True}], "d": "0.123456789"}
+    assert rounded(value, 2)["a"] == 0.33
+
+
+def test_rows_of_one_comparison_do_not_differ() -> None:
+    assert other_setting(stored_row(method="csq", seed=3), stored_row()) == []
+
+
+def test_a_renamed_folder_is_the_same_data() -> None:
+    assert other_setting({**stored_row(), "data": "renamed"}, stored_row()) == []
+
+
+def test_other_labels_under_the_same_name_are_other_data() -> None:
+    assert other_setting({**stored_row(), "fingerprint": "beef"}, stored_row()) == [
+        "data was toy, now toy with other labels or splits"
+    ]
+
+
+def test_rows_without_fingerprint_go_by_name() -> None:
+    assert other_setting(early_row(), stored_row()) == []
+    assert other_setting({**early_row(), "data": "else"}, stored_row()) == ["data was else, now toy"]
+
+
+def test_every_other_difference_is_told() -> None:
+    row = {**stored_row(), "split": "validation", "images": {"train": 1}}
+    row["evaluation"] = {**row["evaluation"], "k": 5, "exclude_self": True}
+    assert other_setting(row, stored_row()) == [
+        "split was validation, now files",
+        "images was {'train': 1}, now {'train': 20, 'query': 8, 'database': 40}",
+        "k was 5, now 30",
+        "exclude_self was True, now False",
+    ]

@@ -1,0 +1,49 @@
+"""Rows of results with chosen figures, as `centerhash compare` stores them, and as it once did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def stored_row(
+    method: str = "ics", bits: int = 16, seed: int = 0, peers: float = 0.5, **config: Any
+) -> dict[str, Any]:
+    """One row; textbook mAP is 0.1 below the peers', training takes 10 s per 16 bits."""
+    options = config.pop("options", {"lambda": 0.1})
+    curve = {"precision": [None, 0.9, peers], "recall": [0.0, 0.2, 1.0], "filled": [0, 4, 8]}
+    return {
+        "data": "toy",
+        "fingerprint": "f00d",
+        "split": "files",
+        "images": {"train": 20, "query": 8, "database": 40},
+        "evaluation": {
+            "k": 30,
+            "exclude_self": False,
+            "map_peers": peers,
+            "map_textbook": peers - 0.1,
+            "map_peers_expected": peers,
+            "map_textbook_expected": peers - 0.1,
+            "chance_peers": 0.25,
+            "chance_textbook": 0.125,
+            "precision": {"1": 0.9, "10": peers},
+            "curve": curve,
+            "ndcg": 0.5,
+            "acg": 1.0,
+            "wap": 1.5,
+        },
+        "config": {"method": method, "bits": bits, "seed": seed, "epochs": 3, "options": options, **config},
+        "train_seconds": 10 * bits / 16,
+        "encode_seconds": 0.5,
+        "images_per_second": 96.0,
+        "threads": 1,
+        "versions": {"centerhash": "0.1.0"},
+    }
+
+
+def early_row(**changes: Any) -> dict[str, Any]:
+    """A row of the first versions: no fingerprint, no curve, no time of encoding."""
+    row = stored_row(**changes)
+    for key in ("fingerprint", "encode_seconds", "images_per_second", "threads"):
+        del row[key]
+    del row["evaluation"]["curve"]
+    return row

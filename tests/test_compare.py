@@ -1,0 +1,220 @@
+"""`centerhash compare` as a command: in this process, and as real processes that are interrupted and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from centerhash.experiments.rows import read_rows
+from tests.stored import stored_row
+from tests.toys import cli, cli_process, command, refused, started, write_feature_folder
+
+SMALL = ("-o", 'all:head={"hidden": [16]}', "--device", "cpu")
+GRID = ("--methods", "csq,ics", "--bits", "16,24", "--seeds", "2", "--epochs", "2", "-k", "50", *SMALL)
+FAILING = ("-o", "csq:gamma=1e39")  # its loss is infinite
+
+
+def evaluations(out: Path) -> dict[str, Any]:
+    return {json.dumps(row["config"]): row["evaluation"] for row in read_rows(out / "results.jsonl")}
+
+
+@pytest.fixture(scope="module")
+def compared(feature_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished comparison; not to be changed."""
+    out = tmp_path_factory.mktemp("compare") / "out"
+    done = cli("compare", feature_folder, "--out", out, *GRID)
+    assert done.code == 0, done.err
+    assert "mAP@50, peers" in done.out
+    assert "mAP@50, textbook" in done.out
+    assert "Seconds of training" in done.out
+    assert f"page: {out / 'report.html'}" in done.text
+    assert "8/8  ics 24 bits seed 1: 0." in done.err
+    return out
+
+
+def test_everything_is_written(compared: Path) -> None:
+    assert {path.name for path in compared.iterdir()} == {
+        "results.jsonl",
+        "table.md",
+        "table.csv",
+        "report.html",
+    }
+    assert len(read_rows(compared / "results.jsonl")) == 8
+
+
+def test_methods_beat_chance_on_data_that_can_be_learned(compared: Path) -> None:
+    for found in evaluations(compared).values():
+        assert found["map_peers"] > found["chance_peers"] + 0.1
+
+
+def test_the_same_command_and_from_give_the_same_tables(compared: Path, feature_folder: Path) -> None:
+    names = ("table.md", "table.csv", "report.html", "results.jsonl")
+    before = [(compared / name).read_bytes() for name in names]
+    again, stored = (
+        cli("compare", feature_folder, "--out", compared, *GRID),
+        cli("compare", "--from", compared),
+    )
+    assert again.code == stored.code == 0
+    assert again.out == stored.out
+    assert "seed" not in again.err  # no cell was computed
+    assert [(compared / name).read_bytes() for name in names] == before
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--methods", "isc"], "unknown method 'isc'. Did you mean 'ics'?"),
+        (["--methods", ","], "nothing to compare: --methods is empty"),
+        (["--bits", "16;32"], "--bits takes lengths of codes such as 16,32,64, got '16;32'"),
+        (["--bits", "4"], "option 'bits' of training cannot be 4"),
+        (["--seeds", "0"], "--seeds must be at least 1, got 0"),
+        (["--jobs", "0"], "--jobs must be at least 1, got 0"),
+        (["--methods", "ics", "-o", "ics:lamda=1"], "Did you mean 'lambda'?"),
+        (["-o", "lambda=1"], "--option takes METHOD:NAME=VALUE"),
+        (["--epochs", "0"], "option 'epochs' of training cannot be 0"),
+    ],
+)
+def test_what_compare_refuses(feature_folder: Path, tmp_path: Path, words: list[str], reason: str) -> None:
+    assert reason in refused(cli("compare", feature_folder, "--out", tmp_path / "out", *words))
+    assert not (tmp_path / "out").exists()
+
+
+def test_data_and_a_place_for_results_are_needed(feature_folder: Path, tmp_path: Path) -> None:
+    for words in ([], [feature_folder], ["--out", tmp_path]):
+        assert "compare takes a data folder and --out DIR, or --from DIR" in refused(cli("compare", *words))
+
+
+def test_from_stands_alone(compared: Path, feature_folder: Path, tmp_path: Path) -> None:
+    words = (feature_folder, "--from", compared, "--bits", "16", "--validation")
+    assert "--from stands alone: leave out DATA, --bits, --validation" in refused(cli("compare", *words))
+    assert "no results in" in refused(cli("compare", "--from", tmp_path))
+
+
+def test_from_reads_what_was_stored(tmp_path: Path) -> None:
+    rows = [stored_row("csq", peers=0.4321), stored_row("ics", peers=0.5678)]
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = cli("compare", "--from", tmp_path)
+    assert done.code == 0, done.err
+    assert "0.432" in done.out
+    assert "0.568" in (tmp_path / "report.html").read_text()
+
+
+def test_validation_never_touches_the_queries(feature_folder: Path, tmp_path: Path) -> None:
+    words = ("--methods", "csq", "--bits", "16", "--seeds", "1", "--epochs", "1", "--validation", *SMALL)
+    assert cli("compare", feature_folder, "--out", tmp_path, *words).code == 0
+    (row,) = read_rows(tmp_path / "results.jsonl")
+    assert row["split"] == "validation"
+    assert row["images"] == {"train": 108, "query": 36, "database": 36}
+    assert row["evaluation"]["exclude_self"]
+    assert "each without its own item" in (tmp_path / "table.md").read_text()
+
+
+def test_a_failing_method_is_told_and_the_others_are_kept(feature_folder: Path, tmp_path: Path) -> None:
+    words = ("compare", feature_folder, "--out", tmp_path, *GRID, "--seeds", "1")
+    done = cli(*words, *FAILING)
+    assert done.code == 1
+    assert "2 of the trainings failed, all others are kept:" in done.err
+    assert "csq 24 bits seed 0: the loss became inf" in done.err
+    assert "Traceback" not in done.err
+    assert len(evaluations(tmp_path)) == 2
+    assert "ICS" in done.out
+    assert "CSQ" not in done.out
+    assert "the loss became inf" in (tmp_path / "report.html").read_text()
+    assert cli("compare", "--from", tmp_path).code == 0
+
+
+def test_oddities_of_the_data_are_told(tmp_path: Path) -> None:
+    folder = write_feature_folder(tmp_path / "data", count=60)
+    np.save(folder / "query.npy", np.arange(10))
+    np.save(folder / "train.npy", np.arange(5, 50))
+    words = ("--methods", "csq", "--bits", "16", "--seeds", "1", "--epochs", "1", *SMALL)
+    done = cli("compare", folder, "--out", tmp_path / "out", *words)
+    assert done.code == 0
+    assert "warning: leak: 5 of 10 queries are also in the training split" in " ".join(done.err.split())
+
+
+def test_nothing_but_failures(feature_folder: Path, tmp_path: Path) -> None:
+    words = ("--methods", "csq", "--bits", "16", "--seeds", "1", "--epochs", "1", *SMALL, *FAILING)
+    done = cli("compare", feature_folder, "--out", tmp_path, *words)
+    assert done.code == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"failures.jsonl"}
+
+
+@pytest.mark.slow
+def test_two_jobs_give_what_one_gives_and_a_failure_stays_alone(
+    compared: Path, feature_folder: Path, tmp_path: Path
+) -> None:
+    done = cli_process("compare", feature_folder, "--out", tmp_path, *GRID, "--jobs", "2", *FAILING)
+    assert done.code == 1
+    assert "4 of the trainings failed" in done.err
+    expected = {config: found for config, found in evaluations(compared).items() if '"ics"' in config}
+    assert len(expected) == 4
+    assert evaluations(tmp_path) == expected
+
+
+def wait_for_rows(out: Path, count: int, process: subprocess.Popen[bytes]) -> None:
+    limit = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < limit:
+        if (out / "results.jsonl").exists() and len(read_rows(out / "results.jsonl")) >= count:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"no {count} rows: {process.communicate()}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_killed_grid_finishes_only_the_rest(feature_folder: Path, tmp_path: Path, jobs: str) -> None:
+    words = ["compare", feature_folder, "--out", tmp_path, *GRID, "--epochs", "40", "--jobs", jobs]
+    with started(*command(words)) as process:
+        wait_for_rows(tmp_path, 2, process)
+        children = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=False
+        ).stdout.split()
+        process.send_signal(signal.SIGKILL)
+        process.wait(timeout=60)
+    kept = (tmp_path / "results.jsonl").read_bytes()
+    before = len(read_rows(tmp_path / "results.jsonl"))
+    assert 2 <= before < 8
+    wait_until_gone(children)
+    (tmp_path / "results.jsonl").write_bytes(kept + b'{"data": "to')  # and torn in the middle of a line
+
+    done = cli_process(*words)
+    assert done.code == 0, done.err
+    assert (tmp_path / "results.jsonl").read_bytes().startswith(kept)
+    assert len(evaluations(tmp_path)) == len(read_rows(tmp_path / "results.jsonl")) == 8
+    assert done.err.count(" bits seed ") == 8 - before
+
+
+def wait_until_gone(pids: list[str]) -> None:
+    """Processes of a killed parent end by themselves."""
+    limit = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < limit, pids
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_an_interrupt_of_two_jobs_ends_with_a_word(feature_folder: Path, tmp_path: Path) -> None:
+    words = ["compare", feature_folder, "--out", tmp_path, *GRID, "--epochs", "40", "--jobs", "2"]
+    # a terminal sends the interrupt to the whole group
+    with subprocess.Popen(
+        command(words), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
+        try:
+            wait_for_rows(tmp_path, 1, process)
+            os.killpg(process.pid, signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert b"interrupted: the same command goes on where it stopped" in err
+    assert b"Traceback" not in err
+    assert 1 <= len(read_rows(tmp_path / "results.jsonl")) < 8
