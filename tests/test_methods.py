@@ -10,9 +10,12 @@ import torch
 
 from centerhash.centers import hash_centers
 from centerhash.errors import ConfigError
+from centerhash.fitting import resolve
+from centerhash.heads import HeadOptions
 from centerhash.losses.central import CentralObjective
 from centerhash.methods import METHODS, Method, get_method
 from centerhash.options import MethodOptions, option_names
+from centerhash.train import TrainConfig
 from tests.toys import cli
 
 ROWS = list(METHODS.values())
@@ -124,3 +127,20 @@ def test_listing_methods_does_not_load_torch() -> None:
 def test_a_wrong_value_is_named_as_the_user_wrote_it(name: str) -> None:
     with pytest.raises(ConfigError, match=f"option 'lambda' of method '{name}' cannot be '-1'"):
         get_method(name).options({"lambda": "-1"}, 16)
+
+
+def test_a_method_may_want_another_learning_rate_unless_one_is_given() -> None:
+    assert resolve(TrainConfig(method="hyp2")).learning_rate == METHODS["hyp2"].training["learning_rate"]
+    assert resolve(TrainConfig(method="hyp2", learning_rate=0.02)).learning_rate == 0.02
+    assert resolve(resolve(TrainConfig(method="hyp2"))) == resolve(TrainConfig(method="hyp2"))
+
+
+def test_only_dnnh_divides_its_last_layer() -> None:
+    assert [row.name for row in ROWS if resolve(TrainConfig(method=row.name)).head.divide] == ["dnnh"]
+    undivided = TrainConfig(method="dnnh", head=HeadOptions(divide=False))
+    assert resolve(undivided).head.divide is False
+
+
+def test_an_option_given_by_both_of_its_names_is_refused() -> None:
+    with pytest.raises(ConfigError, match="given twice: entropy, lambda"):
+        METHODS["ics"].options({"lambda": 1, "entropy": 2}, 16)

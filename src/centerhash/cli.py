@@ -96,12 +96,16 @@ def train(
     method: Annotated[str, typer.Option(help="see `centerhash methods`")] = "ics-softmax",
     bits: Annotated[int, typer.Option(help="length of the codes, 8 to 1024")] = 64,
     seed: Annotated[int, typer.Option(help="decides splits, centers, initial weights and order")] = 0,
-    epochs: Annotated[int | None, typer.Option(help="passes over the training images")] = None,
-    batch_size: Annotated[int | None, typer.Option()] = None,
-    learning_rate: Annotated[float | None, typer.Option()] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="decoupled, as in AdamW")] = None,
+    epochs: Annotated[int | None, typer.Option(help="passes over the training images [default: 30]")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="images per step [default: 256]")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="[default: 0.004, or as the method wants]")
+    ] = None,
+    weight_decay: Annotated[
+        float | None, typer.Option(help="decoupled, as in AdamW [default: 0.0001]")
+    ] = None,
     schedule: Annotated[
-        str | None, typer.Option(help="of the learning rate: cosine, steps, constant")
+        str | None, typer.Option(help="of the learning rate: cosine, steps, constant [default: cosine]")
     ] = None,
     hidden: Annotated[
         str | None, typer.Option(help="widths of the head's hidden layers, e.g. 1024 or 2048,512; 0 for none")
