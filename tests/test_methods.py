@@ -4,6 +4,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from centerhash.fitting import resolve
 from centerhash.heads import HeadOptions
 from centerhash.losses.central import CentralObjective
 from centerhash.methods import METHODS, Method, get_method
+from centerhash.methods_page import methods_page
 from centerhash.options import MethodOptions, option_names
 from centerhash.train import TrainConfig
 from tests.toys import cli
@@ -144,3 +146,11 @@ def test_only_dnnh_divides_its_last_layer() -> None:
 def test_an_option_given_by_both_of_its_names_is_refused() -> None:
     with pytest.raises(ConfigError, match="given twice: entropy, lambda"):
         METHODS["ics"].options({"lambda": 1, "entropy": 2}, 16)
+
+
+def test_the_page_of_methods_is_the_one_in_the_docs() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "methods.md").read_text()
+    assert page == methods_page(), "run `centerhash methods --markdown > docs/methods.md`"
+    assert cli("methods", "--markdown").out == page
+    for name in METHODS:
+        assert f"\n## {name}\n" in page

@@ -274,10 +274,16 @@ def explain(
 
 
 @app.command()
-def methods(as_json: JsonOption = False) -> None:
+def methods(
+    as_json: JsonOption = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="print docs/methods.md")] = False,
+) -> None:
     """List the methods: family, paper, year, and what they do with several labels."""
-    from rich.table import Table
+    if markdown:
+        from centerhash.methods_page import methods_page
 
+        typer.echo(methods_page(), nl=False)
+        return
     from centerhash import console
     from centerhash.methods import METHODS
 
@@ -286,13 +292,7 @@ def methods(as_json: JsonOption = False) -> None:
     if as_json:
         typer.echo(json.dumps(rows))
         return
-    table = Table(title="methods", title_justify="left", show_lines=True)
-    for column in ("name", "family", "year", "labels", "an image with several labels", "paper"):
-        table.add_column(column, no_wrap=column == "name")
-    for row in METHODS.values():
-        used = "yes" if row.uses_labels else "no"
-        table.add_row(row.name, row.family, str(row.year), used, row.multi_label, row.paper)
-    console.out.print(table)
+    console.out.print(console.methods_table())
     console.out.print("Options of a method: `centerhash options NAME`")
 
 

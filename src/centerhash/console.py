@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from centerhash.evaluation.result import Evaluation
+from centerhash.methods import METHODS
 
 if TYPE_CHECKING:
     from centerhash.experiments.grid import Cell
@@ -138,3 +139,14 @@ def evaluation_notes(result: Evaluation) -> list[str]:
             f"{result.queries_in_database:,} queries are in the database; a query's own item is {state}."
         )
     return notes
+
+
+def methods_table() -> Table:
+    """All methods, one per row."""
+    table = Table(title="methods", title_justify="left", show_lines=True)
+    for column in ("name", "family", "year", "labels", "an image with several labels", "paper"):
+        table.add_column(column, no_wrap=column == "name")
+    for row in METHODS.values():
+        used = "yes" if row.uses_labels else "no"
+        table.add_row(row.name, row.family, str(row.year), used, row.multi_label, row.paper)
+    return table
