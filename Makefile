@@ -7,7 +7,8 @@ BIN := .venv/bin
 setup: .venv/.ready
 
 .venv/.ready: pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv || \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq python3-venv && $(PYTHON) -m venv --clear .venv; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
