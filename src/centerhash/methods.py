@@ -128,7 +128,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 year=2012,
                 uses_labels=True,
                 multi_label="two images are similar when they share a label",
-                home="shallow.kernel:Ksh",
+                home="shallow.ksh:Ksh",
             ),
             Method(
                 name="sdh",
@@ -138,7 +138,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 year=2015,
                 uses_labels=True,
                 multi_label="codes predict the row of labels by least squares",
-                home="shallow.discrete:Sdh",
+                home="shallow.sdh:Sdh",
             ),
             Method(
                 name="cnnh",

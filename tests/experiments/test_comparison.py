@@ -19,6 +19,7 @@ from centerhash.experiments.comparison import (
     read_results,
     write_comparison,
 )
+from centerhash.experiments.rows import completed
 from centerhash.experiments.tables import Score, csv_text, markdown, summarise
 from tests.stored import early_row, stored_row
 
@@ -132,7 +133,7 @@ def test_names_and_errors_are_escaped() -> None:
 
 def test_stored_results_and_failures_come_back(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    assert read_results(tmp_path) == ROWS
+    assert read_results(tmp_path) == [completed(row) for row in ROWS]
     assert read_failures(tmp_path) == []
     (tmp_path / "failures.jsonl").write_text(json.dumps(FAILURE) + "\n")
     assert read_failures(tmp_path) == [FAILURE]

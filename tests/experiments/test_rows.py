@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from centerhash.errors import DataError
-from centerhash.experiments.rows import other_setting, read_rows, rounded
+from centerhash.experiments.rows import completed, other_setting, read_rows, rounded
+from centerhash.fitting import resolve
+from centerhash.train import TrainConfig
 from tests.stored import early_row, stored_row
 
 
@@ -84,3 +86,16 @@ def test_every_other_difference_is_told() -> None:
         "k was 5, now 30",
         "exclude_self was True, now False",
     ]
+
+
+def test_a_row_of_an_earlier_version_gets_the_defaults_of_later_settings() -> None:
+    config = resolve(TrainConfig(method="csq", bits=32)).model_dump(mode="json")
+    earlier = {**config, "head": {name: value for name, value in config["head"].items() if name != "divide"}}
+    assert completed({"config": earlier, "data": "x"}) == {"config": config, "data": "x"}
+
+
+def test_a_row_of_a_setting_that_is_gone_stays_as_it_is() -> None:
+    row = {"config": {"method": "csq", "bits": 32, "forgotten": 1}}
+    assert completed(row) == row
+    unknown = {"config": {"method": "no-longer-here", "bits": 32}}
+    assert completed(unknown) == unknown

@@ -12,7 +12,7 @@ import numpy as np
 from centerhash.errors import DataError
 from centerhash.experiments.figures import Series, line_plot, swatch
 from centerhash.experiments.page import cards, footer, page, section
-from centerhash.experiments.rows import Row, read_rows
+from centerhash.experiments.rows import Row, completed, read_rows
 from centerhash.experiments.tables import (
     MAPS,
     Line,
@@ -49,7 +49,7 @@ named.filter(e => !e.closest("svg")).forEach(e => {
 def read_results(folder: str | Path) -> list[Row]:
     """The rows that `centerhash compare --out folder` stored."""
     path = Path(folder) / "results.jsonl"
-    rows = read_rows(path)
+    rows = [completed(row) for row in read_rows(path)]
     if not rows:
         raise DataError(f"no results in '{path}': pass the --out folder of `centerhash compare`.")
     return rows

@@ -23,7 +23,7 @@ from centerhash.codes import Packed, pack
 from centerhash.data import Dataset, Splits, open_dataset
 from centerhash.errors import CenterhashError, ConfigError, DataError, unknown_name
 from centerhash.evaluation import evaluate
-from centerhash.experiments.rows import Row, other_setting, read_rows, rounded
+from centerhash.experiments.rows import Row, completed, other_setting, read_rows, rounded
 from centerhash.experiments.workers import Job, run_in_processes
 from centerhash.features import default_cache
 from centerhash.files import append_line, make_folder, write_text
@@ -353,7 +353,7 @@ def _claim(folder: Path, facts: Row) -> list[Row]:
             )
     if path.exists() and not path.read_bytes().endswith(b"\n"):
         write_text(path, "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
-    return rows
+    return [completed(row) for row in rows]
 
 
 def _forget_failures(path: Path, cells: Sequence[Cell]) -> None:

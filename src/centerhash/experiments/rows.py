@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from centerhash.errors import DataError
+from pydantic import ValidationError
+
+from centerhash.errors import ConfigError, DataError
+from centerhash.fitting import resolve
+from centerhash.train import TrainConfig
 
 Row: TypeAlias = dict[str, Any]  # data, split, images, config, evaluation, seconds, versions
 
@@ -40,6 +44,18 @@ def read_rows(path: str | Path, keys: Sequence[str] = RESULT_KEYS) -> list[Row]:
             raise DataError(f"'{path}', line {number} is damaged ({error}): take that line out.") from None
         rows.append(row)
     return rows
+
+
+def completed(row: Row) -> Row:
+    """The row with its configuration filled up: settings that its version did not have yet get their defaults.
+
+    A configuration that this version refuses stays as it is: such a row is history, and matches no cell.
+    """
+    try:
+        config = resolve(TrainConfig.model_validate(row["config"]))
+    except (ConfigError, ValidationError):
+        return row
+    return {**row, "config": config.model_dump(mode="json")}
 
 
 def rounded(value: Any, digits: int = 6) -> Any:

@@ -13,7 +13,7 @@ from pydantic import Field
 from centerhash.options import MethodOptions
 from centerhash.shallow.base import Report
 from centerhash.shallow.inputs import Floats, check_supervision, check_training, expect_options, prepare
-from centerhash.shallow.kernel import KernelHash, KernelOptions, draw_kernel, share_label
+from centerhash.shallow.kernel import Kernel, KernelHash, KernelOptions, draw_kernel, share_label
 
 Indices: TypeAlias = NDArray[np.int64]
 Distances: TypeAlias = Callable[[int], Floats]  # from a row to its target distances (l,) to all rows
@@ -240,4 +240,6 @@ class Bre(KernelHash):
         columns, mean = kernel(features[rows]), kernel.mean(features)
         start = random_weights(len(rows), bits, chosen.points, generator)
         weights, _ = descend(columns - mean, start, pairs, chosen.passes, generator, report)
-        return cls.at(kernel, weights, mean @ weights)
+        used = weights.any(axis=1)  # few bits use few of the points
+        smaller = Kernel(kernel.anchors[used], kernel.sigma, kernel.unit)
+        return cls.at(smaller, weights[used], mean @ weights)

@@ -46,6 +46,7 @@ class LshOptions(ShallowOptions):
     """Options of LSH."""
 
 
+@dataclass(frozen=True, eq=False)
 class Lsh(LinearHash):
     """LSH (Gionis et al., 1999; Charikar, 2002): random Gaussian hyperplanes through the mean of the features."""
 
@@ -64,6 +65,8 @@ class Lsh(LinearHash):
         check_training(features, labels, bits, chosen.unit)
         projection = np.random.default_rng(seed).normal(size=(features.shape[1], bits))
         offset = mean_features(features, chosen.unit) @ projection
+        if report is not None:
+            report(1, 1)
         return cls(np.array(chosen.unit), projection, offset)
 
 
@@ -139,6 +142,8 @@ class Sh(ShallowHash):
             minima = np.minimum(minima, coordinates.min(axis=0))
             maxima = np.maximum(maxima, coordinates.max(axis=0))
         modes = smallest_modes(maxima - minima, bits)
+        if report is not None:
+            report(1, 1)
         used, places = np.unique(modes.axes, return_inverse=True)
         return cls(np.array(unit), projection[:, used].copy(), minima[used], places, modes.frequencies)
 
@@ -195,6 +200,7 @@ class ItqOptions(ShallowOptions):
     iterations: int = Field(50, ge=1, description="turns of codes and rotation; 50 in the paper")
 
 
+@dataclass(frozen=True, eq=False)
 class Itq(LinearHash):
     """ITQ (Gong and Lazebnik, 2011): the K principal axes, turned so that the features are nearest to +-1."""
 
