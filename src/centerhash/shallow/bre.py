@@ -19,6 +19,7 @@ Indices: TypeAlias = NDArray[np.int64]
 Distances: TypeAlias = Callable[[int], Floats]  # from a row to its target distances (l,) to all rows
 
 _NEAR = 0.05  # share of the rows that are near, for distances of features
+_ROUNDING = 1e-12  # gain, as a share of all costs, that is only rounding
 _NARROW = 1e-9  # relative width of an interval between thresholds that is too narrow to aim at
 
 
@@ -123,7 +124,8 @@ def line_search(values: Floats, column: Floats, costs: Floats, pairs: Pairs) -> 
     wide = np.diff(thresholds) > _NARROW * np.abs(thresholds[1:])
     best = int(np.where(np.concatenate([[True], wide, [True]]), objective, np.inf).argmin())
     here = int(np.searchsorted(thresholds, 0.0))
-    return _inside(thresholds, best) if objective[best] < objective[here] else 0.0
+    gain = objective[here] - objective[best]
+    return _inside(thresholds, best) if gain > _ROUNDING * np.abs(costs).sum() else 0.0
 
 
 def _inside(thresholds: Floats, interval: int) -> float:

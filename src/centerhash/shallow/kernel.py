@@ -29,7 +29,7 @@ class KernelOptions(ShallowOptions):
     """Options of every method with a Gaussian kernel."""
 
     bandwidth: float = Field(
-        0.35, gt=0, description="sigma of the kernel, as a multiple of the root mean squared distance"
+        0.35, ge=0.01, le=100, description="sigma of the kernel, in root mean squared distances"
     )
 
 

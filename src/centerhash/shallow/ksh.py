@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from centerhash.errors import DataError
 from centerhash.options import MethodOptions
 from centerhash.shallow.base import Report
 from centerhash.shallow.inputs import Floats, check_supervision, check_training, expect_options
@@ -52,10 +51,6 @@ def whiten(centred: Floats, ridge: float) -> Whitened:
     """
     variances, directions = np.linalg.eigh(centred.T @ centred / len(centred))
     kept = variances > _RANK * variances[-1]
-    if not kept.any():
-        raise DataError(
-            f"the {len(centred)} rows drawn for KSH have the same features: raise labelled, or remove copies."
-        )
     back = directions[:, kept] / np.sqrt(variances[kept] + ridge * variances[-1])
     return Whitened(centred @ back, back)
 

@@ -184,11 +184,12 @@ def iterative_quantisation(
     """
     draw = np.random.default_rng(seed).normal(size=(bits, bits))
     rotation = np.linalg.qr(draw)[0][: coordinates.shape[1]]
-    errors = [quantisation_error(coordinates @ rotation)]
+    rotated = coordinates @ rotation
+    errors = [quantisation_error(rotated)]
     for iteration in range(iterations):
-        codes = np.where(coordinates @ rotation >= 0, 1.0, -1.0)
-        rotation = best_rotation(codes, coordinates)
-        errors.append(quantisation_error(coordinates @ rotation))
+        rotation = best_rotation(np.where(rotated >= 0, 1.0, -1.0), coordinates)
+        rotated = coordinates @ rotation
+        errors.append(quantisation_error(rotated))
         if report is not None:
             report(iteration + 1, iterations)
     return rotation, np.array(errors)

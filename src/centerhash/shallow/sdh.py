@@ -22,7 +22,7 @@ class SdhOptions(KernelOptions):
 
     anchors: int = Field(1000, ge=1, description="rows at which the kernel is taken")
     bandwidth: float = Field(
-        0.7, gt=0, description="sigma of the kernel, as a multiple of the root mean squared distance"
+        0.7, ge=0.01, le=100, description="sigma of the kernel, in root mean squared distances"
     )
     ridge: float = Field(1.0, gt=0, alias="lambda", description="ridge of the classifier")
     fit: float = Field(1e-5, ge=0, alias="nu", description="coefficient of the distance to the hash function")
@@ -65,26 +65,29 @@ def discrete_cyclic_descent(codes: Floats, pull: Floats, classifier: Floats, swe
     With its other bits fixed, bit k of a row is best at sign(q_k - sum over bits j != k of b_j <w_j, w_k>);
     pull is Q (n, K), classifier W (K, C). Rows are independent. Ends when a sweep over the bits changes nothing.
     """
-    gram = classifier @ classifier.T
-    np.fill_diagonal(gram, 0)
-    improved = np.empty_like(codes)
+    # only inner products of W's rows count, and K columns are enough to hold them
+    narrow = classifier.shape[1] <= classifier.shape[0]
+    factor = classifier if narrow else np.linalg.qr(classifier.T, mode="r").T
+    improved = codes.copy()
     for start in range(0, len(codes), _BLOCK):
         rows = slice(start, start + _BLOCK)
-        improved[rows] = _sweep(codes[rows], pull[rows], gram, sweeps)
+        _sweep(improved[rows], pull[rows], factor, sweeps)
     return improved
 
 
-def _sweep(codes: Floats, pull: Floats, gram: Floats, sweeps: int) -> Floats:
-    by_bit, pull_by_bit = codes.T.copy(), pull.T.copy()  # a bit of all rows lies together
+def _sweep(codes: Floats, pull: Floats, factor: Floats, sweeps: int) -> None:
+    """Improve codes (B, K) in place. B W is kept up to date, so that a bit costs a product with w_k alone."""
+    outputs, squares = codes @ factor, (factor**2).sum(axis=1)
     for _ in range(sweeps):
-        before = by_bit.copy()
-        for bit in range(len(by_bit)):
-            push = pull_by_bit[bit] - gram[bit] @ by_bit
-            # at 0 both values are equally good: stay
-            by_bit[bit] = np.where(push > 0, 1.0, np.where(push < 0, -1.0, by_bit[bit]))
-        if np.array_equal(before, by_bit):
+        changed = False
+        for bit, direction in enumerate(factor):
+            push = pull[:, bit] - outputs @ direction + codes[:, bit] * squares[bit]
+            wrong = np.flatnonzero(push * codes[:, bit] < 0)  # at 0 both values are equally good: stay
+            codes[wrong, bit] *= -1
+            outputs[wrong] += 2 * np.outer(codes[wrong, bit], direction)
+            changed = changed or wrong.size > 0
+        if not changed:
             break
-    return by_bit.T
 
 
 def label_targets(labels: NDArray[np.bool_], scaled: bool) -> Floats:
