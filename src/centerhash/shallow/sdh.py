@@ -67,7 +67,7 @@ def discrete_cyclic_descent(codes: Floats, pull: Floats, classifier: Floats, swe
     """
     # only inner products of W's rows count, and K columns are enough to hold them
     narrow = classifier.shape[1] <= classifier.shape[0]
-    factor = classifier if narrow else np.linalg.qr(classifier.T, mode="r").T
+    factor = classifier if narrow else np.linalg.qr(classifier.T)[1].T
     improved = codes.copy()
     for start in range(0, len(codes), _BLOCK):
         rows = slice(start, start + _BLOCK)
