@@ -52,7 +52,8 @@ def test_results_errors_and_deaths_of_two_processes(tmp_path: Path) -> None:
     assert str(found[9]).startswith("9: its process was killed; is there too little memory")
     assert found[2] == (102, 1, "1")
     assert begun == [1, 13, 9, 2, 3]
-    assert len(list(tmp_path.iterdir())) == 3  # two, and one in place of the dead; each prepared once
+    # two, each prepared once, and one in place of the dead unless the other was quick enough to take its tasks
+    assert len(list(tmp_path.iterdir())) in (2, 3)
     assert dict(os.environ) == variables
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
