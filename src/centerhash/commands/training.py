@@ -1,0 +1,192 @@
+"""Train, score, encode, explain."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from centerhash.arguments import read_pairs, read_widths
+from centerhash.commands.shared import CacheOption, DeviceOption, JsonOption, SkipBrokenOption
+
+
+def train(
+    data: Annotated[Path, typer.Argument(help="folder with labels.csv and images, or with features.npy")],
+    out: Annotated[Path, typer.Option(help="folder of the run; the same command goes on where it stopped")],
+    method: Annotated[str, typer.Option(help="see `centerhash methods`")] = "ics-softmax",
+    bits: Annotated[int, typer.Option(help="length of the codes, 8 to 1024")] = 64,
+    seed: Annotated[int, typer.Option(help="decides splits, centers, initial weights and order")] = 0,
+    epochs: Annotated[int | None, typer.Option(help="passes over the training images [default: 30]")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="images per step [default: 256]")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="[default: 0.004, or as the method wants]")
+    ] = None,
+    weight_decay: Annotated[
+        float | None, typer.Option(help="decoupled, as in AdamW [default: 0.0001]")
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="of the learning rate: cosine, steps, constant [default: cosine]")
+    ] = None,
+    hidden: Annotated[
+        str | None, typer.Option(help="widths of the head's hidden layers, e.g. 1024 or 2048,512; 0 for none")
+    ] = None,
+    centers: Annotated[
+        str | None, typer.Option(help="kind of hash centers: auto, hadamard, spread, random")
+    ] = None,
+    assignment: Annotated[
+        str | None,
+        typer.Option(help="of centers to classes: cooccurrence (classes that share images) or random"),
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", help="option of the method, e.g. -o lambda=0.2")
+    ] = None,
+    device: DeviceOption = "auto",
+    cache: CacheOption = None,
+    skip_broken: SkipBrokenOption = False,
+    overwrite: Annotated[bool, typer.Option(help="start anew when --out holds another run")] = False,
+    checkpoint_seconds: Annotated[float, typer.Option(min=0, help="least time between checkpoints")] = 20.0,
+) -> None:
+    """Train a model on your images or features, and encode queries and database.
+
+    Example: `centerhash train photos --method ics --bits 64 --out run`
+    """
+    from centerhash import console
+    from centerhash.data import open_dataset
+    from centerhash.features import default_cache
+    from centerhash.options import read_options
+    from centerhash.runs import train as run_training
+    from centerhash.train import TrainConfig
+
+    given: dict[str, Any] = {
+        "method": method,
+        "bits": bits,
+        "seed": seed,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "weight_decay": weight_decay,
+        "schedule": schedule,
+        "centers": centers,
+        "assignment": assignment,
+        "head": None if hidden is None else {"hidden": read_widths(hidden)},
+        "options": read_pairs(option or []),
+    }
+    config = read_options(TrainConfig, {k: v for k, v in given.items() if v is not None}, "training")
+    dataset = open_dataset(data, seed=seed)
+    console.warn(dataset.warnings)
+    with console.progress() as report:
+        run_training(
+            dataset,
+            config,
+            out,
+            cache=cache or default_cache(),
+            device=device,
+            overwrite=overwrite,
+            skip_broken=skip_broken,
+            checkpoint_seconds=checkpoint_seconds,
+            report=report,
+        )
+    console.out.print(f"run: {out}  next: `centerhash evaluate {out}`", soft_wrap=True)
+
+
+def evaluate(
+    codes: Annotated[
+        list[Path], typer.Argument(help="the folder of a run, or two code files: QUERY.npz DATABASE.npz")
+    ],
+    k: Annotated[int, typer.Option("-k", "--top", min=1, help="depth of mAP, NDCG, ACG and WAP")] = 5000,
+    exclude_self: Annotated[bool, typer.Option(help="a query never retrieves its own database item")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="of the permutation that breaks ties")] = 0,
+    curve: Annotated[bool, typer.Option(help="also print precision and recall by Hamming radius")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Score codes: mAP in both conventions with its chance level, precision, NDCG, ACG, WAP.
+
+    Examples: `centerhash evaluate run`, `centerhash evaluate query.npz database.npz --json`
+    """
+    from centerhash import console
+    from centerhash.codefiles import evaluate_codes, read_evaluation_codes
+
+    result = evaluate_codes(read_evaluation_codes(codes), k=k, exclude_self=exclude_self, seed=seed)
+    if as_json:
+        typer.echo(json.dumps(result.to_dict()))
+        return
+    console.out.print(console.evaluation_table(result, ", ".join(str(path) for path in codes)))
+    if curve:
+        console.out.print(console.curve_table(result))
+    for note in console.evaluation_notes(result):
+        console.out.print(note)
+
+
+def encode(
+    run: Annotated[Path, typer.Argument(help="folder of a finished run")],
+    images: Annotated[
+        list[str],
+        typer.Argument(help="images, folders, globs, a data set with labels.csv, or a features .npy"),
+    ],
+    out: Annotated[Path, typer.Option(help="code file to write (.npz)")],
+    device: DeviceOption = "auto",
+    cache: CacheOption = None,
+    skip_broken: SkipBrokenOption = False,
+) -> None:
+    """Encode images into packed binary codes.
+
+    Example: `centerhash encode run photos/*.jpg --out codes.npz`
+    """
+    from centerhash import console
+    from centerhash.codefiles import encode_to_file
+    from centerhash.features import default_cache
+    from centerhash.model import HashModel
+
+    model = HashModel.load(run)
+    with console.progress() as report:
+        written = encode_to_file(
+            model,
+            images,
+            out,
+            cache=cache or default_cache(),
+            device=device,
+            skip_broken=skip_broken,
+            progress=lambda done, total: report("features", done, total),
+        )
+    console.warn(written.warnings)
+    console.out.print(f"{written.count:,} codes of {model.bits} bits in {out}", soft_wrap=True)
+
+
+def explain(
+    run: Annotated[Path, typer.Argument(help="folder of a finished run")],
+    images: Annotated[list[str], typer.Argument(help="images, folders or globs")],
+    top: Annotated[int, typer.Option(min=1, help="how many centers to show at least")] = 5,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Say what an image shows: predicted labels with their weights, and the nearest centers.
+
+    Example: `centerhash explain run photo.jpg`
+    """
+    from rich.table import Table
+
+    from centerhash import console
+    from centerhash.data import list_images
+    from centerhash.model import HashModel
+
+    model = HashModel.load(run)
+    paths = list_images(images)
+    answers = model.explain(model.features_of(paths, device=device), top=top)
+    if as_json:
+        rows = [
+            {"image": str(p), "labels": [vars(a) for a in found]}
+            for p, found in zip(paths, answers, strict=True)
+        ]
+        typer.echo(json.dumps(rows))
+        return
+    for path, found in zip(paths, answers, strict=True):
+        table = Table(title=str(path), title_justify="left")
+        for column in ("label", "weight", "", "similarity", "Hamming distance"):
+            table.add_column(column, justify="left" if column in ("label", "") else "right")
+        for row in found:
+            weight = f"{row.weight:.2f}" if row.weight else "-"
+            bar = "█" * round(20 * row.weight)
+            table.add_row(row.label, weight, bar, f"{row.similarity:+.2f}", str(row.distance))
+        console.out.print(table)
