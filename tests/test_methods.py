@@ -15,7 +15,7 @@ from centerhash.fitting import resolve
 from centerhash.heads import HeadOptions
 from centerhash.losses.central import CentralObjective
 from centerhash.methods import METHODS, Method, get_method
-from centerhash.methods_page import methods_page
+from centerhash.methods_page import method_notes, methods_page
 from centerhash.options import MethodOptions, option_names
 from centerhash.train import TrainConfig
 from tests.toys import cli
@@ -154,3 +154,11 @@ def test_the_page_of_methods_is_the_one_in_the_docs() -> None:
     assert cli("methods", "--markdown").out == page
     for name in METHODS:
         assert f"\n## {name}\n" in page
+
+
+def test_every_method_has_its_equations_defaults_and_departures_on_the_page() -> None:
+    notes = method_notes()
+    assert list(notes) == list(METHODS)
+    for texts in notes.values():
+        assert set(texts) == {"equations", "defaults", "departures"}
+        assert all(text.strip() for text in texts.values())
