@@ -19,48 +19,41 @@ LITE0 = BACKBONES["efficientnet-lite0"]
 
 @pytest.fixture(scope="module")
 def images() -> Tensor:
-    """Random pixels: noise, smooth patches and a plain one."""
+    return sample_images(LITE0.crop)
+
+
+def sample_images(size: int) -> Tensor:
+    """Random pixels (4, size, size, 3): noise, smooth patches and a plain one."""
     generator = np.random.default_rng(7)
-    noise = generator.integers(0, 256, (1, 224, 224, 3), dtype=np.uint8)
-    smooth = generator.integers(0, 256, (2, 7, 7, 3), dtype=np.uint8).repeat(32, axis=1).repeat(32, axis=2)
-    plain = np.full((1, 224, 224, 3), 200, dtype=np.uint8)
+    noise = generator.integers(0, 256, (1, size, size, 3), dtype=np.uint8)
+    coarse = generator.integers(0, 256, (2, 7, 7, 3), dtype=np.uint8)
+    smooth = coarse.repeat(40, axis=1).repeat(40, axis=2)[:, :size, :size]
+    plain = np.full((1, size, size, 3), 200, dtype=np.uint8)
     return torch.from_numpy(np.concatenate([noise, smooth, plain]))
 
 
-@pytest.fixture(scope="module")
-def original() -> nn.Module:
-    """The network of the weights' own authors."""
+@pytest.mark.parametrize("name", ["efficientnet-lite0", "efficientnet-lite2"])
+def test_features_and_logits_equal_those_of_the_original_network(name: str) -> None:
+    """The original is the network of the weights' own authors."""
     from efficientnet_lite_pytorch import EfficientNet
 
-    network = EfficientNet.from_name("efficientnet-lite0")
-    network.load_state_dict(torch.load(LITE0.weights(), map_location="cpu", weights_only=True))
-    return network.eval()
-
-
-@pytest.fixture(scope="module")
-def pixels(images: Tensor) -> Tensor:
-    return (images.permute(0, 3, 1, 2).float() - 127) / 128
-
-
-def test_features_equal_those_of_the_original_network(
-    images: Tensor, pixels: Tensor, original: nn.Module
-) -> None:
+    row = BACKBONES[name]
+    if not row.is_here:
+        pytest.skip(f"needs {row.weights}")
+    assert row.weights is not None
+    original = EfficientNet.from_name(name)
+    original.load_state_dict(torch.load(row.weights.fetch(), map_location="cpu", weights_only=True))
+    images = sample_images(row.crop)
+    pixels = (images.permute(0, 3, 1, 2).float() - 127) / 128
     with torch.inference_mode():
-        expected = original.extract_features(pixels).mean(dim=(2, 3))
-        found = LITE0.load()(images)
-    assert found.shape == (4, LITE0.features)
+        expected = original.eval().extract_features(pixels).mean(dim=(2, 3))
+        found = row.load()(images)
+        logits, found_logits = original(pixels), original._fc(found)
+    assert found.shape == (4, row.features)
     assert float(expected.std()) > 0.1  # not equal because both are nothing
+    assert float(logits.std()) > 0.5
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-
-
-def test_logits_equal_those_of_the_original_network(
-    images: Tensor, pixels: Tensor, original: nn.Module
-) -> None:
-    with torch.inference_mode():
-        expected = original(pixels)
-        found = original._fc(LITE0.load()(images))
-    assert float(expected.std()) > 0.5
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found_logits, logits, atol=1e-4, rtol=1e-4)
 
 
 def test_the_network_is_loaded_for_use_not_for_training(images: Tensor) -> None:
@@ -68,6 +61,19 @@ def test_the_network_is_loaded_for_use_not_for_training(images: Tensor) -> None:
     assert not any(module.training for module in network.modules())
     with torch.inference_mode():
         assert torch.equal(network(images[:1]), network(images[:1]))
+
+
+def test_the_trainable_network_gives_the_same_features_and_learns(images: Tensor) -> None:
+    network = LITE0.trainable()
+    assert all(module.training for module in network.modules())
+    assert sum(isinstance(module, nn.BatchNorm2d) for module in network.modules()) == 49  # none is folded
+    network(images[:2]).square().mean().backward()
+    assert all(
+        parameter.grad is not None and bool(parameter.grad.any()) for parameter in network.parameters()
+    )
+    unchanged = LITE0.trainable().eval()
+    with torch.inference_mode():
+        torch.testing.assert_close(unchanged(images), LITE0.load()(images), atol=1e-4, rtol=1e-4)
 
 
 def test_the_network_leaves_the_pixels_alone(images: Tensor) -> None:
@@ -82,38 +88,106 @@ def test_the_key_follows_weights_and_preprocessing(tmp_path: Path) -> None:
     other = tmp_path / "weights.pth"
     other.write_bytes(b"other weights")
     changed = [
-        dataclasses.replace(LITE0, weights=lambda: other),
+        get_backbone("efficientnet-lite0", weights=other),
+        get_backbone("efficientnet-lite0", pretrained=False),
+        get_backbone("efficientnet-lite0", pretrained=False, seed=1),
         dataclasses.replace(LITE0, resize=300),
         dataclasses.replace(LITE0, crop=200),
+        dataclasses.replace(LITE0, interpolation="bicubic"),
+        dataclasses.replace(LITE0, shift=(127.0, 127.0, 128.0)),
+        dataclasses.replace(LITE0, scale=(127.0, 127.0, 128.0)),
     ]
-    assert len({LITE0.key, *(row.key for row in changed)}) == 4
+    assert len({LITE0.key, *(row.key for row in changed)}) == 9
+    before = changed[0].key
+    other.write_bytes(b"other weights in the same file")
+    assert changed[0].key != before
+
+
+def test_the_key_of_the_first_backbone_stays() -> None:
+    """Caches and models out there are named by it."""
+    assert LITE0.key == "efficientnet-lite0-256-224-782d15c006c4"
+
+
+def test_keys_are_names_of_folders(tmp_path: Path) -> None:
+    key = get_backbone("timm:test_resnet", pretrained=False).key
+    assert key.startswith("timm-test_resnet-168-160-")
+    assert Path(key).name == key
+    assert ":" not in key
 
 
 def test_the_default_backbone_exists() -> None:
     assert get_backbone(DEFAULT_BACKBONE).name == DEFAULT_BACKBONE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", BACKBONES.values(), ids=lambda row: row.name)
-def test_every_row_gives_the_features_that_it_promises(row: Backbone) -> None:
+def test_every_row_gives_what_it_promises(row: Backbone) -> None:
+    network = get_backbone(row.name, pretrained=False).trainable().eval()
     with torch.inference_mode():
-        found = row.load()(torch.zeros(1, row.crop, row.crop, 3, dtype=torch.uint8))
+        found = network(torch.zeros(1, row.crop, row.crop, 3, dtype=torch.uint8))
     assert found.shape == (1, row.features)
     assert found.dtype == torch.float32
+    assert sum(parameter.numel() for parameter in network.parameters()) == row.parameters
 
 
-def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "other.pth"
-    torch.save({"layer": torch.zeros(3)}, path)
-    broken = dataclasses.replace(LITE0, weights=lambda: path)
-    with pytest.raises(ConfigError, match=r"'other.pth' does not hold the weights.*\(1 tensors, .*reinstall"):
-        broken.load()
+@pytest.mark.slow
+def test_folding_leaves_the_features_of_resnet50_as_they_are() -> None:
+    images = sample_images(64)
+    network = get_backbone("resnet50", pretrained=False).trainable()
+    with torch.no_grad():
+        network(images)  # gives the norms statistics of their own
+        expected = network.eval()(images)
+        backbones.fold_batch_norms(network)
+        found = network(images)
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in network.modules())
+    assert float(expected.std()) > 0.1
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_imagenet_networks_see_mean_zero_and_unit_variance() -> None:
+    class Seen(nn.Module):
+        def forward(self, pixels: Tensor) -> Tensor:
+            return pixels.mean(dim=(2, 3))
+
+    row = dataclasses.replace(BACKBONES["alexnet"], weights=None, build=lambda path: Seen())
+    colours = torch.tensor([[124, 116, 104], [255, 0, 255]], dtype=torch.uint8).reshape(2, 1, 1, 3)
+    expected = (colours.reshape(2, 3) / 255 - torch.tensor([0.485, 0.456, 0.406])) / torch.tensor(
+        [0.229, 0.224, 0.225]
+    )
+    torch.testing.assert_close(row.load()(colours), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_random_weights_come_from_the_seed_alone(images: Tensor) -> None:
+    def features(seed: int) -> Tensor:
+        torch.manual_seed(len(made))  # the state of torch's own generator must not matter
+        made.append(seed)
+        with torch.inference_mode():
+            found: Tensor = get_backbone("efficientnet-lite0", pretrained=False, seed=seed).load()(images[:1])
+        return found
+
+    made: list[int] = []
+    first = features(3)
+    assert torch.equal(first, features(3))
+    assert not torch.equal(first, features(4))
+
+
+def test_loading_leaves_the_generator_alone() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    LITE0.load()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_weights_and_no_pretrained_exclude_each_other(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="exclude each other: leave one out"):
+        get_backbone("resnet50", weights=tmp_path / "file", pretrained=False)
 
 
 def test_an_unknown_backbone_names_the_nearest() -> None:
     with pytest.raises(
-        ConfigError, match=r"unknown backbone 'efficientnet_lite'. Did you mean 'efficientnet-lite0'\?"
+        ConfigError, match=r"unknown backbone 'resnet-50'. Did you mean 'resnet50'\?.*Or timm:NAME"
     ):
-        get_backbone("efficientnet_lite")
+        get_backbone("resnet-50")
 
 
 def test_auto_finds_a_device_that_works() -> None:
@@ -147,6 +221,12 @@ def test_a_device_that_cannot_be_is_named_with_the_way_out(name: str) -> None:
 
 def test_timm_is_imported_once() -> None:
     assert backbones.import_timm() is backbones.import_timm()
+
+
+def test_the_package_has_the_names_that_it_lists() -> None:
+    assert all(getattr(backbones, name) is not None for name in backbones.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'fold'"):
+        _ = backbones.fold  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow

@@ -9,46 +9,57 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from centerhash.assignment import assign_centers
-from centerhash.backbones import DEFAULT_BACKBONE, choose_device, get_backbone
+from centerhash.backbones import DEFAULT_BACKBONE, Backbone, get_backbone
 from centerhash.centers import hash_centers
+from centerhash.checkpoints import EpochRow
 from centerhash.codes import pack
 from centerhash.data import Dataset
 from centerhash.data.splits import Splits, check_splits
+from centerhash.errors import ConfigError
 from centerhash.evaluation import Evaluation, evaluate
 from centerhash.features import image_features
+from centerhash.losses.base import Objective
 from centerhash.methods import get_method
 from centerhash.model import HashModel, ModelSpec
-from centerhash.train import EpochRow, TrainConfig, fit_head, label_threshold
+from centerhash.processes import Team
+from centerhash.train import TrainConfig, fit_head, label_threshold
 
+BROKEN_ADVICE = (
+    "Repair these files, take them out of labels.csv, or pass --skip-broken to go on without them."
+)
+_FINETUNE = {"epochs": 6, "batch_size": 64, "learning_rate": 1e-3}  # of short fine-tuning from a trained head
 Reporter: TypeAlias = Callable[[str, int, int, str], None]  # stage, done, total, note
+OnEpoch: TypeAlias = Callable[[list[EpochRow]], None]
 
 
 def dataset_features(
     dataset: Dataset,
-    backbone: str,
+    backbone: str | Backbone,
     *,
     cache: Path | None = None,
     device: str = "auto",
+    team: Team | None = None,
     skip_broken: bool = False,
     report: Reporter | None = None,
 ) -> tuple[NDArray[Any], Splits]:
-    """Features (N, D) of a data set, and its splits without broken images (an error unless skipped)."""
+    """Features (N, D) of a data set, and its splits without broken images (an error unless skipped).
+
+    Of several processes each computes its share into the cache, from which all then read.
+    """
     if dataset.features is not None:
         return dataset.features, dataset.splits
-    table = image_features(
-        dataset.image_paths or (),
-        get_backbone(backbone),
-        cache,
-        choose_device(device),
-        progress=None if report is None else lambda done, total: report("features", done, total, ""),
-    )
+    team, paths = team or Team(device), dataset.image_paths or ()
+    row = get_backbone(backbone) if isinstance(backbone, str) else backbone
+    progress = None if report is None else lambda done, total: report("features", done, total, "")
+    if team.size > 1 and cache is not None:
+        image_features(paths[team.share(len(paths))], row, cache, team.device, progress=progress)
+        team.wait()
+    table = image_features(paths, row, cache, team.device, progress=progress)
     if not skip_broken:
-        table.raise_if_broken(
-            "The features of all others are kept. Repair these files, take them out of labels.csv, or "
-            "pass --skip-broken to go on without them."
-        )
+        table.raise_if_broken(f"The features of all others are kept. {BROKEN_ADVICE}")
     splits = dataset.splits.without(sorted(table.broken))
     check_splits(splits, dataset.size)
     return table.features, splits
@@ -61,36 +72,64 @@ def fit(
     features: NDArray[Any] | None = None,
     cache: Path | None = None,
     device: str = "auto",
+    team: Team | None = None,
     checkpoint: Path | None = None,
     checkpoint_seconds: float = 20.0,
     skip_broken: bool = False,
     report: Reporter | None = None,
-    on_epoch: Callable[[list[EpochRow]], None] | None = None,
+    on_epoch: OnEpoch | None = None,
 ) -> HashModel:
     """Train one model on a data set's training images and return it; nothing is written without `checkpoint`.
 
     `features` (N, D) may be passed when they are at hand; otherwise they come from the data set or its images.
+    The backbone stays as it is: `runs.train` fine-tunes it, since the result needs a folder.
     """
-    config = resolve(config or TrainConfig())
+    config, team = resolve(config or TrainConfig()), team or Team(device)
     splits = dataset.splits
     if features is None:
         features, splits = dataset_features(
-            dataset, config.backbone, cache=cache, device=device, skip_broken=skip_broken, report=report
+            dataset, backbone_of(config), cache=cache, team=team, skip_broken=skip_broken, report=report
         )
-    spec = ModelSpec(
-        method=config.method,
-        options=config.options,
-        bits=config.bits,
-        features=features.shape[1],
-        classes=dataset.classes,
-        head=config.head,
-        backbone=config.backbone if dataset.kind == "images" else None,
-        seed=config.seed,
-    )
+    backbone = backbone_of(config) if dataset.kind == "images" else None
+    spec = model_spec(dataset, config, features.shape[1], backbone)
     training = _Training(features, splits.train, dataset.labels[splits.train])
     if get_method(config.method).family == "shallow":
         return _fit_shallow(training, config, spec, report)
-    return _fit_deep(training, config, spec, device, checkpoint, checkpoint_seconds, report, on_epoch)
+    objective, centers = objective_of(config, training.labels)
+    done = EpochsDone(config.epochs, report, on_epoch)
+    head, log = fit_head(
+        training.features,
+        training.rows,
+        training.labels,
+        objective,
+        config,
+        team=team,
+        checkpoint=checkpoint,
+        checkpoint_seconds=checkpoint_seconds,
+        report=done,
+    )
+    done.make_up(log)
+    order = np.argsort(training.rows)[:20_000]  # in the order of the file, which memory-mapped features like
+    return finished_model(
+        spec, head, centers, training.features[training.rows[order]], training.labels[order]
+    )
+
+
+def model_spec(dataset: Dataset, config: TrainConfig, features: int, backbone: Backbone | None) -> ModelSpec:
+    """Everything about a model to be trained but its numbers."""
+    return ModelSpec(
+        method=config.method,
+        options=config.options,
+        bits=config.bits,
+        features=features,
+        classes=dataset.classes,
+        head=config.head,
+        backbone=None if backbone is None else backbone.name,
+        weights=None if backbone is None else config.weights,
+        pretrained=config.pretrained,
+        backbone_key=backbone.key if backbone is not None and backbone.is_here else None,
+        seed=config.seed,
+    )
 
 
 class _Training(NamedTuple):
@@ -118,53 +157,49 @@ def _fit_shallow(
     return HashModel(spec, arrays)
 
 
-def _fit_deep(
-    training: _Training,
-    config: TrainConfig,
-    spec: ModelSpec,
-    device: str,
-    checkpoint: Path | None,
-    checkpoint_seconds: float,
-    report: Reporter | None,
-    on_epoch: Callable[[list[EpochRow]], None] | None,
-) -> HashModel:
-    """Train a head by the one training loop."""
+def objective_of(config: TrainConfig, labels: NDArray[np.bool_]) -> tuple[Objective, Tensor | None]:
+    """The loss of a deep method for training labels (n, C), and the centers (C, K) of a central one."""
     method = get_method(config.method)
-    central = method.family == "central"
-    centers = torch.from_numpy(make_centers(config, training.labels)) if central else None
-    objective = method.objective(
-        len(spec.classes), config.bits, centers, method.options(config.options, config.bits), config.seed
-    )
-    reported: list[int] = []
+    centers = torch.from_numpy(make_centers(config, labels)) if method.family == "central" else None
+    options = method.options(config.options, config.bits)
+    return method.objective(labels.shape[1], config.bits, centers, options, config.seed), centers
 
-    def epoch_done(log: list[EpochRow]) -> None:
-        reported.append(len(log))
-        if on_epoch is not None:
-            on_epoch(log)
-        if report is not None:
-            report("training", len(log), config.epochs, f"loss {log[-1]['loss']:.4f}")
 
-    head, log = fit_head(
-        training.features,
-        training.rows,
-        training.labels,
-        objective,
-        config,
-        device=choose_device(device),
-        checkpoint=checkpoint,
-        checkpoint_seconds=checkpoint_seconds,
-        report=epoch_done,
-    )
-    if not reported:  # an earlier process ended between its last checkpoint and its last report
-        epoch_done(log)
+class EpochsDone:
+    """Passes the log on after every epoch."""
+
+    def __init__(self, epochs: int, report: Reporter | None, on_epoch: OnEpoch | None) -> None:
+        self._epochs, self._report, self._on_epoch, self._called = epochs, report, on_epoch, False
+
+    def __call__(self, log: list[EpochRow]) -> None:
+        """Show progress, and hand the log to whoever stores it."""
+        self._called = True
+        if self._on_epoch is not None:
+            self._on_epoch(log)
+        if self._report is not None:
+            self._report("training", len(log), self._epochs, f"loss {log[-1]['loss']:.4f}")
+
+    def make_up(self, log: list[EpochRow]) -> None:
+        """Pass the log on where an earlier process ended between its last checkpoint and its last report."""
+        if not self._called:
+            self(log)
+
+
+def finished_model(
+    spec: ModelSpec,
+    head: nn.Module,
+    centers: Tensor | None,
+    features: NDArray[Any],
+    labels: NDArray[np.bool_],
+    folder: Path | None = None,
+) -> HashModel:
+    """The model of a trained head; central ones learn from training features (n, D) when to predict a label."""
     tensors = {f"encoder.{name}": value for name, value in head.state_dict().items()}
     if centers is None:
-        return HashModel(spec, tensors)
+        return HashModel(spec, tensors, folder)
     tensors["centers"] = centers
-    order = np.argsort(training.rows)[:20_000]  # in the order of the file, which memory-mapped features like
-    logits = HashModel(spec, tensors).logits(training.features[training.rows[order]])
-    threshold = label_threshold(logits, training.labels[order], centers.float())
-    return HashModel(spec.model_copy(update={"label_threshold": threshold}), tensors)
+    threshold = label_threshold(HashModel(spec, tensors).logits(features), labels, centers.float())
+    return HashModel(spec.model_copy(update={"label_threshold": threshold}), tensors, folder)
 
 
 def make_centers(config: TrainConfig, labels: NDArray[np.bool_]) -> NDArray[np.int8]:
@@ -185,7 +220,7 @@ def evaluate_model(
     """Encode a data set's queries and database by `model` and evaluate them; `settings` as for `evaluate`."""
     splits = dataset.splits
     if features is None:
-        backbone = model.spec.backbone or DEFAULT_BACKBONE
+        backbone = get_backbone(DEFAULT_BACKBONE) if model.spec.backbone is None else model.backbone()
         features, splits = dataset_features(dataset, backbone, cache=cache, device=device)
     return evaluate(
         pack(model.encode_features(features[splits.query])),
@@ -199,12 +234,21 @@ def evaluate_model(
     )
 
 
+def backbone_of(config: TrainConfig) -> Backbone:
+    """The backbone that a configuration names."""
+    return get_backbone(config.backbone, config.weights, config.pretrained, config.seed)
+
+
 def resolve(config: TrainConfig) -> TrainConfig:
     """Fill in what depends on the method and the number of bits, and refuse what cannot be."""
     method = get_method(config.method)
-    get_backbone(config.backbone)
+    backbone_of(config)
     divide = method.divide if config.head.divide is None else config.head.divide
     options = method.options(config.options, config.bits).model_dump(by_alias=True)
     unset = {name: value for name, value in method.training.items() if name not in config.model_fields_set}
     head = config.head.model_copy(update={"divide": divide})
+    if config.finetune:
+        if method.family == "shallow":
+            raise ConfigError(f"method '{method.name}' has no network to fine-tune: leave --finetune out.")
+        unset |= {name: value for name, value in _FINETUNE.items() if name not in config.model_fields_set}
     return config.model_copy(update={**unset, "options": options, "head": head})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from centerhash.backbones import choose_device, get_backbone
+from centerhash.backbones import Backbone, choose_device, get_backbone
 from centerhash.codes import Codes, binarise
 from centerhash.errors import ConfigError, DataError, InputError
 from centerhash.features import FeatureTable, Progress, image_features
@@ -32,6 +33,7 @@ from centerhash.methods import METHODS, get_method
 from centerhash.options import Options
 from centerhash.shallow.base import ShallowHash
 
+TUNED = "backbone.safetensors"  # beside the model, where the backbone was fine-tuned
 _CHUNK = 1024  # rows per pass through the head: bounds memory, decides no result
 # share of a row's largest |logit| (at least 1) below which float32 rounding, which varies with the batch, could
 # turn a sign; about a hundred times what rounding was seen to change
@@ -50,6 +52,16 @@ class ModelSpec(Options):
     classes: tuple[str, ...]
     head: HeadOptions
     backbone: str | None = Field(None, description="None: trained on features that came without images")
+    weights: str | None = Field(None, description="file of the backbone's weights; None: the published ones")
+    pretrained: bool = Field(
+        True, description="False: the backbone's weights are random, drawn from the seed"
+    )
+    tuned: bool = Field(
+        False, description="whether the backbone was fine-tuned; it then lies beside the model"
+    )
+    backbone_key: str | None = Field(
+        None, description="of the features that it was trained on; None: not known"
+    )
     label_threshold: float | None = Field(
         None, description="cosine to a center from which its label is predicted"
     )
@@ -91,11 +103,12 @@ class _Head:
 class HashModel:
     """A trained hash function, its classes and centers, and the name of the backbone before it.
 
-    `tensors` are named `encoder.*`, and `centers` for the central methods.
+    `tensors` are named `encoder.*`, and `centers` for the central methods. A backbone that was fine-tuned lies in
+    `folder`, beside the stored model.
     """
 
-    def __init__(self, spec: ModelSpec, tensors: Mapping[str, Tensor]) -> None:
-        self.spec = spec
+    def __init__(self, spec: ModelSpec, tensors: Mapping[str, Tensor], folder: Path | None = None) -> None:
+        self.spec, self.folder = spec, folder
         self._tensors = dict(tensors)
         method = get_method(spec.method)
         options = method.options(spec.options, spec.bits)
@@ -161,6 +174,29 @@ class HashModel:
         """Codes (N, K) of features (N, D)."""
         return binarise(self.logits(features))
 
+    @property
+    def tuned_weights(self) -> Path | None:
+        """The file of the fine-tuned backbone; None where the backbone stayed as it was."""
+        return self.folder / TUNED if self.spec.tuned and self.folder is not None else None
+
+    def backbone(self) -> Backbone:
+        """The network before the head; ConfigError where its weights are not those of the training."""
+        spec = self.spec
+        if spec.backbone is None:
+            raise ConfigError(
+                "this model was trained on precomputed features and has no backbone: pass features (N, "
+                f"{spec.features}) as an array or .npy file, or train on images."
+            )
+        weights = spec.weights if self.tuned_weights is None else self.tuned_weights
+        backbone = get_backbone(spec.backbone, weights, spec.pretrained or weights is not None, spec.seed)
+        if spec.backbone_key is not None and backbone.key != spec.backbone_key:
+            raise ConfigError(
+                f"this model was trained on features of {spec.backbone_key}, but the backbone here is "
+                f"{backbone.key}: its weights ({spec.weights or 'the published ones'}) or its preprocessing have "
+                "changed. Put the old weights back, or train again."
+            )
+        return backbone
+
     def feature_table(
         self,
         images: Sequence[str | Path],
@@ -171,14 +207,9 @@ class HashModel:
         progress: Progress | None = None,
     ) -> FeatureTable:
         """Features (N, D) of image files by this model's backbone, and which files are broken."""
-        if self.spec.backbone is None:
-            raise ConfigError(
-                "this model was trained on precomputed features and has no backbone: pass features (N, "
-                f"{self.spec.features}) as an array or .npy file, or train on images."
-            )
         return image_features(
             [Path(image) for image in images],
-            get_backbone(self.spec.backbone),
+            self.backbone(),
             cache,
             choose_device(device),
             batch_size,
@@ -245,7 +276,11 @@ class HashModel:
         return dict(self._tensors)
 
     def save(self, folder: str | Path) -> None:
-        """Write model.safetensors and model.json into `folder`, each whole or not at all."""
+        """Write model.safetensors and model.json into `folder`, each whole or not at all, and a tuned backbone."""
+        target = Path(folder) / TUNED
+        if self.tuned_weights is not None and self.tuned_weights.resolve() != target.resolve():
+            with self.tuned_weights.open("rb") as source, atomic(target) as stream:
+                shutil.copyfileobj(source, stream)
         with atomic(Path(folder) / "model.safetensors") as stream:
             stream.write(save({name: tensor.contiguous() for name, tensor in self.tensors().items()}))
         write_text(Path(folder) / "model.json", self.spec.model_dump_json(indent=2) + "\n")
@@ -256,7 +291,7 @@ class HashModel:
         path = Path(folder)
         try:
             spec = ModelSpec.model_validate(json.loads((path / "model.json").read_text()))
-            return cls(spec, load_file(path / "model.safetensors"))
+            return cls(spec, load_file(path / "model.safetensors"), path)
         except (FileNotFoundError, NotADirectoryError):
             raise DataError(
                 f"'{path}' holds no finished model (model.json, model.safetensors): pass the --out folder "

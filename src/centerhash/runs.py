@@ -3,8 +3,9 @@
 config.json        configuration, data set, splits' origin, seed, versions; decides what the run is
 splits.npz         rows of the training, query and database images
 log.jsonl          losses per epoch
-checkpoint.safetensors   only until the run is finished
+checkpoint*.safetensors  only until the run is finished
 model.safetensors, model.json
+backbone.safetensors     where the backbone was fine-tuned
 weights.npz        central methods: learned weight of every label of every training image
 codes.npz          packed codes, labels and rows of query and database; written last: the run is finished
 """
@@ -24,15 +25,18 @@ import torch
 from numpy.typing import NDArray
 
 from centerhash import __version__
+from centerhash.checkpoints import EpochRow
 from centerhash.codes import Packed, pack
 from centerhash.data import Dataset
 from centerhash.data.splits import Splits
 from centerhash.errors import ConfigError, DataError
 from centerhash.files import make_folder, read_npz, write_json, write_npz, write_text
-from centerhash.fitting import Reporter, dataset_features, fit, resolve
+from centerhash.fitting import Reporter, backbone_of, dataset_features, fit, resolve
 from centerhash.methods import get_method
-from centerhash.model import HashModel
+from centerhash.model import TUNED, HashModel
+from centerhash.processes import open_team
 from centerhash.train import TrainConfig
+from centerhash.whole import fit_whole
 
 
 @dataclass(frozen=True)
@@ -61,37 +65,79 @@ def train(
     report: Reporter | None = None,
 ) -> HashModel:
     """Train into the folder `out`, going on from what an earlier, broken run of the same settings left there."""
-    config = resolve(config)
-    folder = make_folder(out)
-    for torn in folder.glob(".*.part"):  # of a write that a kill cut off
-        torn.unlink(missing_ok=True)
-    _claim(folder, dataset, config, overwrite)
-    if all((folder / name).exists() for name in ("codes.npz", "model.json", "model.safetensors")):
-        (folder / "checkpoint.safetensors").unlink(missing_ok=True)
+    config, folder = resolve(config), make_folder(out)
+    team = open_team(device, config.precision)
+    report = report if team.first else None
+    if team.first:
+        for torn in folder.glob(".*.part"):  # of a write that a kill cut off
+            torn.unlink(missing_ok=True)
+        _claim(folder, dataset, config, overwrite)
+    team.wait()
+    if _is_finished(folder):
+        _drop_checkpoints(folder)
         return HashModel.load(folder)
+
+    def keep_log(log: list[EpochRow]) -> None:
+        write_text(folder / "log.jsonl", "".join(json.dumps(row) + "\n" for row in log))
+
+    settings: dict[str, Any] = {
+        "team": team,
+        "cache": cache,
+        "skip_broken": skip_broken,
+        "checkpoint_seconds": checkpoint_seconds,
+        "report": report,
+        "on_epoch": keep_log if team.first else None,
+    }
+    if config.finetune:
+        model = fit_whole(dataset, config, folder, **settings)
+        backbone = model.backbone()
+    else:
+        backbone = backbone_of(config)
     features, splits = dataset_features(
-        dataset, config.backbone, cache=cache, device=device, skip_broken=skip_broken, report=report
+        dataset, backbone, cache=cache, team=team, skip_broken=skip_broken, report=report
     )
+    if not config.finetune:
+        model = fit(
+            dataset.with_splits(splits),
+            config,
+            features=features,
+            checkpoint=folder / "checkpoint.safetensors",
+            **settings,
+        )
+    if team.first:
+        _write_results(folder, model, features, dataset, splits, report)
+    team.wait()
+    return model
+
+
+def _is_finished(folder: Path) -> bool:
+    """Whether a run is complete: its codes are written last."""
+    return all((folder / name).exists() for name in ("codes.npz", "model.json", "model.safetensors"))
+
+
+def _write_results(
+    folder: Path,
+    model: HashModel,
+    features: NDArray[Any],
+    dataset: Dataset,
+    splits: Splits,
+    report: Reporter | None,
+) -> None:
+    """Write splits, model, weights and codes; then the checkpoints can go."""
     write_npz(
         folder / "splits.npz",
         {"train": splits.train, "query": splits.query, "database": splits.database},
     )
-    model = fit(
-        dataset.with_splits(splits),
-        config,
-        features=features,
-        device=device,
-        checkpoint=folder / "checkpoint.safetensors",
-        checkpoint_seconds=checkpoint_seconds,
-        report=report,
-        on_epoch=lambda log: write_text(folder / "log.jsonl", "".join(json.dumps(r) + "\n" for r in log)),
-    )
     model.save(folder)
-    if get_method(config.method).family == "central":
+    if get_method(model.spec.method).family == "central":
         _write_weights(folder, model, features, dataset.labels, splits.train)
     _write_codes(folder, model, features, dataset, splits, report)
-    (folder / "checkpoint.safetensors").unlink(missing_ok=True)
-    return model
+    _drop_checkpoints(folder)
+
+
+def _drop_checkpoints(folder: Path) -> None:
+    for checkpoint in folder.glob("checkpoint*.safetensors"):
+        checkpoint.unlink(missing_ok=True)
 
 
 def fingerprint(dataset: Dataset) -> str:
@@ -128,8 +174,9 @@ def _claim(folder: Path, dataset: Dataset, config: TrainConfig, overwrite: bool)
                 "or pass --overwrite to start it anew."
             )
         return
-    for name in ("codes.npz", "weights.npz", "model.json", "model.safetensors", "checkpoint.safetensors"):
+    for name in ("codes.npz", "weights.npz", "model.json", "model.safetensors", TUNED):
         (folder / name).unlink(missing_ok=True)
+    _drop_checkpoints(folder)
     facts = {
         "splits": dataset.splits.made,
         "versions": versions(),

@@ -6,10 +6,9 @@ alone, so a run that goes on from a checkpoint repeats what an unbroken run woul
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,21 +16,27 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from centerhash.backbones import DEFAULT_BACKBONE
+from centerhash.checkpoints import EpochRow, restore, store
 from centerhash.errors import DataError
-from centerhash.files import atomic
 from centerhash.heads import HeadOptions, build_head
 from centerhash.losses.base import Objective
 from centerhash.losses.central import center_similarities
 from centerhash.options import Options
+from centerhash.processes import Precision, Team, share_layers
 
-EpochRow: TypeAlias = dict[str, float]  # one line of the log: epoch, loss, its parts, learning rate, seconds
-Modules: TypeAlias = dict[str, nn.Module]
+# from the places (B,) of each batch among the training images, and the epoch, to what the network reads
+Inputs: TypeAlias = Callable[[Sequence[Tensor], int], Iterator[Tensor]]
 Report: TypeAlias = Callable[[list[EpochRow]], None]  # called with the whole log after every epoch
+
+
+class ParameterGroup:
+    """Parameters that learn at the share `factor` of the learning rate."""
+
+    def __init__(self, params: Iterable[nn.Parameter], factor: float = 1.0) -> None:
+        self.params, self.factor = list(params), factor
 
 
 class TrainConfig(Options):
@@ -45,7 +50,14 @@ class TrainConfig(Options):
     learning_rate: float = Field(4e-3, gt=0, le=10)
     weight_decay: float = Field(1e-4, ge=0, description="decoupled (AdamW); 0.9 is the printed value")
     schedule: str = Field("cosine", pattern="^(cosine|steps|constant)$")
+    accumulate: int = Field(1, ge=1, description="parts that a batch is computed in, to save memory")
+    precision: Precision = Field("32", description="of the network: 32 bits, or mixed with bf16 or 16")
     backbone: str = DEFAULT_BACKBONE
+    weights: str | None = Field(None, description="file of the backbone's weights; None: the published ones")
+    pretrained: bool = Field(True, description="False: the backbone starts from random weights")
+    finetune: bool = Field(False, description="train the backbone too, on augmented images")
+    backbone_rate: float = Field(0.1, ge=0, description="share of the learning rate that the backbone has")
+    warm_start: bool = Field(True, description="fine-tune from a head that was trained on frozen features")
     centers: str = Field("auto", pattern="^(auto|hadamard|random|spread)$")
     assignment: str = Field(
         "cooccurrence", pattern="^(cooccurrence|random)$", description="of centers to classes"
@@ -84,10 +96,11 @@ def fit_head(
     config: TrainConfig,
     *,
     device: torch.device | str = "cpu",
+    team: Team | None = None,
     checkpoint: Path | None = None,
     checkpoint_seconds: float = 20.0,
     report: Report | None = None,
-) -> tuple[nn.Sequential, list[EpochRow]]:
+) -> tuple[nn.Module, list[EpochRow]]:
     """Train a head on `features[rows]` (n, D) with labels (n, C); return it in eval mode with the log.
 
     Images without a label have no center to be pulled to and are left out. With a `checkpoint` file, training
@@ -95,118 +108,128 @@ def fit_head(
     """
     labelled = labels.any(axis=1)
     rows, labels = rows[labelled], labels[labelled]
-    if len(rows) < 2:
-        raise DataError(f"training needs at least 2 images with labels, got {len(rows)}.")
-    with torch.random.fork_rng(devices=_cuda_devices(device)):
+
+    def inputs(batches: Sequence[Tensor], epoch: int) -> Iterator[Tensor]:
+        for places in batches:
+            yield torch.from_numpy(features[rows[places.numpy()]].astype(np.float32))
+
+    return fit_network(
+        lambda: build_head(features.shape[1], config.bits, config.head),
+        inputs,
+        labels,
+        objective,
+        config,
+        prepare=lambda: objective.prepare(features, rows, labels),
+        team=team or Team(torch.device(device)),
+        checkpoint=checkpoint,
+        checkpoint_seconds=checkpoint_seconds,
+        report=report,
+    )
+
+
+def fit_network(
+    build: Callable[[], nn.Module],
+    inputs: Inputs,
+    labels: NDArray[np.bool_],
+    objective: Objective,
+    config: TrainConfig,
+    *,
+    team: Team,
+    prepare: Callable[[], None] | None = None,
+    groups: Callable[[nn.Module], list[ParameterGroup]] | None = None,
+    checkpoint: Path | None = None,
+    checkpoint_seconds: float = 20.0,
+    report: Report | None = None,
+) -> tuple[nn.Module, list[EpochRow]]:
+    """Train the network that `build` makes on n images with labels (n, C); return it in eval mode with the log.
+
+    `groups` says which parameters learn at which share ("factor") of the learning rate; one group unless given.
+    """
+    if len(labels) < 2:
+        raise DataError(f"training needs at least 2 images with labels, got {len(labels)}.")
+    with torch.random.fork_rng(devices=_cuda_devices(team.device)):
         torch.manual_seed(config.seed)
-        head = build_head(features.shape[1], config.bits, config.head).to(device)
-        objective.prepare(features, rows, labels)
-        objective = objective.to(device)
-        optimizer = torch.optim.AdamW(
-            [*head.parameters(), *objective.parameters()],
+        network = share_layers(build().to(team.device), team)
+        if prepare is not None:
+            prepare()
+        objective = objective.to(team.device)
+        parameters = groups(network) if groups else [ParameterGroup(network.parameters())]
+        parameters.append(ParameterGroup(objective.parameters()))
+        optimizer: torch.optim.Optimizer = torch.optim.AdamW(
+            [vars(group) for group in parameters if group.params],
             lr=config.learning_rate,
             betas=(0.9, 0.99),
             weight_decay=config.weight_decay,
         )
-        modules: Modules = {"head": head, "objective": objective}
-        log = _restore(checkpoint, modules, optimizer) if checkpoint and checkpoint.exists() else []
+        modules = {"head": network, "objective": objective}
+        log = restore(checkpoint, modules, optimizer) if checkpoint and checkpoint.exists() else []
+        called, optimizer = team.setup(network, optimizer)
         targets = torch.from_numpy(labels)
         last_written = time.monotonic()
         for epoch in range(len(log), config.epochs):
             torch.manual_seed(epoch_seed(config.seed, epoch))
-            log.append(_run_epoch(epoch, features, rows, targets, head, objective, optimizer, config, device))
+            log.append(_run_epoch(epoch, inputs, targets, called, objective, optimizer, config, team))
             due = time.monotonic() - last_written >= checkpoint_seconds or epoch + 1 == config.epochs
-            if checkpoint is not None and due:
-                _store(checkpoint, modules, optimizer, log)
+            if checkpoint is not None and due and team.first:
+                store(checkpoint, modules, optimizer, log)
                 last_written = time.monotonic()
-            if report is not None:
+            if report is not None and team.first:
                 report(log)
-    return head.eval().cpu(), log
+        team.wait()
+    return network.eval().cpu(), log
 
 
 def _run_epoch(
     epoch: int,
-    features: NDArray[Any],
-    rows: NDArray[np.int64],
+    inputs: Inputs,
     targets: Tensor,
-    head: nn.Sequential,
+    network: nn.Module,
     objective: Objective,
     optimizer: torch.optim.Optimizer,
     config: TrainConfig,
-    device: torch.device | str,
+    team: Team,
 ) -> EpochRow:
     """One pass over the training images: Algorithm 1, batch by batch."""
-    started, head_mode = time.monotonic(), head.train()
+    started = time.monotonic()
+    network.train()
     generator = torch.Generator().manual_seed(epoch_seed(config.seed, epoch))
-    batches = epoch_batches(len(rows), config.batch_size, generator)
+    batches = epoch_batches(len(targets), config.batch_size, generator)
+    parts = [part for batch in batches for part in micro_batches(batch, config.accumulate)]
+    reading = inputs([part[team.share(len(part))] for part in parts], epoch)
     sums: dict[str, float] = {}
     for number, batch in enumerate(batches):
         progress = (epoch + number / len(batches)) / config.epochs
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(config, progress)
-        inputs = torch.from_numpy(features[rows[batch.numpy()]].astype(np.float32)).to(device)
-        terms = objective(head_mode(inputs), targets[batch].to(device), batch.to(device), progress)
+            group["lr"] = group["factor"] * learning_rate(config, progress)
         optimizer.zero_grad(set_to_none=True)
-        terms.total.backward()
+        for part in micro_batches(batch, config.accumulate):
+            with team.autocast():
+                logits = network(next(reading).to(team.device, non_blocking=True))
+            places = part.to(team.device)
+            terms = objective(
+                team.gather(logits.float(), len(part)), targets[part].to(team.device), places, progress
+            )
+            team.backward(terms.total * (len(part) / len(batch)))
+            for name, value in {"loss": terms.total.detach(), **terms.parts}.items():
+                sums[name] = sums.get(name, 0.0) + float(value) * len(part)
         optimizer.step()
-        for name, value in {"loss": terms.total.detach(), **terms.parts}.items():
-            sums[name] = sums.get(name, 0.0) + float(value) * len(batch)
     if not math.isfinite(sums["loss"]):
         raise DataError(
             f"the loss became {sums['loss']} in epoch {epoch + 1}: lower --learning-rate (now "
             f"{config.learning_rate}), or check the features for extreme values."
         )
-    means = {name: value / len(rows) for name, value in sums.items()}
+    means = {name: value / len(targets) for name, value in sums.items()}
     rate = learning_rate(config, (epoch + 1) / config.epochs)
     return {"epoch": epoch + 1, **means, "learning_rate": rate, "seconds": time.monotonic() - started}
 
 
+def micro_batches(batch: Tensor, count: int) -> list[Tensor]:
+    """Cut a batch (B,) into `count` parts of at least two rows, since batch norm needs two."""
+    return list(torch.tensor_split(batch, max(1, min(count, len(batch) // 2))))
+
+
 def _cuda_devices(device: torch.device | str) -> list[int]:
     return list(range(torch.cuda.device_count())) if torch.device(device).type == "cuda" else []
-
-
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
-    for number, state in optimizer.state_dict()["state"].items():
-        for name, value in state.items():
-            yield f"optimizer.{number}.{name}", torch.as_tensor(value).cpu()
-
-
-def _store(path: Path, modules: Modules, optimizer: torch.optim.Optimizer, log: list[EpochRow]) -> None:
-    """Write head, objective, optimizer and log as one safetensors file, whole or not at all."""
-    tensors = {
-        f"{kind}.{name}": value.cpu().contiguous()
-        for kind, module in modules.items()
-        for name, value in module.state_dict().items()
-    }
-    tensors.update(_optimizer_tensors(optimizer))
-    with atomic(path) as stream:
-        stream.write(save(tensors, {"log": json.dumps(log)}))
-
-
-def _restore(path: Path, modules: Modules, optimizer: torch.optim.Optimizer) -> list[EpochRow]:
-    """Read what `_store` wrote into modules and optimizer; return the log so far."""
-    try:
-        with safe_open(path, framework="pt") as stored:
-            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118  # not a mapping
-            log: list[EpochRow] = json.loads((stored.metadata() or {})["log"])
-        for kind, module in modules.items():
-            prefix = f"{kind}."
-            own = {
-                name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)
-            }
-            module.load_state_dict(own)
-    except (SafetensorError, RuntimeError, KeyError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(
-            f"the checkpoint '{path}' is damaged or of another run ({reason}): delete it to train from the start."
-        ) from None
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        if key.startswith("optimizer."):
-            _, number, name = key.split(".", 2)
-            state.setdefault(int(number), {})[name] = value
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    return log
 
 
 def label_threshold(

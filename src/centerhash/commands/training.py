@@ -15,13 +15,24 @@ from centerhash.commands.shared import CacheOption, DeviceOption, JsonOption, Sk
 def train(
     data: Annotated[Path, typer.Argument(help="folder with labels.csv and images, or with features.npy")],
     out: Annotated[Path, typer.Option(help="folder of the run; the same command goes on where it stopped")],
-    method: Annotated[str, typer.Option(help="see `centerhash methods`")] = "ics-softmax",
+    method: Annotated[
+        str | None, typer.Option(help="see `centerhash methods` [default: ics-softmax]")
+    ] = None,
     bits: Annotated[int, typer.Option(help="length of the codes, 8 to 1024")] = 64,
     seed: Annotated[int, typer.Option(help="decides splits, centers, initial weights and order")] = 0,
-    epochs: Annotated[int | None, typer.Option(help="passes over the training images [default: 30]")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="images per step [default: 256]")] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="paper-alexnet, paper-resnet50, or a .toml of your own; options here go before it"),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="passes over the training images [default: 30; 6 with --finetune]")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="images per step, of all processes [default: 256; 64 with --finetune]")
+    ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="[default: 0.004, or as the method wants]")
+        float | None,
+        typer.Option(help="[default: 0.004, or as the method wants; 0.001 with --finetune]"),
     ] = None,
     weight_decay: Annotated[
         float | None, typer.Option(help="decoupled, as in AdamW [default: 0.0001]")
@@ -42,6 +53,25 @@ def train(
     option: Annotated[
         list[str] | None, typer.Option("--option", "-o", help="option of the method, e.g. -o lambda=0.2")
     ] = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="see `centerhash backbones` [default: efficientnet-lite0]")
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="the backbone's weights: safetensors or a plain state dict")
+    ] = None,
+    pretrained: Annotated[
+        bool | None, typer.Option("--pretrained/--no-pretrained", help="ImageNet weights, or random ones")
+    ] = None,
+    finetune: Annotated[
+        bool | None, typer.Option("--finetune", help="train the backbone too, on cropped and flipped images")
+    ] = None,
+    backbone_rate: Annotated[
+        float | None, typer.Option(help="the backbone's share of the learning rate [default: 0.1]")
+    ] = None,
+    accumulate: Annotated[
+        int | None, typer.Option(help="parts that a batch is computed in, to save memory [default: 1]")
+    ] = None,
+    precision: Annotated[str | None, typer.Option(help="32, bf16 or 16 (mixed) [default: 32]")] = None,
     device: DeviceOption = "auto",
     cache: CacheOption = None,
     skip_broken: SkipBrokenOption = False,
@@ -50,12 +80,15 @@ def train(
 ) -> None:
     """Train a model on your images or features, and encode queries and database.
 
+    Several processes: `torchrun --nproc-per-node 2 -m centerhash train ...` with the same options.
+
     Example: `centerhash train photos --method ics --bits 64 --out run`
     """
     from centerhash import console
     from centerhash.data import open_dataset
     from centerhash.features import default_cache
     from centerhash.options import read_options
+    from centerhash.presets import read_preset
     from centerhash.runs import train as run_training
     from centerhash.train import TrainConfig
 
@@ -70,10 +103,18 @@ def train(
         "schedule": schedule,
         "centers": centers,
         "assignment": assignment,
+        "backbone": backbone,
+        "weights": None if weights is None else str(weights),
+        "pretrained": pretrained,
+        "finetune": finetune,
+        "backbone_rate": backbone_rate,
+        "accumulate": accumulate,
+        "precision": precision,
         "head": None if hidden is None else {"hidden": read_widths(hidden)},
         "options": read_pairs(option or []),
     }
-    config = read_options(TrainConfig, {k: v for k, v in given.items() if v is not None}, "training")
+    chosen = {name: value for name, value in given.items() if value is not None}
+    config = read_options(TrainConfig, {**(read_preset(preset) if preset else {}), **chosen}, "training")
     dataset = open_dataset(data, seed=seed)
     console.warn(dataset.warnings)
     with console.progress() as report:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageFile
 
+from centerhash.data.parquet import is_stored_image, stored_image
 from centerhash.errors import DataError, ImageError, InputError
 
 ImageSource: TypeAlias = str | Path | bytes
@@ -49,7 +50,7 @@ def load_image(
     Images of more than `max_pixels` are refused by their header, before any pixel is decoded. With
     `at_least`, a JPEG is decoded at 1/2, 1/4 or 1/8 of its size where both sides stay that long: much faster.
     """
-    name = "image bytes" if isinstance(source, bytes) else f"'{source}'"
+    name = _spoken(source)
     with _open_source(source, name) as stream:
         image = _read_header(stream, name)
         _check_size(image, name, max_pixels)
@@ -62,6 +63,21 @@ def load_image(
             raise ImageError(f"cannot read {name}: {_reason(error)}.") from error
     rgb.info = {}  # an orientation left behind would be applied twice by a later reader
     return rgb
+
+
+def check_image(source: ImageSource, *, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
+    """Decode an image as quickly as can be to see that it is whole; return its width and height as stored."""
+    name = _spoken(source)
+    with _open_source(source, name) as stream:
+        image = _read_header(stream, name)
+        _check_size(image, name, max_pixels)
+        size = image.size
+        try:
+            image.draft(None, (1, 1))  # a JPEG is still read to its end, but drawn small
+            image.load()
+        except Exception as error:  # damaged files make Pillow raise nearly anything
+            raise ImageError(f"cannot read {name}: {_reason(error)}.") from error
+    return size
 
 
 def load_pixels(
@@ -93,8 +109,14 @@ def content_key(path: str | Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def _spoken(source: ImageSource) -> str:
+    return "image bytes" if isinstance(source, bytes) else f"'{source}'"
+
+
 def _open_source(source: ImageSource, name: str) -> Stream:
-    """Open bytes or a regular, non-empty file."""
+    """Open bytes, a regular, non-empty file, or an image in a parquet file (`photos.parquet/12`)."""
+    if not isinstance(source, bytes) and is_stored_image(Path(source)):
+        source = stored_image(Path(source))
     if isinstance(source, bytes):
         if not source:
             raise ImageError(f"cannot read {name}: there are 0 bytes.")
@@ -219,7 +241,7 @@ def _expand(entry: str | Path) -> list[Path]:
     """Return the images that one argument stands for; a file that is named is taken whatever its suffix."""
     path = Path(entry)
     try:
-        if path.is_file():
+        if path.is_file() or is_stored_image(path):
             return [path]
         if path.is_dir():
             place, named, candidates = f"the folder '{path}'", len(path.parts), list(path.rglob("*"))
