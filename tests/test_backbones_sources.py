@@ -155,6 +155,13 @@ def test_a_network_of_timm_comes_from_the_hub(hub: Server) -> None:
     assert len(hub.requests) == asked
 
 
+@pytest.mark.parametrize("content", [b"no weights", save({"conv1.0.weight": torch.zeros(1)})])
+def test_a_damaged_file_of_the_hub_is_named(hub: Server, content: bytes) -> None:
+    hub.files[address("model.safetensors")] = content
+    with pytest.raises(DataError, match=r"model.safetensors' is damaged or does not hold .*Delete the file"):
+        get_backbone("timm:test_resnet").load()
+
+
 def test_an_old_repository_gives_its_other_file(hub: Server) -> None:
     hub.files[address("pytorch_model.bin")] = b"old weights"
     assert Hub(REPOSITORY).fetch().read_bytes() == b"old weights"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from centerhash import __version__
-from centerhash.commands import catalogue, experiments, training
+from centerhash.commands import backbones, catalogue, datasets, experiments, inspect, training
 from centerhash.errors import CenterhashError
 
 app = typer.Typer(
@@ -40,12 +40,16 @@ def _root(
 for command in (
     experiments.demo,
     experiments.scenes,
+    inspect.inspect,
     training.train,
     training.evaluate,
     training.encode,
     training.explain,
     catalogue.methods,
     catalogue.options,
+    backbones.backbones,
+    datasets.datasets,
+    datasets.download,
     experiments.compare,
 ):
     app.command()(command)

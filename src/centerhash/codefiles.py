@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from centerhash.codes import Packed, check_codes, pack
 from centerhash.data import Dataset, list_images, open_dataset
+from centerhash.data.dataset import is_described
 from centerhash.errors import ConfigError, DataError
 from centerhash.evaluation import evaluate
 from centerhash.files import read_npz, write_npz
@@ -129,7 +130,7 @@ def encode_to_file(
         from centerhash.data.arrays import load_array
 
         features = load_array(single)
-    elif single is not None and single.is_dir() and _is_dataset(single):
+    elif single is not None and is_described(single):
         dataset = open_dataset(single)
         warnings = dataset.warnings
         if dataset.classes != model.classes:
@@ -159,10 +160,6 @@ def _ids(dataset: Dataset) -> NDArray[np.int64]:
     folder = str(dataset.root.resolve())
     digests = (blake2b(f"{folder}/{name}".encode(), digest_size=8).digest() for name in dataset.names)
     return np.array([int.from_bytes(digest, "big", signed=True) for digest in digests], dtype=np.int64)
-
-
-def _is_dataset(folder: Path) -> bool:
-    return (folder / "labels.csv").is_file() or (folder / "features.npy").is_file()
 
 
 def _image_features(

@@ -102,7 +102,7 @@ class FeatureTable:
 
 def decode(path: Path, backbone: Backbone) -> NDArray[np.uint8]:
     """Pixels (crop, crop, 3) of one image file as the backbone wants them."""
-    return load_pixels(path, backbone.resize, backbone.crop)
+    return load_pixels(path, backbone.resize, backbone.crop, interpolation=backbone.interpolation)
 
 
 def image_features(

@@ -125,7 +125,7 @@ def model_spec(dataset: Dataset, config: TrainConfig, features: int, backbone: B
         classes=dataset.classes,
         head=config.head,
         backbone=None if backbone is None else backbone.name,
-        weights=None if backbone is None else config.weights,
+        weights=None if backbone is None or config.weights is None else str(Path(config.weights).resolve()),
         pretrained=config.pretrained,
         backbone_key=backbone.key if backbone is not None and backbone.is_here else None,
         seed=config.seed,

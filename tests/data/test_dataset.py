@@ -75,9 +75,13 @@ def test_a_file_instead_of_a_folder(tmp_path: Path) -> None:
 
 def test_empty_folder(tmp_path: Path) -> None:
     assert message(tmp_path) == (
-        f"'{tmp_path}' has neither labels.csv nor features.npy: it is empty. Give a folder of images with "
+        f"'{tmp_path}' is no data set: it is empty. Give a folder of images with "
         "labels.csv (columns file_name and labels, names joined by '|'; or file_name and one column of 0/1 "
-        "per class), or a folder of features with features.npy (N, D), labels.npy (N, C) and classes.txt."
+        "per class),\n  or a folder of features with features.npy (N, D), labels.npy (N, C) and classes.txt,\n"
+        "  or a folder with COCO's json (annotations/instances_*.json, or one json file beside the images),\n"
+        "  or a Hugging Face imagefolder (metadata.csv or metadata.jsonl with file_name and labels),\n"
+        "  or a parquet file, or a folder of them, as the library datasets writes them (image, labels),\n"
+        "  or a folder per class (photos/dog/1.jpg; also photos/train/dog/1.jpg, photos/test/dog/2.jpg)."
     )
 
 

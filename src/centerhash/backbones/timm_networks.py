@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from centerhash.backbones.backbone import Backbone, Channels
 from centerhash.backbones.imports import import_timm
 from centerhash.backbones.sources import Download, Hub, WeightSource
 from centerhash.backbones.weights import load_weights
-from centerhash.errors import ConfigError
+from centerhash.errors import ConfigError, DataError
 
 
 @cache
@@ -88,7 +89,16 @@ def _source(name: str, settings: Mapping[str, Any]) -> WeightSource:
 
 def _build_published(name: str, weights: Path | None) -> nn.Module:
     """Weights as timm publishes them, through timm: it knows which layers some files name otherwise."""
-    return _create(name, pretrained=True, pretrained_cfg_overlay={"file": str(weights), "custom_load": False})
+    settings = {"file": str(weights), "custom_load": False}
+    try:
+        return _create(name, pretrained=True, pretrained_cfg_overlay=settings)
+    # what timm, torch and safetensors raise for files that were cut or hold something else
+    except (OSError, RuntimeError, ValueError, KeyError, EOFError, SafetensorError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(
+            f"'{weights}' is damaged or does not hold the weights of timm's '{name}': {reason} Delete the file to "
+            "fetch it again, or pass --weights FILE."
+        ) from None
 
 
 def _build_own(name: str, weights: Path | None) -> nn.Module:

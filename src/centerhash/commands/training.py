@@ -13,13 +13,20 @@ from centerhash.commands.shared import CacheOption, DeviceOption, JsonOption, Sk
 
 
 def train(
-    data: Annotated[Path, typer.Argument(help="folder with labels.csv and images, or with features.npy")],
+    data: Annotated[
+        Path,
+        typer.Argument(help="folder of a data set, or with --root a name of `centerhash datasets`"),
+    ],
     out: Annotated[Path, typer.Option(help="folder of the run; the same command goes on where it stopped")],
     method: Annotated[
         str | None, typer.Option(help="see `centerhash methods` [default: ics-softmax]")
     ] = None,
     bits: Annotated[int, typer.Option(help="length of the codes, 8 to 1024")] = 64,
     seed: Annotated[int, typer.Option(help="decides splits, centers, initial weights and order")] = 0,
+    root: Annotated[Path | None, typer.Option(help="where the published data set named DATA is")] = None,
+    lists: Annotated[
+        Path | None, typer.Option(help="folder of train.txt, test.txt, database.txt: 'path 0 1 0 ...'")
+    ] = None,
     preset: Annotated[
         str | None,
         typer.Option(help="paper-alexnet, paper-resnet50, or a .toml of your own; options here go before it"),
@@ -85,7 +92,7 @@ def train(
     Example: `centerhash train photos --method ics --bits 64 --out run`
     """
     from centerhash import console
-    from centerhash.data import open_dataset
+    from centerhash.data.named import open_data
     from centerhash.features import default_cache
     from centerhash.options import read_options
     from centerhash.presets import read_preset
@@ -115,7 +122,7 @@ def train(
     }
     chosen = {name: value for name, value in given.items() if value is not None}
     config = read_options(TrainConfig, {**(read_preset(preset) if preset else {}), **chosen}, "training")
-    dataset = open_dataset(data, seed=seed)
+    dataset = open_data(data, seed=seed, root=root, lists=lists)
     console.warn(dataset.warnings)
     with console.progress() as report:
         run_training(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,16 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.data.arrays import read_feature_folder
-from centerhash.data.folder import read_image_folder
+from centerhash.data.class_folders import read_class_folders, sign_of_class_folders
+from centerhash.data.coco_folder import read_coco_folder, sign_of_coco
+from centerhash.data.folder import ImageFolder, read_image_folder
+from centerhash.data.huggingface import TABLES, read_imagefolder, sign_of_imagefolder
+from centerhash.data.parquet import SUFFIX, read_parquet, sign_of_parquet
 from centerhash.data.splits import Splits, check_splits, make_splits, splits_from_files
 from centerhash.data.textfiles import first_few, nearest
 from centerhash.errors import DataError
-
-LAYOUTS = (
-    "a folder of images with labels.csv (columns file_name and labels, names joined by '|'; "
-    "or file_name and one column of 0/1 per class), "
-    "or a folder of features with features.npy (N, D), labels.npy (N, C) and classes.txt"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,40 +83,63 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def open_dataset(path: str | Path, seed: int = 0) -> Dataset:
-    """Open and check a folder of images or of features; splits that it does not name are drawn with `seed`."""
+    """Open and check a data set of any layout; splits that it does not name are drawn with `seed`."""
     root = Path(path)
     if not root.exists():
-        raise DataError(f"no such folder: '{root}'. Give {LAYOUTS}.")
-    if not root.is_dir():
-        raise DataError(f"'{root}' is a file, not a folder. Give {LAYOUTS}.")
-    has_csv, has_features = (root / "labels.csv").is_file(), (root / "features.npy").is_file()
-    if has_csv and has_features:
-        raise DataError(
-            f"'{root}' holds both labels.csv (images) and features.npy (features): keep them in two folders."
-        )
-    if has_csv:
-        return _open_images(root, seed)
-    if has_features:
-        return _open_features(root, seed)
-    raise DataError(_neither(root))
+        raise DataError(f"no such folder: '{root}'. Give {_all_layouts()}.")
+    if root.is_file() and root.suffix != SUFFIX:
+        raise DataError(f"'{root}' is a file, not a folder. Give {_all_layouts()}.")
+    layout = find_layout(root)
+    if layout is None:
+        raise DataError(_unknown(root))
+    return layout.open(root, seed)
 
 
-def _neither(root: Path) -> str:
-    """Say what is in a folder of neither layout."""
+def find_layout(root: Path) -> Layout | None:
+    """Return the layout of a folder or parquet file, None where there is none; two at once are refused.
+
+    Folders of pictures only count as classes where no file describes them.
+    """
+    if root.is_file():
+        return next(layout for layout in LAYOUTS if layout.name == "parquet")
+    signs = {layout.name: layout.sign(root) for layout in LAYOUTS if layout.by_file}
+    told = [layout for layout in LAYOUTS if signs.get(layout.name)]
+    if len(told) > 1:
+        both = " and ".join(f"{signs[layout.name]} ({layout.name})" for layout in told[:2])
+        raise DataError(f"'{root}' holds both {both}: keep them in two folders.")
+    implied = (layout for layout in LAYOUTS if not layout.by_file and layout.sign(root))
+    return told[0] if told else next(implied, None)
+
+
+def is_described(path: Path) -> bool:
+    """Whether a file says what the images at `path` show; folders of pictures alone do not, whatever their names."""
+    if not path.is_dir() and not (path.is_file() and path.suffix == SUFFIX):
+        return False
+    layout = find_layout(path)
+    return layout is not None and layout.by_file
+
+
+def _unknown(root: Path) -> str:
+    """Say what is in a folder of no layout."""
     entries = sorted(entry.name + ("/" if entry.is_dir() else "") for entry in root.iterdir())
     found = f"it holds {first_few(entries)}" if entries else "it is empty"
-    for wanted in ("labels.csv", "features.npy"):
+    for wanted in ("labels.csv", "features.npy", *TABLES):
         match = nearest(wanted, entries, cutoff=0.8)
         if match:
             found += f" (rename '{match}' to '{wanted}'?)"
-    return f"'{root}' has neither labels.csv nor features.npy: {found}. Give {LAYOUTS}."
+            break
+    return f"'{root}' is no data set: {found}. Give {_all_layouts()}."
 
 
-def _open_images(root: Path, seed: int) -> Dataset:
-    folder = read_image_folder(root)
+def _all_layouts() -> str:
+    return ",\n  or ".join(layout.description for layout in LAYOUTS)
+
+
+def _open_images(read: Callable[[Path], ImageFolder], root: Path, seed: int) -> Dataset:
+    folder = read(root)
     splits = make_splits(len(folder.labels), folder.splits, seed=seed, source=folder.source)
     return Dataset(
-        name=root.resolve().name,
+        name=root.resolve().name.removesuffix(SUFFIX),
         root=root,
         classes=folder.classes,
         labels=folder.labels,
@@ -155,3 +177,61 @@ def _common_warnings(labels: NDArray[np.bool_], splits: Splits) -> Sequence[str]
             "they teach nothing and are relevant to no query."
         )
     return warnings
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way to store a data set: `sign` names the file or folder that shows it, `open` takes (root, seed)."""
+
+    name: str
+    sign: Callable[[Path], str | None]
+    open: Callable[[Path, int], Dataset]
+    description: str  # completes "Give ..."
+    by_file: bool = True  # whether a file describes the images
+
+
+def _has(name: str) -> Callable[[Path], str | None]:
+    """A sign: the file of that name is there."""
+    return lambda root: name if (root / name).is_file() else None
+
+
+LAYOUTS: tuple[Layout, ...] = (
+    Layout(
+        "images",
+        _has("labels.csv"),
+        partial(_open_images, read_image_folder),
+        "a folder of images with labels.csv (columns file_name and labels, names joined by '|'; "
+        "or file_name and one column of 0/1 per class)",
+    ),
+    Layout(
+        "features",
+        _has("features.npy"),
+        _open_features,
+        "a folder of features with features.npy (N, D), labels.npy (N, C) and classes.txt",
+    ),
+    Layout(
+        "coco",
+        sign_of_coco,
+        partial(_open_images, read_coco_folder),
+        "a folder with COCO's json (annotations/instances_*.json, or one json file beside the images)",
+    ),
+    Layout(
+        "imagefolder",
+        sign_of_imagefolder,
+        partial(_open_images, read_imagefolder),
+        "a Hugging Face imagefolder (metadata.csv or metadata.jsonl with file_name and labels)",
+    ),
+    Layout(
+        "parquet",
+        sign_of_parquet,
+        partial(_open_images, read_parquet),
+        "a parquet file, or a folder of them, as the library datasets writes them (image, labels)",
+    ),
+    Layout(
+        "classes",
+        sign_of_class_folders,
+        partial(_open_images, read_class_folders),
+        "a folder per class (photos/dog/1.jpg; also photos/train/dog/1.jpg, photos/test/dog/2.jpg)",
+        by_file=False,
+    ),
+)

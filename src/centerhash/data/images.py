@@ -81,23 +81,30 @@ def check_image(source: ImageSource, *, max_pixels: int = MAX_PIXELS) -> tuple[i
 
 
 def load_pixels(
-    source: ImageSource, resize: int = 256, crop: int = 224, *, max_pixels: int = MAX_PIXELS
+    source: ImageSource,
+    resize: int = 256,
+    crop: int = 224,
+    *,
+    interpolation: str = "bilinear",
+    max_pixels: int = MAX_PIXELS,
 ) -> NDArray[np.uint8]:
     """Load an image as the network sees it, (crop, crop, 3) uint8, decoding large JPEGs at a reduced size."""
     image = load_image(source, max_pixels=max_pixels, at_least=2 * resize)
-    return squash_and_crop(image, resize, crop)
+    return squash_and_crop(image, resize, crop, interpolation)
 
 
-def squash_and_crop(image: Image.Image, resize: int = 256, crop: int = 224) -> NDArray[np.uint8]:
+def squash_and_crop(
+    image: Image.Image, resize: int = 256, crop: int = 224, interpolation: str = "bilinear"
+) -> NDArray[np.uint8]:
     """Squash the whole frame to a square of `resize`, cut out the centre: (crop, crop, 3) uint8 (Sec. 4.1).
 
-    Bilinear with a filter that widens with the reduction, so that fine patterns do not alias.
+    The filter (bilinear, bicubic) widens with the reduction, so that fine patterns do not alias.
     """
     if image.mode != "RGB":
         raise InputError(f"the image must be RGB, got {image.mode}: use load_image.")
     if not 1 <= crop <= resize:
         raise InputError(f"the crop must be 1 to {resize} (the size after resizing), got {crop}.")
-    square = image.resize((resize, resize), Image.Resampling.BILINEAR)
+    square = image.resize((resize, resize), Image.Resampling[interpolation.upper()])
     start = (resize - crop) // 2
     pixels = np.asarray(square, dtype=np.uint8)[start : start + crop, start : start + crop]
     return np.ascontiguousarray(pixels)

@@ -56,7 +56,7 @@ class _Rows:
 
 def read_label_table(path: Path, classes: tuple[str, ...] | None = None) -> LabelTable:
     """Read `labels.csv` in either form; `classes` fixes the class order, otherwise names are sorted."""
-    rows = _read_rows(path)
+    rows = read_rows(path)
     if "file_name" not in rows.columns:
         raise DataError(_missing_column(rows, "file_name"))
     read = _read_joined if "labels" in rows.columns else _read_columns
@@ -73,7 +73,7 @@ def read_label_table(path: Path, classes: tuple[str, ...] | None = None) -> Labe
     )
 
 
-def _read_rows(path: Path) -> _Rows:
+def read_rows(path: Path) -> _Rows:
     """Split the file into columns and check that every line has as many cells as the header."""
     reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
     header: list[str] = []

@@ -78,7 +78,8 @@ _STYLE: dict[Any, Any] = {
 
 
 @contextmanager
-def _figure(width: float, height: float, columns: int = 1) -> Iterator[tuple[Figure, list[Axes]]]:
+def new_figure(width: float, height: float, columns: int = 1) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A figure in the house style with a row of axes, closed at the end."""
     with plt.rc_context(_STYLE):
         figure, axes = plt.subplots(1, columns, figsize=(width, height), squeeze=False, layout="constrained")
         try:
@@ -97,7 +98,7 @@ def _svg(figure: Figure) -> str:
 
 def weight_scatter(agreements: Mapping[str, Agreement], titles: Mapping[str, str]) -> str:
     """Weight against area share, one panel per method, with its correlations."""
-    with _figure(3.5 * len(agreements), 3.7, len(agreements)) as (figure, axes):
+    with new_figure(3.5 * len(agreements), 3.7, len(agreements)) as (figure, axes):
         for axis, (method, found) in zip(axes, agreements.items(), strict=True):
             axis.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=1, zorder=1)
             colour = COLOURS.get(method, "#000000")
@@ -112,7 +113,7 @@ def weight_scatter(agreements: Mapping[str, Agreement], titles: Mapping[str, str
 
 def convergence_plot(found: Convergence) -> str:
     """Objective above its minimum against the number of steps, both gradients."""
-    with _figure(6.4, 3.4) as (figure, (axis,)):
+    with new_figure(6.4, 3.4) as (figure, (axis,)):
         for values, name, colour, marker in (
             (found.true, "true gradient", "#0072B2", "o"),
             (found.printed, "gradient as printed, Eq. (11)", "#D55E00", "s"),
@@ -126,7 +127,7 @@ def convergence_plot(found: Convergence) -> str:
 
 def loss_plot(logs: Mapping[str, list[dict[str, float]]], titles: Mapping[str, str]) -> str:
     """Training loss per epoch, each method's relative to its first epoch."""
-    with _figure(6.4, 3.4) as (figure, (axis,)):
+    with new_figure(6.4, 3.4) as (figure, (axis,)):
         for method, rows in logs.items():
             losses = np.array([row["loss"] for row in rows])
             epochs = [row["epoch"] for row in rows]
@@ -166,7 +167,7 @@ def line_plot(
     `ticks` make a logarithmic x axis; `limits` are the lowest and highest y, `across` those of x; `reference` is
     a named level.
     """
-    with _figure(width, 3.4) as (figure, (axis,)):
+    with new_figure(width, 3.4) as (figure, (axis,)):
         for line in series:
             colour, (style, marker) = COLOURS.get(line.method, "#000000"), STYLES.get(line.method, ("-", "."))
             drawn = axis.errorbar(

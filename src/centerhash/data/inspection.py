@@ -1,0 +1,281 @@
+"""A look at a data set before it is trained on: what is there, how it is spread, and what is wrong with it."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centerhash.data.dataset import Dataset
+from centerhash.data.images import check_image, content_key
+from centerhash.data.splits import SPLIT_NAMES, Splits
+from centerhash.data.textfiles import first_few
+from centerhash.errors import ImageError
+
+Progress: TypeAlias = Callable[[int, int], None]  # done, total
+Size: TypeAlias = tuple[int, int]  # width, height
+
+_EXAMPLES = 5
+_WINDOW = 512  # images that are in work or waiting at a time
+_FEW = 10  # training images below which a class can hardly be learned
+
+
+@dataclass(frozen=True)
+class ClassCount:
+    """How many images carry a class: in all, and in each split."""
+
+    name: str
+    images: int
+    train: int
+    query: int
+    database: int
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Images of the split `of` that are byte for byte another image of the split `among`.
+
+    Within one split, an image counts when an earlier one is the same.
+    """
+
+    of: str
+    among: str
+    count: int
+    examples: tuple[tuple[str, str], ...]  # the first few: image, and its copy in `among`
+
+    @property
+    def across(self) -> bool:
+        """Whether the copies lie in two different splits."""
+        return self.of != self.among
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """What decoding every image found."""
+
+    broken: tuple[tuple[str, str], ...]  # name, reason
+    copies: tuple[Copies, ...]
+    relabelled: tuple[tuple[str, str], ...]  # pairs of equal images with different labels
+    sizes: tuple[Size, ...]  # of all images that could be read
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """All that is known about a data set of `images` rows; `pictures` is None where no image was opened."""
+
+    name: str
+    kind: str
+    images: int
+    classes: tuple[ClassCount, ...]
+    labels_per_image: Mapping[int, int]  # number of labels: number of images
+    splits: Mapping[str, int]
+    overlaps: Mapping[str, int]  # "query and train": rows in both
+    splits_made: str
+    pictures: Pictures | None
+    warnings: tuple[str, ...]
+
+    @property
+    def unlabelled(self) -> int:
+        """The number of images without labels."""
+        return self.labels_per_image.get(0, 0)
+
+    @property
+    def labels_mean(self) -> float:
+        """The mean number of labels per image."""
+        return sum(count * images for count, images in self.labels_per_image.items()) / self.images
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values for json, the sizes summed up."""
+        plain = asdict(self)
+        if self.pictures is not None:
+            plain["pictures"]["sizes"] = size_summary(self.pictures.sizes)
+        return {**plain, "unlabelled": self.unlabelled, "labels_mean": self.labels_mean}
+
+
+def inspect_dataset(dataset: Dataset, *, images: bool = True, progress: Progress | None = None) -> Inspection:
+    """Look at labels and splits and, with `images`, decode every image to find broken ones and copies."""
+    classes = count_classes(dataset)
+    pictures = None
+    if images and dataset.image_paths is not None:
+        pictures = inspect_pictures(dataset, dataset.image_paths, progress)
+    found = (*dataset.warnings, *class_warnings(classes), *picture_warnings(pictures))
+    return Inspection(
+        name=dataset.name,
+        kind=dataset.kind,
+        images=dataset.size,
+        classes=classes,
+        labels_per_image=labels_per_image(dataset.labels),
+        splits={name: int(getattr(dataset.splits, name).size) for name in SPLIT_NAMES},
+        overlaps=split_overlaps(dataset.splits),
+        splits_made=dataset.splits.made,
+        pictures=pictures,
+        warnings=found,
+    )
+
+
+def count_classes(dataset: Dataset) -> tuple[ClassCount, ...]:
+    """Count the images of each class, in the order of the classes."""
+    parts = [dataset.labels, *(dataset.labels[getattr(dataset.splits, name)] for name in SPLIT_NAMES)]
+    counts = np.stack([part.sum(axis=0) for part in parts], axis=1).tolist()
+    return tuple(ClassCount(name, *row) for name, row in zip(dataset.classes, counts, strict=True))
+
+
+def labels_per_image(labels: NDArray[np.bool_]) -> dict[int, int]:
+    """Return how many images carry 0, 1, 2, ... of the labels (N, C), without numbers that do not occur."""
+    counts = np.bincount(labels.sum(axis=1)).tolist()
+    return {number: images for number, images in enumerate(counts) if images}
+
+
+def split_overlaps(splits: Splits) -> dict[str, int]:
+    """Return the number of rows that each two splits share. Training rows usually lie in the database."""
+    return {
+        f"{first} and {second}": int(np.intersect1d(getattr(splits, first), getattr(splits, second)).size)
+        for first, second in combinations(SPLIT_NAMES, 2)
+    }
+
+
+# ---------------------------------------------------------------- the images themselves
+
+
+@dataclass(frozen=True)
+class _Look:
+    key: str  # of the bytes
+    size: Size
+
+
+def inspect_pictures(dataset: Dataset, paths: Sequence[Path], progress: Progress | None = None) -> Pictures:
+    """Decode all images in threads; equal bytes make copies."""
+    looks: dict[int, _Look] = {}
+    broken: list[tuple[str, str]] = []
+    with ThreadPoolExecutor(max_workers=min(8, (os.cpu_count() or 1) + 1)) as pool:
+        for start in range(0, len(paths), _WINDOW):
+            window = paths[start : start + _WINDOW]
+            for row, look in enumerate(pool.map(_look, window), start):
+                if isinstance(look, ImageError):
+                    broken.append((dataset.names[row], str(look)))
+                else:
+                    looks[row] = look
+                if progress is not None:
+                    progress(row + 1, len(paths))
+    groups = equal_rows({row: look.key for row, look in looks.items()})
+    return Pictures(
+        broken=tuple(broken),
+        copies=find_copies(groups, dataset.splits, dataset.names),
+        relabelled=tuple(_relabelled(groups, dataset)),
+        sizes=tuple(look.size for look in looks.values()),
+    )
+
+
+def _look(path: Path) -> _Look | ImageError:
+    try:
+        return _Look(content_key(path), check_image(path))
+    except ImageError as error:
+        return error
+
+
+def equal_rows(keys: Mapping[int, str]) -> list[list[int]]:
+    """Return the rows that share a key with others, group by group, each sorted."""
+    groups: dict[str, list[int]] = defaultdict(list)
+    for row, key in keys.items():
+        groups[key].append(row)
+    return [sorted(rows) for rows in groups.values() if len(rows) > 1]
+
+
+def find_copies(groups: Iterable[Sequence[int]], splits: Splits, names: Sequence[str]) -> tuple[Copies, ...]:
+    """Return the copies within and across splits, leaks from the queries first; cases without any are left out.
+
+    Across splits, rows that lie in both are no copies but an overlap, and do not count.
+    """
+    members = {name: set(getattr(splits, name).tolist()) for name in SPLIT_NAMES}
+    cases = [("query", "train"), ("query", "database"), ("train", "database")]
+    cases += [(name, name) for name in SPLIT_NAMES]
+    pairs: dict[tuple[str, str], list[tuple[str, str]]] = {case: [] for case in cases}
+    for group in groups:
+        for (of, among), found in pairs.items():
+            twins = [row for row in group if row in members[among]]
+            if of == among:
+                found += [(names[row], names[twins[0]]) for row in twins[1:]]
+            elif twins:
+                alone = (row for row in group if row in members[of] and row not in members[among])
+                found += [(names[row], names[twins[0]]) for row in alone]
+    return tuple(
+        Copies(of, among, len(found), tuple(found[:_EXAMPLES]))
+        for (of, among), found in pairs.items()
+        if found
+    )
+
+
+def _relabelled(groups: Iterable[Sequence[int]], dataset: Dataset) -> Iterable[tuple[str, str]]:
+    """Yield pairs of equal images with different labels: one of the two must be wrong or incomplete."""
+    for first, *others in groups:
+        for other in others:
+            if (dataset.labels[first] != dataset.labels[other]).any():
+                yield dataset.names[first], dataset.names[other]
+
+
+def size_summary(sizes: Sequence[Size]) -> dict[str, Any]:
+    """Return the smallest, median and largest width and height, and how many sizes there are."""
+    if not sizes:
+        return {"different": 0}
+    table = np.array(sizes)
+    return {
+        "different": len(set(sizes)),
+        "smallest": table.min(axis=0).tolist(),
+        "median": np.median(table, axis=0).astype(int).tolist(),
+        "largest": table.max(axis=0).tolist(),
+    }
+
+
+# ---------------------------------------------------------------- warnings
+
+
+def class_warnings(classes: Sequence[ClassCount]) -> list[str]:
+    """Say which classes cannot be learned or scored."""
+    untrained = [entry.name for entry in classes if entry.train == 0]
+    rare = [entry.name for entry in classes if 0 < entry.train < _FEW]
+    unasked = [entry.name for entry in classes if entry.train and not entry.query]
+    warnings = []
+    if untrained:
+        warnings.append(f"{len(untrained):,} classes have no training image: {first_few(untrained)}.")
+    if rare:
+        warnings.append(f"{len(rare):,} classes have fewer than {_FEW} training images: {first_few(rare)}.")
+    if unasked:
+        warnings.append(
+            f"{len(unasked):,} classes have no query, so no score covers them: {first_few(unasked)}."
+        )
+    return warnings
+
+
+def picture_warnings(pictures: Pictures | None) -> list[str]:
+    """Say what is wrong with the images."""
+    if pictures is None:
+        return []
+    warnings = []
+    if pictures.broken:
+        names = first_few([name for name, _ in pictures.broken])
+        warnings.append(
+            f"{len(pictures.broken):,} images cannot be read: {names}. Repair them, or train with --skip-broken."
+        )
+    leaks = [copies for copies in pictures.copies if copies.of == "query" and copies.across]
+    if leaks:
+        (query, twin), *_ = leaks[0].examples
+        counts = " and ".join(f"{copies.count:,} of images in {copies.among}" for copies in leaks)
+        warnings.append(
+            f"leak: queries are copies, {counts}, so the scores will look better than they are: "
+            f"'{query}' is the picture '{twin}'."
+        )
+    if pictures.relabelled:
+        first, second = pictures.relabelled[0]
+        warnings.append(
+            f"{len(pictures.relabelled):,} copies carry other labels than their first: "
+            f"'{second}' is the picture '{first}'."
+        )
+    return warnings
