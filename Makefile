@@ -34,6 +34,8 @@ lint: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.speed
+	$(BIN)/python -m benchmarks.search
+	$(BIN)/python -m benchmarks.loading
 
 clean:
 	rm -rf demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

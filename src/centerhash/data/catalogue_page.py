@@ -21,7 +21,8 @@ archives and as much again. `--mirror URL` fetches from another address, where t
 (`URL/zips/train2014.zip`) or directly (`URL/train2014.zip`).
 
 MIRFLICKR publishes a checksum for its photos. COCO and VOC publish none: theirs are those that other libraries have
-recorded (torchvision for VOC, LAVIS and PaddlePaddle for COCO). "unknown" means that no such source was found.
+recorded. "unknown" means that no such source was found. Numbers of labelled images are those that the literature gives;
+your copy decides, and opening it says what was found.
 """
 
 _TAIL = """

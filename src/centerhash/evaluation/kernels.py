@@ -1,6 +1,6 @@
 """The compiled loops: Hamming distances, a counting sort of them, and the sums behind the metrics.
 
-The only module that imports numba. Codes and labels come as 64-bit words: W words hold a code, L words hold
+Only this module and `index.scan` import numba. Codes and labels come as 64-bit words: W words hold a code, L words hold
 the labels of an item. A query is a row of words (W,), the database is planes (W, N): each word is one
 contiguous scan from index 0, which becomes vector instructions, for one word as for sixteen.
 
