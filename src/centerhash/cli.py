@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from centerhash import __version__
-from centerhash.commands import backbones, catalogue, datasets, experiments, inspect, training
+from centerhash.commands import backbones, catalogue, datasets, experiments, index, inspect, serve, training
 from centerhash.errors import CenterhashError
 
 app = typer.Typer(
@@ -45,6 +45,8 @@ for command in (
     training.evaluate,
     training.encode,
     training.explain,
+    index.search,
+    serve.serve,
     catalogue.methods,
     catalogue.options,
     backbones.backbones,
@@ -53,6 +55,7 @@ for command in (
     experiments.compare,
 ):
     app.command()(command)
+app.add_typer(index.index_app, name="index")
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ from centerhash.errors import DataError, OutputError
 _ADVICE = {
     errno.ENOSPC: "the disk is full: free some space, then run the same command again",
     errno.EDQUOT: "the disk quota is used up: free some space, then run the same command again",
+    errno.EFBIG: "the file would be larger than this system or a limit (ulimit -f) allows",
     errno.EROFS: "the file system is read-only: choose another output folder",
     errno.EACCES: "no permission to write there: choose another output folder",
     errno.EPERM: "no permission to write there: choose another output folder",
@@ -30,7 +31,7 @@ _ADVICE = {
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
     """Turn an OSError of writing `path` into an OutputError that says what to do."""
     try:
         yield
@@ -42,7 +43,7 @@ def _explained(path: Path) -> Iterator[None]:
 def make_folder(path: str | Path) -> Path:
     """Create the folder `path` (parents too) unless it is there."""
     folder = Path(path)
-    with _explained(folder):
+    with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -55,7 +56,7 @@ def atomic(path: str | Path) -> Iterator[IO[bytes]]:
     """
     target = Path(path)
     make_folder(target.parent)
-    with _explained(target):
+    with explained(target):
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
         temporary = Path(name)
         try:
@@ -65,14 +66,14 @@ def atomic(path: str | Path) -> Iterator[IO[bytes]]:
                 os.fsync(stream.fileno())
             temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; results are for everyone
             temporary.replace(target)
-            _sync_folder(target.parent)
+            sync_folder(target.parent)
         except BaseException:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the rename itself durable; only POSIX lets a folder be opened for that."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
@@ -103,7 +104,7 @@ def append_line(path: str | Path, text: str) -> None:
     """Add one line to the end of `path`, and return when it is on the disk: a kill can tear only the last line."""
     target = Path(path)
     make_folder(target.parent)
-    with _explained(target), target.open("ab") as stream:
+    with explained(target), target.open("ab") as stream:
         stream.write(f"{text}\n".encode())
         stream.flush()
         os.fsync(stream.fileno())

@@ -200,7 +200,7 @@ def test_a_full_disk_leaves_the_index_as_it_was(
         assert index.verify() == []
 
 
-@pytest.mark.parametrize(("module", "name"), [(os, "fsync"), (centerhash_files, "_sync_folder")])
+@pytest.mark.parametrize(("module", "name"), [(os, "fsync"), (centerhash_files, "sync_folder")])
 def test_a_full_disk_while_a_segment_is_written_leaves_the_index_as_it_was(
     folder: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:
@@ -242,7 +242,7 @@ def test_a_writer_that_cannot_repair_its_journal_gives_up(
 def test_a_writer_gives_up_when_it_is_unknown_which_journal_is_in_place(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced = centerhash_files._sync_folder
+    synced = centerhash_files.sync_folder
     with FlatIndex.open(folder) as index:
 
         def fail_for_journal(path: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_writer_gives_up_when_it_is_unknown_which_journal_is_in_place(
                 full_disk()
 
         with monkeypatch.context() as patched:
-            patched.setattr(centerhash_files, "_sync_folder", fail_for_journal)
+            patched.setattr(centerhash_files, "sync_folder", fail_for_journal)
             with pytest.raises(OutputError, match="the disk is full"):
                 index.compact()
         with pytest.raises(OutputError, match="journal' is not the file it was: open the index again"):

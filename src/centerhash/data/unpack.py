@@ -52,7 +52,7 @@ def unpack(
         max(_ALWAYS_ALLOWED, _LARGEST_RATIO * archive.stat().st_size) if most_bytes is None else most_bytes
     )
     temporary = make_folder(folder) / f".unpacking-{archive.name}"
-    with _explained(archive, folder), open_archive(archive, limit) as members:
+    with explained(archive, folder), open_archive(archive, limit) as members:
         total = sum(member.size for member in members)
         check_space(folder, total)
         try:
@@ -81,7 +81,7 @@ def check_space(folder: Path, needed: int) -> None:
 
 
 @contextmanager
-def _explained(archive: Path, folder: Path) -> Iterator[None]:
+def explained(archive: Path, folder: Path) -> Iterator[None]:
     """Say what is wrong with the archive or the disk."""
     try:
         yield

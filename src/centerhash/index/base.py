@@ -112,8 +112,8 @@ class HammingIndex(ABC):
         packed = self._checked(packed)
         ids = check_ids(ids)
         count = len(packed)
-        labels = [()] * count if labels is None else [tuple(dict.fromkeys(row)) for row in labels]
-        paths = [None] * count if paths is None else list(paths)
+        labels = [()] * count if labels is None else [check_labels(row) for row in labels]
+        paths = [None] * count if paths is None else [_check_path(path) for path in paths]
         for name, values in (("ids", ids), ("labels", labels), ("paths", paths)):
             if len(values) != count:
                 raise InputError(f"{name} has {len(values):,} entries for {count:,} codes.")
@@ -193,8 +193,30 @@ def check_ids(ids: Sequence[Id]) -> list[Id]:
             raise InputError(f"an id is an integer or a string, got {id!r} ({type(id).__name__}).")
         if isinstance(id, int) and not -(2**63) <= id < 2**63:
             raise InputError(f"an integer id has 64 bits, got {id}.")
-        if isinstance(id, str) and not 1 <= len(id.encode()) <= MAX_ID_BYTES:
+        if isinstance(id, str) and not 1 <= len(_encoded(id, "id")) <= MAX_ID_BYTES:
             raise InputError(f"a string id has 1 to {MAX_ID_BYTES} bytes, got {len(id.encode())}.")
     if len({type(id) for id in checked}) > 1:
         raise InputError("ids are all integers or all strings: an index holds one kind.")
     return checked
+
+
+def check_labels(labels: Sequence[str]) -> tuple[str, ...]:
+    """Return the labels of one item, each once, or raise InputError."""
+    if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
+        raise InputError(f"the labels of an item are a list of strings, got {labels!r}.")
+    for label in labels:
+        _encoded(label, "label")
+    return tuple(dict.fromkeys(labels))
+
+
+def _check_path(path: str | None) -> str | None:
+    if path is not None and not isinstance(path, str):
+        raise InputError(f"the path of an item is a string or None, got {path!r}.")
+    return path if path is None else _encoded(path, "path").decode()
+
+
+def _encoded(text: str, what: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"the {what} {text!r} is no valid Unicode text: give it another name.") from None

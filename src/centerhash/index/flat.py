@@ -20,7 +20,7 @@ import numpy as np
 
 from centerhash.codes import Packed
 from centerhash.errors import InputError, OutputError
-from centerhash.files import _explained, _sync_folder, make_folder
+from centerhash.files import explained, make_folder, sync_folder
 from centerhash.index import answers, storage
 from centerhash.index.base import HammingIndex, Hits, Id, Item
 from centerhash.index.idcolumns import kind_of
@@ -52,8 +52,8 @@ class FlatIndex(HammingIndex):
         if bits < 1:
             raise InputError(f"codes have at least 1 bit, got {bits}.")
         folder = make_folder(folder)
-        with _explained(folder):
-            _sync_folder(folder.parent)  # a new folder, too, must survive a power cut
+        with explained(folder):
+            sync_folder(folder.parent)  # a new folder, too, must survive a power cut
         with ExitStack() as undo:
             lock = WriterLock.take(folder / storage.LOCK)
             undo.callback(lock.release)

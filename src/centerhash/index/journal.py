@@ -18,7 +18,7 @@ from zlib import crc32
 
 from centerhash.codes import Packed
 from centerhash.errors import DataError, OutputError
-from centerhash.files import _explained, atomic
+from centerhash.files import atomic, explained
 from centerhash.index.base import Id
 from centerhash.index.mapped import ADVICE
 
@@ -158,7 +158,7 @@ class Journal:
         """Append a record and return when it is on the disk; on failure nothing of it stays."""
         self.check()
         content = record.to_bytes()
-        with _explained(self.path):
+        with explained(self.path):
             try:
                 _write(self._descriptor, content, self.end)
                 os.fsync(self._descriptor)
@@ -172,7 +172,7 @@ class Journal:
 
     def cut(self) -> None:
         """Cut off what follows the last whole record."""
-        with _explained(self.path):
+        with explained(self.path):
             os.ftruncate(self._descriptor, self.end)
             os.fsync(self._descriptor)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from centerhash.errors import InputError
-from centerhash.files import _explained
+from centerhash.files import explained
 
 
 class WriterLock:
@@ -20,7 +20,7 @@ class WriterLock:
     @classmethod
     def take(cls, path: Path) -> Self:
         """Lock the file `path`, or raise InputError with the process that holds it."""
-        with _explained(path):
+        with explained(path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

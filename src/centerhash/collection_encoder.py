@@ -1,0 +1,116 @@
+"""Images to features for a collection: the network is loaded once, and files are read ahead of it in threads.
+
+Unlike `features.image_features`, which returns all features of a list, this streams: memory holds a few steps of
+pictures however many there are.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from centerhash.backbones import Backbone, choose_device
+from centerhash.data.images import content_key
+from centerhash.errors import ConfigError, ImageError
+from centerhash.features import decode
+from centerhash.model import HashModel
+
+ID_LETTERS = 16  # of the SHA-256 of a file's bytes: 64 bits, so a million files collide with odds of 1 : 4e7
+STEP = 32  # pictures per pass through the network
+_AHEAD = 2  # steps that are being decoded while one is in the network
+
+Picture: TypeAlias = tuple[str, NDArray[np.uint8] | None]  # id; pixels (crop, crop, 3), None for a known id
+
+
+@dataclass(frozen=True)
+class Step:
+    """What became of a few files: features (n, D) of the new ones, and which were known or broken."""
+
+    seen: int
+    ids: list[str]
+    paths: list[Path]
+    features: NDArray[np.float32]
+    known: int
+    broken: dict[str, str]
+
+
+class ImageEncoder:
+    """The backbone of a model on one device; safe to use from several threads."""
+
+    def __init__(self, model: HashModel, device: str = "auto") -> None:
+        if model.spec.backbone is None:
+            raise ConfigError(
+                "the model of this index was trained on features and has no backbone, so it cannot read images: "
+                "search by --id or --labels, add codes with `centerhash index import`, or train on images."
+            )
+        self.backbone: Backbone = model.backbone()
+        self.device = choose_device(device)
+        self._network: nn.Module | None = None
+        self._loading = threading.Lock()
+
+    def features(self, pixels: Sequence[NDArray[np.uint8]]) -> NDArray[np.float32]:
+        """Features (n, D) of pictures (crop, crop, 3) as `pixels_of` makes them."""
+        if not pixels:
+            return np.zeros((0, self.backbone.features), dtype=np.float32)
+        with self._loading:
+            if self._network is None:
+                self._network = self.backbone.load(self.device)
+        with torch.inference_mode():
+            batch = torch.from_numpy(np.stack(pixels)).to(self.device)
+            found: NDArray[np.float32] = self._network(batch).float().cpu().numpy()
+        return found
+
+    def pixels_of(self, source: Path | bytes) -> NDArray[np.uint8]:
+        """Decode one file, or its bytes, to the pixels that the network wants; ImageError when it is broken."""
+        return decode(cast(Path, source), self.backbone)  # which reads bytes as well
+
+    def stream(self, paths: Sequence[Path], known: Callable[[str], bool]) -> Generator[Step, None, None]:
+        """Yield the features of image files step by step; files whose id is `known` are not decoded."""
+        steps = [paths[start : start + STEP] for start in range(0, len(paths), STEP)]
+        with ThreadPoolExecutor(max_workers=min(8, (os.cpu_count() or 1) + 1)) as pool:
+            ahead: deque[tuple[Sequence[Path], list[Future[Picture]]]] = deque()
+            try:
+                for files in steps:
+                    ahead.append((files, [pool.submit(self._read, file, known) for file in files]))
+                    if len(ahead) > _AHEAD:
+                        yield self._finish(*ahead.popleft())
+                while ahead:
+                    yield self._finish(*ahead.popleft())
+            finally:
+                pool.shutdown(cancel_futures=True)  # an interrupt need not wait for what was read ahead
+
+    def _read(self, path: Path, known: Callable[[str], bool]) -> Picture:
+        id = content_key(path)[:ID_LETTERS]
+        return id, None if known(id) else self.pixels_of(path)
+
+    def _finish(self, files: Sequence[Path], pictures: Sequence[Future[Picture]]) -> Step:
+        """Wait for one step's pictures and send the new ones through the network."""
+        ids: list[str] = []
+        paths: list[Path] = []
+        pixels: list[NDArray[np.uint8]] = []
+        broken: dict[str, str] = {}
+        known = 0
+        for path, picture in zip(files, pictures, strict=True):
+            try:
+                id, decoded = picture.result()
+            except ImageError as error:
+                broken[str(path)] = str(error)
+                continue
+            if decoded is None or id in ids:
+                known += 1
+                continue
+            ids.append(id)
+            paths.append(path)
+            pixels.append(decoded)
+        return Step(len(files), ids, paths, self.features(pixels), known, broken)

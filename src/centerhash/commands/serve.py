@@ -1,0 +1,51 @@
+"""Serve an index over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def serve(
+    index: Annotated[Path, typer.Argument(help="folder of the index, see `centerhash index create`")],
+    host: Annotated[
+        str, typer.Option(help="address to listen on; 0.0.0.0 for all, then put a proxy with TLS before it")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free one")] = 8000,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="CENTERHASH_TOKEN", help="what a request must bring to add or remove pictures"),
+    ] = None,
+    max_upload_mb: Annotated[float, typer.Option(help="largest upload in megabytes")] = 20.0,
+    queue: Annotated[int, typer.Option(help="requests of a kind that may wait; more get a 503")] = 32,
+    timeout: Annotated[float, typer.Option(help="seconds that a request may take")] = 30.0,
+    read_only: Annotated[bool, typer.Option(help="never change the index, whatever token comes")] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="name by which clients may call the server, e.g. that of a proxy; may be repeated"),
+    ] = None,
+) -> None:
+    """Serve an index: a page to search by picture or labels, and the same as JSON.
+
+    Example: `centerhash serve photos.index --port 8000`
+    """
+    from centerhash import console
+    from centerhash.options import read_options
+    from centerhash.serve.process import serve as run_server
+    from centerhash.serve.settings import Settings
+
+    given = {
+        "token": token or None,
+        "max_upload_mb": max_upload_mb,
+        "queue": queue,
+        "timeout": timeout,
+        "read_only": read_only,
+        "hosts": tuple(allow_host or ()),
+    }
+
+    def announce(address: str) -> None:
+        console.out.print(f"{index} is served at {address} (stop with Ctrl-C)", soft_wrap=True)
+
+    run_server(index, read_options(Settings, given, "serving"), host, port, announce)

@@ -1,0 +1,157 @@
+"""Running the server as a process: uvicorn, with a limit on the time that headers may take, and a graceful stop."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import ipaddress
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from PIL import Image
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from centerhash.collection import Collection
+from centerhash.errors import ConfigError
+from centerhash.serve.app import create_app
+from centerhash.serve.settings import Settings
+
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
+
+def serve(
+    folder: str | Path,
+    settings: Settings,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    announce: Callable[[str], None] | None = None,
+) -> None:
+    """Serve a collection until SIGTERM or SIGINT; requests that run then are finished first.
+
+    `announce` is called with the address as soon as clients may connect.
+    """
+    settings = settings.model_copy(update={"hosts": allowed_hosts(host, settings.hosts)})
+    _share_cores(settings.workers)
+    # without the right to write, another process may have it: `centerhash index add` works beside this server
+    with (
+        Collection.open(folder, read_only=not settings.may_write) as collection,
+        listen(host, port) as listener,
+    ):
+        warm_up(collection)
+        app = create_app(collection, settings)
+        if announce is not None:
+            shown = f"[{host}]" if ":" in host else host
+            announce(f"http://{shown}:{listener.getsockname()[1]}")
+        run(app, settings, listener)
+
+
+def allowed_hosts(host: str, named: tuple[str, ...]) -> tuple[str, ...]:
+    """The names that a server on `host` answers to: on loopback its own and those named, elsewhere any unless named."""
+    return tuple(dict.fromkeys((*_LOOPBACK, *map(str.lower, named)))) if named or _is_loopback(host) else ()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def run(app: FastAPI, settings: Settings, listener: socket.socket) -> None:
+    """Run the application on an open socket until a signal tells it to stop."""
+    config = uvicorn.Config(
+        app,
+        http=_with_header_timeout(settings.timeout),
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=int(settings.timeout) + 5,
+    )
+    _Server(config).run(sockets=[listener])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open the socket; ConfigError where the address or the port cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host}, port {port}: {error.strerror or error}. Choose others with --host and --port."
+        ) from None
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which after a graceful stop would kill its own process with the signal once more."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        signals = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in signals}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def warm_up(collection: Collection) -> None:
+    """Load the network and compile the search, so that the first visitor need not wait for it."""
+    if collection.model.spec.backbone is not None:
+        stream = io.BytesIO()
+        Image.new("RGB", (32, 32)).save(stream, "PNG")
+        collection.by_image(stream.getvalue(), k=1)
+
+
+def _share_cores(workers: int) -> None:
+    """Let workers that are in the network at once share the cores rather than fight for them."""
+    import torch
+
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+
+
+def _with_header_timeout(seconds: float) -> type[asyncio.Protocol]:
+    """uvicorn's HTTP/1.1, which waits for ever for the rest of a request's headers, with an end to its patience."""
+
+    class Impatient(H11Protocol):
+        _patience: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._watch()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._watch()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop()
+            super().connection_lost(exc)
+
+        def _watch(self) -> None:
+            """Run the clock exactly while headers are expected; a request that has begun is the application's."""
+            expected = self.cycle is None or self.cycle.response_complete
+            if not expected or self.transport.is_closing():
+                self._stop()
+            elif self._patience is None:
+                self._patience = self.loop.call_later(seconds, self.transport.abort)
+
+        def _stop(self) -> None:
+            if self._patience is not None:
+                self._patience.cancel()
+                self._patience = None
+
+    return Impatient

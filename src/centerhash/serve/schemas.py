@@ -1,0 +1,99 @@
+"""What the server answers, field by field; OpenAPI is made from this."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+_EXAMPLE: dict[str, Any] = {
+    "labels": [{"label": "dog", "weight": 0.7, "similarity": 0.81, "distance": 6}],
+    "results": [{"id": "9f86d081884c7d65", "name": "17.jpg", "distance": 3, "labels": ["dog", "bicycle"]}],
+    "bits": 64,
+    "size": 120_000,
+}
+
+
+class Weighted(BaseModel):
+    """One label of the query."""
+
+    label: str
+    weight: float = Field(
+        description="its share of the query; predicted labels add up to 1, the others have 0"
+    )
+    similarity: float = Field(description="cosine between the query and the label's hash center, -1 to 1")
+    distance: int = Field(description="Hamming distance between the query's code and the hash center")
+
+
+class Result(BaseModel):
+    """One picture that was found."""
+
+    id: str
+    name: str | None = Field(description="the file's name; None where there is no picture to show")
+    distance: int = Field(description="Hamming distance to the query's code, 0 to the number of bits")
+    labels: list[str] = Field(description="labels it carries in the index")
+
+
+class SearchAnswer(BaseModel):
+    """The nearest pictures, nearest first, equal distances in the order of their ids."""
+
+    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
+
+    labels: list[Weighted] = Field(
+        description="what the query shows; empty where the model has no hash centers"
+    )
+    results: list[Result]
+    bits: int = Field(description="length of the codes")
+    size: int = Field(description="pictures in the index")
+
+
+class LabelCount(BaseModel):
+    """A label and how many pictures of the index carry it."""
+
+    label: str
+    count: int
+    center: bool = Field(description="whether it has a hash center, so that label queries may name it")
+
+
+class LabelsAnswer(BaseModel):
+    """All labels: those of the model first, in its order, then others that pictures carry."""
+
+    labels: list[LabelCount]
+
+
+class Added(BaseModel):
+    """A picture that is stored for good."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"id": "9f86d081884c7d65", "labels": ["dog"], "size": 120_001}}
+    )
+
+    id: str = Field(description="made from its bytes: the same picture is stored once")
+    labels: list[str] = Field(description="labels that the model sees in it")
+    size: int = Field(description="pictures in the index")
+
+
+class Removed(BaseModel):
+    """A picture that is gone for good."""
+
+    id: str
+    size: int = Field(description="pictures in the index")
+
+
+class Health(BaseModel):
+    """That the server is up, and what it serves."""
+
+    status: str = Field(description="always 'ok': a server that is not does not answer")
+    index: str = Field(description="name of the index's folder")
+    size: int = Field(description="pictures in the index")
+    bits: int = Field(description="length of the codes")
+    method: str = Field(description="how the model was trained")
+    writable: bool = Field(description="whether pictures can be added and removed, with the token")
+    max_upload_mb: float = Field(description="largest upload in megabytes")
+    version: str
+
+
+class Failure(BaseModel):
+    """Every error looks like this."""
+
+    error: str = Field(description="what was wrong and what to do, in one or two sentences")

@@ -1,0 +1,209 @@
+"""No request takes the server down: sizes, times, full queues, strange hosts, mistakes of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from centerhash.collection import Collection
+from centerhash.errors import DataError, OutputError
+from centerhash.serve import Settings, create_app
+from centerhash.serve.process import allowed_hosts
+from tests.serve.toys import BEARER, TOKEN, Reply, call, multipart, png, png_header, upload
+
+SMALL = Settings(max_upload_mb=0.1, token=TOKEN)
+
+
+async def endless() -> AsyncIterator[bytes]:
+    while True:
+        await asyncio.sleep(0)
+        yield bytes(50_000)
+
+
+def test_a_body_is_cut_while_it_streams(pictures: Collection) -> None:
+    """No Content-Length, no end: refused at the limit, and read on only a little for the client to see it."""
+    body, form = multipart(b"")
+
+    async def sent() -> AsyncIterator[bytes]:
+        yield body[: body.index(b"\r\n\r\n") + 4]
+        async for piece in endless():
+            yield piece
+
+    reply = asyncio.run(call(create_app(pictures, SMALL), "POST", "/search", sent(), {"content-type": form}))
+    assert (reply.status, reply.error) == (
+        413,
+        "the upload is larger than the 0.1 MB that this server takes.",
+    )
+    assert reply.read <= 5 * SMALL.max_upload
+
+
+def test_a_body_that_is_declared_too_large_is_not_parsed(pictures: Collection) -> None:
+    app = create_app(pictures, SMALL)
+    for length in ("200000", "9" * 30):
+        reply = asyncio.run(call(app, "POST", "/search", [b"x"], {"content-length": length}))
+        assert reply.status == 413
+
+
+def test_the_largest_allowed_upload_passes(pictures: Collection) -> None:
+    data = png() + bytes(100_000 - len(png()))  # bytes behind a PNG are not looked at
+    with TestClient(create_app(pictures, SMALL)) as client:
+        assert client.post("/search", files=upload(data)).status_code == 200
+        assert client.post("/search", files=upload(data + bytes(20_000))).status_code == 413
+
+
+def test_a_picture_of_too_many_pixels_is_refused_by_its_header(reader: TestClient) -> None:
+    answered = reader.post("/search", files=upload(png_header(50_000, 50_000) + png()[33:]))
+    assert answered.status_code == 400
+    assert "2,500,000,000 pixels" in answered.json()["error"]
+
+
+def test_a_slow_upload_ends(pictures: Collection) -> None:
+    async def sent() -> AsyncIterator[bytes]:
+        yield multipart(png())[0][:50]
+        await asyncio.sleep(60)
+        yield b""
+
+    app = create_app(pictures, Settings(timeout=0.1))
+    reply = asyncio.run(call(app, "POST", "/search", sent(), {"content-type": multipart(b"")[1]}))
+    assert (reply.status, reply.error) == (408, "the request did not arrive within 0.1 seconds.")
+
+
+class Held:
+    """Work that goes on until it is let go."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.begun = threading.Semaphore(0)
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        self.begun.release()
+        assert self.go.wait(30)
+        raise DataError("let go")
+
+
+@pytest.fixture
+def held() -> Iterator[Held]:
+    made = Held()
+    yield made
+    made.go.set()
+
+
+def test_a_full_queue_answers_at_once(
+    pictures: Collection, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One worker, one place to wait: the third request is sent away, and quick work has its own lane."""
+    monkeypatch.setattr(pictures, "by_image", held)
+    app = create_app(pictures, Settings(workers=1, queue=1))
+    body, form = multipart(png())
+
+    def ask() -> Any:
+        return asyncio.ensure_future(call(app, "POST", "/search", [body], {"content-type": form}))
+
+    async def story() -> tuple[Reply, Reply, Reply, list[Reply]]:
+        waiting = [ask(), ask()]
+        await asyncio.to_thread(held.begun.acquire)
+        refused, quick = await ask(), await call(app, "GET", "/search?labels=dog")
+        metrics = await call(app, "GET", "/metrics")
+        held.go.set()
+        return refused, quick, metrics, await asyncio.gather(*waiting)
+
+    refused, quick, metrics, served = asyncio.run(story())
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    assert refused.error == "the server is busy: try again in a moment."
+    assert quick.status == 200
+    assert b'centerhash_queue{lane="pictures"} 2\n' in metrics.body
+    assert [reply.status for reply in served] == [500, 500]
+
+
+def test_work_that_takes_too_long_is_given_up(
+    pictures: Collection, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client is answered, but the place stays taken until the work has really ended."""
+    monkeypatch.setattr(pictures, "by_labels", held)
+    app = create_app(pictures, Settings(workers=1, queue=0, timeout=0.1))
+
+    async def story() -> list[Reply]:
+        late = await call(app, "GET", "/search?labels=dog")
+        full = await call(app, "GET", "/search?labels=dog")
+        held.go.set()
+        while b'centerhash_queue{lane="codes"} 0' not in (await call(app, "GET", "/metrics")).body:
+            await asyncio.sleep(0.01)
+        return [late, full, await call(app, "GET", "/search?labels=dog")]
+
+    late, full, after = asyncio.run(story())
+    assert (late.status, late.error) == (503, "no answer within 0.1 seconds: try again in a moment.")
+    assert (full.status, full.error) == (503, "the server is busy: try again in a moment.")
+    assert after.status == 500
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("/secret/path"), OutputError("/secret/path"), DataError("/secret/path")]
+)
+def test_mistakes_of_ours_show_neither_traceback_nor_path(
+    own: Collection, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*arguments: Any, **settings: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(own, "add_bytes", fail)
+    with TestClient(create_app(own, SMALL)) as client:
+        answered = client.post("/images", files=upload(png()), headers=BEARER)
+        assert (answered.status_code, list(answered.json())) == (500, ["error"])
+        assert "secret" not in answered.text
+        assert client.get("/health").status_code == 200
+
+
+def test_every_answer_has_the_headers_that_keep_browsers_safe(reader: TestClient) -> None:
+    answers = [reader.get(path) for path in ("/", "/health", "/static/app.js", "/nowhere", "/search")]
+    answers.append(reader.put("/search"))
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 404, 400, 405]
+    for answer in answers:
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert "server" not in answer.headers
+    assert all(list(answer.json()) == ["error"] for answer in answers[3:])
+
+
+def test_names_of_other_sites_are_refused(pictures: Collection) -> None:
+    hosts = allowed_hosts("127.0.0.1", ("photos.example",))
+    app = create_app(pictures, Settings(hosts=hosts))
+    expected = {"localhost:8000": 200, "127.0.0.1": 200, "[::1]:80": 200, "Photos.Example": 200}
+    for host, status in {**expected, "evil.example": 400, "localhost.evil.example:80": 400, "": 400}.items():
+        reply = asyncio.run(call(app, "GET", "/health", headers={"host": host}))
+        assert reply.status == status, host
+    assert allowed_hosts("0.0.0.0", ()) == ()
+    assert allowed_hosts("::1", ()) == ("localhost", "127.0.0.1", "[::1]")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../app.py",
+        "/static/%2e%2e/app.py",
+        "/static//etc/passwd",
+        "/static/..%2f..%2fsettings.py",
+        "/thumbnails/../../etc/passwd",
+        "/thumbnails//etc/passwd",
+        "/thumbnails/%00",
+        "/thumbnails/" + "x" * 5000,
+        "/thumbnails/",
+        "/search?id=../../etc/passwd",
+        "/search?id=%00",
+        "/search?id=%ff%fe",
+        "/search?id=" + "%f0%9f%90%95" * 500,
+        "/search?id=",
+    ],
+)
+def test_no_path_comes_from_a_request(reader: TestClient, path: str) -> None:
+    answered = reader.get(path)
+    assert answered.status_code in (404, 400)
+    assert list(answered.json()) == ["error"]

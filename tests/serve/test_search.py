@@ -1,0 +1,135 @@
+"""Searching over HTTP gives what the collection gives, in documented words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from centerhash.collection import Answer, Collection
+from tests.serve.toys import png, upload
+from tests.toys import CLASSES
+
+
+def shaped(answer: Answer) -> list[tuple[str, int]]:
+    return [(found.id, found.distance) for found in answer.found]
+
+
+def results(body: Any) -> list[tuple[str, int]]:
+    return [(row["id"], row["distance"]) for row in body["results"]]
+
+
+def test_an_uploaded_picture_finds_itself(reader: TestClient, pictures: Collection) -> None:
+    answered = reader.post("/search", params={"k": 5}, files=upload(png(7)))
+    assert answered.status_code == 200
+    body = answered.json()
+    assert body["results"][0]["distance"] == 0
+    assert results(body) == shaped(pictures.by_image(png(7), k=5))
+    assert (body["bits"], body["size"]) == (16, 20)
+    assert sum(row["weight"] for row in body["labels"]) == pytest.approx(1, abs=1e-5)
+    assert {row["label"] for row in body["labels"]} <= set(CLASSES)
+
+
+def test_by_id_leaves_the_picture_itself_out(reader: TestClient, pictures: Collection) -> None:
+    id = str(next(iter(pictures.index.ids())))
+    body = reader.get("/search", params={"id": id, "k": 30}).json()
+    assert len(body["results"]) == 19
+    assert id not in {row["id"] for row in body["results"]}
+    assert results(body) == shaped(pictures.by_id(id, k=30))
+
+
+def test_by_labels_with_and_without_weights(reader: TestClient, pictures: Collection) -> None:
+    body = reader.get("/search", params={"labels": "dog:3, cat", "k": 4}).json()
+    assert results(body) == shaped(pictures.by_labels({"dog": 0.75, "cat": 0.25}, k=4))
+    assert [(row["label"], row["weight"]) for row in body["labels"]] == [("dog", 0.75), ("cat", 0.25)]
+
+
+def test_filter_by_labels_and_distance(reader: TestClient) -> None:
+    everything = reader.get("/search", params={"labels": "dog", "k": 20}).json()["results"]
+    label = everything[0]["labels"][0]
+    wanted = [row for row in everything if label in row["labels"]]
+    assert 0 < len(wanted) < 20
+    assert (
+        reader.get("/search", params={"labels": "dog", "k": 20, "label": label}).json()["results"] == wanted
+    )
+    near = everything[5]["distance"]
+    body = reader.get("/search", params={"labels": "dog", "k": 20, "within": near}).json()
+    assert body["results"] == [row for row in everything if row["distance"] <= near]
+    assert not reader.get("/search", params={"labels": "dog", "label": "no such"}).json()["results"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "words"),
+    [
+        ({}, 400, "either id"),
+        ({"id": "x", "labels": "dog"}, 400, "either id"),
+        ({"id": "nothing"}, 404, "no picture of this id"),
+        ({"labels": "dgo"}, 400, "Did you mean 'dog'?"),
+        ({"labels": "dog:-1"}, 400, "positive"),
+        ({"labels": "dog:nan"}, 400, "positive"),
+        ({"labels": ""}, 400, "no label was named"),
+        ({"labels": "dog", "k": "0"}, 422, "k: "),
+        ({"labels": "dog", "k": "1001"}, 422, "k: "),
+        ({"labels": "dog", "k": "many"}, 422, "k: "),
+        ({"labels": "dog", "within": "17"}, 400, "0 to 16"),
+        ({"labels": "dog", "within": "-1"}, 422, "within: "),
+    ],
+)
+def test_what_cannot_be_asked(reader: TestClient, query: dict[str, str], status: int, words: str) -> None:
+    answered = reader.get("/search", params=query)
+    assert answered.status_code == status
+    assert list(answered.json()) == ["error"]
+    assert words in answered.json()["error"]
+
+
+def test_uploads_that_are_no_pictures(reader: TestClient) -> None:
+    for data, words in ((b"", "0 bytes"), (b"hello", "not an image"), (png()[:60], "image bytes")):
+        answered = reader.post("/search", files=upload(data))
+        assert (answered.status_code, list(answered.json())) == (400, ["error"])
+        assert words in answered.json()["error"]
+
+
+def test_forms_that_hold_no_picture(reader: TestClient) -> None:
+    assert reader.post("/search", content=png()).status_code == 415
+    assert reader.post("/search", data={"image": "text"}).status_code == 415
+    other = reader.post("/search", files={"photo": ("a.png", png())})
+    assert (other.status_code, other.json()["error"]) == (400, "the form has no file in its field 'image'.")
+    many = [("image", ("a.png", png())), ("image", ("b.png", png()))]
+    assert reader.post("/search", files=many).status_code == 400
+    torn = {"content-type": "multipart/form-data"}
+    assert reader.post("/search", content=b"--x", headers=torn).status_code == 400
+
+
+def test_labels_of_the_model_with_their_counts(reader: TestClient, pictures: Collection) -> None:
+    rows = reader.get("/labels").json()["labels"]
+    assert [row["label"] for row in rows] == list(CLASSES)
+    counts = pictures.index.labels()
+    assert {row["label"]: row["count"] for row in rows} == {name: counts.get(name, 0) for name in CLASSES}
+    assert all(row["center"] for row in rows)
+
+
+def test_health_says_what_is_served(reader: TestClient) -> None:
+    body = reader.get("/health").json()
+    assert body["status"] == "ok"
+    assert (body["index"], body["size"], body["bits"], body["writable"]) == ("pictures", 20, 16, False)
+
+
+def test_openapi_documents_every_field_and_gives_examples(reader: TestClient) -> None:
+    described = reader.get("/openapi.json").json()
+    assert {
+        "/search",
+        "/images",
+        "/images/{id}",
+        "/thumbnails/{id}",
+        "/labels",
+        "/health",
+        "/metrics",
+    } == set(described["paths"])
+    search = described["components"]["schemas"]["SearchAnswer"]
+    assert set(search["properties"]) == {"labels", "results", "bits", "size"} == set(search["example"])
+    for path in described["paths"].values():
+        assert all(operation["description"] for operation in path.values())
+    assert described["paths"]["/images"]["post"]["security"] == [{"bearer": []}]
+    assert described["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
+    assert reader.get("/docs").status_code == 404  # it would load scripts from elsewhere
