@@ -27,7 +27,7 @@ def stored(image_run: Path, pictures: list[Path], tmp_path_factory: pytest.TempP
     """A collection of fourteen scenes with predicted labels; not to be changed."""
     folder = tmp_path_factory.mktemp("collections") / "scenes"
     with Collection.create(folder, image_run) as made:
-        made.add(pictures, device="cpu")
+        made.add(pictures)
     return folder
 
 
@@ -185,7 +185,7 @@ def test_a_reader_refreshes(image_run: Path, tmp_path: Path) -> None:
         Collection.open(tmp_path / "index") as writer,
         Collection.open(tmp_path / "index", read_only=True) as reader,
     ):
-        writer.add(paths, device="cpu")
+        writer.add(paths)
         assert len(reader) == 0
         reader.refresh()
         assert len(reader) == 2

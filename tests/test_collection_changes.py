@@ -213,7 +213,7 @@ def test_uploads_are_kept_and_found(index: Collection, tmp_path: Path) -> None:
     assert added.labels
     assert index.by_image(data, k=1).found == [added]
     (tmp_path / "same.png").write_bytes(data)
-    assert index.add([tmp_path / "same.png"], device="cpu") == Added(0, 1, {})
+    assert index.add([tmp_path / "same.png"]) == Added(0, 1, {})
     index.close()
     (tmp_path / "index").rename(tmp_path / "moved")
     with Collection.open(tmp_path / "moved") as moved:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from centerhash.centers import hash_centers
     from centerhash.codes import binarise, hamming, pack, unpack
+    from centerhash.collection import Collection
     from centerhash.data import Dataset, Splits, open_dataset
     from centerhash.errors import CenterhashError
     from centerhash.evaluation import Evaluation, evaluate, ranking
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 # line's help do not wait for torch and numba.
 _HOMES = {
     "CenterhashError": "errors",
+    "Collection": "collection",
     "Dataset": "data",
     "Evaluation": "evaluation",
     "HashModel": "model",
@@ -53,6 +55,7 @@ _HOMES = {
 __all__ = [
     "METHODS",
     "CenterhashError",
+    "Collection",
     "Dataset",
     "Evaluation",
     "HashModel",

@@ -32,7 +32,7 @@ from centerhash.collection_folder import (
     read_spec,
 )
 from centerhash.collection_uploads import Uploads
-from centerhash.data.images import list_images
+from centerhash.data.images import MAX_PIXELS, list_images
 from centerhash.errors import DataError, ImageError, InputError
 from centerhash.features import Progress
 from centerhash.index.base import MAX_ID_BYTES, HammingIndex, Item
@@ -49,11 +49,11 @@ class Collection:
 
     def __init__(self, folder: Path, spec: CollectionSpec, model: HashModel, index: HammingIndex) -> None:
         self.folder, self.spec, self.model, self.index = folder, spec, model, index
-        self.read_only = False
+        self.read_only, self.device, self.max_pixels = False, "auto", MAX_PIXELS
         self.uploads = Uploads(folder)
         self._lock = threading.RLock()  # one thread changes it at a time; searches do not wait
         self._loading = threading.Lock()
-        self._encoders: dict[str, ImageEncoder] = {}
+        self._loaded: ImageEncoder | None = None
 
     @classmethod
     def create(cls, folder: str | Path, run: str | Path, *, engine: str = "flat") -> Self:
@@ -65,8 +65,18 @@ class Collection:
         return cls.open(folder)
 
     @classmethod
-    def open(cls, folder: str | Path, *, read_only: bool = False) -> Self:
-        """Open a collection; one process may write to it, any number may read."""
+    def open(
+        cls,
+        folder: str | Path,
+        *,
+        read_only: bool = False,
+        device: str = "auto",
+        max_pixels: int = MAX_PIXELS,
+    ) -> Self:
+        """Open a collection; one process may write to it, any number may read.
+
+        Pictures are read on `device`, and refused from `max_pixels` on.
+        """
         place = Path(folder)
         spec = read_spec(place)
         model = HashModel.load(place / "model")
@@ -78,7 +88,7 @@ class Collection:
                 "are of different collections. Create it anew."
             )
         collection = cls(place, spec, model, index)
-        collection.read_only = read_only
+        collection.read_only, collection.device, collection.max_pixels = read_only, device, max_pixels
         return collection
 
     # --- changing it
@@ -89,7 +99,6 @@ class Collection:
         *,
         labels: Mapping[Path, Sequence[str]] | None = None,
         predict: bool = True,
-        device: str = "auto",
         progress: Progress | None = None,
         batch: int = 256,
     ) -> Added:
@@ -104,7 +113,7 @@ class Collection:
             raise InputError(f"batch must be at least 1, got {batch}.")
         labels_of = given_or_predicted(self.model, labels or {}, predict)
         work = Adding(self.index, self.model, self.uploads, self._lock, labels_of)
-        return work.run(list_images(paths), self._encoder(device), batch, progress)
+        return work.run(list_images(paths), self._encoder(), batch, progress)
 
     def add_bytes(self, data: bytes, name: str = "") -> Found:
         """Add a picture that has no file; its bytes are kept in images/. One that is there already stays as it is.
@@ -293,11 +302,11 @@ class Collection:
                 f"'{self.folder}' was opened for reading only: open it for writing to change it."
             )
 
-    def _encoder(self, device: str = "auto") -> ImageEncoder:
+    def _encoder(self) -> ImageEncoder:
         with self._loading:
-            if device not in self._encoders:
-                self._encoders[device] = ImageEncoder(self.model, device)
-            return self._encoders[device]
+            if self._loaded is None:
+                self._loaded = ImageEncoder(self.model, self.device, self.max_pixels)
+            return self._loaded
 
     def _answer(
         self,

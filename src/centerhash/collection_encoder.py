@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from centerhash.backbones import Backbone, choose_device
-from centerhash.data.images import content_key
+from centerhash.data.images import MAX_PIXELS, content_key
 from centerhash.errors import ConfigError, ImageError
 from centerhash.features import decode
 from centerhash.model import HashModel
@@ -46,16 +46,19 @@ class Step:
 
 
 class ImageEncoder:
-    """The backbone of a model on one device; safe to use from several threads."""
+    """The backbone of a model on one device; safe to use from several threads.
 
-    def __init__(self, model: HashModel, device: str = "auto") -> None:
+    Pictures of more than `max_pixels` are refused before they are decoded.
+    """
+
+    def __init__(self, model: HashModel, device: str = "auto", max_pixels: int = MAX_PIXELS) -> None:
         if model.spec.backbone is None:
             raise ConfigError(
                 "the model of this index was trained on features and has no backbone, so it cannot read images: "
                 "search by --id or --labels, add codes with `centerhash index import`, or train on images."
             )
         self.backbone: Backbone = model.backbone()
-        self.device = choose_device(device)
+        self.device, self._max_pixels = choose_device(device), max_pixels
         self._network: nn.Module | None = None
         self._loading = threading.Lock()
 
@@ -73,7 +76,7 @@ class ImageEncoder:
 
     def pixels_of(self, source: Path | bytes) -> NDArray[np.uint8]:
         """Decode one file, or its bytes, to the pixels that the network wants; ImageError when it is broken."""
-        return decode(cast(Path, source), self.backbone)  # which reads bytes as well
+        return decode(source, self.backbone, self._max_pixels)
 
     def stream(self, paths: Sequence[Path], known: Callable[[str], bool]) -> Generator[Step, None, None]:
         """Yield the features of image files step by step; files whose id is `known` are not decoded."""

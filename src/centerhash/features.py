@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from centerhash.backbones import Backbone
-from centerhash.data.images import content_key, load_pixels
+from centerhash.data.images import MAX_PIXELS, ImageSource, content_key, load_pixels
 from centerhash.errors import DataError, ImageError
 from centerhash.files import read_npz, write_npz
 
@@ -100,9 +100,11 @@ class FeatureTable:
             raise DataError(f"{len(self.broken)} of {total} images cannot be read:\n{shown}{more}\n{advice}")
 
 
-def decode(path: Path, backbone: Backbone) -> NDArray[np.uint8]:
-    """Pixels (crop, crop, 3) of one image file as the backbone wants them."""
-    return load_pixels(path, backbone.resize, backbone.crop, interpolation=backbone.interpolation)
+def decode(source: ImageSource, backbone: Backbone, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
+    """Pixels (crop, crop, 3) of one image file, or of its bytes, as the backbone wants them."""
+    return load_pixels(
+        source, backbone.resize, backbone.crop, max_pixels=max_pixels, interpolation=backbone.interpolation
+    )
 
 
 def image_features(

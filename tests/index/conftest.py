@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,9 @@ def milvus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server.set_base_dir(str(folder))
     server.config.set("proxy.timeTickInterval", 20)  # what strong consistency waits for
     try:
-        server.start()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # of sockets that it tries on ports in use
+            server.start()
     except (OSError, RuntimeError) as error:
         server.stop()
         shutil.rmtree(folder, ignore_errors=True)

@@ -170,3 +170,28 @@ def test_hits_are_read_as_pairs() -> None:
     assert len(hits) == 2
     assert list(hits) == [("b", 0), ("a", 3)]
     assert {type(far) for _, far in hits} == {int}
+
+
+@pytest.mark.parametrize(
+    ("labels", "paths", "reason"),
+    [
+        (["cat"], None, "the labels of an item are a list of strings, got 'cat'"),
+        ([["cat", 3]], None, "are a list of strings"),
+        ([["\ud800"]], None, "is no valid Unicode text"),
+        (None, [3], "the path of an item is a string or None, got 3"),
+        (None, ["\ud800"], "is no valid Unicode text"),
+    ],
+)
+def test_labels_and_paths_are_checked_at_the_door(labels: Any, paths: Any, reason: str) -> None:
+    index = Recorder(8)
+    with pytest.raises(InputError, match=reason):
+        index.add(np.zeros((1, 1), np.uint8), ["a"], labels, paths)
+    assert not index.calls
+
+
+def test_a_label_filter_is_no_string_and_an_id_is_text() -> None:
+    index = Recorder(8)
+    with pytest.raises(InputError, match="are a list of strings, got 'cat'"):
+        index.search(np.zeros((1, 1), np.uint8), 1, "cat")
+    with pytest.raises(InputError, match="is no valid Unicode text"):
+        index.add(np.zeros((1, 1), np.uint8), ["\ud800"])

@@ -76,12 +76,11 @@ def add(
         raise ConfigError(
             "--labels given needs a folder with a labels.csv among the images: leave it out, or use predicted."
         )
-    with Collection.open(index) as collection, console.progress() as report:
+    with Collection.open(index, device=device) as collection, console.progress() as report:
         done = collection.add(
             [*images, *given],  # a labels.csv may name files whose suffix says nothing
             labels=given,
             predict=labels in (None, "predicted"),
-            device=device,
             batch=batch,
             progress=lambda done, total: report("images", done, total),
         )
@@ -146,7 +145,7 @@ def info(index: IndexArgument, as_json: JsonOption = False) -> None:
         return
     labels, engine = facts.pop("labels"), facts.pop("index")
     table = Table(title=str(index), title_justify="left", show_header=False)
-    for name, value in (*facts.items(), *engine.items()):
+    for name, value in {**facts, **engine}.items():
         table.add_row(name, f"{value:,}" if type(value) is int else str(value))
     most = sorted(labels.items(), key=lambda pair: (-pair[1], pair[0]))
     more = f", and {len(most) - 10:,} more labels" if len(most) > 10 else ""
@@ -240,6 +239,7 @@ def search(
         list[str] | None, typer.Option("--label", help="show only items with this label; may come again")
     ] = None,
     within: Annotated[int | None, typer.Option(min=0, help="show none farther than so many bits")] = None,
+    device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Find the images nearest to an image, to an item of the index, or to labels with weights.
@@ -252,7 +252,7 @@ def search(
 
     if sum(given is not None for given in (image, id, labels)) != 1:
         raise ConfigError("search by one thing: an IMAGE, --id or --labels.")
-    with Collection.open(index, read_only=True) as collection:
+    with Collection.open(index, read_only=True, device=device) as collection:
         if image is not None:
             answer = collection.by_image(image, k, label or (), within)
         elif id is not None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from centerhash.commands.shared import DeviceOption
+
 
 def serve(
     index: Annotated[Path, typer.Argument(help="folder of the index, see `centerhash index create`")],
@@ -19,6 +21,8 @@ def serve(
         typer.Option(envvar="CENTERHASH_TOKEN", help="what a request must bring to add or remove pictures"),
     ] = None,
     max_upload_mb: Annotated[float, typer.Option(help="largest upload in megabytes")] = 20.0,
+    max_megapixels: Annotated[float, typer.Option(help="largest picture in million pixels")] = 50.0,
+    device: DeviceOption = "auto",
     queue: Annotated[int, typer.Option(help="requests of a kind that may wait; more get a 503")] = 32,
     timeout: Annotated[float, typer.Option(help="seconds that a request may take")] = 30.0,
     read_only: Annotated[bool, typer.Option(help="never change the index, whatever token comes")] = False,
@@ -39,6 +43,8 @@ def serve(
     given = {
         "token": token or None,
         "max_upload_mb": max_upload_mb,
+        "max_megapixels": max_megapixels,
+        "device": device,
         "queue": queue,
         "timeout": timeout,
         "read_only": read_only,

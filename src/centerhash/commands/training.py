@@ -10,6 +10,7 @@ import typer
 
 from centerhash.arguments import read_pairs, read_widths
 from centerhash.commands.shared import CacheOption, DeviceOption, JsonOption, SkipBrokenOption
+from centerhash.errors import ConfigError
 
 
 def train(
@@ -173,15 +174,64 @@ def encode(
         list[str],
         typer.Argument(help="images, folders, globs, a data set with labels.csv, or a features .npy"),
     ],
-    out: Annotated[Path, typer.Option(help="code file to write (.npz)")],
+    out: Annotated[Path, typer.Option(help="code file to write (.npz), or a folder for parts of parquet")],
+    engine: Annotated[str, typer.Option(help="who does the parts: local (this process) or ray")] = "local",
+    ray_address: Annotated[
+        str | None, typer.Option(help="of a Ray cluster [default: $RAY_ADDRESS, else Ray on this machine]")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="of Ray [default: one per GPU, else per processor]")
+    ] = None,
+    part_size: Annotated[int | None, typer.Option(min=1, help="images per part [default: 4096]")] = None,
     device: DeviceOption = "auto",
     cache: CacheOption = None,
     skip_broken: SkipBrokenOption = False,
 ) -> None:
-    """Encode images into packed binary codes.
+    """Encode images into packed binary codes: one code file, or a folder of parts for very many.
 
-    Example: `centerhash encode run photos/*.jpg --out codes.npz`
+    Parts (id, code, labels) are written whole or not at all; the same command goes on where it stopped.
+
+    Examples: `centerhash encode run photos/*.jpg --out codes.npz`, `centerhash encode run photos --out codes`
     """
+    only_parts = {"--ray-address": ray_address, "--workers": workers, "--part-size": part_size}
+    given = [name for name, value in only_parts.items() if value is not None]
+    if out.suffix == ".npz":
+        refused = [*(["--engine ray"] if engine == "ray" else []), *given]
+        if refused:
+            raise ConfigError(f"{refused[0]} is for parts: give --out a folder, not '{out}'.")
+        _encode_file(run, images, out, cache, device, skip_broken)
+        return
+    if cache is not None:
+        raise ConfigError("--cache is for a code file: parts keep no features. Leave it out, or name a .npz.")
+    if engine == "local" and given and given[0] != "--part-size":
+        raise ConfigError(f"{given[0]} is for --engine ray: add that, or leave it out.")
+
+    from centerhash import console
+    from centerhash.bulk.work import PART_SIZE, broken_text, encode_parts
+
+    with console.progress() as report:
+        done = encode_parts(
+            run,
+            images,
+            out,
+            engine=engine,
+            part_size=part_size or PART_SIZE,
+            device=device,
+            skip_broken=skip_broken,
+            ray_address=ray_address,
+            workers=workers,
+            progress=lambda done, total: report("codes", done, total),
+        )
+    console.warn(done.warnings)
+    if done.broken:
+        console.warn([broken_text(done.broken, done.count + len(done.broken))])
+    before = f", {done.found:,} of them from before" if done.found else ""
+    console.out.print(f"{done.count:,} codes in {done.parts:,} parts{before}: {out}", soft_wrap=True)
+
+
+def _encode_file(
+    run: Path, images: list[str], out: Path, cache: Path | None, device: str, skip_broken: bool
+) -> None:
     from centerhash import console
     from centerhash.codefiles import encode_to_file
     from centerhash.features import default_cache

@@ -149,13 +149,13 @@ class HammingIndex(ABC):
         """Return the `k` nearest items, or all if there are fewer, of each code (Q, ceil(K/8))."""
         if k < 1:
             raise InputError(f"k must be at least 1, got {k}.")
-        return self._search(self._checked(packed), k, tuple(dict.fromkeys(labels)))
+        return self._search(self._checked(packed), k, check_labels(labels))
 
     def within(self, packed: Packed, radius: int, labels: Sequence[str] = ()) -> list[Hits]:
         """Return all items at Hamming distance `radius` or less of each code (Q, ceil(K/8))."""
         if not 0 <= radius <= self.bits:
             raise InputError(f"the radius must be 0 to {self.bits}, the number of bits, got {radius}.")
-        return self._within(self._checked(packed), radius, tuple(dict.fromkeys(labels)))
+        return self._within(self._checked(packed), radius, check_labels(labels))
 
     def __enter__(self) -> Self:
         return self

@@ -41,7 +41,12 @@ def serve(
     _share_cores(settings.workers)
     # without the right to write, another process may have it: `centerhash index add` works beside this server
     with (
-        Collection.open(folder, read_only=not settings.may_write) as collection,
+        Collection.open(
+            folder,
+            read_only=not settings.may_write,
+            device=settings.device,
+            max_pixels=int(settings.max_megapixels * 1e6),
+        ) as collection,
         listen(host, port) as listener,
     ):
         warm_up(collection)

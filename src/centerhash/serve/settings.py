@@ -17,6 +17,8 @@ class Settings(Options):
     )
     read_only: bool = Field(False, description="refuse to add and remove even with the token")
     max_upload_mb: float = Field(20.0, gt=0, le=1000, description="largest upload in megabytes")
+    max_megapixels: float = Field(50.0, gt=0, le=1000, description="largest picture in million pixels")
+    device: str = Field("auto", description="that pictures are encoded on")
     queue: int = Field(
         32, ge=0, description="requests of one kind that may wait for a worker; more get a 503"
     )
