@@ -40,7 +40,7 @@ class ColourEncoder:
 def colour_collection(folder: Path, run: Path, count: int = 0) -> Collection:
     """A new collection of `count` pictures."""
     collection = Collection.create(folder, run)
-    collection._encoders["auto"] = ColourEncoder()  # type: ignore[assignment]
+    collection._loaded = ColourEncoder()  # type: ignore[assignment]
     for seed in range(count):
         collection.add_bytes(png(seed))
     return collection
