@@ -126,6 +126,7 @@ def test_upload_then_click_through_and_back(opened: Watched, photo: Path) -> Non
 
 def test_weights_rank_anew_while_they_move(opened: Watched) -> None:
     page = opened.page
+    page.locator("#popular button").nth(1).wait_for()
     names = page.locator("#popular button").evaluate_all("all => all.map(b => b.firstChild.textContent)")
     page.locator("#popular button").first.click()
     opened.answered(names[0].capitalize())

@@ -67,7 +67,7 @@ def add(
     """
     from centerhash import console
     from centerhash.collection import Collection
-    from centerhash.collection_codes import given_labels
+    from centerhash.collection.codes import given_labels
 
     if labels not in (None, "given", "predicted", "none"):
         raise unknown_name("--labels", str(labels), ("given", "predicted", "none"))
@@ -198,7 +198,7 @@ def import_(
     """
     from centerhash import console
     from centerhash.collection import Collection
-    from centerhash.collection_codes import import_codes
+    from centerhash.collection.codes import import_codes
 
     with Collection.open(index) as collection:
         done = import_codes(collection, codes)
@@ -220,7 +220,7 @@ def export(
     """
     from centerhash import console
     from centerhash.collection import Collection
-    from centerhash.collection_codes import export_codes
+    from centerhash.collection.codes import export_codes
 
     with Collection.open(index, read_only=True) as collection:
         count = export_codes(collection, codes)
@@ -248,7 +248,7 @@ def search(
     """
     from centerhash import console
     from centerhash.collection import Collection
-    from centerhash.label_query import parse_labels
+    from centerhash.collection.label_query import parse_labels
 
     if sum(given is not None for given in (image, id, labels)) != 1:
         raise ConfigError("search by one thing: an IMAGE, --id or --labels.")

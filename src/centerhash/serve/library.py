@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from centerhash.collection.label_query import parse_labels
 from centerhash.errors import CenterhashError
-from centerhash.label_query import parse_labels
 from centerhash.serve.settings import MEGABYTE, Settings
 from centerhash.serve.thumbnails import Thumbnail, ThumbnailCache, make_thumbnail
 from centerhash.serve.work import Lane, Result

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import pack
-from centerhash.collection_encoder import ImageEncoder, Step
-from centerhash.collection_uploads import Uploads
+from centerhash.collection.encoder import ImageEncoder, Step
+from centerhash.collection.label_query import has_centers
+from centerhash.collection.uploads import Uploads
 from centerhash.features import Progress
 from centerhash.index.base import HammingIndex
-from centerhash.label_query import has_centers
 from centerhash.model import HashModel
 
 Labels: TypeAlias = tuple[str, ...]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from centerhash.codes import Packed
-from centerhash.collection_uploads import Uploads
+from centerhash.collection.uploads import Uploads
 from centerhash.errors import InputError
 from centerhash.index.base import HammingIndex, Id, Item
 

@@ -8,10 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from centerhash.centers import hash_centers
+from centerhash.collection.label_query import (
+    has_centers,
+    label_code,
+    labels_of_code,
+    parse_labels,
+    query_of_labels,
+)
 from centerhash.data import Dataset
 from centerhash.errors import ConfigError, InputError
 from centerhash.fitting import fit
-from centerhash.label_query import has_centers, label_code, labels_of_code, parse_labels, query_of_labels
 from centerhash.model import HashModel
 from tests.toys import CLASSES, toy_config
 

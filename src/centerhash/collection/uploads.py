@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from centerhash.collection_encoder import ID_LETTERS
+from centerhash.collection.encoder import ID_LETTERS
 from centerhash.data.images import content_key
 from centerhash.errors import ImageError, OutputError
 from centerhash.files import atomic

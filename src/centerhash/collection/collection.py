@@ -20,10 +20,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from centerhash.codes import Packed, pack, unpack
-from centerhash.collection_adding import Added, Adding, given_or_predicted, holds_with_file, predicted_labels
-from centerhash.collection_answers import Answer, Found, as_found, nearest
-from centerhash.collection_encoder import ID_LETTERS, ImageEncoder
-from centerhash.collection_folder import (
+from centerhash.collection.adding import Added, Adding, given_or_predicted, holds_with_file, predicted_labels
+from centerhash.collection.answers import Answer, Found, as_found, nearest
+from centerhash.collection.encoder import ID_LETTERS, ImageEncoder
+from centerhash.collection.folder import (
     SPEC,
     CollectionSpec,
     create_folder,
@@ -31,12 +31,12 @@ from centerhash.collection_folder import (
     open_engine,
     read_spec,
 )
-from centerhash.collection_uploads import Uploads
+from centerhash.collection.label_query import has_centers, labels_of_code, query_of_labels
+from centerhash.collection.uploads import Uploads
 from centerhash.data.images import MAX_PIXELS, list_images
 from centerhash.errors import DataError, ImageError, InputError
 from centerhash.features import Progress
 from centerhash.index.base import MAX_ID_BYTES, HammingIndex, Item
-from centerhash.label_query import has_centers, labels_of_code, query_of_labels
 from centerhash.model import Explained, HashModel
 
 __all__ = ["Added", "Answer", "Collection", "Found", "verify_collection"]

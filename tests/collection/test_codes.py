@@ -10,7 +10,7 @@ import pytest
 from centerhash.codefiles import encode_to_file, evaluate_codes, read_code_file
 from centerhash.codes import pack
 from centerhash.collection import Added, Collection
-from centerhash.collection_codes import export_codes, given_labels, import_codes
+from centerhash.collection.codes import export_codes, given_labels, import_codes
 from centerhash.errors import DataError, InputError
 from centerhash.files import read_npz, write_npz
 from centerhash.model import HashModel

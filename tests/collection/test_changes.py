@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from centerhash import collection_encoder
-from centerhash.collection import Added, Collection
-from centerhash.collection_codes import given_labels
-from centerhash.collection_encoder import ImageEncoder
-from centerhash.collection_uploads import picture_suffix
+from centerhash.collection import Added, Collection, encoder
+from centerhash.collection.codes import given_labels
+from centerhash.collection.encoder import ImageEncoder
+from centerhash.collection.uploads import picture_suffix
 from centerhash.data import content_key
 from centerhash.errors import ImageError
 from centerhash.index.flat import FlatIndex
@@ -121,7 +120,7 @@ def test_a_kill_loses_at_most_the_batch_in_work(
 def test_memory_holds_a_few_steps_however_many_files(
     index: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collection_encoder, "STEP", 4)
+    monkeypatch.setattr(encoder, "STEP", 4)
     paths = write_images(tmp_path / "pictures", 60)
     decode, finish, lock = ImageEncoder.pixels_of, ImageEncoder._finish, threading.Lock()
     alive, most = 0, 0

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import Packed
-from centerhash.collection_answers import as_found
+from centerhash.collection.answers import as_found
 from centerhash.data.folder import read_image_folder
 from centerhash.errors import DataError
 from centerhash.files import read_npz, write_npz

@@ -7,7 +7,7 @@ import pytest
 
 from centerhash.codes import pack
 from centerhash.collection import Collection, Found
-from centerhash.collection_folder import full_engine
+from centerhash.collection.folder import full_engine
 from centerhash.errors import ConfigError
 from tests.toys import CLASSES, separable
 
