@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -327,3 +328,17 @@ def test_broken_images_stop_a_run_unless_they_are_skipped(
 
 def test_classes_are_those_of_the_folder(feature_run: Path) -> None:
     assert HashModel.load(feature_run).classes == CLASSES
+
+
+def test_a_run_of_an_earlier_version_is_known_by_its_settings(tmp_path: Path) -> None:
+    """Options that came later had their defaults then."""
+    dataset, config = feature_dataset(), toy_config(epochs=1)
+    train(dataset, config, tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    stored = json.loads(path.read_text())
+    for name in ("precision", "accumulate", "finetune", "weights"):
+        del stored["config"][name]
+    path.write_text(json.dumps(stored))
+    train(dataset, config, tmp_path / "run")
+    with pytest.raises(ConfigError, match="accumulate was 1, now 2"):
+        train(dataset, toy_config(epochs=1, accumulate=2), tmp_path / "run")

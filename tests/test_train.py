@@ -26,6 +26,7 @@ from centerhash.train import (
     fit_head,
     label_threshold,
     learning_rate,
+    micro_batches,
 )
 from tests.toys import CLASSES, separable, toy_config
 
@@ -353,3 +354,18 @@ def test_the_threshold_looks_at_no_more_than_it_may() -> None:
     spoiled = labels[:, ::-1].copy()
     spoiled[:2] = labels[:2]
     assert label_threshold(logits, spoiled, centers, entries=8) == pytest.approx(1)
+
+
+def test_a_batch_in_parts_has_the_gradients_of_the_whole() -> None:
+    """Without batch norm and dropout, a central loss is a mean over images: parts add up to it."""
+    head = HeadOptions(standardise=False, input_dropout=0.0, hidden=(8,), hidden_norm=False, dropout=0.0)
+    whole, parts = (toy_config(epochs=2, head=head, accumulate=count) for count in (1, 4))
+    one, two = (trained(config)[0].state_dict() for config in (whole, parts))
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-5)
+
+
+def test_parts_of_a_batch_have_two_rows_or_more() -> None:
+    sizes = [len(part) for part in micro_batches(torch.arange(7), 4)]
+    assert sizes == [3, 2, 2]
+    assert [part.tolist() for part in micro_batches(torch.arange(3), 8)] == [[0, 1, 2]]
