@@ -12,16 +12,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from centerhash.backbones import Backbone
 from centerhash.data.images import MAX_PIXELS, ImageSource, content_key, load_pixels
 from centerhash.errors import DataError, ImageError
 from centerhash.files import read_npz, write_npz
+from centerhash.inference import Engine, choose_engine, open_engine
+
+if TYPE_CHECKING:
+    import torch
 
 Progress: TypeAlias = Callable[[int, int], None]  # done, total
 
@@ -35,6 +38,11 @@ def default_cache() -> Path:
         return Path(named)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "centerhash"
+
+
+def network_cache() -> Path:
+    """Folder of the converted networks: one for all, whatever cache the features go to."""
+    return default_cache() / "networks"
 
 
 @dataclass
@@ -90,6 +98,8 @@ class FeatureTable:
     features: NDArray[np.float32]
     broken: dict[int, ImageError]
     computed: int  # how many were not in the cache
+    engine: str | None = None  # that computed them; None where all were in the cache
+    warnings: tuple[str, ...] = ()  # of the engine
 
     def raise_if_broken(self, advice: str) -> None:
         """Raise DataError that names the first broken images, with `advice` on what to do."""
@@ -114,11 +124,16 @@ def image_features(
     device: str | torch.device = "cpu",
     batch_size: int = 32,
     progress: Progress | None = None,
+    engine: str | Engine = "auto",
 ) -> FeatureTable:
     """Features (N, D) of image files, from the cache where they are there; rows of broken images are 0.
 
-    `cache` is the cache's folder, None for no cache. Decoding runs in threads ahead of the network.
+    `cache` is the cache's folder, None for no cache. Decoding runs in threads ahead of the network. `engine` is a
+    name, or one of this backbone that is open. The cache does not tell engines apart: their features differ by
+    float32 rounding (1e-6 of the largest), as PyTorch's own do by device and by folding.
     """
+    if isinstance(engine, str):
+        choose_engine(engine, device)  # one that cannot be used is said before anything is read
     features = np.zeros((len(paths), backbone.features), dtype=np.float32)
     store = FeatureCache(cache / backbone.key) if cache is not None else None
     broken: dict[int, ImageError] = {}
@@ -136,13 +151,11 @@ def image_features(
     if not missing:
         return FeatureTable(features, broken, 0)
 
-    network = backbone.load(device)
+    network = open_engine(backbone, engine, device, network_cache()) if isinstance(engine, str) else engine
     pending: list[int] = []
     for rows, pixels in _decoded_batches(paths, missing, backbone, batch_size, broken):
         if rows:
-            with torch.inference_mode():
-                batch = torch.from_numpy(np.stack(pixels)).to(device)
-                features[rows] = network(batch).float().cpu().numpy()
+            features[rows] = network.features(np.stack(pixels))
             pending += rows
         if store is not None and len(pending) >= _PART:
             store.write([keys[row] for row in pending], features[pending])
@@ -152,7 +165,7 @@ def image_features(
             progress(min(done, len(paths)), len(paths))
     if store is not None and pending:
         store.write([keys[row] for row in pending], features[pending])
-    return FeatureTable(features, broken, len(missing))
+    return FeatureTable(features, broken, len(missing), network.name, network.warnings)
 
 
 def _decoded_batches(

@@ -28,6 +28,7 @@ from centerhash.errors import ConfigError, DataError, InputError
 from centerhash.features import FeatureTable, Progress, image_features
 from centerhash.files import atomic, write_text
 from centerhash.heads import HeadOptions, build_head
+from centerhash.inference import Engine
 from centerhash.losses.central import CentralObjective, center_similarities
 from centerhash.methods import METHODS, get_method
 from centerhash.options import Options
@@ -205,6 +206,7 @@ class HashModel:
         device: str = "auto",
         batch_size: int = 32,
         progress: Progress | None = None,
+        engine: str | Engine = "auto",
     ) -> FeatureTable:
         """Features (N, D) of image files by this model's backbone, and which files are broken."""
         return image_features(
@@ -214,6 +216,7 @@ class HashModel:
             choose_device(device),
             batch_size,
             progress,
+            engine,
         )
 
     def features_of(self, images: Sequence[str | Path], **settings: Any) -> NDArray[np.float32]:

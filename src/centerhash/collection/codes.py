@@ -31,10 +31,14 @@ def given_labels(entries: Sequence[str | Path]) -> dict[Path, tuple[str, ...]]:
 
 
 def import_codes(collection: Collection, path: str | Path) -> Added:
-    """Add the codes of a file that `centerhash encode` wrote; their names are their ids, and they have no image.
+    """Add the codes of a file or folder that `centerhash encode` wrote; their names are their ids, without images.
 
     Codes without names, of a features .npy, are called after the file and their row: codes-0, codes-1 ...
     """
+    if Path(path).is_dir():
+        from centerhash.bulk.importing import import_parts
+
+        return import_parts(collection, path)
     arrays = read_npz(path)
     bits, classes = collection.model.bits, collection.model.classes
     if "packed" not in arrays or "bits" not in arrays:

@@ -189,7 +189,10 @@ def compact(index: IndexArgument) -> None:
 def import_(
     index: IndexArgument,
     codes: Annotated[
-        Path, typer.Argument(help="code file of `centerhash encode` by the same model", show_default=False)
+        Path,
+        typer.Argument(
+            help="code file, or folder of parts, of `centerhash encode` by the same model", show_default=False
+        ),
     ],
 ) -> None:
     """Add codes without images; their names become their ids.
