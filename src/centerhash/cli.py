@@ -8,7 +8,17 @@ from typing import Annotated
 import typer
 
 from centerhash import __version__
-from centerhash.commands import backbones, catalogue, datasets, experiments, index, inspect, serve, training
+from centerhash.commands import (
+    backbones,
+    catalogue,
+    datasets,
+    experiments,
+    index,
+    inspect,
+    reproduce,
+    serve,
+    training,
+)
 from centerhash.errors import CenterhashError
 
 app = typer.Typer(
@@ -53,6 +63,7 @@ for command in (
     datasets.datasets,
     datasets.download,
     experiments.compare,
+    reproduce.reproduce,
 ):
     app.command()(command)
 app.add_typer(index.index_app, name="index")

@@ -78,22 +78,33 @@ _STYLE: dict[Any, Any] = {
 
 
 @contextmanager
-def new_figure(width: float, height: float, columns: int = 1) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A figure in the house style with a row of axes, closed at the end."""
+def new_figure(
+    width: float, height: float, columns: int = 1, rows: int = 1
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A figure in the house style with its axes row by row, closed at the end."""
     with plt.rc_context(_STYLE):
-        figure, axes = plt.subplots(1, columns, figsize=(width, height), squeeze=False, layout="constrained")
+        figure, axes = plt.subplots(
+            rows, columns, figsize=(width, height), squeeze=False, layout="constrained"
+        )
         try:
-            yield figure, list(axes[0])
+            yield figure, list(axes.ravel())
         finally:
             plt.close(figure)
 
 
-def _svg(figure: Figure) -> str:
+def svg_text(figure: Figure) -> str:
     """The figure as an inline <svg> element without a date, so that it is reproducible."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata={"Date": None})
     text = stream.getvalue()
     return re.sub(r"^.*?(?=<svg)", "", text, flags=re.DOTALL)
+
+
+def png_bytes(figure: Figure, dots: int = 144) -> bytes:
+    """The figure as a PNG file with so many dots per inch, for where vector graphics cannot go."""
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=dots, metadata={"Software": None})
+    return stream.getvalue()
 
 
 def weight_scatter(agreements: Mapping[str, Agreement], titles: Mapping[str, str]) -> str:
@@ -108,7 +119,7 @@ def weight_scatter(agreements: Mapping[str, Agreement], titles: Mapping[str, str
             )
             axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="true share of the labelled area", aspect="equal")
         axes[0].set_ylabel("learned weight")
-        return _svg(figure)
+        return svg_text(figure)
 
 
 def convergence_plot(found: Convergence) -> str:
@@ -122,7 +133,7 @@ def convergence_plot(found: Convergence) -> str:
             axis.semilogy(above, label=name, color=colour, marker=marker, markersize=3, linewidth=1.5)
         axis.set(xlabel="steps of projected gradient descent", ylabel="objective above its minimum")
         axis.legend(frameon=False)
-        return _svg(figure)
+        return svg_text(figure)
 
 
 def loss_plot(logs: Mapping[str, list[dict[str, float]]], titles: Mapping[str, str]) -> str:
@@ -134,7 +145,7 @@ def loss_plot(logs: Mapping[str, list[dict[str, float]]], titles: Mapping[str, s
             axis.plot(epochs, losses / losses[0], label=titles[method], color=COLOURS.get(method, "#000000"))
         axis.set(xlabel="epoch", ylabel="loss relative to the first epoch")
         axis.legend(frameon=False)
-        return _svg(figure)
+        return svg_text(figure)
 
 
 @dataclass(frozen=True)
@@ -203,10 +214,10 @@ def line_plot(
                 set_limits(ends[0] - margin, ends[1] + margin)
         axis.set_title(title, fontsize=10, loc="left")
         axis.set(xlabel=xlabel, ylabel=ylabel)
-        return _named_series(_svg(figure))
+        return named_series(svg_text(figure))
 
 
-def _named_series(svg: str) -> str:
+def named_series(svg: str) -> str:
     """Name the lines in a way that may repeat within one page, and drop all names that nothing refers to."""
     svg = re.sub(r'<g id="series-([^"]+)">', r'<g class="series" data-series="\1">', svg)
     return re.sub(r'<g id="[a-zA-Z0-9_.]+">', "<g>", svg)

@@ -34,6 +34,113 @@ def measure_agreement(weights: NDArray[Any], areas: NDArray[Any], labels: NDArra
 
     Ties of the largest weight count as the share of a random choice among them: equal weights score chance.
     """
+    found = _entries(weights, areas, labels)
+    pearson_, spearman, centred, largest = found.measures(np.ones(found.images))
+    return Agreement(
+        weights=found.weight,
+        shares=found.share,
+        images=found.images,
+        pearson=pearson_,
+        spearman=spearman,
+        centred_pearson=centred,
+        largest=largest,
+        chance=float(found.guess.mean()),
+    )
+
+
+def pearson(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+    """Correlation of two vectors (M,); 0 when one of them does not vary, since it then explains nothing."""
+    return counted_pearson(first, second, np.ones(len(first)))
+
+
+def average_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ranks (M,) from 1, ties sharing the mean of their ranks."""
+    return _ranked(values).ranks(np.ones(len(values)))
+
+
+MEASURES = ("pearson", "spearman", "centred_pearson", "largest")
+
+
+def bootstrap_intervals(
+    weights: NDArray[Any],
+    areas: NDArray[Any],
+    labels: NDArray[np.bool_],
+    draws: int = 1000,
+    seed: int = 0,
+    level: float = 0.95,
+) -> dict[str, tuple[float, float]]:
+    """Percentile intervals of the MEASURES over images drawn with replacement; arguments as `measure_agreement`.
+
+    Whole images are drawn, since the labels of one image are not independent.
+    """
+    entries = _entries(weights, areas, labels)
+    generator = np.random.default_rng(seed)
+    found = []
+    for _ in range(draws):
+        drawn = generator.integers(entries.images, size=entries.images)
+        found.append(entries.measures(np.bincount(drawn, minlength=entries.images).astype(np.float64)))
+    ends = 100 * (1 - level) / 2, 100 * (1 + level) / 2
+    return {
+        name: (float(low), float(high))
+        for name, (low, high) in zip(
+            MEASURES, np.percentile(np.array(found), ends, axis=0).T.tolist(), strict=True
+        )
+    }
+
+
+@dataclass(frozen=True)
+class _Ranked:
+    """Values (M,) that are ranked again and again, each counted a few times; ties are found once."""
+
+    group: NDArray[np.int64]  # (M,) place of each value among the distinct ones, ascending
+
+    def ranks(self, counts: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Average ranks (M,) where value i stands counts[i] times."""
+        totals = np.bincount(self.group, counts)
+        result: NDArray[np.float64] = (np.cumsum(totals) - (totals - 1) / 2)[self.group]
+        return result
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """Labels of images one after the other, ready to be measured with any count per image."""
+
+    image: NDArray[np.int64]  # (M,) of each label
+    weight: NDArray[np.float64]  # (M,)
+    share: NDArray[np.float64]  # (M,)
+    even: NDArray[np.float64]  # (M,) 1/c
+    hit: NDArray[np.float64]  # (I,) whether the largest weight is on the largest object, ties as their share
+    guess: NDArray[np.float64]  # (I,) how often a random guess would be right
+    ranked: tuple[_Ranked, _Ranked]  # weights and shares
+
+    @property
+    def images(self) -> int:
+        return len(self.hit)
+
+    def measures(self, counts: NDArray[np.float64]) -> tuple[float, ...]:
+        """The MEASURES where image i is counted counts[i] times."""
+        times = counts[self.image]
+        ranks = [side.ranks(times) for side in self.ranked]
+        return (
+            counted_pearson(self.weight, self.share, times),
+            counted_pearson(ranks[0], ranks[1], times),
+            counted_pearson(self.weight - self.even, self.share - self.even, times),
+            float(counts @ self.hit / counts.sum()),
+        )
+
+
+def counted_pearson(
+    first: NDArray[np.float64], second: NDArray[np.float64], counts: NDArray[np.float64]
+) -> float:
+    """`pearson` of two vectors (M,) whose entry i stands counts[i] times."""
+    total = counts.sum()
+    first, second = first - counts @ first / total, second - counts @ second / total
+    lengths = float(np.sqrt(counts @ first**2) * np.sqrt(counts @ second**2))
+    return float((counts * first) @ second) / lengths if lengths > 1e-12 * total else 0.0
+
+
+def _entries(weights: NDArray[Any], areas: NDArray[Any], labels: NDArray[np.bool_]) -> _Entries:
+    """The labels of the images with two labels or more, checked."""
     if not weights.shape == areas.shape == labels.shape:
         raise InputError(
             f"weights {weights.shape}, areas {areas.shape} and labels {labels.shape} must have one shape (N, C)."
@@ -45,33 +152,20 @@ def measure_agreement(weights: NDArray[Any], areas: NDArray[Any], labels: NDArra
     counts = chosen.sum(axis=1)
     weight = np.where(chosen, weights[several], 0).astype(np.float64)
     area = np.where(chosen, areas[several], 0).astype(np.float64)
-    share = area / area.sum(axis=1, keepdims=True)
-    even = 1 / counts[:, None] * chosen
     top = chosen & np.isclose(weight, weight.max(axis=1, keepdims=True), rtol=1e-9, atol=1e-12)
     biggest = chosen & (area == area.max(axis=1, keepdims=True))
-    flat_weight, flat_share, flat_even = weight[chosen], share[chosen], even[chosen]
-    return Agreement(
-        weights=flat_weight,
-        shares=flat_share,
-        images=int(several.sum()),
-        pearson=pearson(flat_weight, flat_share),
-        spearman=pearson(average_ranks(flat_weight), average_ranks(flat_share)),
-        centred_pearson=pearson(flat_weight - flat_even, flat_share - flat_even),
-        largest=float(((top & biggest).sum(axis=1) / top.sum(axis=1)).mean()),
-        chance=float((biggest.sum(axis=1) / counts).mean()),
+    flat_weight, flat_share = weight[chosen], (area / area.sum(axis=1, keepdims=True))[chosen]
+    image = np.nonzero(chosen)[0]
+    return _Entries(
+        image=image,
+        weight=flat_weight,
+        share=flat_share,
+        even=1 / counts[image],
+        hit=(top & biggest).sum(axis=1) / top.sum(axis=1),
+        guess=biggest.sum(axis=1) / counts,
+        ranked=(_ranked(flat_weight), _ranked(flat_share)),
     )
 
 
-def pearson(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-    """Correlation of two vectors (M,); 0 when one of them does not vary, since it then explains nothing."""
-    first, second = first - first.mean(), second - second.mean()
-    lengths = float(np.linalg.norm(first) * np.linalg.norm(second))
-    return float(first @ second) / lengths if lengths > 1e-12 * len(first) else 0.0
-
-
-def average_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks (M,) from 1, ties sharing the mean of their ranks."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    ranks: NDArray[np.float64] = (last - (counts - 1) / 2)[inverse].astype(np.float64)
-    return ranks
+def _ranked(values: NDArray[np.float64]) -> _Ranked:
+    return _Ranked(np.unique(values, return_inverse=True)[1])
