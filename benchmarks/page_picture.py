@@ -31,7 +31,9 @@ def main() -> None:
         page.goto(arguments.address)
         page.set_input_files("input[type=file]", str(arguments.query))
         page.locator(".result img").nth(11).wait_for()
-        page.wait_for_load_state("networkidle")  # all thumbnails; the page's policy forbids to ask it by a script
+        page.wait_for_load_state(
+            "networkidle"
+        )  # all thumbnails; the page's policy forbids to ask it by a script
         arguments.picture.parent.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=str(arguments.picture))
         opened.close()

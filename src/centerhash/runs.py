@@ -167,7 +167,8 @@ def _claim(folder: Path, dataset: Dataset, config: TrainConfig, overwrite: bool)
     path = folder / "config.json"
     if path.exists() and not overwrite:
         stored = read_config(folder)
-        if isinstance(stored.get("config"), dict):  # settings that its version did not have yet had their defaults
+        if isinstance(stored.get("config"), dict):
+            # settings that its version did not have yet had their defaults
             stored["config"] = {**TrainConfig().model_dump(mode="json"), **stored["config"]}
         differences = _differences({k: stored.get(k) for k in identity}, identity)
         if differences:

@@ -16,7 +16,6 @@ from centerhash.errors import DataError
 from centerhash.features import decode
 from centerhash.inference.engines import Pixels
 
-SCENES = 128
 MOST = 512  # of the user's images: bounds memory, and more do not change the ranges
 
 
@@ -42,7 +41,7 @@ class Sample:
         return first, second
 
 
-def scene_sample(backbone: Backbone, count: int = SCENES) -> Sample:
+def scene_sample(backbone: Backbone, count: int) -> Sample:
     """Emoji scenes with their labels."""
     scenes = [render_scene(index) for index in range(count)]
     names = sorted({label for scene in scenes for label in scene.labels})
