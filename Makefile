@@ -36,6 +36,8 @@ bench: setup
 	$(BIN)/python -m benchmarks.speed
 	$(BIN)/python -m benchmarks.search
 	$(BIN)/python -m benchmarks.loading
+	$(BIN)/python -m benchmarks.encoding
+	$(BIN)/python -m benchmarks.load
 
 clean:
 	rm -rf demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

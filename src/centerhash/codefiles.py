@@ -24,7 +24,7 @@ from centerhash.files import read_npz, write_npz
 
 if TYPE_CHECKING:
     from centerhash.evaluation import Evaluation
-    from centerhash.features import Progress
+    from centerhash.features import FeatureTable, Progress
     from centerhash.model import HashModel
 
 
@@ -44,6 +44,7 @@ class Written:
 
     count: int
     warnings: tuple[str, ...]
+    engine: str | None = None  # that computed features; None where none were to compute
 
 
 def read_code_file(path: Path) -> CodeFile:
@@ -119,6 +120,7 @@ def encode_to_file(
     *,
     cache: Path | None = None,
     device: str = "auto",
+    engine: str = "auto",
     skip_broken: bool = False,
     progress: Progress | None = None,
 ) -> Written:
@@ -126,6 +128,7 @@ def encode_to_file(
     single = Path(inputs[0]) if len(inputs) == 1 else None
     arrays: dict[str, NDArray[Any]] = {}
     warnings: tuple[str, ...] = ()
+    table: FeatureTable | None = None
     if single is not None and single.suffix == ".npy":
         from centerhash.data.arrays import load_array
 
@@ -142,17 +145,21 @@ def encode_to_file(
         if dataset.features is not None:
             features = dataset.features
         else:
-            features, kept = _image_features(
-                model, dataset.image_paths or (), cache, device, skip_broken, progress
+            table = model.feature_table(
+                dataset.image_paths or (), cache=cache, device=device, progress=progress, engine=engine
             )
-            arrays = {name: values[kept] for name, values in arrays.items()}
     else:
         paths = list_images(inputs)
-        features, kept = _image_features(model, paths, cache, device, skip_broken, progress)
-        arrays = {"names": np.array([str(path) for path in paths])[kept]}
+        arrays = {"names": np.array([str(path) for path in paths])}
+        table = model.feature_table(paths, cache=cache, device=device, progress=progress, engine=engine)
+    if table is not None:
+        kept = _readable(table, skip_broken)
+        features = table.features[kept]
+        arrays = {name: values[kept] for name, values in arrays.items()}
+        warnings += table.warnings
     packed = pack(model.encode_features(features))
     write_npz(out, {"packed": packed, "bits": np.array(model.bits), **arrays})
-    return Written(len(packed), warnings)
+    return Written(len(packed), warnings, None if table is None else table.engine)
 
 
 def _ids(dataset: Dataset) -> NDArray[np.int64]:
@@ -162,19 +169,10 @@ def _ids(dataset: Dataset) -> NDArray[np.int64]:
     return np.array([int.from_bytes(digest, "big", signed=True) for digest in digests], dtype=np.int64)
 
 
-def _image_features(
-    model: HashModel,
-    paths: Sequence[Path],
-    cache: Path | None,
-    device: str,
-    skip_broken: bool,
-    progress: Progress | None,
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Features of the images that can be read, and their places in `paths`."""
-    table = model.feature_table(paths, cache=cache, device=device, progress=progress)
+def _readable(table: FeatureTable, skip_broken: bool) -> NDArray[np.int64]:
+    """The places of the images that can be read; an error where others are not to be skipped."""
     if not skip_broken:
         table.raise_if_broken(
             "The features of all others are kept. Repair these files, or pass --skip-broken to go on without them."
         )
-    kept = np.array([row for row in range(len(paths)) if row not in table.broken], dtype=np.int64)
-    return table.features[kept], kept
+    return np.array([row for row in range(len(table.features)) if row not in table.broken], dtype=np.int64)

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from centerhash.backbones import Backbone, choose_device
 from centerhash.data.images import MAX_PIXELS, content_key
 from centerhash.errors import ConfigError, ImageError
-from centerhash.features import decode
+from centerhash.features import decode, network_cache
+from centerhash.inference import Engine, open_engine
 from centerhash.model import HashModel
 
 ID_LETTERS = 16  # of the SHA-256 of a file's bytes: 64 bits, so a million files collide with odds of 1 : 4e7
@@ -59,20 +58,22 @@ class ImageEncoder:
             )
         self.backbone: Backbone = model.backbone()
         self.device, self._max_pixels = choose_device(device), max_pixels
-        self._network: nn.Module | None = None
+        self._engine: Engine | None = None
         self._loading = threading.Lock()
 
     def features(self, pixels: Sequence[NDArray[np.uint8]]) -> NDArray[np.float32]:
         """Features (n, D) of pictures (crop, crop, 3) as `pixels_of` makes them."""
         if not pixels:
             return np.zeros((0, self.backbone.features), dtype=np.float32)
+        return self.engine.features(np.stack(pixels))
+
+    @property
+    def engine(self) -> Engine:
+        """What runs the network: the fastest engine that is here, loaded when it is first needed."""
         with self._loading:
-            if self._network is None:
-                self._network = self.backbone.load(self.device)
-        with torch.inference_mode():
-            batch = torch.from_numpy(np.stack(pixels)).to(self.device)
-            found: NDArray[np.float32] = self._network(batch).float().cpu().numpy()
-        return found
+            if self._engine is None:
+                self._engine = open_engine(self.backbone, "auto", self.device, network_cache())
+            return self._engine
 
     def pixels_of(self, source: Path | bytes) -> NDArray[np.uint8]:
         """Decode one file, or its bytes, to the pixels that the network wants; ImageError when it is broken."""

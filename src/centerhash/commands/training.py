@@ -175,7 +175,12 @@ def encode(
         typer.Argument(help="images, folders, globs, a data set with labels.csv, or a features .npy"),
     ],
     out: Annotated[Path, typer.Option(help="code file to write (.npz), or a folder for parts of parquet")],
-    engine: Annotated[str, typer.Option(help="who does the parts: local (this process) or ray")] = "local",
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="auto (the fastest here), torch, onnx, openvino; for parts: local (this process), ray"
+        ),
+    ] = "auto",
     ray_address: Annotated[
         str | None, typer.Option(help="of a Ray cluster [default: $RAY_ADDRESS, else Ray on this machine]")
     ] = None,
@@ -199,8 +204,9 @@ def encode(
         refused = [*(["--engine ray"] if engine == "ray" else []), *given]
         if refused:
             raise ConfigError(f"{refused[0]} is for parts: give --out a folder, not '{out}'.")
-        _encode_file(run, images, out, cache, device, skip_broken)
+        _encode_file(run, images, out, cache, device, engine, skip_broken)
         return
+    engine = "local" if engine == "auto" else engine
     if cache is not None:
         raise ConfigError("--cache is for a code file: parts keep no features. Leave it out, or name a .npz.")
     if engine == "local" and given and given[0] != "--part-size":
@@ -230,7 +236,13 @@ def encode(
 
 
 def _encode_file(
-    run: Path, images: list[str], out: Path, cache: Path | None, device: str, skip_broken: bool
+    run: Path,
+    images: list[str],
+    out: Path,
+    cache: Path | None,
+    device: str,
+    engine: str,
+    skip_broken: bool,
 ) -> None:
     from centerhash import console
     from centerhash.codefiles import encode_to_file
@@ -245,11 +257,13 @@ def _encode_file(
             out,
             cache=cache or default_cache(),
             device=device,
+            engine="auto" if engine == "local" else engine,
             skip_broken=skip_broken,
             progress=lambda done, total: report("features", done, total),
         )
     console.warn(written.warnings)
-    console.out.print(f"{written.count:,} codes of {model.bits} bits in {out}", soft_wrap=True)
+    by = f", features by {written.engine}" if written.engine else ""
+    console.out.print(f"{written.count:,} codes of {model.bits} bits in {out}{by}", soft_wrap=True)
 
 
 def explain(
