@@ -212,7 +212,7 @@ def check_labels(labels: Sequence[str]) -> tuple[str, ...]:
 def _check_path(path: str | None) -> str | None:
     if path is not None and not isinstance(path, str):
         raise InputError(f"the path of an item is a string or None, got {path!r}.")
-    return path if path is None else _encoded(path, "path").decode()
+    return path  # names of files need not be valid Unicode
 
 
 def _encoded(text: str, what: str) -> bytes:
