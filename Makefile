@@ -1,8 +1,8 @@
-# make demo | test | unit | bench | lint: each sets up what it needs in .venv
+# make demo | test | unit | lint | bench | docs | build: each sets up what it needs in .venv
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup browser demo test unit lint bench clean
+.PHONY: setup browser demo test unit lint bench docs build clean
 
 setup: .venv/.ready
 
@@ -31,6 +31,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m pytest -m 'not slow' tests/test_docs.py
 
 bench: setup
 	$(BIN)/python -m benchmarks.speed
@@ -39,5 +40,17 @@ bench: setup
 	$(BIN)/python -m benchmarks.encoding
 	$(BIN)/python -m benchmarks.load
 
+# the site, into site/: a link that leads nowhere or an unknown name in the reference fails it
+docs: .venv/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+.venv/.docs: .venv/.ready mkdocs.yml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	touch $@
+
+# the wheel and the source archive, into dist/
+build: setup
+	$(BIN)/python -m build
+
 clean:
-	rm -rf demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf demo site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

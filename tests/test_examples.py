@@ -44,7 +44,7 @@ def hinge(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The example's file and the tutorial's row, where the tutorial puts them."""
     module = loaded(EXAMPLES / "hinge.py", "centerhash.losses.hinge")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    row = eval(blocks()[1].strip().rstrip(","), {"Method": Method})
+    row = eval(blocks()[1], {"Method": Method})
     monkeypatch.setattr(methods, "METHODS", MappingProxyType({**METHODS, row.name: row}))
     return module
 

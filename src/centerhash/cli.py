@@ -12,6 +12,7 @@ from centerhash.commands import (
     backbones,
     catalogue,
     datasets,
+    doctor,
     experiments,
     export,
     index,
@@ -64,6 +65,7 @@ for command in (
     backbones.backbones,
     datasets.datasets,
     datasets.download,
+    doctor.doctor,
     experiments.compare,
     reproduce.reproduce,
 ):

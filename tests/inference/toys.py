@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,9 +91,3 @@ def untrained_model(bits: int = 20, **changes: object) -> HashModel:
     tensors = {f"encoder.{name}": tensor for name, tensor in head.state_dict().items()}
     centers = torch.from_numpy(hash_centers(len(CLASSES), bits))
     return HashModel(spec.model_copy(update=changes), {**tensors, "centers": centers})
-
-
-def with_weights(backbone: Backbone, file: Path) -> Backbone:
-    """The same network, its (random) weights in a file."""
-    torch.save(backbone.build(None).state_dict(), file)
-    return dataclasses.replace(backbone, weights=WeightFile(file))
