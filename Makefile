@@ -31,6 +31,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/vulture
 	$(BIN)/python -m pytest -m 'not slow' tests/test_docs.py
 
 bench: setup

@@ -46,7 +46,7 @@ def make_index(folder: Path, codes: int) -> tuple[Path, list[bytes]]:
             count = min(AT_ONCE, codes - start)
             packed = generator.integers(0, 256, (count, BITS // 8), dtype=np.uint8)
             collection.index.add(packed, [code_id(start + row) for row in range(count)])
-        collection.add([scenes / "images"], device="cpu")
+        collection.add([scenes / "images"])
     return folder / "index", [file.read_bytes() for file in sorted((scenes / "images").iterdir())]
 
 
