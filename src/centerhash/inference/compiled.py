@@ -35,6 +35,8 @@ class CompiledEngine:
     def __init__(self, name: str, backbone: Backbone, runner: Runner, warnings: tuple[str, ...] = ()) -> None:
         self.name, self.backbone, self.warnings = name, backbone, warnings
         self._runner = runner
+        # once in this thread: OpenVINO sets up tables at its first call, and two first calls at once were seen to lock up
+        runner(np.zeros((1, backbone.crop, backbone.crop, 3), dtype=np.uint8))
         self._streams = ThreadPoolExecutor(max_workers=streams(), thread_name_prefix=name)
 
     def features(self, pixels: Pixels) -> Floats:
