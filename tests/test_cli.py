@@ -84,6 +84,7 @@ def test_train_says_what_to_do_next(folder: Path, tmp_path: Path) -> None:
 def test_every_setting_reaches_the_run(folder: Path, tmp_path: Path) -> None:
     words = ["--method", "ics", "--bits", "24", "--seed", "3", "--epochs", "1", "--batch-size", "20"]
     words += ["--learning-rate", "0.01", "--weight-decay", "0.5", "--schedule", "steps", "--hidden", "16,8"]
+    words += ["--no-rotate", "--no-evidence"]
     words += ["--centers", "random", "-o", "lambda=0.25", "--option", "form=per_center", "--device", "cpu"]
     done = cli("train", folder, "--out", tmp_path / "run", *words)
     assert done.code == 0, done.err
@@ -91,6 +92,7 @@ def test_every_setting_reaches_the_run(folder: Path, tmp_path: Path) -> None:
     assert (found["bits"], found["seed"], found["epochs"], found["batch_size"]) == (24, 3, 1, 20)
     assert (found["learning_rate"], found["weight_decay"], found["schedule"]) == (0.01, 0.5, "steps")
     assert (found["head"]["hidden"], found["centers"]) == ([16, 8], "random")
+    assert (found["head"]["rotate"], found["head"]["evidence"]) == (False, False)
     assert (found["options"]["lambda"], found["options"]["form"]) == (0.25, "per_center")
 
 

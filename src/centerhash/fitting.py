@@ -22,9 +22,10 @@ from centerhash.errors import ConfigError
 from centerhash.evaluation import Evaluation, evaluate
 from centerhash.features import image_features
 from centerhash.losses.base import Objective
-from centerhash.methods import get_method
+from centerhash.methods import METHODS, get_method
 from centerhash.model import HashModel, ModelSpec
 from centerhash.processes import Team
+from centerhash.rotation import rotate_head
 from centerhash.train import TrainConfig, fit_head, label_threshold
 
 BROKEN_ADVICE = (
@@ -193,13 +194,18 @@ def finished_model(
     labels: NDArray[np.bool_],
     folder: Path | None = None,
 ) -> HashModel:
-    """The model of a trained head; central ones learn from training features (n, D) when to predict a label."""
+    """The model of a trained head; training features (n, D) say how to turn its logits and when to predict a label."""
+    if spec.head.rotate:
+        centers = rotate_head(head, _model(spec, head, centers).logits(features), centers)
+    if centers is not None:
+        logits = _model(spec, head, centers).logits(features)
+        spec = spec.model_copy(update={"label_threshold": label_threshold(logits, labels, centers.float())})
+    return _model(spec, head, centers, folder)
+
+
+def _model(spec: ModelSpec, head: nn.Module, centers: Tensor | None, folder: Path | None = None) -> HashModel:
     tensors = {f"encoder.{name}": value for name, value in head.state_dict().items()}
-    if centers is None:
-        return HashModel(spec, tensors, folder)
-    tensors["centers"] = centers
-    threshold = label_threshold(HashModel(spec, tensors).logits(features), labels, centers.float())
-    return HashModel(spec.model_copy(update={"label_threshold": threshold}), tensors, folder)
+    return HashModel(spec, tensors if centers is None else {**tensors, "centers": centers}, folder)
 
 
 def make_centers(config: TrainConfig, labels: NDArray[np.bool_]) -> NDArray[np.int8]:
@@ -243,10 +249,12 @@ def resolve(config: TrainConfig) -> TrainConfig:
     """Fill in what depends on the method and the number of bits, and refuse what cannot be."""
     method = get_method(config.method)
     backbone_of(config)
-    divide = method.divide if config.head.divide is None else config.head.divide
     options = method.options(config.options, config.bits).model_dump(by_alias=True)
     unset = {name: value for name, value in method.training.items() if name not in config.model_fields_set}
-    head = config.head.model_copy(update={"divide": divide})
+    head = config.head.filled(dict(method.head))
+    if head.evidence and not method.head.get("evidence"):
+        able = ", ".join(name for name, row in METHODS.items() if row.head.get("evidence"))
+        raise ConfigError(f"method '{method.name}' cannot use class evidence: leave it out, or train {able}.")
     if config.finetune:
         if method.family == "shallow":
             raise ConfigError(f"method '{method.name}' has no network to fine-tune: leave --finetune out.")

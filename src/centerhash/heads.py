@@ -1,11 +1,12 @@
-"""The head: features (B, D) to logits (B, K)."""
+"""The head: features (B, D) to logits (B, K), and to class evidence (B, C) beside them where a method weighs labels."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
+import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from centerhash.losses.triplet import DivideAndEncode
 from centerhash.options import Options
@@ -25,10 +26,54 @@ class HeadOptions(Options):
     divide: bool | None = Field(
         None, description="one slice of the last layer per bit; None: as the method has it"
     )
+    rotate: bool | None = Field(
+        None, description="turn the trained logits to where signs lose least; None: as the method has it"
+    )
+    evidence: bool | None = Field(
+        None, description="read class evidence beside the bits; None: as the method has it"
+    )
+
+    def filled(self, defaults: dict[str, bool]) -> HeadOptions:
+        """The options with what was left to the method as it wants it; False unless named in `defaults`."""
+        open_ones = ("divide", "rotate", "evidence")
+        unset = {name: defaults.get(name, False) for name in open_ones if getattr(self, name) is None}
+        return self.model_copy(update=unset)
 
 
-def build_head(features: int, bits: int, options: HeadOptions) -> nn.Sequential:
-    """Standardise, dropout, then (linear, norm, ReLU, dropout) per hidden width, then linear to K bits."""
+class Rotation(nn.Module):
+    """Turns logits (B, K); the identity while the head learns, set once after that."""
+
+    matrix: Tensor
+
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        self.register_buffer("matrix", torch.eye(bits))
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Logits in the coordinates whose signs are the code."""
+        return logits @ self.matrix
+
+
+class CodeAndEvidence(nn.Module):
+    """Two readings of the last hidden layer (B, H): K logits, and after them the evidence (B, C) for every class.
+
+    The evidence learns from the hidden layer without shaping it, so that codes are the same with and without it.
+    """
+
+    def __init__(self, code: nn.Module, width: int, classes: int) -> None:
+        super().__init__()
+        self.code, self.evidence = code, nn.Linear(width, classes)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Outputs (B, K + C)."""
+        return torch.cat([self.code(hidden), self.evidence(hidden.detach())], dim=1)
+
+
+def build_head(features: int, bits: int, options: HeadOptions, classes: int = 0) -> nn.Sequential:
+    """Standardise, dropout, then (linear, norm, ReLU, dropout) per hidden width, then linear to K bits.
+
+    The output is (B, K), or (B, K + C) with evidence for C classes.
+    """
     layers: list[nn.Module] = []
     if options.standardise:
         layers.append(nn.BatchNorm1d(features, affine=False))
@@ -40,12 +85,15 @@ def build_head(features: int, bits: int, options: HeadOptions) -> nn.Sequential:
             layers.append(nn.BatchNorm1d(hidden))
         layers += [nn.ReLU(), nn.Dropout(options.dropout)]
         width = hidden
-    last = (
+    last: list[nn.Module] = [
         DivideAndEncode(width, bits)
         if options.divide
         else nn.Linear(width, bits, bias=not options.logit_norm)
-    )
-    layers.append(last)
+    ]
     if options.logit_norm:
-        layers.append(nn.BatchNorm1d(bits))
-    return nn.Sequential(*layers)
+        last.append(nn.BatchNorm1d(bits))
+    if options.rotate:
+        last.append(Rotation(bits))
+    if options.evidence:
+        last = [CodeAndEvidence(nn.Sequential(*last), width, classes)]
+    return nn.Sequential(*layers, *last)

@@ -33,7 +33,9 @@ class Method:
     multi_label: str  # how it treats an image with several labels
     home: str  # "module:Class" below centerhash; its options are the class of the same name with "Options"
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))  # where they differ
-    divide: bool = False  # whether its head ends in one slice per bit
+    head: Mapping[str, bool] = field(
+        default_factory=lambda: MappingProxyType({})
+    )  # what its head has beside the usual layers: divide, rotate, evidence
     training: Mapping[str, Any] = field(
         default_factory=lambda: MappingProxyType({})
     )  # where it wants another
@@ -160,7 +162,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 uses_labels=True,
                 multi_label="an image is nearer to one that shares a label than to one that shares none",
                 home="losses.triplet:Dnnh",
-                divide=True,
+                head=MappingProxyType({"divide": True}),
             ),
             Method(
                 name="dhn",
@@ -267,11 +269,12 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 name="ics-softmax",
                 title="ICS-softmax (ours)",
                 family="central",
-                paper="this project: ICS with a softmax likelihood over all centers",
+                paper="this project: ICS with a softmax likelihood over all centers, weights of their own, turned codes",
                 year=2026,
                 uses_labels=True,
                 multi_label="all centers of the labels against all others, weights solved per image",
-                home="losses.central:IcsSoftmax",
+                home="losses.softmax:IcsSoftmax",
+                head=MappingProxyType({"rotate": True, "evidence": True}),
             ),
         )
     }

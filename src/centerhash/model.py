@@ -83,21 +83,22 @@ class _Head:
     """The encoder of a deep method: a head whose signs do not depend on the batch they are computed in."""
 
     def __init__(self, spec: ModelSpec, tensors: Mapping[str, Tensor]) -> None:
-        self._head = build_head(spec.features, spec.bits, spec.head)
+        self._bits = spec.bits
+        self._head = build_head(spec.features, spec.bits, spec.head, len(spec.classes))
         self._head.load_state_dict(dict(tensors))
         self._head.eval()
         self._precise_head = copy.deepcopy(self._head).double()
 
     def values(self, features: NDArray[Any]) -> NDArray[np.float64]:
-        """Logits (N, K) of features (N, D)."""
+        """Logits (N, K) of features (N, D), and after them the evidence (N, C) where the method reads it."""
         with torch.inference_mode():
             rows = torch.from_numpy(features.astype(np.float32))
-            logits: Tensor = self._head(rows).double()
-            sizes = logits.abs()
+            outputs: Tensor = self._head(rows).double()
+            sizes = outputs[:, : self._bits].abs()
             doubtful = (sizes < _DOUBT * sizes.amax(dim=1, keepdim=True).clamp_min(1)).any(dim=1)
             if bool(doubtful.any()):
-                logits[doubtful] = self._precise_head(rows[doubtful].double())
-            numbers: NDArray[np.float64] = logits.numpy()
+                outputs[doubtful] = self._precise_head(rows[doubtful].double())
+            numbers: NDArray[np.float64] = outputs.numpy()
             return numbers
 
 
@@ -164,8 +165,13 @@ class HashModel:
 
     def logits(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Logits (N, K) of features (N, D); their signs are the codes, whatever the batch they came in."""
+        return self._outputs(features)[:, : self.bits]
+
+    def _outputs(self, features: NDArray[Any]) -> NDArray[np.float32]:
+        """Logits (N, K), and after them the evidence (N, C) where the method reads it."""
         features = _checked(features, self.spec.features)
-        result = np.empty((len(features), self.bits), dtype=np.float32)
+        width = self.bits + (len(self.classes) if self.spec.head.evidence else 0)
+        result = np.empty((len(features), width), dtype=np.float32)
         for start in range(0, len(features), _CHUNK):
             values = self._encoder.values(features[start : start + _CHUNK])
             result[start : start + _CHUNK] = np.where(values < 0, np.minimum(values, -_TINY), values)
@@ -234,11 +240,11 @@ class HashModel:
         if labels.shape != (len(features), len(self.classes)):
             expected = (len(features), len(self.classes))
             raise InputError(f"labels must be of shape {expected}, got {labels.shape}.")
-        logits, chunks = self.logits(features), []
-        for start in range(0, len(logits), _CHUNK):
+        outputs, chunks = self._outputs(features), []
+        for start in range(0, len(outputs), _CHUNK):
             rows = slice(start, start + _CHUNK)
             batch = self.objective.weights(
-                torch.from_numpy(logits[rows]), torch.from_numpy(labels[rows].copy())
+                torch.from_numpy(outputs[rows]), torch.from_numpy(labels[rows].copy())
             )
             chunks.append(batch.numpy())
         return np.concatenate(chunks) if chunks else np.zeros(labels.shape, dtype=np.float32)

@@ -114,7 +114,7 @@ def fit_head(
             yield torch.from_numpy(features[rows[places.numpy()]].astype(np.float32))
 
     return fit_network(
-        lambda: build_head(features.shape[1], config.bits, config.head),
+        lambda: build_head(features.shape[1], config.bits, config.head, labels.shape[1]),
         inputs,
         labels,
         objective,

@@ -58,7 +58,7 @@ def fit_whole(
         start = _warm_head(dataset, config, backbone, rows, folder, team, cache, report)
 
     def build() -> WholeNetwork:
-        head = build_head(backbone.features, config.bits, config.head)
+        head = build_head(backbone.features, config.bits, config.head, labels.shape[1])
         if start is not None:
             head.load_state_dict(start)
         return WholeNetwork(backbone.trainable(), head)

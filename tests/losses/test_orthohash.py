@@ -4,28 +4,17 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from centerhash.centers import hash_centers
-from centerhash.codes import binarise, pack
-from centerhash.evaluation import evaluate
-from centerhash.losses.central import IcsSoftmax, IcsSoftmaxOptions, center_similarities
+from centerhash.losses.central import center_similarities
 from centerhash.losses.orthohash import OrthoHash, OrthoHashOptions, margin_logits
-from centerhash.train import fit_head
+from centerhash.losses.softmax import IcsSoftmax, IcsSoftmaxOptions
+from tests.losses.toys import BITS, CLASSES, learned, sample
 from tests.toys import CLASSES as ANIMALS
 from tests.toys import feature_dataset, toy_config
 
-BITS, CLASSES = 16, 6
 CENTERS = torch.from_numpy(hash_centers(CLASSES, BITS, seed=2)).double()
-
-
-def sample(rows: int = 8, seed: int = 0) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(rows, BITS, generator=generator, dtype=torch.float64)
-    labels = torch.rand(rows, CLASSES, generator=generator) < 0.4
-    labels[:, 0] |= ~labels.any(dim=1)
-    return logits, labels
 
 
 def test_margin_is_taken_from_own_labels_only() -> None:
@@ -92,22 +81,8 @@ def test_batches_at_the_edge_have_finite_losses_and_gradients() -> None:
 
 def test_a_small_head_learns_separable_images() -> None:
     dataset = feature_dataset()
-    assert dataset.features is not None
     config = toy_config(epochs=25)
-    rows, splits = dataset.splits.train, dataset.splits
     centers = torch.from_numpy(hash_centers(len(ANIMALS), config.bits))
-    head, log = fit_head(
-        dataset.features, rows, dataset.labels[rows], OrthoHash(centers, OrthoHashOptions()), config
-    )
-    with torch.inference_mode():
-        codes = pack(binarise(head(torch.from_numpy(dataset.features)).numpy()))
-    found = evaluate(
-        codes[splits.query],
-        codes[splits.database],
-        dataset.labels[splits.query],
-        dataset.labels[splits.database],
-        bits=config.bits,
-        k=20,
-    )
+    _, log, score = learned(dataset, OrthoHash(centers, OrthoHashOptions()), config)
     assert log[-1]["loss"] < log[0]["loss"]
-    assert found.map_peers > 0.95
+    assert score > 0.95

@@ -7,9 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from centerhash.codes import binarise, pack
 from centerhash.errors import InputError
-from centerhash.evaluation import evaluate
 from centerhash.losses.pairwise import pairs_of_two, shared_labels
 from centerhash.losses.triplet import (
     DivideAndEncode,
@@ -19,7 +17,7 @@ from centerhash.losses.triplet import (
     squared_distances,
     triplet_loss,
 )
-from centerhash.train import fit_head
+from tests.losses.toys import learned
 from tests.toys import CLASSES as ANIMALS
 from tests.toys import feature_dataset, toy_config
 
@@ -166,22 +164,10 @@ def test_divide_and_encode_stores_its_weights_only_and_refuses_too_few_features(
 @pytest.mark.parametrize("divided", [False, True])
 def test_a_small_head_learns_separable_images(divided: bool) -> None:
     dataset = feature_dataset(most_labels=2)
-    assert dataset.features is not None
     config = toy_config(epochs=25)
     config = config.model_copy(update={"head": config.head.model_copy(update={"divide": divided})})
-    rows, splits = dataset.splits.train, dataset.splits
     objective = Dnnh(len(ANIMALS), config.bits, DnnhOptions())
-    head, log = fit_head(dataset.features, rows, dataset.labels[rows], objective, config)
-    with torch.inference_mode():
-        codes = pack(binarise(head(torch.from_numpy(dataset.features)).numpy()))
-    found = evaluate(
-        codes[splits.query],
-        codes[splits.database],
-        dataset.labels[splits.query],
-        dataset.labels[splits.database],
-        bits=config.bits,
-        k=20,
-    )
+    head, log, score = learned(dataset, objective, config)
     assert isinstance(head[-1], DivideAndEncode) is divided
     assert log[-1]["loss"] < log[0]["loss"]
-    assert found.map_peers > 0.95
+    assert score > 0.95

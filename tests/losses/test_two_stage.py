@@ -8,9 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from centerhash.codes import binarise, pack
 from centerhash.errors import InputError
-from centerhash.evaluation import evaluate
 from centerhash.losses.two_stage import (
     Cnnh,
     CnnhOptions,
@@ -21,7 +19,7 @@ from centerhash.losses.two_stage import (
     similarity_rows,
     step_length,
 )
-from centerhash.train import fit_head
+from tests.losses.toys import learned
 from tests.toys import CLASSES as ANIMALS
 from tests.toys import feature_dataset, toy_config
 
@@ -237,20 +235,8 @@ def test_what_is_missing_is_named() -> None:
 
 def test_a_small_head_learns_separable_images() -> None:
     dataset = feature_dataset(most_labels=2)
-    assert dataset.features is not None
     config = toy_config(epochs=25)
-    rows, splits = dataset.splits.train, dataset.splits
     objective = Cnnh(len(ANIMALS), config.bits, CnnhOptions())
-    head, log = fit_head(dataset.features, rows, dataset.labels[rows], objective, config)
-    with torch.inference_mode():
-        codes = pack(binarise(head(torch.from_numpy(dataset.features)).numpy()))
-    found = evaluate(
-        codes[splits.query],
-        codes[splits.database],
-        dataset.labels[splits.query],
-        dataset.labels[splits.database],
-        bits=config.bits,
-        k=20,
-    )
+    _, log, score = learned(dataset, objective, config)
     assert log[-1]["loss"] < log[0]["loss"]
-    assert found.map_peers > 0.95
+    assert score > 0.95

@@ -20,6 +20,7 @@ from centerhash.shallow.projections import (
     eigenvalues,
     iterative_quantisation,
     quantisation_error,
+    random_rotation,
     smallest_modes,
 )
 
@@ -119,7 +120,7 @@ def test_sh_cuts_a_line_where_it_should() -> None:
 def test_itq_by_hand() -> None:
     """Points on the axes are turned by 45 degrees on to the corners; nothing is left but their length."""
     coordinates = np.array([[1.0, 0], [0, 1], [-1, 0], [0, -1]]) * math.sqrt(2)
-    rotation, errors = iterative_quantisation(coordinates, 2, 20, seed=0)
+    rotation, errors = iterative_quantisation(coordinates, 20, random_rotation(2, 2, seed=0))
     np.testing.assert_allclose(np.abs(coordinates @ rotation), 1, atol=1e-9)
     assert errors[-1] == pytest.approx(0, abs=1e-12)
 
@@ -128,7 +129,7 @@ def test_itq_by_hand() -> None:
 @given(st.integers(0, 10_000), st.integers(1, 8), st.integers(0, 5))
 def test_itq_error_never_rises(seed: int, axes: int, more: int) -> None:
     coordinates = np.random.default_rng(seed).normal(size=(40, axes)) * np.linspace(2, 0.1, axes)
-    rotation, errors = iterative_quantisation(coordinates, axes + more, 25, seed)
+    rotation, errors = iterative_quantisation(coordinates, 25, random_rotation(axes, axes + more, seed))
     assert len(errors) == 26
     assert (np.diff(errors) <= 1e-9 * errors[0]).all()
     np.testing.assert_allclose(rotation @ rotation.T, np.eye(axes), atol=1e-9)
@@ -138,7 +139,7 @@ def test_itq_error_never_rises(seed: int, axes: int, more: int) -> None:
 
 def test_itq_error_falls_below_that_of_the_random_rotation() -> None:
     coordinates = np.random.default_rng(0).normal(size=(200, 8)) * np.linspace(2, 0.1, 8)
-    _, errors = iterative_quantisation(coordinates, 8, 50, seed=0)
+    _, errors = iterative_quantisation(coordinates, 50, random_rotation(8, 8, seed=0))
     assert errors[-1] < 0.97 * errors[0]
 
 

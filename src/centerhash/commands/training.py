@@ -51,6 +51,13 @@ def train(
     hidden: Annotated[
         str | None, typer.Option(help="widths of the head's hidden layers, e.g. 1024 or 2048,512; 0 for none")
     ] = None,
+    rotate: Annotated[
+        bool | None,
+        typer.Option(help="turn the trained logits to where signs lose least [default: the method's]"),
+    ] = None,
+    evidence: Annotated[
+        bool | None, typer.Option(help="weights from class evidence beside the bits [default: the method's]")
+    ] = None,
     centers: Annotated[
         str | None, typer.Option(help="kind of hash centers: auto, hadamard, spread, random")
     ] = None,
@@ -100,6 +107,8 @@ def train(
     from centerhash.runs import train as run_training
     from centerhash.train import TrainConfig
 
+    widths = None if hidden is None else read_widths(hidden)
+    head = {"hidden": widths, "rotate": rotate, "evidence": evidence}
     given: dict[str, Any] = {
         "method": method,
         "bits": bits,
@@ -118,7 +127,7 @@ def train(
         "backbone_rate": backbone_rate,
         "accumulate": accumulate,
         "precision": precision,
-        "head": None if hidden is None else {"hidden": read_widths(hidden)},
+        "head": {name: value for name, value in head.items() if value is not None} or None,
         "options": read_pairs(option or []),
     }
     chosen = {name: value for name, value in given.items() if value is not None}

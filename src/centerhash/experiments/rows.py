@@ -47,12 +47,18 @@ def read_rows(path: str | Path, keys: Sequence[str] = RESULT_KEYS) -> list[Row]:
 
 
 def completed(row: Row) -> Row:
-    """The row with its configuration filled up: settings that its version did not have yet get their defaults.
+    """The row with its configuration filled up: settings that its version did not have yet get what it did.
 
     A configuration that this version refuses stays as it is: such a row is history, and matches no cell.
     """
     try:
-        config = resolve(TrainConfig.model_validate(row["config"]))
+        stored = row["config"]
+        head = {
+            "rotate": False,
+            "evidence": False,
+            **stored.get("head", {}),
+        }  # of the first rows, without both
+        config = resolve(TrainConfig.model_validate({**stored, "head": head}))
     except (ConfigError, ValidationError):
         return row
     return {**row, "config": config.model_dump(mode="json")}

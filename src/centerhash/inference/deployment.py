@@ -49,7 +49,7 @@ class Deployed(nn.Module):
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """A bit is set where its logit is at least 0; bits past K are 0."""
-        logits: Tensor = self.encoder(self.backbone(pixels))
+        logits: Tensor = self.encoder(self.backbone(pixels))[:, : self.bits]
         bits = functional.pad((logits >= 0).to(torch.int32), (0, -self.bits % 8))
         code = (bits.reshape(-1, (self.bits + 7) // 8, 8) * self.places).sum(dim=2)
         return logits, code.to(torch.uint8)
@@ -71,7 +71,7 @@ def _encoder(model: HashModel) -> nn.Module:
         if name.startswith("encoder.")
     }
     if method.family != "shallow":
-        head = build_head(spec.features, spec.bits, spec.head)
+        head = build_head(spec.features, spec.bits, spec.head, len(spec.classes))
         head.load_state_dict(own)
         return head
     kind = method.shallow_class()

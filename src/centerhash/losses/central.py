@@ -1,4 +1,4 @@
-"""Central similarity: pull a code to the hash centers of its labels (CSQ, E-WCS, ICS, and the softmax form).
+"""Central similarity: pull a code to the hash centers of its labels (CSQ, E-WCS, ICS).
 
 One small function per equation, then one thin class per method. A network's output is `logits` (B, K),
 b = sigmoid(logits); centers are (C, K) in {-1, +1}; labels (B, C) are bool. Every class returns the mean loss
@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import log_softmax, normalize, softplus
+from torch.nn.functional import normalize, softplus
 
 from centerhash.losses.base import LossTerms, Objective
 from centerhash.options import MethodOptions
@@ -29,7 +29,6 @@ from centerhash.weights import (
     log_cosh,
     printed_weights,
     scatter_weights,
-    softmax_weights,
 )
 
 
@@ -234,48 +233,3 @@ class Ics(CentralObjective):
         return descended_weights(
             distances, slots.mask, self.beta, self.entropy, options.rate, options.steps, options.form
         )
-
-
-WEIGHT_SHARPNESS = 4.0  # of the weights as a softmax of the cosine, at every number of bits
-
-
-class IcsSoftmaxOptions(MethodOptions):
-    """Options of ICS-softmax."""
-
-    scale: float | None = Field(None, gt=0, description="sharpness of the softmax over all centers")
-    entropy: float | None = Field(
-        None, gt=0, alias="lambda", description="coefficient of the weights' entropy"
-    )
-
-    def for_bits(self, bits: int) -> IcsSoftmaxOptions:
-        """Fill in the scale and lambda that a validation split preferred at 16, 32 and 64 bits (docs/paper.md)."""
-        scale = self.scale or 2 * bits ** (1 / 3)
-        return self.model_copy(update={"scale": scale, "entropy": self.entropy or scale / WEIGHT_SHARPNESS})
-
-
-class IcsSoftmax(CentralObjective):
-    """Our instance-weighted form: the likelihood of a center is a softmax over *all* centers.
-
-    d_j = -log p_j, p = softmax(scale * cosine(logits, centers)). The weight step minimises
-    sum_j w_j d_j + lambda sum_j w_j log w_j over the image's labels, so w = softmax(-d / lambda) exactly;
-    the network step is the cross entropy between w and p. Equal weights (lambda -> infinity) give OrthoHash.
-    """
-
-    def __init__(self, centers: Tensor, options: IcsSoftmaxOptions, seed: int = 0) -> None:
-        super().__init__(centers)
-        self.options = options.for_bits(centers.shape[1])
-        self.scale, self.entropy = float(self.options.scale or 0), float(self.options.entropy or 0)
-
-    def terms(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Cross entropy (B,) between the weights, held fixed, and the softmax over all centers."""
-        distances = self.distances(logits)
-        weights = softmax_weights(-distances.detach() / self.entropy, labels)
-        return {"center": weighted_distance(weights, distances)}
-
-    def slot_weights(self, logits: Tensor, slots: LabelSlots) -> Tensor:
-        """Weights (B, L): softmax of -d / lambda over the image's labels."""
-        return softmax_weights(-self.distances(logits).gather(1, slots.classes) / self.entropy, slots.mask)
-
-    def distances(self, logits: Tensor) -> Tensor:
-        """Negative log-likelihood (B, C) of each center."""
-        return -log_softmax(self.scale * center_similarities(logits, self.centers), dim=1)

@@ -11,8 +11,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.options import MethodOptions
+from centerhash.shallow.inputs import ShallowOptionsType, check_training, expect_options
 
 Report: TypeAlias = Callable[[int, int], None]  # iterations done, total
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """What a hash function is fitted to: features (n, D), labels (n, C), and how."""
+
+    features: NDArray[np.float32]
+    labels: NDArray[np.bool_]
+    bits: int
+    options: MethodOptions
+    seed: int
+    report: Report | None = None
+
+    def checked(self, kind: type[ShallowOptionsType]) -> ShallowOptionsType:
+        """The options, which must be of the method's own `kind`, once all the rest is checked too."""
+        chosen = expect_options(self.options, kind)
+        check_training(self.features, self.labels, self.bits, chosen.unit)
+        return chosen
+
+    def tell(self, done: int, total: int) -> None:
+        """Report progress, where anybody listens."""
+        if self.report is not None:
+            self.report(done, total)
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +44,6 @@ class ShallowHash(ABC):
     """A fitted hash function. Its dataclass fields are arrays, and are all that is stored of it."""
 
     @classmethod
-    @abstractmethod
     def fit(
         cls,
         features: NDArray[np.float32],
@@ -31,6 +54,12 @@ class ShallowHash(ABC):
         report: Report | None = None,
     ) -> Self:
         """Fit on training features (n, D) and labels (n, C); the same seed gives the same function."""
+        return cls._fit(Training(features, labels, bits, options, seed, report))
+
+    @classmethod
+    @abstractmethod
+    def _fit(cls, given: Training) -> Self:
+        """Fit to what `fit` was given, after `given.checked`."""
 
     @abstractmethod
     def values(self, features: NDArray[Any]) -> NDArray[np.float64]:

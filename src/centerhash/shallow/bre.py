@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from centerhash.options import MethodOptions
-from centerhash.shallow.base import Report
-from centerhash.shallow.inputs import Floats, check_supervision, check_training, expect_options, prepare
+from centerhash.shallow.base import Report, Training
+from centerhash.shallow.inputs import Floats, check_supervision, prepare
 from centerhash.shallow.kernel import Kernel, KernelHash, KernelOptions, draw_kernel, share_label
 
 Indices: TypeAlias = NDArray[np.int64]
@@ -218,21 +217,13 @@ class Bre(KernelHash):
     """
 
     @classmethod
-    def fit(
-        cls,
-        features: NDArray[np.float32],
-        labels: NDArray[np.bool_],
-        bits: int,
-        options: MethodOptions,
-        seed: int,
-        report: Report | None = None,
-    ) -> Self:
+    def _fit(cls, given: Training) -> Self:
         """Fit on pairs of some rows of features (n, D), at the distances of their labels (n, C) or their own."""
-        chosen = expect_options(options, BreOptions)
-        check_training(features, labels, bits, chosen.unit)
+        chosen = given.checked(BreOptions)
+        features, labels = given.features, given.labels
         if chosen.supervised:
             check_supervision(labels, "BRE with supervised=true")
-        generator = np.random.default_rng(seed)
+        generator = np.random.default_rng(given.seed)
         kernel, rows = draw_kernel(features, chosen.samples, chosen, generator)
         if chosen.supervised:
             distances, near_share = label_distances(labels[rows]), 0.0
@@ -240,8 +231,8 @@ class Bre(KernelHash):
             distances, near_share = feature_distances(prepare(features[rows], chosen.unit)), _NEAR
         pairs = balanced_pairs(distances, len(rows), near_share, chosen.partners, generator)
         columns, mean = kernel(features[rows]), kernel.mean(features)
-        start = random_weights(len(rows), bits, chosen.points, generator)
-        weights, _ = descend(columns - mean, start, pairs, chosen.passes, generator, report)
+        start = random_weights(len(rows), given.bits, chosen.points, generator)
+        weights, _ = descend(columns - mean, start, pairs, chosen.passes, generator, given.report)
         used = weights.any(axis=1)  # few bits use few of the points
         smaller = Kernel(kernel.anchors[used], kernel.sigma, kernel.unit)
         return cls.at(smaller, weights[used], mean @ weights)

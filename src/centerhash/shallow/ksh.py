@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from centerhash.options import MethodOptions
-from centerhash.shallow.base import Report
-from centerhash.shallow.inputs import Floats, check_supervision, check_training, expect_options
+from centerhash.shallow.base import Report, Training
+from centerhash.shallow.inputs import Floats, check_supervision
 from centerhash.shallow.kernel import KernelHash, KernelOptions, draw_kernel, share_label
 
 _RANK = 1e-10  # variance of a direction, as a share of the largest, that is still more than rounding
@@ -134,25 +133,17 @@ class Ksh(KernelHash):
     """KSH (Liu et al., 2012): bit after bit, fit what the bits so far leave of the similarities."""
 
     @classmethod
-    def fit(
-        cls,
-        features: NDArray[np.float32],
-        labels: NDArray[np.bool_],
-        bits: int,
-        options: MethodOptions,
-        seed: int,
-        report: Report | None = None,
-    ) -> Self:
+    def _fit(cls, given: Training) -> Self:
         """Fit on the similarities of some rows of features (n, D) with labels (n, C)."""
-        chosen = expect_options(options, KshOptions)
-        check_training(features, labels, bits, chosen.unit)
+        chosen = given.checked(KshOptions)
+        features, labels = given.features, given.labels
         check_supervision(labels, "KSH")
-        generator = np.random.default_rng(seed)
+        generator = np.random.default_rng(given.seed)
         kernel, _ = draw_kernel(features, chosen.anchors, chosen, generator)
         rows = np.sort(generator.permutation(len(features))[: chosen.labelled])
         mean = kernel.mean(features)
         whitened = whiten(kernel(features[rows]) - mean, chosen.ridge)
         similarity = signed_similarity(labels[rows])
-        columns = greedy_bits(whitened.basis, similarity, bits, chosen.iterations, report)
+        columns = greedy_bits(whitened.basis, similarity, given.bits, chosen.iterations, given.report)
         weights = whitened.back @ columns
         return cls.at(kernel, weights, mean @ weights)

@@ -9,15 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from centerhash.options import MethodOptions
-from centerhash.shallow.base import Report, ShallowHash
+from centerhash.shallow.base import Report, ShallowHash, Training
 from centerhash.shallow.inputs import (
     Floats,
     ShallowOptions,
     affine,
     check_features,
-    check_training,
-    expect_options,
     mean_features,
     prepared_blocks,
     principal_axes,
@@ -51,22 +48,12 @@ class Lsh(LinearHash):
     """LSH (Gionis et al., 1999; Charikar, 2002): random Gaussian hyperplanes through the mean of the features."""
 
     @classmethod
-    def fit(
-        cls,
-        features: NDArray[np.float32],
-        labels: NDArray[np.bool_],
-        bits: int,
-        options: MethodOptions,
-        seed: int,
-        report: Report | None = None,
-    ) -> Self:
+    def _fit(cls, given: Training) -> Self:
         """Draw K directions; the features (n, D) give only the mean. Labels (n, C) are not used."""
-        chosen = expect_options(options, LshOptions)
-        check_training(features, labels, bits, chosen.unit)
-        projection = np.random.default_rng(seed).normal(size=(features.shape[1], bits))
-        offset = mean_features(features, chosen.unit) @ projection
-        if report is not None:
-            report(1, 1)
+        chosen = given.checked(LshOptions)
+        projection = np.random.default_rng(given.seed).normal(size=(given.features.shape[1], given.bits))
+        offset = mean_features(given.features, chosen.unit) @ projection
+        given.tell(1, 1)
         return cls(np.array(chosen.unit), projection, offset)
 
 
@@ -122,28 +109,18 @@ class Sh(ShallowHash):
     frequencies: Floats  # (K,)
 
     @classmethod
-    def fit(
-        cls,
-        features: NDArray[np.float32],
-        labels: NDArray[np.bool_],
-        bits: int,
-        options: MethodOptions,
-        seed: int,
-        report: Report | None = None,
-    ) -> Self:
+    def _fit(cls, given: Training) -> Self:
         """Fit a box to features (n, D) along their principal axes. Labels (n, C) and seed are not used."""
-        unit = expect_options(options, ShOptions).unit
-        check_training(features, labels, bits, unit)
-        projection = principal_axes(features, unit).axes
+        unit = given.checked(ShOptions).unit
+        projection = principal_axes(given.features, unit).axes
         minima = np.full(projection.shape[1], np.inf)
         maxima = -minima
-        for _, block in prepared_blocks(features, unit):
+        for _, block in prepared_blocks(given.features, unit):
             coordinates = block @ projection
             minima = np.minimum(minima, coordinates.min(axis=0))
             maxima = np.maximum(maxima, coordinates.max(axis=0))
-        modes = smallest_modes(maxima - minima, bits)
-        if report is not None:
-            report(1, 1)
+        modes = smallest_modes(maxima - minima, given.bits)
+        given.tell(1, 1)
         used, places = np.unique(modes.axes, return_inverse=True)
         return cls(np.array(unit), projection[:, used].copy(), minima[used], places, modes.frequencies)
 
@@ -173,8 +150,15 @@ def best_rotation(codes: Floats, coordinates: Floats) -> Floats:
     return rotation
 
 
+def random_rotation(axes: int, bits: int, seed: int) -> Floats:
+    """Rotation (R, K) of R axes into K dimensions, drawn from the seed."""
+    draw = np.random.default_rng(seed).normal(size=(bits, bits))
+    rotation: Floats = np.linalg.qr(draw)[0][:axes]
+    return rotation
+
+
 def iterative_quantisation(
-    coordinates: Floats, bits: int, iterations: int, seed: int, report: Report | None = None
+    coordinates: Floats, iterations: int, start: Floats, report: Report | None = None
 ) -> tuple[Floats, Floats]:
     """Rotation (R, K) of coordinates (n, R), R <= K, and the quantisation error (iterations + 1,) on the way.
 
@@ -182,9 +166,7 @@ def iterative_quantisation(
     never rises. With fewer axes than bits (R < K) the axes are turned into a space of K dimensions, which is
     the paper's method on data filled up with zeros.
     """
-    draw = np.random.default_rng(seed).normal(size=(bits, bits))
-    rotation = np.linalg.qr(draw)[0][: coordinates.shape[1]]
-    rotated = coordinates @ rotation
+    rotation, rotated = start, coordinates @ start
     errors = [quantisation_error(rotated)]
     for iteration in range(iterations):
         rotation = best_rotation(np.where(rotated >= 0, 1.0, -1.0), coordinates)
@@ -206,20 +188,12 @@ class Itq(LinearHash):
     """ITQ (Gong and Lazebnik, 2011): the K principal axes, turned so that the features are nearest to +-1."""
 
     @classmethod
-    def fit(
-        cls,
-        features: NDArray[np.float32],
-        labels: NDArray[np.bool_],
-        bits: int,
-        options: MethodOptions,
-        seed: int,
-        report: Report | None = None,
-    ) -> Self:
+    def _fit(cls, given: Training) -> Self:
         """Fit axes and rotation to features (n, D). Labels (n, C) are not used."""
-        chosen = expect_options(options, ItqOptions)
-        check_training(features, labels, bits, chosen.unit)
-        mean, axes, _ = principal_axes(features, chosen.unit, bits)
-        coordinates = project(features, chosen.unit, axes, mean @ axes)
-        rotation, _ = iterative_quantisation(coordinates, bits, chosen.iterations, seed, report)
+        chosen = given.checked(ItqOptions)
+        mean, axes, _ = principal_axes(given.features, chosen.unit, given.bits)
+        coordinates = project(given.features, chosen.unit, axes, mean @ axes)
+        start = random_rotation(coordinates.shape[1], given.bits, given.seed)
+        rotation, _ = iterative_quantisation(coordinates, chosen.iterations, start, given.report)
         projection = axes @ rotation
         return cls(np.array(chosen.unit), projection, mean @ projection)

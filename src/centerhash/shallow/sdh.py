@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from centerhash.options import MethodOptions
-from centerhash.shallow.base import Report
-from centerhash.shallow.inputs import Floats, check_supervision, check_training, expect_options, prepare
+from centerhash.shallow.base import Report, Training
+from centerhash.shallow.inputs import Floats, check_supervision, prepare
 from centerhash.shallow.kernel import KernelHash, KernelOptions, draw_kernel
 
 _BLOCK = 1024  # rows whose codes are improved at once, so that they stay in the processor's cache
@@ -135,21 +134,13 @@ class Sdh(KernelHash):
     """
 
     @classmethod
-    def fit(
-        cls,
-        features: NDArray[np.float32],
-        labels: NDArray[np.bool_],
-        bits: int,
-        options: MethodOptions,
-        seed: int,
-        report: Report | None = None,
-    ) -> Self:
+    def _fit(cls, given: Training) -> Self:
         """Fit on features (n, D) and labels (n, C)."""
-        chosen = expect_options(options, SdhOptions)
-        check_training(features, labels, bits, chosen.unit)
+        chosen = given.checked(SdhOptions)
+        features, labels = given.features, given.labels
         check_supervision(labels, "SDH")
-        generator = np.random.default_rng(seed)
+        generator = np.random.default_rng(given.seed)
         kernel, _ = draw_kernel(features, chosen.anchors, chosen, generator)
         targets = label_targets(labels, chosen.scaled)
-        weights, _ = alternate(kernel(features), targets, bits, chosen, generator, report)
-        return cls.at(kernel, weights.function, np.zeros(bits))
+        weights, _ = alternate(kernel(features), targets, given.bits, chosen, generator, given.report)
+        return cls.at(kernel, weights.function, np.zeros(given.bits))
