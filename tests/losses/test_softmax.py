@@ -112,8 +112,7 @@ def test_the_weights_of_a_step_are_its_minimiser() -> None:
     assert float(step_loss(distances, labels, entropy)) == pytest.approx(float((weights * distances).sum()))
 
 
-def test_defaults_by_bits() -> None:
-    found = {bits: IcsSoftmaxOptions().for_bits(bits) for bits in (8, 16, 32, 64, 128)}
-    assert {bits: row.scale for bits, row in found.items()} == {8: 5, 16: 6, 32: 8, 64: 8, 128: 8}
-    assert {row.scale / row.entropy for row in found.values() if row.scale and row.entropy} == {4.0}
-    assert IcsSoftmaxOptions(scale=3.0).for_bits(64).scale == 3.0
+def test_lambda_follows_the_scale_unless_it_is_given() -> None:
+    assert IcsSoftmaxOptions().for_bits(16).entropy == 2.0
+    assert IcsSoftmaxOptions(scale=3.0).for_bits(64).entropy == 0.75
+    assert IcsSoftmaxOptions(entropy=1.5).for_bits(64).entropy == 1.5

@@ -24,7 +24,7 @@ CODE_SHARPNESS = (
 class IcsSoftmaxOptions(MethodOptions):
     """Options of ICS-softmax. docs/paper.md says how a validation split chose them."""
 
-    scale: float | None = Field(None, gt=0, description="sharpness of the softmax over all centers")
+    scale: float = Field(8.0, gt=0, description="sharpness of the softmax over all centers")
     entropy: float | None = Field(
         None,
         gt=0,
@@ -39,9 +39,8 @@ class IcsSoftmaxOptions(MethodOptions):
     )
 
     def for_bits(self, bits: int) -> IcsSoftmaxOptions:
-        """Fill in the scale and lambda that a validation split preferred at 16, 32 and 64 bits."""
-        scale = self.scale or min(8.0, 4 + bits / 8)
-        return self.model_copy(update={"scale": scale, "entropy": self.entropy or scale / CODE_SHARPNESS})
+        """Fill in lambda: the weights that train the codes are as sharp whatever the scale."""
+        return self.model_copy(update={"entropy": self.entropy or self.scale / CODE_SHARPNESS})
 
 
 def step_loss(distances: Tensor, labels: Tensor, entropy: float) -> Tensor:
@@ -61,7 +60,7 @@ class IcsSoftmax(CentralObjective):
     def __init__(self, centers: Tensor, options: IcsSoftmaxOptions, seed: int = 0) -> None:
         super().__init__(centers)
         self.options = options.for_bits(centers.shape[1])
-        self.scale, self.entropy = float(self.options.scale or 0), float(self.options.entropy or 0)
+        self.scale, self.entropy = self.options.scale, float(self.options.entropy or 0)
 
     def terms(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Losses (B,) of outputs (B, K), or (B, K + C) with evidence."""

@@ -51,6 +51,9 @@ READINGS = (
     Reading("ics-printed", METHODS["ics-printed"].title, "ics-printed"),
     Reading("ics", METHODS["ics"].title, "ics"),
     Reading("ics-distance", f"ICS, softmax(-d / ({SCALE} K))", "ics", hollow=True),
+    Reading(
+        "ics-softmax-code", "ICS-softmax, by the code instead of the evidence", "ics-softmax", hollow=True
+    ),
     Reading("ics-softmax", METHODS["ics-softmax"].title, "ics-softmax"),
 )
 
@@ -100,13 +103,15 @@ def work(source: TestSource, bench: Bench, task: Task) -> Row:
 
 
 def model_readings(model: HashModel, images: HeldOut) -> dict[str, NDArray[np.float32]]:
-    """Weights (N, C) by the model's own solver, and, where it is a distance, by a softmax of minus that."""
+    """Weights (N, C) by the model's own solver, and others that its logits allow."""
     method = model.spec.method
     found = {method: model.weights(images.features, images.labels)}
+    logits, labels = torch.from_numpy(model.logits(images.features)), torch.from_numpy(images.labels.copy())
     if method in ("ewcs", "ics"):
-        distances = center_distances(torch.from_numpy(model.logits(images.features)), model.centers)
-        scores = -distances / (SCALE * model.bits)
-        found[f"{method}-distance"] = softmax_weights(scores, torch.from_numpy(images.labels.copy())).numpy()
+        scores = -center_distances(logits, model.centers) / (SCALE * model.bits)
+        found[f"{method}-distance"] = softmax_weights(scores, labels).numpy()
+    if model.spec.head.evidence:
+        found[f"{method}-code"] = model.objective.weights(logits, labels).numpy()
     return found
 
 
