@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from centerhash import features
+from centerhash.backbones import Backbone
+from centerhash.bulk import encoder as bulk_encoder
+from centerhash.collection import encoder as collection_encoder
 from centerhash.data import Dataset, open_dataset
 from centerhash.data.scenes import write_scenes
+from centerhash.features import network_cache
 from centerhash.fitting import fit
+from centerhash.inference import Engine, open_engine
 from centerhash.model import HashModel
 from centerhash.runs import train
 from tests.toys import feature_dataset, toy_config, write_feature_folder
@@ -27,6 +34,22 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@functools.cache
+def open_once(backbone: Backbone, engine: str, device: str | torch.device) -> Engine:
+    return open_engine(backbone, engine, device, network_cache())
+
+
+@pytest.fixture(scope="module")
+def kept_networks() -> Iterator[None]:
+    """A network is opened once for all tests of the modules that ask for this; tests/inference tests the opening."""
+    with pytest.MonkeyPatch.context() as patch:
+        for user in (features, collection_encoder, bulk_encoder):
+            patch.setattr(
+                user, "open_engine", lambda backbone, engine, device, _: open_once(backbone, engine, device)
+            )
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -191,7 +191,7 @@ def test_hadamard_centers_that_do_not_exist(classes: int, bits: int, advice: str
 
 
 @given(sizes, st.sampled_from(["auto", "spread", "random"]), st.integers(0, 2**31))
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=12)
 def test_centers_are_codes_all_different_and_the_same_again(
     size: tuple[int, int], kind: str, seed: int
 ) -> None:
@@ -237,7 +237,7 @@ def test_forty_thousand_classes_take_seconds(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["auto", "random"])
-@pytest.mark.parametrize(("classes", "bits"), [(70, 8), (71, 8), (255, 8), (256, 8), (300, 9), (2000, 11)])
+@pytest.mark.parametrize(("classes", "bits"), [(70, 8), (71, 8), (255, 8), (256, 8), (300, 9), (1000, 10)])
 def test_nearly_all_codes_in_use(classes: int, bits: int, kind: str) -> None:
     assert all_different(hash_centers(classes, bits, kind=kind))
 
@@ -300,8 +300,8 @@ def test_spread_centers_are_much_farther_apart_than_random_ones(classes: int, bi
     assert random.mean < spread.mean <= bits / 2 * classes / (classes - 1)
 
 
-@given(st.integers(12, 400), st.integers(9, 40), st.integers(0, 2**31))
-@settings(deadline=None, max_examples=20)
+@given(st.integers(12, 150), st.integers(9, 40), st.integers(0, 2**31))
+@settings(deadline=None, max_examples=10)
 def test_spread_is_never_nearer_than_random(classes: int, bits: int, seed: int) -> None:
     spread = center_statistics(hash_centers(classes, bits, seed, "spread"))
     assert spread.minimum >= center_statistics(hash_centers(classes, bits, seed, "random")).minimum

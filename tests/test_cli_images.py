@@ -18,6 +18,8 @@ from tests.toys import (
     write_feature_folder,
 )
 
+pytestmark = pytest.mark.usefixtures("kept_networks")
+
 
 def test_encode_a_features_file(feature_run: Path, tmp_path: Path) -> None:
     features, _ = separable(9, seed=2)

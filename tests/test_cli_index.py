@@ -11,6 +11,8 @@ from centerhash.data import content_key
 from centerhash.model import HashModel
 from tests.toys import cli, noise_image, refused, write_images
 
+pytestmark = pytest.mark.usefixtures("kept_networks")
+
 
 @pytest.fixture(scope="module")
 def pictures(scene_folder: Path) -> list[Path]:

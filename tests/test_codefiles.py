@@ -14,6 +14,8 @@ from centerhash.evaluation import evaluate
 from centerhash.model import HashModel
 from tests.toys import separable, write_feature_folder
 
+pytestmark = pytest.mark.usefixtures("kept_networks")
+
 GENERATOR = np.random.default_rng(4)
 CODES = binarise(GENERATOR.normal(size=(12, 20)))
 LABELS = GENERATOR.random((12, 5)) < 0.5

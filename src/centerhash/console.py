@@ -17,6 +17,7 @@ from centerhash.methods import METHODS
 if TYPE_CHECKING:
     from centerhash.experiments.grid import Cell
     from centerhash.experiments.rows import Row
+    from centerhash.inference import Engine
 
 # no markup and no emoji codes: file names and labels are printed as they are, also "[b]" and ":dog:"
 out = Console(highlight=False, markup=False, emoji=False)
@@ -57,6 +58,14 @@ def warn(messages: Sequence[str]) -> None:
     for message in messages:
         err.print("warning: ", style="yellow", end="")
         err.print(message)
+
+
+def features_by(engine: Engine | None) -> str:
+    """Which engine read the pictures, as the end of a sentence; what it has to say of itself is a warning."""
+    if engine is None:
+        return ""
+    warn(engine.warnings)
+    return f", features by {engine.name}"
 
 
 def evaluation_table(result: Evaluation, title: str) -> Table:

@@ -23,6 +23,8 @@ from centerhash.model import HashModel
 from tests.own_images import png
 from tests.toys import cli_process, command, started, write_images
 
+pytestmark = pytest.mark.usefixtures("kept_networks")
+
 
 def everything(folder: Path) -> tuple[list[str], list[bytes], list[tuple[str, ...]]]:
     found = list(read_parts(folder))
@@ -183,7 +185,6 @@ def test_without_ray_its_installation_is_named(
 def test_a_cluster_that_does_not_answer_is_named(
     feature_run: Path, feature_folder: Path, tmp_path: Path
 ) -> None:
-    pytest.importorskip("ray")
     for address in ("127.0.0.1:1", "ray://127.0.0.1:1"):
         with pytest.raises(
             ConfigError, match=rf"Ray at '{address}' cannot be used: .*refused.*`ray start --head`"
@@ -195,7 +196,6 @@ def test_a_cluster_that_does_not_answer_is_named(
 
 @pytest.mark.slow
 def test_ray_writes_the_same_parts(image_run: Path, scene_folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("ray")
     images = scene_folder / "images"
     bad = break_image(tmp_path / "bad.jpg")
     for engine in ("local", "ray"):

@@ -16,6 +16,8 @@ from centerhash.fitting import fit
 from centerhash.model import HashModel
 from tests.toys import toy_config, write_images
 
+pytestmark = pytest.mark.usefixtures("kept_networks")
+
 
 @pytest.fixture(scope="module")
 def pictures(scene_folder: Path) -> list[Path]:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -38,9 +37,6 @@ def answers_of(engine: str, run: Path, folder: Path) -> list[list[Found]]:
 def test_all_engines_answer_alike(engine: str, feature_run: Path, tmp_path: Path) -> None:
     flat = answers_of("flat", feature_run, tmp_path / "flat")
     if engine == "milvus:":
-        missing = [name for name in ("pymilvus", "milvus_lite", "pkg_resources") if find_spec(name) is None]
-        if missing:
-            pytest.skip(f"milvus-lite needs {', '.join(missing)}")
         engine += str(tmp_path / "items.db")
     assert answers_of(engine, feature_run, tmp_path / "other") == flat
     assert [len(found) for found in flat[:2]] == [20, 7]

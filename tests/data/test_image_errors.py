@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import os
 import struct
 import warnings
@@ -15,21 +14,7 @@ from PIL import Image
 
 from centerhash.data.images import load_image, load_pixels
 from centerhash.errors import ImageError
-
-
-def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-    stream = io.BytesIO()
-    image.save(stream, kind, **options)
-    return stream.getvalue()
-
-
-def photo(width: int, height: int) -> Image.Image:
-    """A smooth picture with some detail, alike under JPEG."""
-    y, x = np.mgrid[0:height, 0:width].astype(np.float64)
-    red = 127 + 120 * np.sin(x / width * 9)
-    green = 127 + 120 * np.cos(y / height * 7)
-    blue = 255 * (x + y) / (width + height)
-    return Image.fromarray(np.stack([red, green, blue], axis=2).astype(np.uint8))
+from tests.data.pictures import encoded, photo
 
 
 def png_header(width: int, height: int) -> bytes:

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,22 +16,7 @@ from centerhash.data.images import (
     squash_and_crop,
 )
 from centerhash.errors import DataError, ImageError, InputError
-
-
-def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-    stream = io.BytesIO()
-    image.save(stream, kind, **options)
-    return stream.getvalue()
-
-
-def photo(width: int, height: int) -> Image.Image:
-    """A smooth picture with some detail, alike under JPEG."""
-    y, x = np.mgrid[0:height, 0:width].astype(np.float64)
-    red = 127 + 120 * np.sin(x / width * 9)
-    green = 127 + 120 * np.cos(y / height * 7)
-    blue = 255 * (x + y) / (width + height)
-    return Image.fromarray(np.stack([red, green, blue], axis=2).astype(np.uint8))
-
+from tests.data.pictures import encoded, photo
 
 # ---------------------------------------------------------------- the network's view
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import struct
 from pathlib import Path
 from typing import Any
@@ -11,25 +10,11 @@ from PIL import Image, ImageCms
 
 from centerhash.data.images import load_image
 from centerhash.errors import ImageError
-
-
-def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-    stream = io.BytesIO()
-    image.save(stream, kind, **options)
-    return stream.getvalue()
+from tests.data.pictures import encoded, photo
 
 
 def colours(image: Image.Image) -> list[Any]:
     return np.asarray(image).reshape(-1, 3).tolist()
-
-
-def photo(width: int, height: int) -> Image.Image:
-    """A smooth picture with some detail, alike under JPEG."""
-    y, x = np.mgrid[0:height, 0:width].astype(np.float64)
-    red = 127 + 120 * np.sin(x / width * 9)
-    green = 127 + 120 * np.cos(y / height * 7)
-    blue = 255 * (x + y) / (width + height)
-    return Image.fromarray(np.stack([red, green, blue], axis=2).astype(np.uint8))
 
 
 def reason(source: str | Path | bytes, **options: Any) -> str:

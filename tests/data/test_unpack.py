@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from centerhash.data import unpack as unpacking
-from centerhash.data.unpack import leads_out, unpack
+from centerhash.data.textfiles import leads_out
+from centerhash.data.unpack import unpack
 from centerhash.errors import DataError, OutputError
 from tests.layouts import tarred, zipped
 from tests.toys import Killed, names

@@ -19,7 +19,8 @@ class Recorder(HammingIndex):
     """An engine that only writes down what reaches it, and holds the ids it is given."""
 
     def __init__(self, bits: int = 12, there: Sequence[Id] = ()) -> None:
-        self.bits, self.there, self.calls = bits, list(there), list[Any]()
+        super().__init__(bits)
+        self.there, self.calls = list(there), list[Any]()
         self.closed = False
 
     def __len__(self) -> int:

@@ -143,7 +143,6 @@ def test_flat_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) 
 
 @pytest.mark.parametrize("kind", ["multihash", "hnsw"])
 def test_faiss_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    pytest.importorskip("centerhash.index.faiss_engine")
     use_small_segments(monkeypatch, 4)
     run(lambda number: Place("faiss", lambda bits: f"faiss:{tmp_path / str(number)}?kind={kind}"), 15, 20)
 

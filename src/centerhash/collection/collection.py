@@ -16,7 +16,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from centerhash.codes import Packed, pack, unpack
@@ -37,6 +36,7 @@ from centerhash.data.images import MAX_PIXELS, list_images
 from centerhash.errors import DataError, ImageError, InputError
 from centerhash.features import Progress
 from centerhash.index.base import MAX_ID_BYTES, HammingIndex, Item
+from centerhash.inference import Engine
 from centerhash.model import Explained, HashModel
 
 __all__ = ["Added", "Answer", "Collection", "Found", "verify_collection"]
@@ -49,7 +49,7 @@ class Collection:
 
     def __init__(self, folder: Path, spec: CollectionSpec, model: HashModel, index: HammingIndex) -> None:
         self.folder, self.spec, self.model, self.index = folder, spec, model, index
-        self.read_only, self.device, self.max_pixels = False, "auto", MAX_PIXELS
+        self.read_only, self.device, self.max_pixels, self.inference = False, "auto", MAX_PIXELS, "auto"
         self.uploads = Uploads(folder)
         self._lock = threading.RLock()  # one thread changes it at a time; searches do not wait
         self._loading = threading.Lock()
@@ -72,10 +72,12 @@ class Collection:
         read_only: bool = False,
         device: str = "auto",
         max_pixels: int = MAX_PIXELS,
+        inference: str = "auto",
     ) -> Self:
         """Open a collection; one process may write to it, any number may read.
 
-        Pictures are read on `device`, and refused from `max_pixels` on.
+        Pictures are read on `device`, and refused from `max_pixels` on. `inference` names the engine that runs
+        the network: "torch", "onnx", "openvino", or "auto" for the fastest one here.
         """
         place = Path(folder)
         spec = read_spec(place)
@@ -89,6 +91,7 @@ class Collection:
             )
         collection = cls(place, spec, model, index)
         collection.read_only, collection.device, collection.max_pixels = read_only, device, max_pixels
+        collection.inference = inference
         return collection
 
     # --- changing it
@@ -271,6 +274,11 @@ class Collection:
                     problems.append(f"'{file}', the picture of the item '{item.id}', is missing.")
         return problems
 
+    @property
+    def used_engine(self) -> Engine | None:
+        """What runs the network; None until a picture has been read."""
+        return None if self._loaded is None else self._loaded.used_engine
+
     def refresh(self) -> None:
         """See what another process has written since this one opened the collection."""
         _call(self.index, "refresh")
@@ -286,12 +294,7 @@ class Collection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     # --- how
@@ -305,7 +308,7 @@ class Collection:
     def _encoder(self) -> ImageEncoder:
         with self._loading:
             if self._loaded is None:
-                self._loaded = ImageEncoder(self.model, self.device, self.max_pixels)
+                self._loaded = ImageEncoder(self.model, self.device, self.max_pixels, self.inference)
             return self._loaded
 
     def _answer(

@@ -22,7 +22,7 @@ from centerhash.backbones import Backbone, choose_device
 from centerhash.data.images import MAX_PIXELS, content_key
 from centerhash.errors import ConfigError, ImageError
 from centerhash.features import decode, network_cache
-from centerhash.inference import Engine, open_engine
+from centerhash.inference import Engine, choose_engine, open_engine
 from centerhash.model import HashModel
 
 ID_LETTERS = 16  # of the SHA-256 of a file's bytes: 64 bits, so a million files collide with odds of 1 : 4e7
@@ -45,12 +45,14 @@ class Step:
 
 
 class ImageEncoder:
-    """The backbone of a model on one device; safe to use from several threads.
+    """The backbone of a model on one device, run by one engine; safe to use from several threads.
 
     Pictures of more than `max_pixels` are refused before they are decoded.
     """
 
-    def __init__(self, model: HashModel, device: str = "auto", max_pixels: int = MAX_PIXELS) -> None:
+    def __init__(
+        self, model: HashModel, device: str = "auto", max_pixels: int = MAX_PIXELS, inference: str = "auto"
+    ) -> None:
         if model.spec.backbone is None:
             raise ConfigError(
                 "the model of this index was trained on features and has no backbone, so it cannot read images: "
@@ -58,6 +60,8 @@ class ImageEncoder:
             )
         self.backbone: Backbone = model.backbone()
         self.device, self._max_pixels = choose_device(device), max_pixels
+        choose_engine(inference, self.device)  # one that cannot be used is said before anything is read
+        self._inference = inference
         self._engine: Engine | None = None
         self._loading = threading.Lock()
 
@@ -69,11 +73,16 @@ class ImageEncoder:
 
     @property
     def engine(self) -> Engine:
-        """What runs the network: the fastest engine that is here, loaded when it is first needed."""
+        """What runs the network, loaded when it is first needed."""
         with self._loading:
             if self._engine is None:
-                self._engine = open_engine(self.backbone, "auto", self.device, network_cache())
+                self._engine = open_engine(self.backbone, self._inference, self.device, network_cache())
             return self._engine
+
+    @property
+    def used_engine(self) -> Engine | None:
+        """The engine, where it has been needed."""
+        return self._engine
 
     def pixels_of(self, source: Path | bytes) -> NDArray[np.uint8]:
         """Decode one file, or its bytes, to the pixels that the network wants; ImageError when it is broken."""

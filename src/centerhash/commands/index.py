@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from centerhash.commands.shared import DeviceOption, JsonOption
+from centerhash.commands.shared import DeviceOption, InferenceOption, JsonOption
 from centerhash.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def add(
         ),
     ] = None,
     device: DeviceOption = "auto",
+    engine: InferenceOption = "auto",
     batch: Annotated[int, typer.Option(min=1, help="images per step that is stored for good")] = 256,
 ) -> None:
     """Add images; those that are there already, by content, are skipped, so the same command goes on.
@@ -76,7 +77,10 @@ def add(
         raise ConfigError(
             "--labels given needs a folder with a labels.csv among the images: leave it out, or use predicted."
         )
-    with Collection.open(index, device=device) as collection, console.progress() as report:
+    with (
+        Collection.open(index, device=device, inference=engine) as collection,
+        console.progress() as report,
+    ):
         done = collection.add(
             [*images, *given],  # a labels.csv may name files whose suffix says nothing
             labels=given,
@@ -84,11 +88,11 @@ def add(
             batch=batch,
             progress=lambda done, total: report("images", done, total),
         )
-        count = len(collection)
+        count, by = len(collection), console.features_by(collection.used_engine)
     console.warn(_broken(done.broken))
     moved = f", {done.moved:,} under a new path" if done.moved else ""
     console.out.print(
-        f"{done.added:,} images added, {done.known:,} were there already{moved}; {count:,} items in {index}",
+        f"{done.added:,} images added, {done.known:,} were there already{moved}; {count:,} items in {index}{by}",
         soft_wrap=True,
     )
 
@@ -243,6 +247,7 @@ def search(
     ] = None,
     within: Annotated[int | None, typer.Option(min=0, help="show none farther than so many bits")] = None,
     device: DeviceOption = "auto",
+    engine: InferenceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Find the images nearest to an image, to an item of the index, or to labels with weights.
@@ -255,7 +260,7 @@ def search(
 
     if sum(given is not None for given in (image, id, labels)) != 1:
         raise ConfigError("search by one thing: an IMAGE, --id or --labels.")
-    with Collection.open(index, read_only=True, device=device) as collection:
+    with Collection.open(index, read_only=True, device=device, inference=engine) as collection:
         if image is not None:
             answer = collection.by_image(image, k, label or (), within)
         elif id is not None:
@@ -264,6 +269,7 @@ def search(
             weights = parse_labels(labels or "", collection.model.classes)
             answer = collection.by_labels(weights, k, label or (), within)
         known = collection.index.labels() if label else {}
+        by = console.features_by(collection.used_engine)
     if as_json:
         rows = {"labels": [vars(e) for e in answer.labels], "found": [vars(found) for found in answer.found]}
         typer.echo(json.dumps(rows))
@@ -274,13 +280,13 @@ def search(
     if answer.labels:
         shown = ", ".join(f"{row.label} {row.weight:.2f}" for row in answer.labels)
         console.out.print(f"query: {shown}", soft_wrap=True)
-    console.out.print(_answer_table(answer))
+    console.out.print(_answer_table(answer, by))
 
 
-def _answer_table(answer: Answer) -> Table:
+def _answer_table(answer: Answer, by: str) -> Table:
     from rich.table import Table
 
-    table = Table(title=f"{len(answer.found):,} found", title_justify="left")
+    table = Table(title=f"{len(answer.found):,} found{by}", title_justify="left")
     table.add_column("distance", justify="right")
     for column in ("id", "labels", "path"):
         table.add_column(column, overflow="fold")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from centerhash.commands.shared import DeviceOption
+from centerhash.commands.shared import DeviceOption, InferenceOption
+
+if TYPE_CHECKING:
+    from centerhash.inference import Engine
 
 
 def serve(
@@ -23,6 +26,7 @@ def serve(
     max_upload_mb: Annotated[float, typer.Option(help="largest upload in megabytes")] = 20.0,
     max_megapixels: Annotated[float, typer.Option(help="largest picture in million pixels")] = 50.0,
     device: DeviceOption = "auto",
+    engine: InferenceOption = "auto",
     queue: Annotated[int, typer.Option(help="requests of a kind that may wait; more get a 503")] = 32,
     timeout: Annotated[float, typer.Option(help="seconds that a request may take")] = 30.0,
     read_only: Annotated[bool, typer.Option(help="never change the index, whatever token comes")] = False,
@@ -45,13 +49,15 @@ def serve(
         "max_upload_mb": max_upload_mb,
         "max_megapixels": max_megapixels,
         "device": device,
+        "inference": engine,
         "queue": queue,
         "timeout": timeout,
         "read_only": read_only,
         "hosts": tuple(allow_host or ()),
     }
 
-    def announce(address: str) -> None:
-        console.out.print(f"{index} is served at {address} (stop with Ctrl-C)", soft_wrap=True)
+    def announce(address: str, used: Engine | None) -> None:
+        by = console.features_by(used)
+        console.out.print(f"{index} is served at {address} (stop with Ctrl-C){by}", soft_wrap=True)
 
     run_server(index, read_options(Settings, given, "serving"), host, port, announce)

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from centerhash.data.folder import ImageFolder
 from centerhash.data.masks import covered_share
 from centerhash.data.readers import check_present, with_labels
-from centerhash.data.textfiles import duplicates, first_few, normal_name, read_text
-from centerhash.data.unpack import leads_out
+from centerhash.data.textfiles import duplicates, first_few, leads_out, normal_name, read_text
 from centerhash.errors import DataError
 
 Entry: TypeAlias = Mapping[str, Any]

@@ -138,8 +138,16 @@ def _all_layouts() -> str:
 def _open_images(read: Callable[[Path], ImageFolder], root: Path, seed: int) -> Dataset:
     folder = read(root)
     splits = make_splits(len(folder.labels), folder.splits, seed=seed, source=folder.source)
+    name = root.resolve().name.removesuffix(SUFFIX)
+    return image_dataset(name, root, folder, splits, _common_warnings(folder.labels, splits))
+
+
+def image_dataset(
+    name: str, root: Path, folder: ImageFolder, splits: Splits, warnings: Sequence[str]
+) -> Dataset:
+    """The data set of a folder's images with chosen splits; `warnings` are added to the folder's own."""
     return Dataset(
-        name=root.resolve().name.removesuffix(SUFFIX),
+        name=name,
         root=root,
         classes=folder.classes,
         labels=folder.labels,
@@ -147,7 +155,7 @@ def _open_images(read: Callable[[Path], ImageFolder], root: Path, seed: int) -> 
         image_paths=folder.paths,
         names=folder.names,
         areas=folder.areas,
-        warnings=(*folder.warnings, *_common_warnings(folder.labels, splits)),
+        warnings=(*folder.warnings, *warnings),
     )
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.data.labels_csv import read_label_table
 from centerhash.data.splits import SPLIT_NAMES, Indices, splits_from_column, splits_from_files
-from centerhash.data.textfiles import duplicates, first_few, normal_name, read_classes
+from centerhash.data.textfiles import duplicates, first_few, leads_out, normal_name, read_classes
 from centerhash.errors import DataError
 
 
@@ -68,7 +68,7 @@ def checked_names(file_names: Sequence[str], places: Sequence[str], table: str) 
     for name, where in zip(file_names, places, strict=True):
         if not name:
             raise DataError(f"{where}: the file name is empty.")
-        if _escapes(name):
+        if leads_out(name):
             raise DataError(
                 f"{where}: the file name '{name}' leads out of the folder. "
                 f"Give it relative to the folder of {table}, without '..'."
@@ -83,13 +83,6 @@ def checked_names(file_names: Sequence[str], places: Sequence[str], table: str) 
             f"'{repeated[0]}' stands in lines {lines}: keep one row per file, with all its labels."
         )
     return names
-
-
-def _escapes(name: str) -> bool:
-    """Whether a file name leaves its folder, as Linux or Windows would read it."""
-    posix, windows = PurePosixPath(name), PureWindowsPath(name)
-    rooted = windows.root != ""  # "/x", "\\x", "C:/x"; but "12:30.jpg" is a plain name here
-    return rooted or "\0" in name or ".." in posix.parts or ".." in windows.parts
 
 
 def check_present(root: Path, names: Sequence[str], paths: Sequence[Path], table: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from centerhash.data.catalogue import DATASETS, NamedSet, RandomSplit, get_dataset
-from centerhash.data.dataset import Dataset, open_dataset
+from centerhash.data.dataset import Dataset, image_dataset, open_dataset
 from centerhash.data.listfiles import read_lists
 from centerhash.data.splits import Splits, check_splits, make_splits
 from centerhash.data.textfiles import first_few
@@ -91,17 +91,8 @@ def open_named(name: str, root: str | Path, seed: int = 0, lists: str | Path | N
     else:
         splits = make_splits(len(folder.names), folder.splits, seed=seed, source=folder.source)
         warnings = ()
-    return Dataset(
-        name=row.name,
-        root=home,
-        classes=folder.classes,
-        labels=folder.labels,
-        splits=splits,
-        image_paths=folder.paths,
-        names=folder.names,
-        areas=folder.areas,
-        warnings=(*folder.warnings, *warnings, *check_splits(splits, len(folder.names))),
-    )
+    warnings = (*warnings, *check_splits(splits, len(folder.names)))
+    return image_dataset(row.name, home, folder, splits, warnings)
 
 
 def open_data(

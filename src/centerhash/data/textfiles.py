@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from centerhash.errors import DataError
 
@@ -50,6 +50,13 @@ def read_classes(path: Path) -> tuple[str, ...]:
 def normal_name(file_name: str) -> str:
     """Spell a file name one way: `./a.jpg` and `a.jpg` are the same file."""
     return str(PurePosixPath(file_name))
+
+
+def leads_out(name: str) -> bool:
+    """Whether a file name leaves its folder, as Linux or Windows would read it."""
+    posix, windows = PurePosixPath(name), PureWindowsPath(name)
+    rooted = windows.root != ""  # "/x", "\\x", "C:/x"; but "12:30.jpg" is a plain name here
+    return rooted or "\0" in name or ".." in posix.parts or ".." in windows.parts
 
 
 def duplicates(names: Iterable[str]) -> list[str]:

@@ -10,9 +10,10 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePosixPath
 from typing import IO, TypeAlias
 
+from centerhash.data.textfiles import leads_out
 from centerhash.errors import DataError, OutputError
 from centerhash.files import make_folder
 
@@ -30,13 +31,6 @@ class Member:
     name: str
     size: int
     open: Callable[[], IO[bytes]] | None
-
-
-def leads_out(name: str) -> bool:
-    """Whether a file name leaves its folder, as Linux or Windows would read it."""
-    posix, windows = PurePosixPath(name), PureWindowsPath(name)
-    rooted = windows.root != ""  # "/x", "\\x", "C:/x"; but "12:30.jpg" is a plain name here
-    return rooted or "\0" in name or ".." in posix.parts or ".." in windows.parts
 
 
 def unpack(

@@ -7,10 +7,10 @@ the order of their ids.
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self, TypeAlias
 
 import numpy as np
@@ -54,8 +54,11 @@ class HammingIndex(ABC):
     these. A label filter keeps the items that carry all the labels asked for; an unknown label matches nothing.
     """
 
-    bits: int  # K
     exact: bool = True  # approximate engines may miss neighbours
+
+    def __init__(self, bits: int) -> None:
+        self.bits = bits  # K
+        self._changing = threading.RLock()  # one thread at a time adds or removes
 
     @abstractmethod
     def __len__(self) -> int:
@@ -121,11 +124,14 @@ class HammingIndex(ABC):
             seen: set[Id] = set()
             twice = next(id for id in ids if id in seen or seen.add(id))  # type: ignore[func-returns-value]
             raise InputError(f"the id {twice!r} comes twice: give every item its own id.")
-        present = self._first_present(ids)
-        if present is not None:
-            raise InputError(f"the id {present!r} is in the index already: remove it first to replace it.")
-        if count:
-            self._add(packed, ids, labels, paths)
+        with self._changing:
+            present = self._first_present(ids)
+            if present is not None:
+                raise InputError(
+                    f"the id {present!r} is in the index already: remove it first to replace it."
+                )
+            if count:
+                self._add(packed, ids, labels, paths)
 
     def _first_present(self, ids: Sequence[Id]) -> Id | None:
         """The first of these ids that is there; engines that can look up many at once do so."""
@@ -134,7 +140,8 @@ class HammingIndex(ABC):
     def remove(self, ids: Sequence[Id]) -> int:
         """Remove the items of these ids and return how many were there; ids that are not there are passed over."""
         ids = list(dict.fromkeys(check_ids(ids)))
-        return self._remove(ids) if ids else 0
+        with self._changing:
+            return self._remove(ids) if ids else 0
 
     def get(self, ids: Sequence[Id]) -> list[Item]:
         """Return the items of these ids, or raise InputError naming the first that is not there."""
@@ -160,12 +167,7 @@ class HammingIndex(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _checked(self, packed: Packed) -> Packed:

@@ -8,7 +8,6 @@ segment when it has grown.
 from __future__ import annotations
 
 import heapq
-import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -39,12 +38,11 @@ class FlatIndex(HammingIndex):
 
     def __init__(self, folder: Path, journal: Journal, snapshot: Snapshot, lock: WriterLock | None) -> None:
         """Use `create` or `open`."""
+        super().__init__(snapshot.bits)
         self.folder = folder
-        self.bits = snapshot.bits
         self._journal = journal
         self._snapshot: Snapshot | None = snapshot
         self._lock = lock  # None for a reader
-        self._changing = threading.RLock()
 
     @classmethod
     def create(cls, folder: str | Path, bits: int) -> Self:
@@ -105,22 +103,6 @@ class FlatIndex(HammingIndex):
         for part in self._now.parts:
             counts.update(part.segment.label_counts(part.removed()))
         return dict(sorted(counts.items()))
-
-    def add(
-        self,
-        packed: Packed,
-        ids: Sequence[Id],
-        labels: Sequence[Sequence[str]] | None = None,
-        paths: Sequence[str | None] | None = None,
-    ) -> None:
-        """As `HammingIndex.add`; one thread at a time."""
-        with self._changing:
-            super().add(packed, ids, labels, paths)
-
-    def remove(self, ids: Sequence[Id]) -> int:
-        """As `HammingIndex.remove`; one thread at a time."""
-        with self._changing:
-            return super().remove(ids)
 
     def refresh(self) -> bool:
         """Let a reader see what the writer has done since; say whether there was something."""

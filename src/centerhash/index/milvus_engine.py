@@ -10,7 +10,6 @@ Milvus does not see to it that keys are unique: `add` looks first, so let one wr
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, TypeAlias
@@ -57,11 +56,10 @@ class MilvusIndex(HammingIndex):
     def __init__(
         self, connection: Connection, collection: str, bits: int, read_only: bool, consistency: str
     ) -> None:
-        self.bits = bits
+        super().__init__(bits)
         self.collection = collection
         self.read_only = read_only
         self._connection = connection
-        self._changing = threading.Lock()
         self.consistency = consistency
 
     @classmethod
@@ -142,22 +140,6 @@ class MilvusIndex(HammingIndex):
         """Every label with the number of its items; Milvus cannot count them, so all items' labels are read."""
         counts = Counter(label for row in self._scan(["labels"]) for label in row["labels"])
         return dict(sorted((unescaped(label), count) for label, count in counts.items()))
-
-    def add(
-        self,
-        packed: Packed,
-        ids: Sequence[Id],
-        labels: Sequence[Sequence[str]] | None = None,
-        paths: Sequence[str | None] | None = None,
-    ) -> None:
-        """As `HammingIndex.add`; one thread at a time. An add that fails is taken back, if Milvus still answers."""
-        with self._changing:
-            super().add(packed, ids, labels, paths)
-
-    def remove(self, ids: Sequence[Id]) -> int:
-        """As `HammingIndex.remove`; one thread at a time."""
-        with self._changing:
-            return super().remove(ids)
 
     def _first_present(self, ids: Sequence[Id]) -> Id | None:
         for part in parts(ids, _KEYS):

@@ -20,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from centerhash.collection import Collection
 from centerhash.errors import ConfigError
+from centerhash.inference import Engine
 from centerhash.serve.app import create_app
 from centerhash.serve.settings import Settings
 
@@ -31,11 +32,11 @@ def serve(
     settings: Settings,
     host: str = "127.0.0.1",
     port: int = 8000,
-    announce: Callable[[str], None] | None = None,
+    announce: Callable[[str, Engine | None], None] | None = None,
 ) -> None:
     """Serve a collection until SIGTERM or SIGINT; requests that run then are finished first.
 
-    `announce` is called with the address as soon as clients may connect.
+    `announce` is called as soon as clients may connect, with the address and the engine that encodes pictures.
     """
     settings = settings.model_copy(update={"hosts": allowed_hosts(host, settings.hosts)})
     _share_cores(settings.workers)
@@ -46,6 +47,7 @@ def serve(
             read_only=not settings.may_write,
             device=settings.device,
             max_pixels=int(settings.max_megapixels * 1e6),
+            inference=settings.inference,
         ) as collection,
         listen(host, port) as listener,
     ):
@@ -53,7 +55,7 @@ def serve(
         app = create_app(collection, settings)
         if announce is not None:
             shown = f"[{host}]" if ":" in host else host
-            announce(f"http://{shown}:{listener.getsockname()[1]}")
+            announce(f"http://{shown}:{listener.getsockname()[1]}", collection.used_engine)
         run(app, settings, listener)
 
 

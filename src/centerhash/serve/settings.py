@@ -19,6 +19,7 @@ class Settings(Options):
     max_upload_mb: float = Field(20.0, gt=0, le=1000, description="largest upload in megabytes")
     max_megapixels: float = Field(50.0, gt=0, le=1000, description="largest picture in million pixels")
     device: str = Field("auto", description="that pictures are encoded on")
+    inference: str = Field("auto", description="engine that encodes them: auto, torch, onnx, openvino")
     queue: int = Field(
         32, ge=0, description="requests of one kind that may wait for a worker; more get a 503"
     )
