@@ -1,8 +1,8 @@
-# make demo | test | unit | lint | bench | docs | build: each sets up what it needs in .venv
+# make demo | test | unit | coverage | lint | bench | docs | build: each sets up what it needs in .venv
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup browser demo test unit lint bench docs build clean
+.PHONY: setup browser demo test unit coverage lint bench docs build clean
 
 setup: .venv/.ready
 
@@ -27,6 +27,17 @@ browser:
 unit: setup
 	$(BIN)/python -m pytest -m 'not slow'
 
+# what the tests run of the code, of their subprocesses too: a table, coverage.json and a badge for the README;
+# `make coverage TESTS=tests/data` looks at some only, and leaves the badge alone
+coverage: setup browser
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest $(TESTS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+ifndef TESTS
+	$(BIN)/coverage json --quiet -o .coverage-report.json && $(BIN)/python -m benchmarks.coverage_badge .coverage-report.json
+endif
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -34,12 +45,13 @@ lint: setup
 	$(BIN)/vulture
 	$(BIN)/python -m pytest -m 'not slow' tests/test_docs.py
 
+# figures as json with facts of the machine, and docs/images/bench.svg from them
+RESULTS ?= benchmarks/results
 bench: setup
-	$(BIN)/python -m benchmarks.speed
-	$(BIN)/python -m benchmarks.search
-	$(BIN)/python -m benchmarks.loading
-	$(BIN)/python -m benchmarks.encoding
-	$(BIN)/python -m benchmarks.load
+	for part in speed search loading encoding load; do \
+	  $(BIN)/python -m benchmarks.$$part --out $(RESULTS)/$$part.json || exit 1; \
+	done
+	$(BIN)/python -m benchmarks.chart --results $(RESULTS)
 
 # the site, into site/: a link that leads nowhere or an unknown name in the reference fails it
 docs: .venv/.docs
@@ -54,4 +66,4 @@ build: setup
 	$(BIN)/python -m build
 
 clean:
-	rm -rf demo site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf demo site build dist .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis

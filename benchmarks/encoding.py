@@ -11,10 +11,6 @@ its own limit cannot exceed.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import statistics
 import tempfile
 import time
@@ -27,6 +23,7 @@ import numpy as np
 import torch
 
 from benchmarks.loading import plain, write_photos
+from benchmarks.reporting import arguments_of, show, store
 from centerhash import hash_centers
 from centerhash.backbones import DEFAULT_BACKBONE, get_backbone
 from centerhash.codes import binarise, pack
@@ -34,7 +31,6 @@ from centerhash.features import image_features
 from centerhash.heads import HeadOptions, build_head
 from centerhash.inference import ENGINES, Engine, open_engine
 from centerhash.model import HashModel, ModelSpec
-from centerhash.runs import versions
 
 BACKBONE = get_backbone(DEFAULT_BACKBONE)
 BITS, CLASSES = 64, 80
@@ -155,28 +151,13 @@ def _median_ratio(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, help="write the figures as json")
-    arguments = parser.parse_args()
+    out = arguments_of(__doc__).parse_args().out
     with tempfile.TemporaryDirectory() as folder:
         measured = encoding(Path(folder))
     for group, rows in measured.items():
         for name, figures in rows.items():
-            shown = ", ".join(f"{key} {value:.3g}" for key, value in figures.items())
-            print(f"{group}, {name}: {shown}", flush=True)
-    if arguments.out is not None:
-        machine = {
-            "processor": platform.machine(),
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-        }
-        facts = {"backbone": BACKBONE.name}
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(
-            json.dumps({"machine": machine, "versions": versions(), **facts, **measured}, indent=2) + "\n"
-        )
+            show(f"{group}, {name}", figures)
+    store(out, {"backbone": BACKBONE.name, **measured}, threads=torch.get_num_threads())
 
 
 if __name__ == "__main__":

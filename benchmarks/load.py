@@ -9,11 +9,8 @@ answer; every second client uploads.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import os
-import platform
 import re
 import subprocess
 import sys
@@ -27,10 +24,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.reporting import arguments_of, store
 from centerhash.collection import Collection
 from centerhash.data import open_dataset
 from centerhash.data.scenes import write_scenes
-from centerhash.runs import train, versions
+from centerhash.runs import train
 from centerhash.train import TrainConfig
 
 BITS, SCENES, AT_ONCE, SETTLED = 64, 48, 100_000, 0.2
@@ -159,13 +157,10 @@ async def load(process: int, port: int, codes: int, pictures: list[bytes], argum
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments_of(__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--codes", type=int, default=1_000_000)
-    parser.add_argument("--out", type=Path, help="write the figures as json")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         index, pictures = make_index(Path(folder), arguments.codes)
@@ -173,19 +168,13 @@ def main() -> None:
             measured = asyncio.run(load(process, port, arguments.codes, pictures, arguments))
     for name, figures in measured.items():
         print(f"{name}: {json.dumps(figures)}", flush=True)
-    if arguments.out is not None:
-        setting = {
-            "clients": arguments.clients,
-            "seconds": arguments.seconds,
-            "codes": arguments.codes,
-            "bits": BITS,
-        }
-        machine = {"processor": platform.machine(), "cores": os.cpu_count()}
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(
-            json.dumps({"machine": machine, "versions": versions(), "setting": setting, **measured}, indent=2)
-            + "\n"
-        )
+    setting = {
+        "clients": arguments.clients,
+        "seconds": arguments.seconds,
+        "codes": arguments.codes,
+        "bits": BITS,
+    }
+    store(arguments.out, {"setting": setting, **measured})
 
 
 if __name__ == "__main__":

@@ -8,10 +8,6 @@ on one thread, and the network that has to be fed.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import tempfile
 from collections.abc import Sequence
 from functools import partial
@@ -22,11 +18,11 @@ import numpy as np
 import torch
 from PIL import Image
 
+from benchmarks.reporting import arguments_of, show, store
 from benchmarks.speed import seconds
 from centerhash.backbones import DEFAULT_BACKBONE, get_backbone
 from centerhash.data.scenes import render_scene
 from centerhash.features import _decoded_batches, decode
-from centerhash.runs import versions
 
 BACKBONE = get_backbone(DEFAULT_BACKBONE)
 SIZES = {"photos of 2000 x 1500": ((2000, 1500), 12), "photos of 500 x 375": ((500, 375), 64)}
@@ -88,27 +84,15 @@ def network(batch: int = 32) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, help="write the figures as json")
-    arguments = parser.parse_args()
+    out = arguments_of(__doc__).parse_args().out
     fed = network()
     measured: dict[str, Any] = {"network": {"images_per_second": fed}}
     with tempfile.TemporaryDirectory() as folder:
         for name, (size, count) in SIZES.items():
             found = loading(write_photos(Path(folder) / name, size, count))
             measured[name] = {**found, "threads_times_network": found["threads_images_per_second"] / fed}
-            print(
-                f"{name}: {', '.join(f'{key} {value:.3g}' for key, value in measured[name].items())}",
-                flush=True,
-            )
-    if arguments.out is not None:
-        machine = {"processor": platform.machine(), "cores": os.cpu_count()}
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(
-            json.dumps({"machine": machine, "versions": versions(), **measured}, indent=2) + "\n"
-        )
+            show(name, measured[name])
+    store(out, measured)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,6 @@ call. The whole run needs up to 3 GB and some minutes.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import statistics
 import tempfile
 import time
@@ -27,12 +23,12 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.reporting import arguments_of, show, store
 from centerhash.codes import Packed
 from centerhash.evaluation.kernels import _compiled, _threads
 from centerhash.index import scan
 from centerhash.index.faiss_engine import KINDS, _faiss
 from centerhash.index.flat import FlatIndex
-from centerhash.runs import versions
 
 K, BATCH, AT_ONCE = 10, 1_000, 10**6
 SIZES, LENGTHS = (10**5, 10**6, 10**7), (16, 32, 48, 128, 256)
@@ -210,22 +206,14 @@ def measurements(quick: bool) -> Iterator[tuple[str, dict[str, float]]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, help="write the figures as json")
+    parser = arguments_of(__doc__)
     parser.add_argument("--quick", action="store_true", help="only the smallest sizes, in seconds")
     arguments = parser.parse_args()
     measured: dict[str, Any] = {}
     for name, figures in measurements(arguments.quick):
         measured[name] = figures
-        print(f"{name}: {', '.join(f'{key} {value:.3g}' for key, value in figures.items())}", flush=True)
-    if arguments.out is not None:
-        machine = {"processor": platform.machine(), "cores": os.cpu_count(), "threads": _threads()}
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(
-            json.dumps({"machine": machine, "versions": versions(), **measured}, indent=2) + "\n"
-        )
+        show(name, figures)
+    store(arguments.out, measured, threads=_threads())
 
 
 if __name__ == "__main__":

@@ -7,25 +7,21 @@ Seconds differ from machine to machine and from hour to hour; a ratio against so
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks.reporting import arguments_of, show, store
 from centerhash import evaluate, hash_centers
 from centerhash.heads import HeadOptions, build_head
 from centerhash.losses.central import Ics, IcsOptions, center_distances
-from centerhash.runs import versions
 from centerhash.weights import exact_weights, label_slots, printed_weights
 
 QUERIES, DATABASE, BITS, CLASSES, DEPTH = 4_807, 112_459, 64, 80, 5_000
@@ -120,26 +116,12 @@ def start_up() -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, help="write the figures as json")
-    arguments = parser.parse_args()
+    out = arguments_of(__doc__).parse_args().out
     measured: dict[str, Any] = {}
     for work in (evaluation, solver, start_up):
         measured[work.__name__] = work()
-        figures = ", ".join(f"{name} {value:.3g}" for name, value in measured[work.__name__].items())
-        print(f"{work.__name__}: {figures}", flush=True)
-    if arguments.out is not None:
-        machine = {
-            "processor": platform.machine(),
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-        }
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(
-            json.dumps({"machine": machine, "versions": versions(), **measured}, indent=2) + "\n"
-        )
+        show(work.__name__, measured[work.__name__])
+    store(out, measured, threads=torch.get_num_threads())
 
 
 if __name__ == "__main__":

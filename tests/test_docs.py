@@ -80,6 +80,13 @@ def test_every_page_is_in_the_navigation_and_on_the_first_page() -> None:
     assert set(linked) | {"index.md"} == set(there)
 
 
+def test_the_picture_of_the_rooms_names_every_folder() -> None:
+    picture = (DOCS / "images" / "architecture.svg").read_text()
+    rooms = [file.parent.name for file in (ROOT / "src" / "centerhash").glob("*/__init__.py")]
+    assert len(rooms) > 10
+    assert [room for room in rooms if f"{room}/" not in picture] == []
+
+
 def test_the_reference_has_every_public_name_and_only_names_that_are_there() -> None:
     listed = re.findall(r"^::: (\S+)$", (DOCS / "reference.md").read_text(), flags=re.MULTILINE)
     for name in listed:

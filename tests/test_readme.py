@@ -63,11 +63,3 @@ def test_make_targets_of_the_readme_exist() -> None:
     assert {"demo", "test", "bench", "lint"} <= set(targets)
     for target in targets:
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
-
-
-def test_links_of_the_readme_and_docs_lead_somewhere() -> None:
-    pages = [README, *sorted((README.parent / "docs").glob("*.md"))]
-    for page in pages:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            if not target.startswith("http"):
-                assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from centerhash.experiments.comparison import (
 )
 from centerhash.experiments.rows import completed
 from centerhash.experiments.tables import Score, csv_text, markdown, summarise
+from tests.browser import chromium
 from tests.stored import early_row, stored_row
 
 ROWS = [
@@ -146,23 +145,12 @@ def test_a_folder_without_results_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(
-            "no Chromium found: `make test` installs it as root."
-        )
     out = tmp_path_factory.mktemp("page")
     write_comparison(ROWS, out)
-    with sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
-        try:
-            page = opened.new_page(viewport={"width": 390, "height": 844})
-            page.goto((out / "report.html").resolve().as_uri())
-            yield page
-        finally:
-            opened.close()
+    with chromium() as opened:
+        page = opened.new_page(viewport={"width": 390, "height": 844})
+        page.goto((out / "report.html").resolve().as_uri())
+        yield page
 
 
 @pytest.mark.slow

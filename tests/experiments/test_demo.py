@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from centerhash.experiments.demo import DEMO_METHODS, DemoResult, run_demo
+from tests.browser import chromium
 
 SCENES = 120
 
@@ -61,24 +60,12 @@ def test_second_run_reuses_scenes_features_and_models(demo: DemoResult) -> None:
 
 @pytest.fixture(scope="module")
 def page(demo: DemoResult) -> Iterator[object]:
-    from playwright.sync_api import sync_playwright
-
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        missing = (
-            "no Chromium found: `make test` installs Debian's as root; elsewhere put `chromium` on the PATH."
-        )
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(missing)
-    with sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
-        try:
-            page = opened.new_page(viewport={"width": 390, "height": 844})
-            page.requests = []  # type: ignore[attr-defined]
-            page.on("request", lambda request: page.requests.append(request.url))  # type: ignore[attr-defined]
-            page.goto(demo.report.resolve().as_uri())
-            yield page
-        finally:
-            opened.close()
+    with chromium() as opened:
+        page = opened.new_page(viewport={"width": 390, "height": 844})
+        page.requests = []
+        page.on("request", lambda request: page.requests.append(request.url))
+        page.goto(demo.report.resolve().as_uri())
+        yield page
 
 
 @pytest.mark.slow

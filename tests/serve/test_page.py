@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from tests.browser import chromium
 from tests.serve.processes import Served, serving
 
 pytestmark = pytest.mark.slow
@@ -26,18 +25,8 @@ WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    found = shutil.which("chromium") or shutil.which("google-chrome")
-    if found is None:
-        missing = (
-            "no Chromium found: `make test` installs Debian's as root; elsewhere put `chromium` on the PATH."
-        )
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(missing)
-    with sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+    with chromium() as opened:
         yield opened
-        opened.close()
 
 
 class Watched:

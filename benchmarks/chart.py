@@ -1,0 +1,253 @@
+"""The stored results of `make bench` as one picture: ratios against what stands beside us, with the goals.
+
+python -m benchmarks.chart [--results benchmarks/results] [--out docs/images/bench.svg]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+ROOT = Path(__file__).parent.parent
+NAMES = ("search", "encoding", "speed", "load")
+SIZES = {"100,000": "100,000", "1,000,000": "1 million", "10,000,000": "10 million"}
+COMPILED = {"onnx": "ONNX Runtime", "openvino": "OpenVINO"}
+Results = Mapping[str, Mapping[str, Any]]
+
+WIDTH, LEFT, BARS, ROW, HEAD = (
+    960,
+    330,
+    430,
+    44,
+    84,
+)  # of the picture, its labels, the longest bar, rows, headings
+INK, SOFT, GRID, GOAL = "#1d2733", "#5b6775", "#dfe4ea", "#1d2733"
+MET, MISSED = "#0072B2", "#D55E00"  # Okabe and Ito's blue and vermilion: told apart by every eye
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One measurement: what it is, against what, its length in the unit of its panel, its goal, and both in words."""
+
+    title: str
+    against: str
+    value: float
+    goal: float
+    shown: str
+    goal_shown: str
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Bars of one unit. Longer is better, unless `limit`: then the goal is not to be exceeded."""
+
+    title: str
+    note: str
+    bars: Sequence[Bar]
+    ticks: Mapping[float, str]
+    log: bool = False
+    limit: bool = False
+
+    def place(self, value: float) -> float:
+        """Pixels from the left end of the bars."""
+        low, high = min(self.ticks), max(self.ticks)
+        value = min(max(value, low), high)
+        if self.log:
+            return BARS * math.log(value / low) / math.log(high / low)
+        return BARS * (value - low) / (high - low)
+
+    def is_met(self, bar: Bar) -> bool:
+        """Whether the measurement reaches its goal."""
+        return bar.value <= bar.goal if self.limit else bar.value >= bar.goal
+
+
+def faster(results: Results) -> Panel:
+    """How many times faster than what others use."""
+    search, encoding, speed = results["search"], results["encoding"], results["speed"]
+    bars = [
+        _times(
+            f"Exact search of {SIZES[size]} codes",
+            "one query, against faiss IndexBinaryFlat",
+            1 / search[f"{size} random codes of 64 bits"]["index_to_faiss"],
+            2,
+        )
+        for size in SIZES
+    ]
+    bars.append(
+        _times(
+            "Exact search of 10 million codes",
+            "batches of 1,000, against faiss IndexBinaryFlat",
+            1 / search["10,000,000 random codes of 64 bits"]["batch_index_to_faiss"],
+            1,
+        )
+    )
+    for name, title in COMPILED.items():
+        ratio = encoding["photos of 256 x 256"][name]["times_eager"]
+        bars.append(_times(f"Image files to codes by {title}", "against PyTorch eager", ratio, 3))
+    loop = speed["evaluation"]["times_faster"]
+    bars.append(_times("All retrieval measures at COCO's size", "against an argsort per query", loop, 20))
+    ticks = {1: "1x", 2: "2x", 5: "5x", 10: "10x", 20: "20x", 50: "50x", 100: "100x"}
+    return Panel("Times faster", "longer is better; logarithmic", bars, ticks, log=True)
+
+
+def _times(title: str, against: str, value: float, goal: float) -> Bar:
+    shown = f"{value:.0f}x" if value >= 10 else f"{value:.1f}x"
+    return Bar(title, against, value, goal, shown, f"goal {goal:g}x")
+
+
+def shares(results: Results) -> Panel:
+    """How much of the compiled network's own speed is left when files have to be decoded beside it."""
+    bars = []
+    for size in ("256 x 256", "500 x 375"):
+        for name, title in COMPILED.items():
+            share = results["encoding"][f"photos of {size}"][name]["share_of_alone"]
+            against = "of what the network alone does"
+            bars.append(
+                _percent(f"{title}, files of {size}", against, share, 0.9, f"{share:.0%}", "goal 90 %")
+            )
+    return Panel("Loading beside computing", "longer is better; share of the network alone", bars, _PERCENT)
+
+
+def limits(results: Results) -> Panel:
+    """How much of what is allowed is used."""
+    speed = results["speed"]
+    solver, seconds = speed["solver"]["exact_share_of_step"], speed["start_up"]["help_seconds"]
+    read = results["search"]["10,000,000 random codes of 64 bits"]["scan_to_read"]
+    bars = [
+        _percent(
+            "The exact weight solver", "of a training step", solver / 0.1, 1, f"{solver:.1%}", "limit 10 %"
+        ),
+        _percent(
+            "centerhash --help", "until it is there", seconds / 0.5, 1, f"{seconds:.2f} s", "limit 0.5 s"
+        ),
+        _percent(
+            "A scan of 10 million codes", "times merely reading them", read / 2, 1, f"{read:.2f}x", "limit 2x"
+        ),
+    ]
+    return Panel("Within a limit", "shorter is better; share of the limit", bars, _PERCENT, limit=True)
+
+
+_PERCENT = {0: "0 %", 0.25: "25 %", 0.5: "50 %", 0.75: "75 %", 1: "100 %"}
+
+
+def _percent(title: str, against: str, value: float, goal: float, shown: str, goal_shown: str) -> Bar:
+    return Bar(title, against, value, goal, shown.replace("%", " %"), goal_shown)
+
+
+def server_line(results: Results) -> str:
+    """The server under load, which is no ratio, in words."""
+    load = results["load"]
+    setting, quick, slow = load["setting"], load["by_id"], load["by_upload"]
+    errors = quick["errors"] + slow["errors"]
+    return (
+        f"Server: {setting['clients']} clients at once for {setting['seconds']:.0f} s on {setting['codes']:,} codes: "
+        f"{errors or 'no'} errors; 99 % of answers within {quick['p99_ms']:.0f} ms by id, "
+        f"{slow['p99_ms']:.0f} ms by upload"
+    )
+
+
+def machine_line(results: Results) -> str:
+    """What it was measured on."""
+    machine, versions = results["speed"]["machine"], results["speed"]["versions"]
+    return (
+        f"Measured on {machine['cores']} cores ({machine['processor']}), PyTorch {versions['torch']}; "
+        "`make bench` measures your machine"
+    )
+
+
+def draw(results: Results) -> str:
+    """The whole picture as an SVG."""
+    top, parts = 62.0, list[str]()
+    for panel in (faster(results), limits(results), shares(results)):
+        parts += _panel(panel, top)
+        top += HEAD + ROW * len(panel.bars) + 18
+    parts += [
+        _text(24, top + 16, server_line(results), 12, SOFT),
+        _text(24, top + 36, machine_line(results), 12, SOFT),
+    ]
+    height = round(top + 56)
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+            'role="img" aria-label="Speed against others, with goals">',
+            "<style>text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}</style>",
+            f'<rect width="{WIDTH}" height="{height}" rx="10" fill="#ffffff"/>',
+            _text(24, 40, "Speed against others, measured side by side", 20, INK, 700),
+            *_legend(),
+            *parts,
+            "</svg>\n",
+        ]
+    )
+
+
+def _legend() -> Iterator[str]:
+    for x, colour, words in ((560, MET, "goal met"), (658, MISSED, "goal missed")):
+        yield f'<rect x="{x}" y="28" width="14" height="14" rx="2" fill="{colour}"/>'
+        yield _text(x + 20, 40, words, 12, SOFT)
+    yield _mark(786, 25, 45)
+    yield _text(796, 40, "the goal", 12, SOFT)
+
+
+def _panel(panel: Panel, top: float) -> Iterator[str]:
+    end = top + HEAD + ROW * len(panel.bars)
+    yield f'<path d="M24 {top:g}H{WIDTH - 24}" stroke="{GRID}"/>'
+    yield _text(24, top + 32, panel.title, 16, INK, 700)
+    yield _text(24, top + 52, panel.note, 12, SOFT)
+    for tick, words in panel.ticks.items():
+        x = LEFT + panel.place(tick)
+        yield f'<path d="M{x:.1f} {top + HEAD - 22:g}V{end - 6:g}" stroke="{GRID}"/>'
+        yield _text(x, top + HEAD - 28, words, 11, SOFT, anchor="middle")
+    for number, bar in enumerate(panel.bars):
+        yield from _bar(panel, bar, top + HEAD - 14 + ROW * number)
+
+
+def _bar(panel: Panel, bar: Bar, top: float) -> Iterator[str]:
+    length, goal = panel.place(bar.value), panel.place(bar.goal)
+    yield _text(24, top + 14, bar.title, 13, INK, 600)
+    yield _text(24, top + 31, bar.against, 12, SOFT)
+    colour = MET if panel.is_met(bar) else MISSED
+    yield f'<rect x="{LEFT}" y="{top + 4:g}" width="{max(length, 2):.1f}" height="22" rx="3" fill="{colour}"/>'
+    yield _mark(LEFT + goal, top - 1, top + 31)
+    x = LEFT + max(length, goal) + 12
+    goal_words = (
+        f'<tspan dx="8" font-size="12" font-weight="400" fill="{SOFT}">{escape(bar.goal_shown)}</tspan>'
+    )
+    yield _text(x, top + 20, bar.shown, 14, INK, 700).replace("</text>", f"{goal_words}</text>")
+
+
+def _mark(x: float, top: float, end: float) -> str:
+    """The mark of a goal: dark with a light edge, seen on a bar and beside it."""
+    line = f'd="M{x:.1f} {top:g}V{end:g}"'
+    return f'<path {line} stroke="#ffffff" stroke-width="5"/><path {line} stroke="{GOAL}" stroke-width="2"/>'
+
+
+def _text(
+    x: float, y: float, words: str, size: int, colour: str, weight: int = 400, anchor: str = "start"
+) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:g}" font-size="{size}" fill="{colour}" font-weight="{weight}" '
+        f'text-anchor="{anchor}">{escape(words)}</text>'
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images" / "bench.svg")
+    arguments = parser.parse_args()
+    results = {name: json.loads((arguments.results / f"{name}.json").read_text()) for name in NAMES}
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(draw(results))
+    print(arguments.out)
+
+
+if __name__ == "__main__":
+    main()

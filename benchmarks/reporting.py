@@ -1,0 +1,36 @@
+"""What all benchmarks share: their options, and results stored as json with facts of the machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from centerhash.runs import versions
+
+
+def arguments_of(about: str | None) -> argparse.ArgumentParser:
+    """A parser with the option that every benchmark has."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="write the figures as json")
+    return parser
+
+
+def show(name: str, figures: Mapping[str, float]) -> None:
+    """Print the figures of one measurement in a line."""
+    print(f"{name}: {', '.join(f'{key} {value:.3g}' for key, value in figures.items())}", flush=True)
+
+
+def store(out: Path | None, measured: Mapping[str, Any], *, threads: int | None = None) -> None:
+    """Write the figures with the machine and the versions they were measured with, if they are asked for."""
+    if out is None:
+        return
+    machine = {"processor": platform.machine(), "cores": os.cpu_count()}
+    if threads is not None:
+        machine["threads"] = threads
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps({"machine": machine, "versions": versions(), **measured}, indent=2) + "\n")

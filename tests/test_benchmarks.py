@@ -1,0 +1,92 @@
+"""The pictures of stored figures: drawn from what is in the repository, and telling the truth about it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import chart, coverage_badge
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def results() -> dict[str, Any]:
+    return {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in chart.NAMES}
+
+
+def words(picture: str) -> list[str]:
+    """The texts of an SVG, which must be well-formed."""
+    return ["".join(found.itertext()) for found in ElementTree.fromstring(picture).iter(f"{SVG}text")]
+
+
+def test_the_chart_is_drawn_from_stored_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "new" / "bench.svg"
+    monkeypatch.setattr(sys, "argv", ["chart", "--results", str(RESULTS), "--out", str(out)])
+    chart.main()
+    assert (
+        out.read_text() == (ROOT / "docs" / "images" / "bench.svg").read_text()
+    )  # `python -m benchmarks.chart`
+
+
+def test_every_bar_is_labelled_with_its_figure_and_its_goal(results: dict[str, Any]) -> None:
+    results["speed"]["evaluation"]["times_faster"] = 33.3
+    results["speed"]["solver"]["exact_share_of_step"] = 0.123
+    results["search"]["1,000,000 random codes of 64 bits"]["index_to_faiss"] = 0.25
+    results["load"]["by_id"]["errors"] = 7
+    texts = words(chart.draw(results))
+    assert {"33xgoal 20x", "12.3 %limit 10 %", "4.0xgoal 2x"} <= set(texts)
+    assert any("7 errors" in text for text in texts)
+
+
+def test_missed_goals_have_another_colour(results: dict[str, Any]) -> None:
+    def missed(picture: str) -> int:
+        return picture.count(f'fill="{chart.MISSED}"') - 1  # one is the legend's
+
+    for size in ("256 x 256", "500 x 375"):
+        for name in chart.COMPILED:
+            results["encoding"][f"photos of {size}"][name]["share_of_alone"] = 0.9
+    assert missed(chart.draw(results)) == 0
+    results["speed"]["start_up"]["help_seconds"] = 0.51  # too long
+    results["encoding"]["photos of 256 x 256"]["onnx"]["times_eager"] = 2.9  # too slow
+    assert missed(chart.draw(results)) == 2
+
+
+def test_bars_are_as_long_as_their_scale_says() -> None:
+    bar = chart.Bar("", "", 10, 5, "", "")
+    logarithmic = chart.Panel("", "", [bar], {1: "1", 100: "100"}, log=True)
+    assert logarithmic.place(10) == pytest.approx(chart.BARS / 2)
+    assert logarithmic.place(1000) == logarithmic.place(100) == pytest.approx(chart.BARS)
+    linear = chart.Panel("", "", [bar], {0: "0", 1: "1"}, limit=True)
+    assert linear.place(0.25) == pytest.approx(chart.BARS / 4)
+    assert logarithmic.is_met(bar)
+    assert not linear.is_met(bar)
+
+
+@pytest.mark.parametrize(("percent", "shown"), [(99.99, "99 %"), (100.0, "100 %"), (42.0, "42 %")])
+def test_a_badge_rounds_down(percent: float, shown: str) -> None:
+    assert words(coverage_badge.badge(percent)) == ["coverage", shown]
+
+
+def test_the_badge_and_its_figures_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    totals = {
+        "percent_covered": 93.21,
+        "num_statements": 100,
+        "covered_lines": 95,
+        "num_branches": 20,
+        "covered_branches": 17,
+    }
+    report, badge, out = (tmp_path / name for name in ("report.json", "badge.svg", "out.json"))
+    report.write_text(json.dumps({"totals": totals}))
+    monkeypatch.setattr(sys, "argv", ["x", str(report), "--badge", str(badge), "--out", str(out)])
+    coverage_badge.main()
+    assert re.search(r">93 %<", badge.read_text())
+    assert json.loads(out.read_text())["percent"] == 93.21
