@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import centerhash
+from centerhash.cli import app
 from centerhash.data.scenes import write_scenes
 from tests.test_examples import loaded
 from tests.toys import cli
@@ -78,6 +79,14 @@ def test_every_page_is_in_the_navigation_and_on_the_first_page() -> None:
     assert sorted(listed) == there
     linked = re.findall(r"\]\((\S+?\.md)", (DOCS / "index.md").read_text())
     assert set(linked) | {"index.md"} == set(there)
+
+
+def test_the_page_of_commands_names_every_command() -> None:
+    page = (DOCS / "commands.md").read_text()
+    names = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
+    assert len(names) >= 18
+    for name in [*names, *(group.name for group in app.registered_groups)]:
+        assert f"`centerhash {name}" in page
 
 
 def test_the_picture_of_the_rooms_names_every_folder() -> None:
