@@ -51,7 +51,7 @@ def read_code_file(path: Path) -> CodeFile:
     """Read a code file with labels, or say what it lacks."""
     arrays = read_npz(path)
     if "packed" in arrays and "bits" in arrays:
-        bits, packed = _whole_number(path, arrays["bits"]), arrays["packed"]
+        bits, packed = whole_number(path, arrays["bits"]), arrays["packed"]
     elif "codes" in arrays:
         codes = check_codes(arrays["codes"], f"codes in '{path}'")
         bits, packed = codes.shape[1], pack(codes)
@@ -68,7 +68,8 @@ def read_code_file(path: Path) -> CodeFile:
     return CodeFile(bits, packed, labels, arrays.get("ids"))
 
 
-def _whole_number(path: Path, bits: NDArray[Any]) -> int:
+def whole_number(path: str | Path, bits: NDArray[Any]) -> int:
+    """The number of bits K that a code file states."""
     if bits.size != 1 or bits.dtype.kind not in "iu":
         raise DataError(f"'{path}': `bits` must be one whole number, got {bits.dtype} of shape {bits.shape}.")
     return int(bits.item())

@@ -57,7 +57,7 @@ def warn(messages: Sequence[str]) -> None:
     """Print warnings on stderr."""
     for message in messages:
         err.print("warning: ", style="yellow", end="")
-        err.print(message)
+        err.print(message, soft_wrap=True)  # a path that is cut in two cannot be copied
 
 
 def features_by(engine: Engine | None) -> str:

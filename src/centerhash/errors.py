@@ -14,6 +14,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_MOST_COMPARED = 5_000  # every name is compared letter by letter: a hint is not worth minutes
+
 
 class CenterhashError(Exception):
     """Base of all errors raised on purpose; the command line shows them without traceback."""
@@ -49,7 +51,29 @@ def unknown_name(kind: str, received: str, allowed: Iterable[str], see: str = ""
     `kind` is what the name stands for ("method"), `see` the command or page that lists them all.
     """
     names = sorted(allowed)
-    nearest = difflib.get_close_matches(received, names, n=1, cutoff=0.5)
-    hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
     where = f" {see}" if see else ""
+    hint = did_you_mean(received, names)
     return ConfigError(f"unknown {kind} '{received}'.{hint} Allowed: {', '.join(names)}.{where}")
+
+
+def nearest(received: str, allowed: Iterable[str], cutoff: float = 0.5) -> str | None:
+    """Return the allowed name that `received` most likely stands for, or None (also for very long lists)."""
+    by_lower = {name.lower(): name for name in allowed}
+    if len(by_lower) > _MOST_COMPARED:
+        return None
+    matches = difflib.get_close_matches(received.lower(), by_lower, n=1, cutoff=cutoff)
+    return by_lower[matches[0]] if matches else None
+
+
+def did_you_mean(received: str, allowed: Iterable[str], cutoff: float = 0.5) -> str:
+    """Return " Did you mean 'x'?" or nothing, to append to an error text."""
+    match = nearest(received, allowed, cutoff)
+    return f" Did you mean '{match}'?" if match else ""
+
+
+def first_reasons(reasons: Iterable[object], see: str = "", most: int = 5) -> str:
+    """The first of several reasons, one per line, and how many more there are; `see` says where they stand."""
+    lines = [f"  {reason}" for reason in reasons]
+    if len(lines) > most:
+        lines[most:] = [f"  ... and {len(lines) - most:,} more{see}"]
+    return "\n".join(lines)

@@ -6,6 +6,7 @@ all, so a kill loses at most the part in work, and several processes may fill th
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from centerhash.backbones import Backbone
 from centerhash.data.images import MAX_PIXELS, ImageSource, content_key, load_pixels
-from centerhash.errors import DataError, ImageError
+from centerhash.errors import DataError, ImageError, first_reasons
 from centerhash.files import read_npz, write_npz
 from centerhash.inference import Engine, choose_engine, open_engine
 
@@ -85,8 +86,8 @@ class FeatureCache:
             part.unlink(missing_ok=True)
 
     def write(self, keys: Sequence[str], features: NDArray[np.float32]) -> None:
-        """Add one part; its name is its first key, unique because a key is added once per process."""
-        part = self.folder / f"{keys[0]}-{os.getpid()}.npz"
+        """Add one part, named after all its keys: whoever writes a file of that name writes the same."""
+        part = self.folder / f"{hashlib.sha256(''.join(keys).encode()).hexdigest()}.npz"
         write_npz(part, {"keys": np.array(keys), "features": features})
         self._rows.update((key, (part, row)) for row, key in enumerate(keys))
 
@@ -104,10 +105,8 @@ class FeatureTable:
     def raise_if_broken(self, advice: str) -> None:
         """Raise DataError that names the first broken images, with `advice` on what to do."""
         if self.broken:
-            shown = "\n".join(f"  {error}" for error in list(self.broken.values())[:5])
-            more = f"\n  ... and {len(self.broken) - 5} more" if len(self.broken) > 5 else ""
-            total = len(self.features)
-            raise DataError(f"{len(self.broken)} of {total} images cannot be read:\n{shown}{more}\n{advice}")
+            shown, total = first_reasons(self.broken.values()), len(self.features)
+            raise DataError(f"{len(self.broken)} of {total} images cannot be read:\n{shown}\n{advice}")
 
 
 def decode(source: ImageSource, backbone: Backbone, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:

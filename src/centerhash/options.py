@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from centerhash.errors import ConfigError
+from centerhash.errors import ConfigError, did_you_mean
 
 
 class Options(BaseModel):
@@ -46,7 +45,6 @@ def _explain(item: Any, kind: type[Options], what: str) -> str:
     key = ".".join(str(part) for part in item["loc"]) or what
     if item["type"] == "extra_forbidden":
         names = option_names(kind)
-        nearest = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
-        hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
+        hint = did_you_mean(key, names)
         return f"unknown option '{key}' of {what}.{hint} Allowed: {', '.join(names) or 'none'}."
     return f"option '{key}' of {what} cannot be {item['input']!r}: {item['msg']}."

@@ -242,7 +242,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     """The config.json of a run."""
     path = Path(folder) / "config.json"
     try:
-        config = json.loads(path.read_text())
+        config = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"'{folder}' is not a run: it has no config.json.") from None
     except ValueError as error:  # no json, or no UTF-8

@@ -11,7 +11,7 @@ from torch import Tensor
 from centerhash.backbones import Backbone, get_backbone
 from centerhash.data import Dataset
 from centerhash.data.splits import Splits
-from centerhash.errors import ConfigError, DataError
+from centerhash.errors import ConfigError, DataError, first_reasons
 from centerhash.features import image_features
 from centerhash.finetune import WholeNetwork, find_broken, image_inputs, write_backbone
 from centerhash.fitting import (
@@ -100,7 +100,7 @@ def _readable(dataset: Dataset, skip_broken: bool, report: Reporter | None) -> S
         None if report is None else lambda done, total: report("checking", done, total, ""),
     )
     if broken and not skip_broken:
-        shown = "\n".join(f"  {error}" for error in list(broken.values())[:5])
+        shown = first_reasons(broken.values())
         raise DataError(
             f"{len(broken)} of {len(train)} training images cannot be read:\n{shown}\n{BROKEN_ADVICE}"
         )

@@ -18,6 +18,7 @@ from safetensors.torch import save
 from centerhash.backbones import Backbone, choose_device
 from centerhash.bulk.parts import Labels, Part
 from centerhash.codes import pack
+from centerhash.collection.adding import predicted_labels
 from centerhash.errors import ImageError
 from centerhash.features import decode, network_cache
 from centerhash.inference import Engine, open_engine
@@ -35,11 +36,6 @@ def model_digest(model: HashModel) -> str:
     tensors = {name: tensor.contiguous() for name, tensor in sorted(model.tensors().items())}
     spec = model.spec.model_dump_json(exclude={"weights"})
     return sha256(spec.encode() + save(tensors)).hexdigest()
-
-
-def predicts_labels(model: HashModel) -> bool:
-    """Whether a model is of a central method, which predicts labels."""
-    return "centers" in model.tensors()
 
 
 class PartEncoder:
@@ -95,15 +91,9 @@ class PartEncoder:
     ) -> Part:
         """Encode features (n, D). `labels` None: as the model predicts, where it does."""
         packed = pack(self.model.encode_features(features))
-        return Part(ids, packed, self._predicted(features) if labels is None else labels, broken or {})
-
-    def _predicted(self, features: NDArray[Any]) -> list[Labels]:
-        if not predicts_labels(self.model):
-            return [()] * len(features)
-        if not len(features):
-            return []
-        names = np.array(self.model.classes, dtype=object)
-        return [tuple(names[row].tolist()) for row in self.model.predict_labels(features)]
+        return Part(
+            ids, packed, predicted_labels(self.model, features) if labels is None else labels, broken or {}
+        )
 
     def _features(self, pixels: Sequence[NDArray[np.uint8]]) -> NDArray[np.float32]:
         return self._network.features(np.stack(pixels))

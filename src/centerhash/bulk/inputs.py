@@ -7,19 +7,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from centerhash.bulk.parts import Labels
 from centerhash.data import list_images, open_dataset
 from centerhash.data.arrays import read_header
 from centerhash.data.dataset import find_layout, is_described
 from centerhash.data.label_cells import LABEL_COLUMNS
 from centerhash.data.parquet import SUFFIX, find_parquet
 from centerhash.errors import DataError
-
-Labels: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,12 +35,12 @@ class Inputs:
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for text in self.ids:
+        for text in (*self.ids, *map(str, self.images or ())):
             try:
                 text.encode()
             except UnicodeEncodeError:
                 raise DataError(
-                    f"the name {text!a} is not UTF-8 and cannot be stored: rename the file."
+                    f"the name {text!a} is not UTF-8 and cannot be stored: rename the file, or the folder."
                 ) from None
         if len(set(self.ids)) < len(self.ids):
             twice = Counter(self.ids).most_common(1)[0][0]

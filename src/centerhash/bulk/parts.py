@@ -141,7 +141,7 @@ def read_manifest(folder: str | Path) -> Manifest:
     """What the parts in a folder are of; DataError where it is no such folder."""
     path = Path(folder) / MANIFEST
     try:
-        return Manifest.model_validate(json.loads(path.read_text()))
+        return Manifest.model_validate(json.loads(path.read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(
             f"'{folder}' holds no {MANIFEST}: give the --out folder of `centerhash encode`."

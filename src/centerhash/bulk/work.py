@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from centerhash.bulk.encoder import PartEncoder, Seen, model_digest, predicts_labels
+from centerhash.bulk.encoder import PartEncoder, Seen, model_digest
 from centerhash.bulk.inputs import Inputs, list_inputs
 from centerhash.bulk.parts import (
     BROKEN,
@@ -24,7 +24,8 @@ from centerhash.bulk.parts import (
     read_manifest,
     write_part,
 )
-from centerhash.errors import ConfigError, DataError, unknown_name
+from centerhash.collection.label_query import has_centers
+from centerhash.errors import ConfigError, DataError, first_reasons, unknown_name
 from centerhash.features import Progress
 from centerhash.files import atomic, make_folder, write_json, write_text
 from centerhash.model import HashModel
@@ -108,7 +109,7 @@ def _is_done(folder: Path, number: int, skip_broken: bool) -> bool:
 
 def open_folder(folder: Path, inputs: Inputs, model: HashModel, part_size: int) -> Manifest:
     """Begin a folder of parts, or make sure that the one that is there is of the same model and inputs."""
-    predicted: LabelSource = "predicted" if predicts_labels(model) else "none"
+    predicted: LabelSource = "predicted" if has_centers(model) else "none"
     wanted = Manifest(
         bits=model.bits,
         model=model_digest(model),
@@ -221,9 +222,7 @@ def _all_broken(folder: Path, manifest: Manifest) -> Iterator[dict[str, Any]]:
             yield {"part": number, "id": id, "reason": reason}
 
 
-def broken_text(broken: dict[str, str], count: int, shown: int = 5) -> str:
+def broken_text(broken: dict[str, str], count: int) -> str:
     """Name the first images that could not be read; broken.jsonl names them all."""
-    lines = [f"  {reason}" for reason in list(broken.values())[:shown]]
-    if len(broken) > shown:
-        lines.append(f"  ... and {len(broken) - shown:,} more, see {BROKEN}")
-    return f"{len(broken):,} of {count:,} images cannot be read:\n" + "\n".join(lines)
+    shown = first_reasons(broken.values(), f", see {BROKEN}")
+    return f"{len(broken):,} of {count:,} images cannot be read:\n{shown}"

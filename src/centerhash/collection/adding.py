@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from threading import RLock
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,9 +112,9 @@ def holds_with_file(index: HammingIndex, uploads: Uploads, id: str) -> bool:
     return path is None or uploads.path(path).exists()
 
 
-def predicted_labels(model: HashModel, features: NDArray[np.float32]) -> list[Labels]:
+def predicted_labels(model: HashModel, features: NDArray[Any]) -> list[Labels]:
     """Labels that a model sees in features (n, D); none for a method without centers."""
-    if not has_centers(model):
+    if not len(features) or not has_centers(model):
         return [()] * len(features)
     names = np.array(model.classes, dtype=object)
     return [tuple(names[row].tolist()) for row in model.predict_labels(features)]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from centerhash.codefiles import whole_number
 from centerhash.codes import Packed
 from centerhash.collection.answers import as_found
 from centerhash.data.folder import read_image_folder
@@ -46,9 +47,10 @@ def import_codes(collection: Collection, path: str | Path) -> Added:
         raise DataError(
             f"'{path}' holds {found}: it needs `packed` and `bits`, as `centerhash encode` writes."
         )
-    if arrays["bits"].size != 1 or int(arrays["bits"].item()) != bits:
+    stored = whole_number(path, arrays["bits"])
+    if stored != bits:
         raise DataError(
-            f"'{path}' holds codes of {arrays['bits']} bits, the collection of {bits}: encode by its model."
+            f"'{path}' holds codes of {stored} bits, the collection of {bits}: encode by its model."
         )
     packed: Packed = arrays["packed"]
     names = arrays.get(

@@ -12,6 +12,7 @@ its name.
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -23,11 +24,11 @@ from centerhash.collection.adding import Added, Adding, given_or_predicted, hold
 from centerhash.collection.answers import Answer, Found, as_found, nearest
 from centerhash.collection.encoder import ID_LETTERS, ImageEncoder
 from centerhash.collection.folder import (
+    MODEL,
     SPEC,
     CollectionSpec,
     create_folder,
     index_location,
-    open_engine,
     read_spec,
 )
 from centerhash.collection.label_query import has_centers, labels_of_code, query_of_labels
@@ -36,6 +37,7 @@ from centerhash.data.images import MAX_PIXELS, list_images
 from centerhash.errors import DataError, ImageError, InputError
 from centerhash.features import Progress
 from centerhash.index.base import MAX_ID_BYTES, HammingIndex, Item
+from centerhash.index.engines import open_index
 from centerhash.inference import Engine
 from centerhash.model import Explained, HashModel
 
@@ -81,8 +83,8 @@ class Collection:
         """
         place = Path(folder)
         spec = read_spec(place)
-        model = HashModel.load(place / "model")
-        index = open_engine(index_location(place, spec.engine), read_only=read_only)
+        model = HashModel.load(place / MODEL)
+        index = open_index(index_location(place, spec.engine), read_only=read_only)
         if not index.bits == model.bits == spec.bits:
             index.close()
             raise DataError(
@@ -233,7 +235,8 @@ class Collection:
         """
         entries = list(dict.fromkeys(map(str, ids_or_paths)))
         found = {entry: [entry] if _fits(entry) and entry in self.index else [] for entry in entries}
-        places = {Path(entry).resolve(): entry for entry in entries if not found[entry]}
+        # unlike Path.resolve, realpath also takes links that lead to themselves
+        places = {Path(os.path.realpath(entry)): entry for entry in entries if not found[entry]}
         for item in self.items() if places else ():
             if item.path is not None:
                 path = self.uploads.path(item.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -12,7 +13,7 @@ from typing import Literal
 
 from centerhash.errors import ConfigError, DataError, OutputError, unknown_name
 from centerhash.files import make_folder, write_json
-from centerhash.index.base import HammingIndex
+from centerhash.index.engines import ENGINES, create_index
 from centerhash.model import HashModel
 from centerhash.options import Options
 
@@ -42,14 +43,14 @@ def create_folder(folder: Path, model: HashModel, engine: str) -> None:
             f"'{folder}' is there already and is not empty: name a new folder for the collection."
         )
     spec = CollectionSpec(engine=full_engine(engine, folder), bits=model.bits, classes=model.classes)
-    parent = make_folder(folder.resolve().parent)
+    parent = make_folder(Path(os.path.realpath(folder)).parent)
     try:
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=parent))
     except OSError as error:
         raise OutputError(f"cannot write '{folder}': {error.strerror or error}.") from error
     try:
         model.save(draft / MODEL)
-        create_engine(index_location(draft, spec.engine), spec.bits).close()
+        create_index(index_location(draft, spec.engine), spec.bits).close()
         write_json(draft / SPEC, spec.model_dump())
         draft.chmod(make_folder(draft / MODEL).stat().st_mode)  # mkdtemp makes private folders
         draft.rename(folder)
@@ -62,7 +63,7 @@ def create_folder(folder: Path, model: HashModel, engine: str) -> None:
 def read_spec(folder: Path) -> CollectionSpec:
     """Read collection.json, or say what the folder is instead."""
     try:
-        return CollectionSpec.model_validate(json.loads((folder / SPEC).read_text()))
+        return CollectionSpec.model_validate(json.loads((folder / SPEC).read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(
             f"'{folder}' is no collection ({SPEC} is missing): make one with `centerhash index create {folder} "
@@ -78,8 +79,8 @@ def read_spec(folder: Path) -> CollectionSpec:
 def full_engine(engine: str, folder: Path) -> str:
     """Check an engine and complete it: a Milvus one with an absolute file and a name of its own there."""
     kind = re.split("[:?]", engine, maxsplit=1)[0]
-    if kind not in ("flat", "faiss", "milvus"):
-        raise unknown_name("engine", kind, ("flat", "faiss", "milvus"))
+    if kind not in ENGINES:
+        raise unknown_name("engine", kind, ENGINES)
     if kind == "faiss" and "?" in str(folder.resolve()):
         raise ConfigError(
             f"'{folder}' has a '?' in its path, which faiss reads as a setting: use another folder."
@@ -105,17 +106,3 @@ def index_location(folder: Path, engine: str) -> str:
         return engine
     kind, mark, options = engine.partition("?")
     return f"{kind}:{folder / ITEMS}{mark}{options}"
-
-
-def create_engine(location: str, bits: int) -> HammingIndex:
-    """Make an empty index."""
-    from centerhash.index.engines import create_index
-
-    return create_index(location, bits)
-
-
-def open_engine(location: str, *, read_only: bool) -> HammingIndex:
-    """Open an index."""
-    from centerhash.index.engines import open_index
-
-    return open_index(location, read_only=read_only)

@@ -7,17 +7,23 @@ from typing import Annotated
 
 import typer
 
+from centerhash.arguments import stands_alone
 from centerhash.commands.shared import JsonOption
 
 
 def methods(
+    context: typer.Context,
     as_json: JsonOption = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="print docs/methods.md")] = False,
 ) -> None:
-    """List the methods: family, paper, year, and what they do with several labels."""
+    """List the methods: family, paper, year, and what they do with several labels.
+
+    Example: `centerhash methods`
+    """
     if markdown:
         from centerhash.methods_page import methods_page
 
+        stands_alone(context, "--markdown")
         typer.echo(methods_page(), nl=False)
         return
     from centerhash import console

@@ -52,7 +52,9 @@ def scenes(
         write_scenes(
             out, count, seed=seed, size=size, progress=lambda done, total: report("scenes", done, total)
         )
-    console.out.print(f"{count:,} scenes in {out}: train on them with `centerhash train {out} --out run`")
+    console.out.print(
+        f"{count:,} scenes in {out}: train on them with `centerhash train {out} --out run`", soft_wrap=True
+    )
 
 
 def compare(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from centerhash.commands.shared import DeviceOption, InferenceOption, JsonOption
-from centerhash.errors import ConfigError, unknown_name
+from centerhash.errors import ConfigError, first_reasons, unknown_name
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -89,22 +89,14 @@ def add(
             progress=lambda done, total: report("images", done, total),
         )
         count, by = len(collection), console.features_by(collection.used_engine)
-    console.warn(_broken(done.broken))
+    if done.broken:
+        shown = first_reasons(done.broken.values())
+        console.warn([f"{len(done.broken):,} images could not be read and were left out:\n{shown}"])
     moved = f", {done.moved:,} under a new path" if done.moved else ""
     console.out.print(
         f"{done.added:,} images added, {done.known:,} were there already{moved}; {count:,} items in {index}{by}",
         soft_wrap=True,
     )
-
-
-def _broken(broken: dict[str, str], shown: int = 5) -> list[str]:
-    """One warning that names the first images that could not be read."""
-    if not broken:
-        return []
-    lines = [f"  {reason}" for reason in list(broken.values())[:shown]]
-    if len(broken) > shown:
-        lines.append(f"  ... and {len(broken) - shown:,} more")
-    return [f"{len(broken):,} images could not be read and were left out:\n" + "\n".join(lines)]
 
 
 @index_app.command()

@@ -11,8 +11,8 @@ import numpy as np
 from centerhash.data.folder import ImageFolder, given_classes, named_splits, subfolders
 from centerhash.data.images import SUFFIXES
 from centerhash.data.split_words import SPLIT_FOLDERS, folder_split, splits_from_words
-from centerhash.data.textfiles import did_you_mean, first_few
-from centerhash.errors import DataError
+from centerhash.data.textfiles import first_few
+from centerhash.errors import DataError, did_you_mean
 
 _ENDINGS = tuple(SUFFIXES)
 

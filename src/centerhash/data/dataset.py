@@ -18,8 +18,8 @@ from centerhash.data.folder import ImageFolder, read_image_folder
 from centerhash.data.huggingface import TABLES, read_imagefolder, sign_of_imagefolder
 from centerhash.data.parquet import SUFFIX, read_parquet, sign_of_parquet
 from centerhash.data.splits import Splits, check_splits, make_splits, splits_from_files
-from centerhash.data.textfiles import first_few, nearest
-from centerhash.errors import DataError
+from centerhash.data.textfiles import first_few
+from centerhash.errors import DataError, nearest
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,8 +50,15 @@ def read_image_folder(root: Path) -> ImageFolder:
 def subfolders(root: Path) -> list[Path]:
     """Return the folders in a folder, sorted, without hidden ones; quick also beside a million images."""
     with os.scandir(root) as entries:
-        names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+        names = [entry.name for entry in entries if not entry.name.startswith(".") and _is_folder(entry)]
     return [root / name for name in sorted(names)]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself: as good as missing
+        return False
 
 
 def given_classes(root: Path) -> tuple[str, ...] | None:

@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.data.textfiles import did_you_mean, nearest
-from centerhash.errors import DataError
+from centerhash.errors import DataError, did_you_mean, nearest
 
 Cell: TypeAlias = tuple[str | int, ...]  # the labels of one image: names or class numbers
 

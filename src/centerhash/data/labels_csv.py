@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.data.textfiles import did_you_mean, duplicates, first_few, nearest, read_text
-from centerhash.errors import DataError
+from centerhash.data.label_cells import missing_column
+from centerhash.data.textfiles import duplicates, first_few, read_text
+from centerhash.errors import DataError, did_you_mean, nearest
 
 _KNOWN = ("file_name", "labels", "areas", "boxes", "split")
 _TYPO = 0.75  # likeness from which an unknown column counts as a misspelt known one
@@ -58,7 +59,7 @@ def read_label_table(path: Path, classes: tuple[str, ...] | None = None) -> Labe
     """Read `labels.csv` in either form; `classes` fixes the class order, otherwise names are sorted."""
     rows = read_rows(path)
     if "file_name" not in rows.columns:
-        raise DataError(_missing_column(rows, "file_name"))
+        raise DataError(missing_column(f"'{path}'", "file_name", rows.columns))
     read = _read_joined if "labels" in rows.columns else _read_columns
     found, labels, areas, warnings = read(rows, classes)
     split = rows.columns.get("split")
@@ -108,13 +109,6 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
     for mark, spoken in ((";", "semicolons"), ("\t", "tabs")):
         if len(header) == 1 and mark in header[0]:
             raise DataError(f"'{path}' is separated by {spoken}: save it with commas.")
-
-
-def _missing_column(rows: _Rows, column: str) -> str:
-    others = [name for name in rows.columns if name not in _KNOWN]
-    match = nearest(column, others)
-    hint = f" Did you mean '{match}'? Rename it to '{column}'." if match else ""
-    return f"'{rows.path}' has no column '{column}'; it has: {', '.join(rows.columns)}.{hint}"
 
 
 def _typo_of(column: str, rows: _Rows) -> str | None:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.data.arrays import load_array
-from centerhash.data.textfiles import did_you_mean, duplicates, first_few, normal_name, read_lines
-from centerhash.errors import ConfigError, DataError
+from centerhash.data.textfiles import duplicates, first_few, normal_name, read_lines
+from centerhash.errors import ConfigError, DataError, did_you_mean
 
 Indices: TypeAlias = NDArray[np.int64]
 

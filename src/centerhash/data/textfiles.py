@@ -1,15 +1,12 @@
-"""Small text files of a data set: reading lines, class names, and hints for misspelt names."""
+"""Small text files of a data set: reading lines and class names, and naming files in error texts."""
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from centerhash.errors import DataError
-
-_MOST_COMPARED = 5_000  # every name is compared letter by letter: a hint is not worth minutes
 
 
 def read_text(path: Path) -> str:
@@ -69,18 +66,3 @@ def first_few(names: Sequence[str], count: int = 5) -> str:
     shown = ", ".join(f"'{name}'" for name in names[:count])
     more = len(names) - count
     return f"{shown} and {more:,} more" if more > 0 else shown
-
-
-def nearest(received: str, allowed: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """Return the allowed name that `received` most likely stands for, or None (also for very long lists)."""
-    by_lower = {name.lower(): name for name in allowed}
-    if len(by_lower) > _MOST_COMPARED:
-        return None
-    matches = difflib.get_close_matches(received.lower(), by_lower, n=1, cutoff=cutoff)
-    return by_lower[matches[0]] if matches else None
-
-
-def did_you_mean(received: str, allowed: Iterable[str], cutoff: float = 0.5) -> str:
-    """Return " Did you mean 'x'?" or nothing, to append to an error text."""
-    match = nearest(received, allowed, cutoff)
-    return f" Did you mean '{match}'?" if match else ""

@@ -17,8 +17,8 @@ from centerhash.data.folder import ImageFolder
 from centerhash.data.masks import Object, covered_share
 from centerhash.data.readers import check_present, first_present, with_labels
 from centerhash.data.splits import Indices
-from centerhash.data.textfiles import did_you_mean, duplicates, first_few, read_lines
-from centerhash.errors import DataError
+from centerhash.data.textfiles import duplicates, first_few, read_lines
+from centerhash.errors import DataError, did_you_mean
 
 CLASSES = (
     *(

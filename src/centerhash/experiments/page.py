@@ -9,7 +9,7 @@ from importlib import resources
 
 def page(title: str, parts: Iterable[str], script: str = "") -> str:
     """A whole page of `parts`, with its style and script inside."""
-    style = resources.files("centerhash.experiments").joinpath("report.css").read_text()
+    style = resources.files("centerhash.experiments").joinpath("report.css").read_text(encoding="utf-8")
     code = f"<script>{script}</script>" if script else ""
     return (
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"

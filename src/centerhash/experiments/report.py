@@ -73,7 +73,7 @@ def _score_table(result: DemoResult) -> str:
         cells = [
             f"<b>{value}</b>" if found.map_textbook == best else value,
             f"{found.map_textbook_expected:.3f}",
-            *(f"{found.precision[n]:.3f}" for n in (1, 10, 100) if n in found.precision),
+            *(f"{found.precision[n]:.3f}" for n in (1, 10, 100)),
             f"{found.ndcg:.3f}",
             f"{found.wap:.2f}",
         ]
@@ -158,7 +158,7 @@ def _weight_examples(result: DemoResult, method: str = "ics-softmax") -> str:
         return ""
     queries = dataset.splits.query
     several = np.flatnonzero(dataset.labels[queries].sum(axis=1) >= 3)[:EXAMPLES]
-    cards = []
+    examples = []
     for place in several.tolist():
         row = int(queries[place])
         labels = np.flatnonzero(dataset.labels[row])
@@ -169,14 +169,14 @@ def _weight_examples(result: DemoResult, method: str = "ics-softmax") -> str:
             f"{_bar(share[j], '#8a8f98')}</td></tr>"
             for j in np.argsort(-share).tolist()
         )
-        cards.append(
+        examples.append(
             f"<div class='example'><img src='{_picture(result, row, 160)}' alt=''><table>{bars}</table></div>"
         )
     return (
         f"<p>Per label: the weight that {html.escape(METHODS[method].title)} finds from the image "
         f"(<i class='dot' style='background:{COLOURS[method]}'></i>) above the label's true share of the labelled "
         "pixels (<i class='dot' style='background:#8a8f98'></i>). The first query images with three labels or more; "
-        f"none was trained on.</p><div class='examples'>{''.join(cards)}</div>"
+        f"none was trained on.</p><div class='examples'>{''.join(examples)}</div>"
     )
 
 

@@ -14,6 +14,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from centerhash import __version__
+from centerhash.collection.label_query import has_centers
 from centerhash.serve.failures import add_handlers
 from centerhash.serve.guard import Guard
 from centerhash.serve.library import Library
@@ -198,7 +199,7 @@ def _add_facts(app: FastAPI, library: Library, settings: Settings, metrics: Metr
     async def labels() -> LabelsAnswer:
         """All labels, with the number of pictures that carry each."""
         counts = await library.labels()
-        centers = set(model.classes) if "centers" in model.tensors() else set()
+        centers = set(model.classes) if has_centers(model) else set()
         rows = [
             LabelCount(label=label, count=counts.get(label, 0), center=label in centers)
             for label in dict.fromkeys((*model.classes, *counts))

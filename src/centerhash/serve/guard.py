@@ -86,7 +86,7 @@ class Guard:
         if hosts and _host_of(headers.get("host", "")) not in hosts:
             return error_response(400, f"this server answers only to {', '.join(hosts)}: see --allow-host.")
         declared = headers.get("content-length", "0")
-        if declared.isdigit() and int(declared) > self._settings.max_upload:
+        if declared.isdecimal() and int(declared) > self._settings.max_upload:
             return error_response(413, _too_large(self._settings))
         # bodies that are still coming in take memory too
         if scope["method"] == "POST" and self._uploads >= 2 * self._settings.queue + self._settings.workers:

@@ -101,6 +101,8 @@ class Library:
             log.warning("no thumbnail of %r: %s", id, error)
             raise UnknownId("the picture of this id cannot be read.") from None
         self.thumbnails.put(id, made)
+        if id not in self.collection.index:  # removed while it was being made
+            self.thumbnails.forget(id)
         return made
 
     def _known(self, id: str, work: Callable[[], Result]) -> Result:

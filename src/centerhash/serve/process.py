@@ -91,9 +91,13 @@ def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=1024)
-    except OSError as error:
+    except (
+        OSError,
+        UnicodeError,
+    ) as error:  # UnicodeError: a name that can be none, such as one of 64 letters
+        reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"cannot listen on {host}, port {port}: {error.strerror or error}. Choose others with --host and --port."
+            f"cannot listen on {host}, port {port}: {reason}. Choose others with --host and --port."
         ) from None
 
 

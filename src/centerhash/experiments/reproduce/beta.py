@@ -7,8 +7,8 @@ from typing import Any
 from centerhash.experiments.reproduce.drawing import note, paragraph
 from centerhash.experiments.reproduce.printed import printed
 from centerhash.experiments.reproduce.settings import Section, Settings
-from centerhash.experiments.reproduce.study import FORMS, REMARK, run_study, study_table
-from centerhash.experiments.reproduce.study_figures import histograms, map_plot
+from centerhash.experiments.reproduce.study import REMARK, run_study, study_table
+from centerhash.experiments.reproduce.study_figures import study_plots
 
 WHAT, TITLE, SPOKEN = "beta", "The parameter beta", "β"
 
@@ -17,12 +17,9 @@ def run(settings: Settings) -> Section:
     """Train ICS as printed and exact with every beta, lambda fixed."""
     values = sorted(map(float, printed()["studies"]["beta"]))
     rows, failures = run_study(settings, WHAT, values, _options)
-    forms, folder = settings.chosen(WHAT, FORMS), settings.folder(WHAT)
     parts = [
         paragraph(_ABOUT),
-        map_plot(rows, WHAT, SPOKEN, forms, settings.bits).write(folder),
-        f"<h3>Weights of the training images, {settings.bits[-1]} bits</h3>",
-        histograms(rows, WHAT, SPOKEN, forms, settings.bits[-1], values).write(folder),
+        *study_plots(settings, rows, WHAT, SPOKEN, values),
         study_table(settings, WHAT, SPOKEN, values, rows),
         note(REMARK),
     ]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from centerhash.backbones import DEFAULT_BACKBONE
 from centerhash.data import Dataset, open_dataset
-from centerhash.data.textfiles import did_you_mean, normal_name, read_lines
-from centerhash.errors import DataError
+from centerhash.data.textfiles import normal_name, read_lines
+from centerhash.errors import DataError, did_you_mean
 from centerhash.experiments.grid import Bench, Source
 from centerhash.experiments.reproduce.settings import Settings
 from centerhash.features import default_cache

@@ -8,7 +8,7 @@ from centerhash.experiments.reproduce.drawing import note, paragraph, table
 from centerhash.experiments.reproduce.printed import printed
 from centerhash.experiments.reproduce.settings import Section, Settings
 from centerhash.experiments.reproduce.study import FORMS, REMARK, run_study, study_table
-from centerhash.experiments.reproduce.study_figures import histograms, instability_plot, map_plot
+from centerhash.experiments.reproduce.study_figures import instability_plot, study_plots
 
 WHAT, TITLE, SPOKEN = "lambda", "The parameter lambda", "λ"
 
@@ -17,17 +17,10 @@ def run(settings: Settings) -> Section:
     """Train ICS as printed and exact with every lambda of the paper, beta as each form has it."""
     values = sorted(map(float, printed()["studies"]["lambda"]))
     rows, failures = run_study(settings, WHAT, values, _options)
-    forms, folder = settings.chosen(WHAT, FORMS), settings.folder(WHAT)
-    parts = [
-        paragraph(_ABOUT),
-        map_plot(rows, WHAT, SPOKEN, forms, settings.bits).write(folder),
-        f"<h3>Weights of the training images, {settings.bits[-1]} bits</h3>",
-        histograms(rows, WHAT, SPOKEN, forms, settings.bits[-1], values).write(folder),
-        _printed_table(),
-    ]
-    if "ics-printed" in forms:
+    parts = [paragraph(_ABOUT), *study_plots(settings, rows, WHAT, SPOKEN, values), _printed_table()]
+    if "ics-printed" in settings.chosen(WHAT, FORMS):
         parts += ["<h3>Where the printed step becomes unstable</h3>", paragraph(_UNSTABLE)]
-        parts.append(instability_plot(rows, printed()["solver"]["rate"]).write(folder))
+        parts.append(instability_plot(rows, printed()["solver"]["rate"]).write(settings.folder(WHAT)))
     parts += [study_table(settings, WHAT, SPOKEN, values, rows), note(REMARK)]
     return Section(WHAT, TITLE, "".join(parts), tuple(failures))
 

@@ -10,10 +10,23 @@ import torch
 from centerhash.experiments.figures import COLOURS, STYLES, new_figure
 from centerhash.experiments.reproduce.distribution import BINS
 from centerhash.experiments.reproduce.drawing import Drawing, drawn
-from centerhash.experiments.reproduce.study import mean, select
+from centerhash.experiments.reproduce.settings import Settings
+from centerhash.experiments.reproduce.study import FORMS, mean, select
 from centerhash.experiments.rows import Row
 from centerhash.methods import METHODS
 from centerhash.weights import equal_weights, printed_gradient, projected_gradient_descent
+
+
+def study_plots(
+    settings: Settings, rows: Sequence[Row], what: str, spoken: str, values: Sequence[float]
+) -> list[str]:
+    """Parts of the page that both studies have: mAP against the parameter, and the weights of the longest codes."""
+    forms, folder, longest = settings.chosen(what, FORMS), settings.folder(what), settings.bits[-1]
+    return [
+        map_plot(rows, what, spoken, forms, settings.bits).write(folder),
+        f"<h3>Weights of the training images, {longest} bits</h3>",
+        histograms(rows, what, spoken, forms, longest, values).write(folder),
+    ]
 
 
 def map_plot(
