@@ -6,8 +6,8 @@ The weights of a row are non-negative, zero outside the mask and sum to 1; a row
 
 The weight step minimises, with the network fixed and `d` (B, L) the distances to the centers,
 
-    joint        bent(sum_j w_j d_j)  +  lambda * sum_j w_j log w_j        Eq. (4), (8)
-    per_center   sum_j bent(w_j d_j)  +  lambda * sum_j w_j log w_j        Eq. (6), (8)
+    joint        bent(sum_j w_j d_j)  +  lambda * sum_j w_j log w_j        Eq. (4), (10)
+    per_center   sum_j bent(w_j d_j)  +  lambda * sum_j w_j log w_j        Eq. (8), (10)
 
 with bent(x) = (softplus(beta x) - log 2) / beta: the paper's -log p, divided by beta and 0 at x = 0, so that
 beta bends the curve and decides neither its scale nor its height.
@@ -69,7 +69,7 @@ def softmax_weights(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def project_to_simplex(values: Tensor, mask: Tensor) -> Tensor:
-    """Nearest point of the probability simplex to each row of values (B, L), Eq. (13) and Algorithm 2."""
+    """Nearest point of the probability simplex to each row of values (B, L), Eq. (15) and Algorithm 2."""
     ordered = values.masked_fill(~mask, -torch.inf).sort(dim=1, descending=True).values  # line 1
     used = torch.isfinite(ordered)
     rank = torch.arange(1, values.shape[1] + 1, device=values.device, dtype=values.dtype)
@@ -94,13 +94,13 @@ def log_cosh(values: Tensor) -> Tensor:
 def weight_objective(
     weights: Tensor, distances: Tensor, beta: float, entropy: float, form: Form = "joint"
 ) -> Tensor:
-    """Objective of the weight step per image (B,): J1 + lambda R, Eq. (4) or (6) with (8).
+    """Objective of the weight step per image (B,): J1 + lambda R, Eq. (4) or (8) with (10).
 
     `entropy` is the paper's lambda. Masked entries have weight 0 and add nothing.
     """
     weighted = weights * distances
     first = bent(weighted.sum(dim=1), beta) if form == "joint" else bent(weighted, beta).sum(dim=1)
-    negative_entropy: Tensor = torch.special.xlogy(weights, weights).sum(dim=1)  # R, Eq. (8)
+    negative_entropy: Tensor = torch.special.xlogy(weights, weights).sum(dim=1)  # R, Eq. (9)
     return first + entropy * negative_entropy
 
 
@@ -114,7 +114,7 @@ def true_gradient(
 
 
 def printed_gradient(weights: Tensor, distances: Tensor, entropy: float) -> Tensor:
-    """The gradient that the paper prints, Eq. (11): -w / (1 + exp(w d)) + lambda (1 + log w), (B, L)."""
+    """The gradient that the paper prints, Eq. (13): -w / (1 + exp(w d)) + lambda (1 + log w), (B, L)."""
     return -weights * torch.sigmoid(-weights * distances) + entropy * _one_plus_log(weights)
 
 
@@ -125,7 +125,7 @@ def _one_plus_log(weights: Tensor) -> Tensor:
 def projected_gradient_descent(
     gradient: Gradient, mask: Tensor, steps: int, rate: float, start: Tensor
 ) -> Tensor:
-    """Descend `steps` times from `start` (B, L): Eq. (12), each step projected by Algorithm 2."""
+    """Descend `steps` times from `start` (B, L): Eq. (14), each step projected by Algorithm 2."""
     weights = start
     for _ in range(steps):
         weights = project_to_simplex(weights - rate * gradient(weights), mask)
@@ -135,7 +135,7 @@ def projected_gradient_descent(
 def printed_weights(
     distances: Tensor, mask: Tensor, entropy: float = 0.01, rate: float = 0.1, steps: int = 10
 ) -> Tensor:
-    """Weights (B, L) by the printed algorithm: ten steps of 0.1 along Eq. (11) from equal weights."""
+    """Weights (B, L) by the printed algorithm: ten steps of 0.1 along Eq. (13) from equal weights."""
     distances = distances.masked_fill(~mask, 0)
     start = equal_weights(mask, distances.dtype)
     return projected_gradient_descent(
@@ -178,7 +178,7 @@ def _exact_joint(distances: Tensor, mask: Tensor, beta: float, entropy: float, r
     t = sigmoid(beta * Omega(w)). Omega falls as t grows, so the gap sigmoid(beta * Omega(t)) - t falls
     strictly and has one root, which lies between the values of the nearest center and of equal weights.
     Newton's step is taken where it stays inside the bracket, the middle of the bracket otherwise; from the
-    upper end it needs four rounds for double precision, whatever the distances, beta and lambda.
+    upper end five rounds give double precision, whatever the distances, beta and lambda.
     """
     nearest = distances.masked_fill(~mask, torch.inf).amin(dim=1, keepdim=True).nan_to_num(posinf=0.0)
     low = torch.sigmoid(beta * nearest)

@@ -17,7 +17,7 @@ def project(values: Sequence[float]) -> list[float]:
 def objective(
     weights: Sequence[float], distances: Sequence[float], beta: float, entropy: float, form: str
 ) -> float:
-    """Eq. (4) or (6), 0 at distance 0 and divided by beta, plus lambda times Eq. (8)."""
+    """Eq. (4) or (8), 0 at distance 0 and divided by beta, plus lambda times Eq. (10)."""
     pairs = list(zip(weights, distances, strict=True))
     if form == "joint":
         first = (math.log1p(math.exp(beta * sum(w * d for w, d in pairs))) - math.log(2)) / beta

@@ -127,7 +127,7 @@ def convergence_plot(found: Convergence) -> str:
     with new_figure(6.4, 3.4) as (figure, (axis,)):
         for values, name, colour, marker in (
             (found.true, "true gradient", "#0072B2", "o"),
-            (found.printed, "gradient as printed, Eq. (11)", "#D55E00", "s"),
+            (found.printed, "gradient as printed, Eq. (13)", "#D55E00", "s"),
         ):
             above = np.maximum(values - found.minimum, 1e-9)
             axis.semilogy(above, label=name, color=colour, marker=marker, markersize=3, linewidth=1.5)

@@ -50,7 +50,7 @@ def weighted_distance(weights: Tensor, distances: Tensor) -> Tensor:
 def central_loss(
     weights: Tensor, distances: Tensor, mask: Tensor, beta: float, form: Form, normalised: bool
 ) -> Tensor:
-    """J1 per image (B,): -log p(Omega), Eq. (4) for `joint`, Eq. (6) for `per_center`.
+    """J1 per image (B,): -log p(Omega), Eq. (4) for `joint`, Eq. (8) for `per_center`.
 
     Normalised: `bent`, so that beta does not scale the loss. As printed, `joint` is softplus(beta x) and
     `per_center` is beta * softplus(x), which all but vanish for small beta.
@@ -64,7 +64,7 @@ def central_loss(
 
 
 def quantisation_loss(logits: Tensor) -> Tensor:
-    """J_q per image (B,) = sum_k log cosh(|2 b_k - 1| - 1), Eq. (9), with 2b - 1 = tanh(logit / 2)."""
+    """J_q per image (B,) = sum_k log cosh(|2 b_k - 1| - 1), Eq. (11), with 2b - 1 = tanh(logit / 2)."""
     return log_cosh(torch.tanh(logits / 2).abs() - 1).sum(dim=1)
 
 
@@ -169,17 +169,17 @@ class IcsOptions(MethodOptions):
     """Options of ICS. docs/paper.md says where the defaults leave the printed form, and why."""
 
     solver: Literal["exact", "pgd", "printed"] = Field(
-        "exact", description="weights: exact minimiser, PGD on the true gradient, or PGD as printed, Eq. (11)"
+        "exact", description="weights: exact minimiser, PGD on the true gradient, or PGD as printed, Eq. (13)"
     )
-    form: Form = Field("joint", description="one softplus per image, Eq. (4), or one per center, Eq. (6)")
+    form: Form = Field("joint", description="one softplus per image, Eq. (4), or one per center, Eq. (8)")
     beta: float | None = Field(None, gt=0, description="bend of the sigmoid, Eq. (4)")
     normalised: bool = Field(True, description="divide by beta, so that beta does not scale the loss")
     per_bit: bool = Field(True, description="measure d and the quantisation loss per bit (d / K)")
     entropy: float | None = Field(
-        None, gt=0, alias="lambda", description="coefficient of the entropy, Eq. (8)"
+        None, gt=0, alias="lambda", description="coefficient of the entropy, Eq. (10)"
     )
-    gamma: float = Field(0.25, ge=0, description="coefficient of the quantisation loss, Eq. (10)")
-    rate: float = Field(0.1, gt=0, description="step size eta of PGD, Eq. (12)")
+    gamma: float = Field(0.25, ge=0, description="coefficient of the quantisation loss, Eq. (12)")
+    rate: float = Field(0.1, gt=0, description="step size eta of PGD, Eq. (14)")
     steps: int = Field(10, ge=1, description="steps of PGD")
 
     def for_bits(self, bits: int) -> IcsOptions:
@@ -204,7 +204,7 @@ class Ics(CentralObjective):
         self.scale = 1 / centers.shape[1] if options.per_bit else 1.0
 
     def terms(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Algorithm 1 for one batch: J1 of Eq. (4)/(6) with fixed weights, and gamma J_q of Eq. (10).
+        """Algorithm 1 for one batch: J1 of Eq. (4)/(8) with fixed weights, and gamma J_q of Eq. (12).
 
         lambda R is constant in the network's parameters, so it is left out of what is differentiated.
         """

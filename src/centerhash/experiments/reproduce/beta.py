@@ -1,4 +1,4 @@
-"""Fig. 4: mAP against beta, the bend of the sigmoid."""
+"""Fig. 5: mAP against beta, the bend of the sigmoid."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _options(form: str, bits: int, value: float) -> dict[str, Any]:
 
 _ABOUT = (
     "The paper tunes β with λ = 1 and finds the best at 0.001, 0.01 and 0.1 for 16, 32 and 64 bits, β ≤ 1; it does not "
-    "print the other values of its figure. As printed, Eq. (6) multiplies the loss by β, so that a small β mostly means "
-    "a small loss beside the quantisation loss; β does not enter the printed weight step, Eq. (11), at all. The exact "
+    "print the other values of its figure. As printed, Eq. (8) multiplies the loss by β, so that a small β mostly means "
+    "a small loss beside the quantisation loss; β does not enter the printed weight step, Eq. (13), at all. The exact "
     "form divides by β, which then only bends the curve; its λ is the method's default."
 )

@@ -16,7 +16,7 @@ CORNER = 0.99  # a weight from which one center has taken all
 def weight_distribution(weights: NDArray[Any], labels: NDArray[np.bool_]) -> dict[str, Any]:
     """Facts about the weights (N, C) of the labels (N, C) of images, ready for json.
 
-    `variance` is over all labels of all images, as under the paper's figures; the others are over images with two
+    `variance` is over all labels of all images, and least for equal weights; the others are over images with two
     labels or more: `variance_several`, the mean square of w - 1/c, a histogram, how many have one weight above
     CORNER, and by number of labels the images and how uneven they are on average: 0 where all weights are 1/c, 1
     in a corner.

@@ -1,4 +1,4 @@
-"""Fig. 3 and 5: mAP and weights against lambda, and where the printed step becomes unstable."""
+"""Fig. 4 and 6: mAP and weights against lambda, and where the printed step becomes unstable."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _ABOUT = (
     "is best explained by its own step, which overshoots."
 )
 _UNSTABLE = (
-    "Near w = 1/c the printed step multiplies a deviation by 1 - ηλc (the first term of Eq. (11) is nearly 0 there). "
+    "Near w = 1/c the printed step multiplies a deviation by 1 - ηλc (the first term of Eq. (13) is nearly 0 there). "
     "From ηλc = 1 on it overshoots; from 2 on deviations grow with every step until the projection stops them in a "
     "corner. With η = 0.1 and λ = 10 that is ηλc = c: for two labels nothing is damped, and ten steps multiply the "
     "deviation of an image with c labels by (c - 1)¹⁰, which is 1,024 for three labels and a million for five."

@@ -27,7 +27,7 @@ FORMS = ("ics-printed", "ics")
 STEPS = 30
 SOLVERS = {  # of the figure: name, colour, mark
     "true": ("true gradient", "#0072B2", "o"),
-    "printed": ("gradient as printed, Eq. (11)", "#D55E00", "s"),
+    "printed": ("gradient as printed, Eq. (13)", "#D55E00", "s"),
 }
 
 
@@ -137,7 +137,7 @@ def _line(row: Row) -> list[str]:
 def _remark() -> str:
     return (
         "Times are medians of twenty solutions of the whole batch on this machine's processor. Both forms are measured "
-        "by the joint objective, Eq. (4) and (8). Where distances are sums over the bits, as printed, the printed "
+        "by the joint objective, Eq. (4) and (10). Where distances are sums over the bits, as printed, the printed "
         "gradient is nearly 0 and the weights stay near 1/c. With a λ so large that ηλc passes 2, steps of either "
         "gradient lead away from the minimum; the exact solver has no step to choose."
     )

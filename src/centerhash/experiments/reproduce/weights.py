@@ -159,7 +159,8 @@ def _table(spread: Mapping[str, Any]) -> str:
 def _remark() -> str:
     captions = ", ".join(f"{row['variance']:.4f} for λ = {row['lambda']:g}" for row in printed()["weights"])
     return (
-        f"Variance: over all labels of all training images, as under the paper's figure, which prints {captions} (COCO, "
-        "AlexNet, 64 bits). Equal weights have a variance too, since images have different numbers of labels; the mean "
-        "square of w - 1/c is what the solver adds."
+        f"The paper prints a variance of {captions} (COCO, AlexNet, 64 bits) and does not say of which images. Equal "
+        "weights have a variance too, since images have different numbers of labels, and over all labels none can have "
+        "less: on COCO more than the paper prints, so that its figures are probably of images with two labels or more. "
+        "The mean square of w - 1/c is what the solver adds."
     )
