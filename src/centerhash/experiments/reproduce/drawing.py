@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from centerhash.experiments.figures import named_series, png_bytes, svg_text
@@ -30,6 +31,13 @@ class Drawing:
         with atomic(folder / f"{self.name}.png") as stream:
             stream.write(self.png)
         return f"<div class='plot'>{self.svg}</div>"
+
+
+def legend_below(figure: Figure, axis: Axes, widest: float = 2.3) -> None:
+    """The legend of one axis under the whole figure, in as many columns of `widest` inches as fit beside each other."""
+    handles, names = axis.get_legend_handles_labels()
+    columns = max(1, min(len(names), int(figure.get_figwidth() // widest)))
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
 
 
 def drawn(name: str, figure: Figure) -> Drawing:

@@ -12,7 +12,7 @@ from centerhash.errors import ConfigError, DataError
 from centerhash.experiments.convergence import TIMED_STEPS, solver_convergence
 from centerhash.experiments.figures import new_figure
 from centerhash.experiments.grid import Bench
-from centerhash.experiments.reproduce.drawing import Drawing, drawn, note, paragraph, table
+from centerhash.experiments.reproduce.drawing import Drawing, drawn, legend_below, note, paragraph, table
 from centerhash.experiments.reproduce.printed import printed
 from centerhash.experiments.reproduce.settings import Section, Settings
 from centerhash.experiments.reproduce.tasks import Task, make_task, run_tasks, trained
@@ -98,8 +98,7 @@ def convergence_panels(form: str, rows: list[Row]) -> Drawing:
             axis.set_title(title, fontsize=10, loc="left")
             axis.set(xlabel="steps of projected gradient descent")
         axes[0].set_ylabel("J₁ + λR, mean over the batch")
-        handles, names = axes[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+        legend_below(figure, axes[0])
         return drawn(f"convergence-{form}", figure)
 
 

@@ -10,7 +10,15 @@ from pathlib import Path
 from centerhash.experiments.comparison import read_results, write_comparison
 from centerhash.experiments.figures import COLOURS, STYLES, new_figure, swatch
 from centerhash.experiments.grid import RESULTS, Cell, run_grid
-from centerhash.experiments.reproduce.drawing import Drawing, drawn, markdown_table, note, paragraph, table
+from centerhash.experiments.reproduce.drawing import (
+    Drawing,
+    drawn,
+    legend_below,
+    markdown_table,
+    note,
+    paragraph,
+    table,
+)
 from centerhash.experiments.reproduce.printed import DATA, printed, printed_map
 from centerhash.experiments.reproduce.settings import Section, Settings
 from centerhash.experiments.reproduce.tasks import mend
@@ -166,5 +174,5 @@ def score_plot(summary: Summary, tables: Sequence[str]) -> Drawing:
             axes[-1].plot([], [], mark, color="#888888", markerfacecolor="none", label=f"{label}, COCO")
         axes[-1].plot([], [], "o", color="#222222", label="ours")
         axes[-1].plot([], [], color="#777777", linestyle=(0, (1, 3)), label="chance, ours")
-        figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+        legend_below(figure, axes[-1], 2.0)
         return drawn("map", figure)

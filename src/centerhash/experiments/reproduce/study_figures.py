@@ -9,7 +9,7 @@ import torch
 
 from centerhash.experiments.figures import COLOURS, STYLES, new_figure
 from centerhash.experiments.reproduce.distribution import BINS
-from centerhash.experiments.reproduce.drawing import Drawing, drawn
+from centerhash.experiments.reproduce.drawing import Drawing, drawn, legend_below
 from centerhash.experiments.reproduce.settings import Settings
 from centerhash.experiments.reproduce.study import FORMS, mean, select
 from centerhash.experiments.rows import Row
@@ -66,9 +66,7 @@ def map_plot(
             axis.set_title(f"{length} bits", fontsize=10, loc="left")
             axis.set(xlabel=spoken)
         axes[0].set_ylabel("mAP, peers")
-        figure.legend(
-            *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False
-        )
+        legend_below(figure, axes[0], 1.5)
         return drawn("map", figure)
 
 
@@ -91,7 +89,7 @@ def histograms(
             )
             axis.stairs(counts / max(1, counts.sum()), edges, fill=True, color=COLOURS[form])
             axis.set_xlim(0, 1)
-            text = f", var {mean(found, 'weights', 'variance'):.4f}" if found else ""
+            text = f", var {mean(found, 'weights', 'variance_several'):.4f}" if found else ""
             axis.set_title(f"{spoken} {value:g}{text}", fontsize=8, loc="left")
             axis.tick_params(labelsize=7)
             if place >= len(values) * (len(forms) - 1):

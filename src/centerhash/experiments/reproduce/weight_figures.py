@@ -15,7 +15,7 @@ from centerhash.data import load_image
 from centerhash.experiments.figures import COLOURS, new_figure
 from centerhash.experiments.reproduce.boxes import Boxes
 from centerhash.experiments.reproduce.distribution import BINS
-from centerhash.experiments.reproduce.drawing import LABEL_COLOURS, Drawing, drawn
+from centerhash.experiments.reproduce.drawing import LABEL_COLOURS, Drawing, drawn, legend_below
 from centerhash.methods import METHODS
 
 COLUMNS = 3  # examples side by side
@@ -44,8 +44,7 @@ def example_plot(examples: Sequence[Example]) -> Drawing:
             order = sorted(next(iter(example.weights.values())), key=lambda name: -_size(example, name))
             _picture(axes[2 * place], example, order)
             _bars(axes[2 * place + 1], example, order)
-        handles, names = axes[1].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False, fontsize=9)
+        legend_below(figure, axes[1], 1.7)
         return drawn("pictures", figure)
 
 
@@ -95,7 +94,7 @@ def histogram_plot(spread: Mapping[str, Mapping[str, Any]]) -> Drawing:
             counts = np.array(values["histogram"])
             axis.stairs(counts / max(1, counts.sum()), edges, fill=True, color=COLOURS[form])
             axis.set_title(
-                f"{METHODS[form].title}\nvariance {values['variance']:.4f}", fontsize=9, loc="left"
+                f"{METHODS[form].title}\nvariance {values['variance_several']:.4f}", fontsize=9, loc="left"
             )
             axis.set(xlim=(0, 1), xlabel="weight")
         axes[0].set_ylabel("share of labels")
