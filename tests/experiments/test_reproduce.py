@@ -99,6 +99,18 @@ def test_rows_of_compare_are_taken_over(feature_folder: Path, tmp_path: Path) ->
         assert [row["train_seconds"] for row in found] == [1234.5, 1234.5]
 
 
+def test_rows_from_before_a_setting_was_there_are_kept(feature_folder: Path, tmp_path: Path) -> None:
+    settings = tiny(feature_folder, tmp_path, methods=("ics",))
+    weights.run(settings)
+    path = tmp_path / "weights" / "results.jsonl"
+    (row,) = read_rows(path, ("task",))
+    for name in ("rotate", "evidence"):
+        del row["task"]["config"]["head"][name]
+    path.write_text(json.dumps(row) + "\n")
+    weights.run(settings)
+    assert len(read_rows(path, ("task",))) == 1
+
+
 def test_rows_of_other_data_are_not_taken(feature_folder: Path, tmp_path: Path) -> None:
     other = write_feature_folder(tmp_path / "other", 80, seed=5)
     run_grid(Source(other, k=30, device="cpu"), plan_cells(["csq"], [16], 1, SMALL), tmp_path / "compared")

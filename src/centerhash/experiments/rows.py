@@ -57,7 +57,7 @@ def completed(row: Row) -> Row:
             "rotate": False,
             "evidence": False,
             **stored.get("head", {}),
-        }  # of the first rows, without both
+        }  # as all did before there was a choice
         config = resolve(TrainConfig.model_validate({**stored, "head": head}))
     except (ConfigError, ValidationError):
         return row

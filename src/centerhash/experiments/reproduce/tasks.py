@@ -18,7 +18,7 @@ import torch
 from centerhash.errors import CenterhashError, ConfigError
 from centerhash.experiments.grid import Bench, Cell
 from centerhash.experiments.reproduce.settings import Settings
-from centerhash.experiments.rows import Row, other_setting, read_rows, rounded
+from centerhash.experiments.rows import Row, completed, other_setting, read_rows, rounded
 from centerhash.experiments.workers import Job, run_in_processes
 from centerhash.files import append_line, write_text
 from centerhash.fitting import fit
@@ -147,7 +147,7 @@ def _stored(path: Path, facts: Row) -> list[Row]:
                 f"'{path.parent}' holds results of something else: {'; '.join(differences)}. Choose another --out."
             )
     mend(path, rows)
-    return rows
+    return [{**row, "task": completed(row["task"])} for row in rows]
 
 
 def mend(path: Path, rows: Sequence[Row]) -> None:
