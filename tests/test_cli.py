@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from centerhash import __version__
+from centerhash import __version__, console
 from centerhash.cli import app
 from centerhash.codefiles import evaluate_codes, read_evaluation_codes
 from centerhash.evaluation import evaluate
@@ -44,8 +44,8 @@ def test_every_command_has_help(name: str, flag: str) -> None:
     assert re.match(rf"Usage: .*centerhash {name} \[OPTIONS\]", done.text)
 
 
-@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"methods"}))
-def test_the_help_of_every_command_that_takes_something_shows_an_example(name: str) -> None:
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_every_command_shows_an_example(name: str) -> None:
     assert re.search(rf"Examples?: .*centerhash {name} \S", cli(name, "--help").text)
 
 
@@ -246,3 +246,19 @@ def test_exclude_self_without_ids_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "codes.npz", codes=np.ones((2, 8)), labels=np.ones((2, 3), bool))
     words = ("evaluate", tmp_path / "codes.npz", tmp_path / "codes.npz", "--exclude-self")
     assert "exclude_self needs the ids" in refused(cli(*words))
+
+
+def test_a_flag_that_stands_alone_refuses_others() -> None:
+    done = cli("methods", "--json", "--markdown")
+    assert (done.code, done.out) == (2, "")
+    assert "--markdown stands alone: leave out --json." in done.err
+
+
+def test_options_are_of_codes_that_can_be_trained() -> None:
+    assert "--bits" in refused(cli("options", "csq", "--bits", "7"))
+
+
+def test_warnings_are_not_cut_in_the_middle_of_a_path(capsys: pytest.CaptureFixture[str]) -> None:
+    path = "/photos/" + "long " * 60 + "name.jpg"
+    console.warn([f"cannot read '{path}'"])
+    assert capsys.readouterr().err == f"warning: cannot read '{path}'\n"

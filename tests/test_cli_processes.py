@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from centerhash.data.scenes import write_scenes
 from centerhash.evaluation import evaluate
 from centerhash.runs import read_codes
 from tests.toys import (
@@ -98,3 +99,17 @@ def test_an_interrupt_ends_with_a_word_and_the_run_goes_on(tmp_path: Path) -> No
     assert (run / "checkpoint.safetensors").exists()
     # an interrupt just between making a file and guarding it leaves one, which the next start sweeps up
     assert len(list(run.glob(".*.part"))) <= 1
+
+
+@pytest.mark.slow
+def test_a_terminal_without_our_letters_is_no_reason_to_fail(tmp_path: Path) -> None:
+    write_scenes(tmp_path / "scenes", 30, size=64)
+    train = ["train", tmp_path / "scenes", "--bits", "16", "--epochs", "1", "--out", tmp_path / "run"]
+    done = cli_process(*train, CENTERHASH_CACHE=str(tmp_path / "cache"))
+    assert done.code == 0, done.err
+    image = next((tmp_path / "scenes" / "images").iterdir()).rename(tmp_path / "Müll█.jpg")
+    done = cli_process(
+        "explain", tmp_path / "run", image, PYTHONIOENCODING="ascii", CENTERHASH_CACHE=str(tmp_path / "cache")
+    )
+    assert done.code == 0, done.err
+    assert "Traceback" not in done.err

@@ -10,6 +10,8 @@ from centerhash.errors import (
     InputError,
     NotFittedError,
     OutputError,
+    first_reasons,
+    nearest,
     unknown_name,
 )
 
@@ -42,3 +44,22 @@ def test_other_errors_are_not_value_errors(kind: type[Exception]) -> None:
 
 def test_an_image_that_cannot_be_read_is_a_data_error() -> None:
     assert issubclass(ImageError, DataError)
+
+
+def test_unknown_name_does_not_mind_capitals() -> None:
+    assert str(unknown_name("label", "DOG", ["cat", "Dog"])).startswith(
+        "unknown label 'DOG'. Did you mean 'Dog'?"
+    )
+
+
+def test_the_nearest_of_very_many_names_is_not_looked_for() -> None:
+    names = [f"name {number}" for number in range(5001)]
+    assert nearest("name", names) is None
+    assert nearest("name 7", names[:5000]) == "name 7"
+
+
+def test_only_the_first_reasons_are_shown() -> None:
+    assert first_reasons([]) == ""
+    assert first_reasons(["a", InputError("b")]) == "  a\n  b"
+    assert first_reasons("abcdef", ", see x.txt", most=4) == "  a\n  b\n  c\n  d\n  ... and 2 more, see x.txt"
+    assert first_reasons(map(str, range(1005))).endswith("  4\n  ... and 1,000 more")

@@ -64,6 +64,17 @@ def test_a_second_call_computes_nothing(pictures: list[Path], fresh: FeatureTabl
     np.testing.assert_array_equal(first.features, fresh.features)
 
 
+@pytest.mark.usefixtures("small_parts")
+def test_parts_that_begin_with_the_same_picture_are_kept_apart(
+    pictures: list[Path], fresh: FeatureTable, tmp_path: Path
+) -> None:
+    one, two, three, *_ = pictures
+    image_features([one, two, one, three], LITE0, tmp_path, batch_size=2)
+    again = image_features([two, three], LITE0, tmp_path)
+    assert again.computed == 0
+    np.testing.assert_allclose(again.features, fresh.features[1:3], atol=1e-4)
+
+
 def test_a_second_call_does_not_even_load_the_network(
     pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

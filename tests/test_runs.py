@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -234,6 +235,17 @@ def test_overwrite_does_not_take_up_the_other_runs_checkpoint(small_folder: Path
     train(dataset, toy_config(**BRIEF), tmp_path / "run", overwrite=True)
     train(dataset, toy_config(**BRIEF), tmp_path / "fresh")
     assert run_contents(tmp_path / "run") == run_contents(tmp_path / "fresh")
+
+
+def test_a_run_that_may_not_be_deleted_is_told(
+    small_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", forbidden)
+    with pytest.raises(OutputError, match=r"cannot write '.*run': no permission to write there"):
+        train(open_dataset(small_folder), toy_config(**BRIEF), tmp_path / "run", overwrite=True)
 
 
 @pytest.mark.parametrize("content", [b"{", b"", b"[]", b"\xff\xfe"])

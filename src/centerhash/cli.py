@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated
 
@@ -75,6 +76,8 @@ app.add_typer(index.index_app, name="index")
 
 def main() -> None:
     """Run the command line: errors of ours end with exit code 2 and one message, never a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # file names need not be text, nor has every terminal "█"
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except CenterhashError as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from centerhash.ahead import batches_ahead
 from centerhash.backbones import Backbone
 from centerhash.data.images import MAX_PIXELS, ImageSource, content_key, load_pixels
 from centerhash.errors import DataError, ImageError, first_reasons
@@ -176,19 +176,14 @@ def _decoded_batches(
 ) -> Iterator[tuple[list[int], list[NDArray[np.uint8]]]]:
     """Yield (rows, pixels) batch by batch; two batches are being decoded while one is in use."""
     batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
-    with ThreadPoolExecutor(max_workers=min(8, (os.cpu_count() or 1) + 1)) as pool:
-        ahead: list[list[Future[NDArray[np.uint8]]]] = []
-        for number in range(len(batches) + 2):
-            if number < len(batches):
-                ahead.append([pool.submit(decode, paths[row], backbone) for row in batches[number]])
-            if number < 2:
-                continue
-            good: list[int] = []
-            pixels: list[NDArray[np.uint8]] = []
-            for row, future in zip(batches[number - 2], ahead.pop(0), strict=True):
-                try:
-                    pixels.append(future.result())
-                    good.append(row)
-                except ImageError as error:
-                    broken[row] = error
-            yield good, pixels
+    decoded = batches_ahead(lambda row: decode(paths[row], backbone), batches)
+    for batch, futures in zip(batches, decoded, strict=True):
+        good: list[int] = []
+        pixels: list[NDArray[np.uint8]] = []
+        for row, future in zip(batch, futures, strict=True):
+            try:
+                pixels.append(future.result())
+                good.append(row)
+            except ImageError as error:
+                broken[row] = error
+        yield good, pixels

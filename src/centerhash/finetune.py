@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
@@ -19,6 +19,7 @@ from PIL import Image
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from centerhash.ahead import batches_ahead
 from centerhash.backbones import Backbone
 from centerhash.data.images import ImageSource, load_image
 from centerhash.errors import DataError, ImageError
@@ -80,15 +81,11 @@ def image_inputs(sources: Sequence[ImageSource], backbone: Backbone, seed: int) 
         return augmented(sources[place], backbone, np.random.default_rng((seed, epoch, place)))
 
     def inputs(batches: Sequence[Tensor], epoch: int) -> Iterator[Tensor]:
-        with ThreadPoolExecutor(max_workers=min(16, (os.cpu_count() or 1) + 1)) as pool:
-            waiting: list[list[Future[NDArray[np.uint8]]]] = []
-            for number in range(len(batches) + _AHEAD):
-                if number < len(batches):
-                    waiting.append([pool.submit(decode, place, epoch) for place in batches[number].tolist()])
-                if number >= _AHEAD:
-                    pixels = [future.result() for future in waiting.pop(0)]
-                    shape = (len(pixels), backbone.crop, backbone.crop, 3)
-                    yield torch.from_numpy(np.stack(pixels) if pixels else np.zeros(shape, np.uint8))
+        places = (batch.tolist() for batch in batches)
+        for futures in batches_ahead(lambda place: decode(place, epoch), places, _AHEAD, most_threads=16):
+            pixels = [future.result() for future in futures]
+            shape = (len(pixels), backbone.crop, backbone.crop, 3)
+            yield torch.from_numpy(np.stack(pixels) if pixels else np.zeros(shape, np.uint8))
 
     return inputs
 

@@ -299,7 +299,7 @@ class HashModel:
         """Read a model that `save` or a training run wrote."""
         path = Path(folder)
         try:
-            spec = ModelSpec.model_validate(json.loads((path / "model.json").read_text()))
+            spec = ModelSpec.model_validate(json.loads((path / "model.json").read_text(encoding="utf-8")))
             return cls(spec, load_file(path / "model.safetensors"), path)
         except (FileNotFoundError, NotADirectoryError):
             raise DataError(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -30,7 +31,7 @@ from centerhash.codes import Packed, pack
 from centerhash.data import Dataset
 from centerhash.data.splits import Splits
 from centerhash.errors import ConfigError, DataError
-from centerhash.files import make_folder, read_npz, write_json, write_npz, write_text
+from centerhash.files import explained, make_folder, read_npz, write_json, write_npz, write_text
 from centerhash.fitting import Reporter, backbone_of, dataset_features, fit, resolve
 from centerhash.methods import get_method
 from centerhash.model import TUNED, HashModel
@@ -69,8 +70,7 @@ def train(
     team = open_team(device, config.precision)
     report = report if team.first else None
     if team.first:
-        for torn in folder.glob(".*.part"):  # of a write that a kill cut off
-            torn.unlink(missing_ok=True)
+        _delete(folder, folder.glob(".*.part"))  # of a write that a kill cut off
         _claim(folder, dataset, config, overwrite)
     team.wait()
     if _is_finished(folder):
@@ -136,8 +136,13 @@ def _write_results(
 
 
 def _drop_checkpoints(folder: Path) -> None:
-    for checkpoint in folder.glob("checkpoint*.safetensors"):
-        checkpoint.unlink(missing_ok=True)
+    _delete(folder, folder.glob("checkpoint*.safetensors"))
+
+
+def _delete(folder: Path, files: Iterable[Path]) -> None:
+    with explained(folder):
+        for file in files:
+            file.unlink(missing_ok=True)
 
 
 def fingerprint(dataset: Dataset) -> str:
@@ -177,8 +182,8 @@ def _claim(folder: Path, dataset: Dataset, config: TrainConfig, overwrite: bool)
                 "or pass --overwrite to start it anew."
             )
         return
-    for name in ("codes.npz", "weights.npz", "model.json", "model.safetensors", TUNED):
-        (folder / name).unlink(missing_ok=True)
+    results = ("codes.npz", "weights.npz", "model.json", "model.safetensors", TUNED)
+    _delete(folder, (folder / name for name in results))
     _drop_checkpoints(folder)
     facts = {
         "splits": dataset.splits.made,

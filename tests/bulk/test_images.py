@@ -92,6 +92,13 @@ def test_names_that_cannot_be_ids_are_refused(ids: list[str], words: str) -> Non
         Inputs(ids, [Path(f"/{number}") for number in range(len(ids))])
 
 
+def test_a_folder_whose_name_is_no_text_is_told_before_anything_is_written() -> None:
+    with pytest.raises(
+        DataError, match=r"'/photos\\udcff/a.png' is not UTF-8 .* rename the file, or the folder"
+    ):
+        Inputs(["a.png"], [Path("/photos\udcff/a.png")])
+
+
 def test_parquet_without_labels_is_a_list_of_images(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     for name, first in (("b", 2), ("a", 0)):

@@ -130,6 +130,17 @@ def test_features_without_labels_get_predicted_ones(feature_run: Path, tmp_path:
     assert read_manifest(tmp_path / "out").labels == "predicted"
 
 
+def test_features_that_are_gone_are_named(
+    feature_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "features.npy"
+    np.save(path, separable(7)[0])
+    with monkeypatch.context() as patched:
+        patched.setattr("centerhash.bulk.work.PartEncoder", lambda *_: path.unlink())
+        with pytest.raises(DataError, match=r"cannot read '.*features\.npy': No such file"):
+            encode_parts(feature_run, [str(path)], tmp_path / "out")
+
+
 def test_a_kill_costs_only_the_part_in_work(
     feature_run: Path, feature_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

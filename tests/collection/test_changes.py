@@ -202,6 +202,11 @@ def test_remove_by_id_path_and_folder(
     assert len(index) == 0
 
 
+def test_a_link_that_leads_to_itself_means_no_item(index: Collection, tmp_path: Path) -> None:
+    (tmp_path / "round.png").symlink_to("round.png")
+    assert index.find([tmp_path / "round.png"]) == {str(tmp_path / "round.png"): []}
+
+
 def test_uploads_are_kept_and_found(index: Collection, tmp_path: Path) -> None:
     data = picture(3)
     added = index.add_bytes(data, "holiday.png")

@@ -50,7 +50,9 @@ def test_codes_without_names_are_called_after_their_file(index: Collection, tmp_
     ("changes", "message"),
     [
         ({"packed": None}, "holds bits: it needs `packed` and `bits`"),
+        ({"packed": np.uint8(3)}, r"`packed` must be \(N, 2\), got shape \(\)"),
         ({"bits": np.array(32)}, "holds codes of 32 bits, the collection of 16"),
+        ({"bits": np.array("many")}, "`bits` must be one whole number, got <U4"),
         ({"names": np.array(["one"])}, r"names of shape \(1,\) do not fit codes of shape \(3, 2\)"),
         ({"labels": np.ones((3, 2), bool)}, r"labels of shape \(3, 2\) do not fit 3 codes and 6 classes"),
         ({"names": np.array(["a", "b", "a"])}, "the id 'a' comes twice"),

@@ -7,7 +7,7 @@ import pytest
 from centerhash.codes import pack
 from centerhash.collection import Collection, Found
 from centerhash.collection.folder import full_engine
-from centerhash.errors import ConfigError
+from centerhash.errors import ConfigError, OutputError
 from tests.toys import CLASSES, separable
 
 
@@ -76,3 +76,10 @@ def test_engines_that_are_refused(engine: str, message: str, tmp_path: Path) -> 
     with pytest.raises(ConfigError) as refused:
         full_engine(engine, tmp_path / "index")
     assert message in str(refused.value)
+
+
+def test_a_link_that_leads_to_itself_is_no_place_for_a_collection(feature_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "round").symlink_to("round")
+    with pytest.raises(OutputError, match=r"cannot write '.*round'"):
+        Collection.create(tmp_path / "round", feature_run)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["round"]

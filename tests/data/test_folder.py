@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from centerhash.data.folder import ImageFolder, read_image_folder
+from centerhash.data.folder import ImageFolder, read_image_folder, subfolders
 from centerhash.errors import DataError
 
 FORM_A = "file_name,labels\na.jpg,dog|cat\nb.jpg,cat\nc.jpg,bird|dog\n"
@@ -328,3 +328,12 @@ def test_a_file_twice(tmp_path: Path) -> None:
         "labels.csv has more than one row for 1 file(s): 'a.jpg'. 'a.jpg' stands in lines 2 and 4: "
         "keep one row per file, with all its labels."
     )
+
+
+def test_links_that_lead_to_themselves_are_no_folders(tmp_path: Path) -> None:
+    (tmp_path / "dogs").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / "round").symlink_to("round")
+    (tmp_path / "nowhere").symlink_to("gone")
+    (tmp_path / "linked").symlink_to("dogs", target_is_directory=True)
+    assert subfolders(tmp_path) == [tmp_path / "dogs", tmp_path / "linked"]

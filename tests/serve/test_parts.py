@@ -89,6 +89,15 @@ def test_a_thumbnail_is_made_once(own: Collection, monkeypatch: pytest.MonkeyPat
     library.close()
 
 
+def test_a_picture_that_another_process_removed_has_no_thumbnail(own: Collection) -> None:
+    library, id = Library(own, Settings()), str(next(own.index.ids()))
+    assert asyncio.run(library.thumbnail(id)) == library.thumbnails.get(id)
+    own.remove([id])  # not by the library, which would forget the thumbnail
+    with pytest.raises(UnknownId, match="no picture of this id in the index"):
+        asyncio.run(library.thumbnail(id))
+    library.close()
+
+
 def test_thumbnails_are_kept_by_browsers(reader: TestClient, pictures: Collection) -> None:
     id = next(iter(pictures.index.ids()))
     first = reader.get(f"/thumbnails/{id}")
@@ -150,6 +159,11 @@ def test_settings_that_cannot_be() -> None:
 def test_a_port_that_is_taken_is_explained() -> None:
     with listen("127.0.0.1", 0) as first, pytest.raises(ConfigError, match=r"in use.* --port"):
         listen("127.0.0.1", first.getsockname()[1])
+
+
+def test_a_host_that_can_be_none_is_explained() -> None:
+    with pytest.raises(ConfigError, match=r"cannot listen on ä\.\.b, port 0: .* Choose others with --host"):
+        listen("ä..b", 0)
 
 
 def test_the_page_needs_nothing_from_elsewhere() -> None:

@@ -22,6 +22,6 @@ def choose_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # a value must come back: "meta" has none
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"device '{name}' cannot be used: {reason} Try --device cpu or auto.") from None
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ConfigError(f"device '{name}' cannot be used: {reason}. Try --device cpu or auto.") from None
     return device

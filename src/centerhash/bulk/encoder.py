@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -15,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.torch import save
 
+from centerhash.ahead import batches_ahead
 from centerhash.backbones import Backbone, choose_device
 from centerhash.bulk.parts import Labels, Part
 from centerhash.codes import pack
@@ -25,7 +23,6 @@ from centerhash.inference import Engine, open_engine
 from centerhash.model import HashModel
 
 BATCH = 32  # images per pass through the network, counted from the start of a part
-_AHEAD = 2  # batches that are being decoded while one is in the network
 
 Seen: TypeAlias = Callable[[int], None]  # called with how many more images are done
 Decoded: TypeAlias = NDArray[np.uint8] | ImageError  # pixels (crop, crop, 3), or why there are none
@@ -100,17 +97,9 @@ class PartEncoder:
 
     def _decoded(self, images: Sequence[Path]) -> Iterator[list[Decoded]]:
         """Yield the pictures batch by batch, decoded by threads ahead of the network."""
-        with ThreadPoolExecutor(max_workers=min(8, (os.cpu_count() or 1) + 1)) as pool:
-            ahead: deque[list[Future[Decoded]]] = deque()
-            try:
-                for start in range(0, len(images), BATCH):
-                    ahead.append([pool.submit(self._decode, path) for path in images[start : start + BATCH]])
-                    if len(ahead) > _AHEAD:
-                        yield [future.result() for future in ahead.popleft()]
-                while ahead:
-                    yield [future.result() for future in ahead.popleft()]
-            finally:
-                pool.shutdown(cancel_futures=True)  # an interrupt need not wait for what was read ahead
+        batches = (images[start : start + BATCH] for start in range(0, len(images), BATCH))
+        for futures in batches_ahead(self._decode, batches):
+            yield [future.result() for future in futures]
 
     def _decode(self, path: Path) -> Decoded:
         try:

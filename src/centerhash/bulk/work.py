@@ -25,6 +25,7 @@ from centerhash.bulk.parts import (
     write_part,
 )
 from centerhash.collection.label_query import has_centers
+from centerhash.data.arrays import read_header
 from centerhash.errors import ConfigError, DataError, first_reasons, unknown_name
 from centerhash.features import Progress
 from centerhash.files import atomic, make_folder, write_json, write_text
@@ -192,6 +193,7 @@ def finish_part(folder: Path, number: int, encoder: PartEncoder, seen: Seen | No
     if manifest.features is None:
         part = encoder.encode_images(ids, [Path(image) for image in images], labels, seen)
     else:
+        read_header(Path(manifest.features))  # says what is wrong with a file that is gone or cut
         features = np.load(manifest.features, mmap_mode="r", allow_pickle=False)[manifest.rows(number)]
         part = encoder.encode_features(ids, features, labels)
         if seen is not None:

@@ -53,10 +53,12 @@ def import_codes(collection: Collection, path: str | Path) -> Added:
             f"'{path}' holds codes of {stored} bits, the collection of {bits}: encode by its model."
         )
     packed: Packed = arrays["packed"]
+    if packed.ndim != 2:
+        raise DataError(f"'{path}': `packed` must be (N, {(bits + 7) // 8}), got shape {packed.shape}.")
     names = arrays.get(
         "names", np.array([f"{Path(path).stem}-{row}" for row in range(len(packed))], dtype=str)
     )
-    if packed.ndim != 2 or names.shape != (len(packed),):
+    if names.shape != (len(packed),):
         raise DataError(f"'{path}': names of shape {names.shape} do not fit codes of shape {packed.shape}.")
     return collection.add_codes(packed, list(map(str, names.tolist())), _stored_labels(path, arrays, classes))
 

@@ -6,11 +6,9 @@ pictures however many there are.
 
 from __future__ import annotations
 
-import os
 import threading
-from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -18,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from centerhash.ahead import batches_ahead
 from centerhash.backbones import Backbone, choose_device
 from centerhash.data.images import MAX_PIXELS, content_key
 from centerhash.errors import ConfigError, ImageError
@@ -27,7 +26,6 @@ from centerhash.model import HashModel
 
 ID_LETTERS = 16  # of the SHA-256 of a file's bytes: 64 bits, so a million files collide with odds of 1 : 4e7
 STEP = 32  # pictures per pass through the network
-_AHEAD = 2  # steps that are being decoded while one is in the network
 
 Picture: TypeAlias = tuple[str, NDArray[np.uint8] | None]  # id; pixels (crop, crop, 3), None for a known id
 
@@ -91,17 +89,9 @@ class ImageEncoder:
     def stream(self, paths: Sequence[Path], known: Callable[[str], bool]) -> Generator[Step, None, None]:
         """Yield the features of image files step by step; files whose id is `known` are not decoded."""
         steps = [paths[start : start + STEP] for start in range(0, len(paths), STEP)]
-        with ThreadPoolExecutor(max_workers=min(8, (os.cpu_count() or 1) + 1)) as pool:
-            ahead: deque[tuple[Sequence[Path], list[Future[Picture]]]] = deque()
-            try:
-                for files in steps:
-                    ahead.append((files, [pool.submit(self._read, file, known) for file in files]))
-                    if len(ahead) > _AHEAD:
-                        yield self._finish(*ahead.popleft())
-                while ahead:
-                    yield self._finish(*ahead.popleft())
-            finally:
-                pool.shutdown(cancel_futures=True)  # an interrupt need not wait for what was read ahead
+        pictures = batches_ahead(lambda file: self._read(file, known), steps)
+        for files, futures in zip(steps, pictures, strict=True):
+            yield self._finish(files, futures)
 
     def _read(self, path: Path, known: Callable[[str], bool]) -> Picture:
         id = content_key(path)[:ID_LETTERS]

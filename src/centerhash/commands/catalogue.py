@@ -18,7 +18,7 @@ def methods(
 ) -> None:
     """List the methods: family, paper, year, and what they do with several labels.
 
-    Example: `centerhash methods`
+    Example: `centerhash methods --json`
     """
     if markdown:
         from centerhash.methods_page import methods_page
@@ -40,7 +40,9 @@ def methods(
 
 def options(
     method: Annotated[str, typer.Argument(help="name of a method")],
-    bits: Annotated[int, typer.Option(help="length of the codes: some defaults depend on it")] = 64,
+    bits: Annotated[
+        int, typer.Option(min=8, max=1024, help="length of the codes: some defaults depend on it")
+    ] = 64,
 ) -> None:
     """List the options of one method with their defaults, to be set by `train -o NAME=VALUE`.
 

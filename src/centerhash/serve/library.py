@@ -83,13 +83,14 @@ class Library:
         self.thumbnails.forget(id)
 
     async def thumbnail(self, id: str) -> Thumbnail:
-        """The small picture of an item; several clients that ask at once wait for the same work."""
-        kept = self.thumbnails.get(id)
-        if kept is not None:
-            return kept
+        """The small picture of an item; several clients that ask at once wait for the same work.
+
+        The index is asked each time: another process may have removed a picture whose thumbnail is kept.
+        """
         task = self._making.get(id)
         if task is None:
-            task = asyncio.create_task(self.small.run(lambda: self._known(id, lambda: self._make(id))))
+            work = partial(self._known, id, lambda: self.thumbnails.get(id) or self._make(id))
+            task = asyncio.create_task(self.small.run(work))
             self._making[id] = task
             task.add_done_callback(lambda _: self._making.pop(id, None))
         return await asyncio.shield(task)
@@ -101,8 +102,6 @@ class Library:
             log.warning("no thumbnail of %r: %s", id, error)
             raise UnknownId("the picture of this id cannot be read.") from None
         self.thumbnails.put(id, made)
-        if id not in self.collection.index:  # removed while it was being made
-            self.thumbnails.forget(id)
         return made
 
     def _known(self, id: str, work: Callable[[], Result]) -> Result:

@@ -90,11 +90,9 @@ def listen(host: str, port: int) -> socket.socket:
     """Open the socket; ConfigError where the address or the port cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
+        host.encode("idna")  # where this fails, create_server fails too, but leaves its socket open
         return socket.create_server((host, port), family=family, backlog=1024)
-    except (
-        OSError,
-        UnicodeError,
-    ) as error:  # UnicodeError: a name that can be none, such as one of 64 letters
+    except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(
             f"cannot listen on {host}, port {port}: {reason}. Choose others with --host and --port."

@@ -16,7 +16,11 @@ _SAME = {"ics-printed": "ics"}  # both stand for the paper's own method
 @cache
 def printed() -> Mapping[str, Any]:
     """Everything in printed.toml."""
-    text = resources.files("centerhash.experiments.reproduce").joinpath("printed.toml").read_text()
+    text = (
+        resources.files("centerhash.experiments.reproduce")
+        .joinpath("printed.toml")
+        .read_text(encoding="utf-8")
+    )
     return tomllib.loads(text)
 
 
