@@ -215,7 +215,7 @@ def test_weights_sum_to_one_over_the_labels(
 
 
 def test_similarity_is_the_cosine_to_each_center(toy_model: HashModel, features: NDArray[Any]) -> None:
-    logits, centers = toy_model.logits(features).astype(np.float64), toy_model.centers.numpy()
+    logits, centers = toy_model.logits(features).astype(np.float64), toy_model.directions.numpy()
     found = toy_model.similarities(features)
     for row in range(len(features)):
         for j in range(len(CLASSES)):

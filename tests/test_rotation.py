@@ -41,21 +41,28 @@ def test_length_says_nothing_and_zeros_are_allowed() -> None:
     assert np.isfinite(code_rotation(np.vstack([logits, np.zeros((1, 8))]))).all()
 
 
-def test_the_head_turns_and_centers_become_codes_of_the_turned_space() -> None:
+def test_the_head_turns_its_logits() -> None:
     head = build_head(5, 8, HeadOptions(hidden=(), rotate=True)).eval()
     features = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
     before = head(features).detach()
-    centers = torch.where(torch.randn(3, 8, generator=torch.Generator().manual_seed(1)) > 0, 1, -1).to(
-        torch.int8
-    )
-    turned = rotate_head(head, before.numpy(), centers)
-    rotation = torch.from_numpy(code_rotation(before.numpy())).float()
+    rotation = rotate_head(head, before.numpy())
+    np.testing.assert_allclose(rotation.numpy(), code_rotation(before.numpy()), atol=1e-6)
     torch.testing.assert_close(head(features), before @ rotation)
-    assert turned is not None
-    assert turned.dtype == torch.int8
-    expected = (centers.float() @ rotation >= 0).int() * 2 - 1
-    assert turned.tolist() == expected.tolist()
-    assert rotate_head(head, before.numpy(), None) is None
+
+
+def test_a_turn_keeps_every_angle_to_the_centers() -> None:
+    data = feature_dataset()
+    assert data.features is not None
+    turned = fit(data, TrainConfig(method="orthohash", bits=16, epochs=3, head=HeadOptions(rotate=True)))
+    plain = fit(data, TrainConfig(method="orthohash", bits=16, epochs=3))
+    np.testing.assert_allclose(
+        turned.similarities(data.features), plain.similarities(data.features), atol=1e-4
+    )
+    assert turned.predict_labels(data.features).tolist() == plain.predict_labels(data.features).tolist()
+    assert set(np.unique(turned.centers.numpy())) == {-1.0, 1.0}
+    np.testing.assert_array_equal(turned.centers.numpy(), np.where(turned.directions.numpy() >= 0, 1, -1))
+    np.testing.assert_array_equal(plain.directions.numpy(), plain.centers.numpy())
+    assert not (turned.encode_features(data.features) == plain.encode_features(data.features)).all()
 
 
 def test_any_deep_method_can_be_turned_and_only_ours_is_by_default() -> None:

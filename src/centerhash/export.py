@@ -167,6 +167,7 @@ def metadata_of(model: HashModel, backbone: Backbone) -> dict[str, Any]:
         "bits": spec.bits,
         "classes": list(spec.classes),
         "centers": model.tensors()["centers"].tolist() if "centers" in model.tensors() else None,
+        "directions": model.directions.tolist() if "centers" in model.tensors() else None,
         "label_threshold": spec.label_threshold,
         "backbone": backbone.name,
         "preprocessing": {

@@ -195,17 +195,23 @@ def finished_model(
     folder: Path | None = None,
 ) -> HashModel:
     """The model of a trained head; training features (n, D) say how to turn its logits and when to predict a label."""
+    found = {} if centers is None else {"centers": centers}
     if spec.head.rotate:
-        centers = rotate_head(head, _model(spec, head, centers).logits(features), centers)
-    if centers is not None:
-        logits = _model(spec, head, centers).logits(features)
-        spec = spec.model_copy(update={"label_threshold": label_threshold(logits, labels, centers.float())})
-    return _model(spec, head, centers, folder)
+        rotation = rotate_head(head, _model(spec, head, found).logits(features))
+        if centers is not None:
+            directions = centers.float() @ rotation
+            found = {"centers": torch.where(directions >= 0, 1, -1).to(torch.int8), "directions": directions}
+    if found:
+        model = _model(spec, head, found)
+        threshold = label_threshold(model.logits(features), labels, model.directions)
+        spec = spec.model_copy(update={"label_threshold": threshold})
+    return _model(spec, head, found, folder)
 
 
-def _model(spec: ModelSpec, head: nn.Module, centers: Tensor | None, folder: Path | None = None) -> HashModel:
-    tensors = {f"encoder.{name}": value for name, value in head.state_dict().items()}
-    return HashModel(spec, tensors if centers is None else {**tensors, "centers": centers}, folder)
+def _model(
+    spec: ModelSpec, head: nn.Module, found: dict[str, Tensor], folder: Path | None = None
+) -> HashModel:
+    return HashModel(spec, {**{f"encoder.{k}": v for k, v in head.state_dict().items()}, **found}, folder)
 
 
 def make_centers(config: TrainConfig, labels: NDArray[np.bool_]) -> NDArray[np.int8]:

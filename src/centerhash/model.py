@@ -75,7 +75,7 @@ class Explained:
 
     label: str
     weight: float  # share of the image, over the predicted (or given) labels; 0 for the others
-    similarity: float  # cosine between the logits and the center, in [-1, 1]
+    similarity: float  # cosine between the logits and the center as it was trained, in [-1, 1]
     distance: int  # Hamming distance between the code and the center
 
 
@@ -105,8 +105,8 @@ class _Head:
 class HashModel:
     """A trained hash function, its classes and centers, and the name of the backbone before it.
 
-    `tensors` are named `encoder.*`, and `centers` for the central methods. A backbone that was fine-tuned lies in
-    `folder`, beside the stored model.
+    `tensors` are named `encoder.*`, and `centers` for the central methods, with `directions` where the logits were
+    turned after training. A backbone that was fine-tuned lies in `folder`, beside the stored model.
     """
 
     def __init__(self, spec: ModelSpec, tensors: Mapping[str, Tensor], folder: Path | None = None) -> None:
@@ -127,7 +127,7 @@ class HashModel:
             else _Head(spec, own)
         )
         self._objective = (
-            method.objective(len(spec.classes), spec.bits, self._centers, options, spec.seed)
+            method.objective(len(spec.classes), spec.bits, self.directions, options, spec.seed)
             if self._centers is not None
             else None
         )
@@ -138,6 +138,11 @@ class HashModel:
         if self._centers is None:
             raise self._without_centers()
         return self._centers
+
+    @property
+    def directions(self) -> Tensor:
+        """What logits are compared with (C, K): the centers, turned as the logits were; their signs are the centers."""
+        return self._tensors.get("directions", self.centers)
 
     @property
     def objective(self) -> CentralObjective:
@@ -252,7 +257,7 @@ class HashModel:
     def similarities(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Cosine (N, C) between the logits of features (N, D) and every center."""
         similarities: NDArray[np.float32] = center_similarities(
-            torch.from_numpy(self.logits(features)), self.centers
+            torch.from_numpy(self.logits(features)), self.directions
         ).numpy()
         return similarities
 

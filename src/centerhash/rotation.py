@@ -29,13 +29,10 @@ def code_rotation(logits: NDArray[Any], rounds: int = ROUNDS) -> NDArray[np.floa
     return rotation
 
 
-def rotate_head(head: nn.Module, logits: NDArray[Any], centers: Tensor | None) -> Tensor | None:
-    """Set the head's rotation from its training logits (n, K); return the centers (C, K) as codes of the turned space."""
+def rotate_head(head: nn.Module, logits: NDArray[Any]) -> Tensor:
+    """Set the head's rotation (K, K) from its training logits (n, K), and return it."""
     rotation = torch.from_numpy(code_rotation(logits)).float()
     for layer in head.modules():
         if isinstance(layer, Rotation):
             layer.matrix.copy_(rotation)
-    if centers is None:
-        return None
-    turned = centers.float() @ rotation
-    return torch.where(turned >= 0, 1, -1).to(centers.dtype)
+    return rotation

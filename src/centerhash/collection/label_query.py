@@ -128,7 +128,7 @@ def labels_of_code(model: HashModel, code: Codes, labels: Sequence[str]) -> list
     import torch
 
     logits = torch.from_numpy(code.astype(np.float32))[None]
-    similarities = model.centers.numpy() @ code / model.bits
+    similarities = model.directions.numpy() @ code / model.bits
     mask = np.array([name in set(labels) for name in model.classes])
     if not mask.any():
         mask = similarities >= (model.spec.label_threshold or 0.0)
