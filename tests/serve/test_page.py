@@ -147,8 +147,13 @@ def test_weights_rank_anew_while_they_move(opened: Watched) -> None:
     opened.until(f"{shown} === '{','.join(expected)}'")
     assert page.evaluate("document.activeElement.type") == "range"  # still in hand
     assert page.locator("#weights output").all_inner_texts() == ["9 %", "91 %"]
-    moves = [url for url in opened.requests[asked:] if f"labels={names[0]}%3A" in url]
-    assert len(moves) == 2  # many in quick succession are one question
+    for _ in range(200):  # the answer to 0.06 may be the same, and be there before 0.05 is asked for
+        moves = [url for url in opened.requests[asked:] if f"labels={names[0]}%3A" in url]
+        if "%3A0.05" in moves[-1]:
+            break
+        page.wait_for_timeout(20)
+    assert "%3A0.05" in moves[-1]
+    assert len(moves) <= 2  # many in quick succession are one question
 
     page.go_back()  # the steps of one slider are one step back
     opened.answered(names[0].capitalize())
