@@ -204,7 +204,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         rgba = image.convert("RGBA")
         white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
         return Image.alpha_composite(white, rgba).convert("RGB")
-    return image if image.mode == "RGB" else image.convert("RGB")  # a copy takes as long as half the decoding
+    return image if image.mode == "RGB" else image.convert("RGB")  # convert would copy it
 
 
 def _to_eight_bits(image: Image.Image) -> NDArray[np.uint8]:
