@@ -25,12 +25,12 @@ import torch
 from benchmarks.loading import plain, write_photos
 from benchmarks.reporting import arguments_of, show, store
 from centerhash import hash_centers
-from centerhash.backbones import DEFAULT_BACKBONE, get_backbone
 from centerhash.codes import binarise, pack
-from centerhash.features import image_features
-from centerhash.heads import HeadOptions, build_head
-from centerhash.inference import ENGINES, Engine, open_engine
 from centerhash.model import HashModel, ModelSpec
+from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
+from centerhash.networks.engines import ENGINES, Engine, open_engine
+from centerhash.networks.features import image_features
+from centerhash.networks.heads import HeadOptions, build_head
 
 BACKBONE = get_backbone(DEFAULT_BACKBONE)
 BITS, CLASSES = 64, 80

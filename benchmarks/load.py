@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.reporting import arguments_of, store
-from centerhash.collection import Collection
 from centerhash.data import open_dataset
-from centerhash.data.scenes import write_scenes
-from centerhash.runs import train
-from centerhash.train import TrainConfig
+from centerhash.data.scenes.scenes import write_scenes
+from centerhash.search import Collection
+from centerhash.training.loop import TrainConfig
+from centerhash.training.run import train
 
 BITS, SCENES, AT_ONCE, SETTLED = 64, 48, 100_000, 0.2
 

@@ -26,9 +26,9 @@ import numpy as np
 from benchmarks.reporting import arguments_of, show, store
 from centerhash.codes import Packed
 from centerhash.evaluation.kernels import _compiled, _threads
-from centerhash.index import scan
-from centerhash.index.faiss_engine import KINDS, _faiss
-from centerhash.index.flat import FlatIndex
+from centerhash.search.engines import scan
+from centerhash.search.engines.faiss_engine import KINDS, _faiss
+from centerhash.search.engines.flat import FlatIndex
 
 K, BATCH, AT_ONCE = 10, 1_000, 10**6
 SIZES, LENGTHS = (10**5, 10**6, 10**7), (16, 32, 48, 128, 256)

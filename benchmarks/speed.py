@@ -20,9 +20,9 @@ import torch
 
 from benchmarks.reporting import arguments_of, show, store
 from centerhash import evaluate, hash_centers
-from centerhash.heads import HeadOptions, build_head
-from centerhash.losses.central import Ics, IcsOptions, center_distances
-from centerhash.weights import exact_weights, label_slots, printed_weights
+from centerhash.methods.losses.central import Ics, IcsOptions, center_distances
+from centerhash.methods.weights import exact_weights, label_slots, printed_weights
+from centerhash.networks.heads import HeadOptions, build_head
 
 QUERIES, DATABASE, BITS, CLASSES, DEPTH = 4_807, 112_459, 64, 80, 5_000
 

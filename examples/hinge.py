@@ -5,9 +5,9 @@ from __future__ import annotations
 from pydantic import Field
 from torch import Tensor, relu
 
-from centerhash.losses.central import CentralObjective
-from centerhash.options import MethodOptions
-from centerhash.weights import equal_weights
+from centerhash.core.options import MethodOptions
+from centerhash.methods.losses.central import CentralObjective
+from centerhash.methods.weights import equal_weights
 
 
 def agreement(labels: Tensor, centers: Tensor) -> Tensor:

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import centerhash
-from centerhash.collection import Answer
-from centerhash.data.scenes import write_scenes
-from centerhash.runs import train
+from centerhash.data.scenes.scenes import write_scenes
+from centerhash.search import Answer
+from centerhash.training.run import train
 
 
 def main(photos: Path, work: Path, epochs: int = 30) -> list[Answer]:

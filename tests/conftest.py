@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from centerhash import features
-from centerhash.backbones import Backbone
-from centerhash.bulk import encoder as bulk_encoder
-from centerhash.collection import encoder as collection_encoder
 from centerhash.data import Dataset, open_dataset
-from centerhash.data.scenes import write_scenes
-from centerhash.features import network_cache
-from centerhash.fitting import fit
-from centerhash.inference import Engine, open_engine
+from centerhash.data.scenes.scenes import write_scenes
+from centerhash.encoding import encoder as bulk_encoder
 from centerhash.model import HashModel
-from centerhash.runs import train
+from centerhash.networks import features
+from centerhash.networks.backbones import Backbone
+from centerhash.networks.engines import Engine, open_engine
+from centerhash.networks.features import network_cache
+from centerhash.search import encoder as collection_encoder
+from centerhash.training.fitting import fit
+from centerhash.training.run import train
 from tests.toys import feature_dataset, toy_config, write_feature_folder
 
 # tables of the command line must not wrap in the middle of what a test looks for

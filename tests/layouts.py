@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from centerhash.data.flickr25k import POTENTIAL, RELEVANT
-from centerhash.data.nuswide import FREQUENT
+from centerhash.data.published.flickr25k import POTENTIAL, RELEVANT
+from centerhash.data.published.nuswide import FREQUENT
 from tests.toys import noise_image
 
 # (x, y) corners in frames of 40 x 20: a quarter of the frame, its left half, and two crossing bars

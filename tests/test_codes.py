@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from centerhash.codes import binarise, check_codes, hamming, pack, to_words, unpack
-from centerhash.errors import InputError
+from centerhash.core.errors import InputError
 from tests.reference.hamming import hamming_naive
 
 shapes = st.tuples(st.integers(0, 9), st.integers(1, 140))

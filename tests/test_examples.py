@@ -11,12 +11,12 @@ from types import MappingProxyType, ModuleType
 import pytest
 import torch
 
-from centerhash import methods
 from centerhash.data import Dataset
-from centerhash.data.scenes import write_scenes
-from centerhash.fitting import evaluate_model, fit
-from centerhash.methods import METHODS, Method, get_method
-from centerhash.train import TrainConfig
+from centerhash.data.scenes.scenes import write_scenes
+from centerhash.methods import table as methods
+from centerhash.methods.table import METHODS, Method, get_method
+from centerhash.training.fitting import evaluate_model, fit
+from centerhash.training.loop import TrainConfig
 from tests.toys import toy_config
 
 ROOT = Path(__file__).parent.parent
@@ -42,7 +42,7 @@ def blocks() -> list[str]:
 @pytest.fixture
 def hinge(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The example's file and the tutorial's row, where the tutorial puts them."""
-    module = loaded(EXAMPLES / "hinge.py", "centerhash.losses.hinge")
+    module = loaded(EXAMPLES / "hinge.py", "centerhash.methods.losses.hinge")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     row = eval(blocks()[1], {"Method": Method})
     monkeypatch.setattr(methods, "METHODS", MappingProxyType({**METHODS, row.name: row}))

@@ -10,13 +10,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from centerhash.centers import hash_centers
 from centerhash.codes import hamming
+from centerhash.core.errors import ConfigError, DataError, InputError, OutputError
 from centerhash.data import Dataset, open_dataset
-from centerhash.errors import ConfigError, DataError, InputError, OutputError
-from centerhash.heads import HeadOptions, build_head
-from centerhash.methods import METHODS
+from centerhash.methods.centers import hash_centers
+from centerhash.methods.table import METHODS
 from centerhash.model import HashModel, ModelSpec
+from centerhash.networks.heads import HeadOptions, build_head
 from tests.toys import CLASSES, WIDTH, noise_image
 
 SAVED = ("model.json", "model.safetensors")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from centerhash.data.scenes import write_scenes
+from centerhash.data.scenes.scenes import write_scenes
 
 README = Path(__file__).parent.parent / "README.md"
 

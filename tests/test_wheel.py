@@ -40,7 +40,12 @@ def package_files() -> set[str]:
 
 def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     files = package_files()
-    for data in ("py.typed", "method_notes.toml", "presets/paper-alexnet.toml", "serve/static/index.html"):
+    for data in (
+        "py.typed",
+        "methods/notes.toml",
+        "training/presets/paper-alexnet.toml",
+        "serve/static/index.html",
+    ):
         assert f"centerhash/{data}" in files  # what a wheel without package data would lack
     assert {Path(name).suffix for name in files} >= {".py", ".toml", ".html", ".css", ".js"}
     packed = {name for name in wheel.namelist() if ".dist-info/" not in name}

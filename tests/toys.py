@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from centerhash.data import Dataset, Splits
-from centerhash.heads import HeadOptions
-from centerhash.train import TrainConfig
+from centerhash.networks.heads import HeadOptions
+from centerhash.training.loop import TrainConfig
 
 CLASSES = ("ant", "bee", "cat", "dog", "elk", "fox")
 WIDTH = 24  # D

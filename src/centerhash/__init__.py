@@ -15,37 +15,38 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from centerhash.centers import hash_centers
-    from centerhash.codes import binarise, hamming, pack, unpack
-    from centerhash.collection import Collection
-    from centerhash.data import Dataset, Splits, open_dataset
-    from centerhash.errors import CenterhashError
-    from centerhash.evaluation import Evaluation, evaluate, ranking
-    from centerhash.fitting import evaluate_model, fit
-    from centerhash.methods import METHODS
-    from centerhash.model import HashModel
-    from centerhash.train import TrainConfig
+from centerhash.core.version import __version__
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from centerhash.codes import binarise, hamming, pack, unpack
+    from centerhash.core.errors import CenterhashError
+    from centerhash.data import Dataset, Splits, open_dataset
+    from centerhash.evaluation import Evaluation, evaluate, ranking
+    from centerhash.methods.centers import hash_centers
+    from centerhash.methods.table import METHODS
+    from centerhash.model import HashModel
+    from centerhash.search import Collection
+    from centerhash.training.fitting import evaluate_model, fit
+    from centerhash.training.loop import TrainConfig
+
 
 # The public names and where they live: imported on first use, so that `import centerhash` and the command
 # line's help do not wait for torch and numba.
 _HOMES = {
-    "CenterhashError": "errors",
-    "Collection": "collection",
+    "CenterhashError": "core.errors",
+    "Collection": "search",
     "Dataset": "data",
     "Evaluation": "evaluation",
     "HashModel": "model",
-    "METHODS": "methods",
+    "METHODS": "methods.table",
     "Splits": "data",
-    "TrainConfig": "train",
+    "TrainConfig": "training.loop",
     "binarise": "codes",
     "evaluate": "evaluation",
-    "evaluate_model": "fitting",
-    "fit": "fitting",
+    "evaluate_model": "training.fitting",
+    "fit": "training.fitting",
     "hamming": "codes",
-    "hash_centers": "centers",
+    "hash_centers": "methods.centers",
     "open_dataset": "data",
     "pack": "codes",
     "ranking": "evaluation",
@@ -61,6 +62,7 @@ __all__ = [
     "HashModel",
     "Splits",
     "TrainConfig",
+    "__version__",
     "binarise",
     "evaluate",
     "evaluate_model",

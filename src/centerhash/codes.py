@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.errors import InputError
+from centerhash.core.errors import InputError
 
 Codes: TypeAlias = NDArray[np.int8]
 Packed: TypeAlias = NDArray[np.uint8]

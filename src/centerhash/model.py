@@ -22,17 +22,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from centerhash.backbones import Backbone, choose_device, get_backbone
 from centerhash.codes import Codes, binarise
-from centerhash.errors import ConfigError, DataError, InputError
-from centerhash.features import FeatureTable, Progress, image_features
-from centerhash.files import atomic, write_text
-from centerhash.heads import HeadOptions, build_head
-from centerhash.inference import Engine
-from centerhash.losses.central import CentralObjective, center_similarities
-from centerhash.methods import METHODS, get_method
-from centerhash.options import Options
-from centerhash.shallow.base import ShallowHash
+from centerhash.core.errors import ConfigError, DataError, InputError
+from centerhash.core.files import atomic, write_text
+from centerhash.core.options import Options
+from centerhash.methods.losses.central import CentralObjective, center_similarities
+from centerhash.methods.shallow.base import ShallowHash
+from centerhash.methods.table import METHODS, get_method
+from centerhash.networks.backbones import Backbone, choose_device, get_backbone
+from centerhash.networks.engines import Engine
+from centerhash.networks.features import FeatureTable, Progress, image_features
+from centerhash.networks.heads import HeadOptions, build_head
 
 TUNED = "backbone.safetensors"  # beside the model, where the backbone was fine-tuned
 _CHUNK = 1024  # rows per pass through the head: bounds memory, decides no result
@@ -138,6 +138,11 @@ class HashModel:
         if self._centers is None:
             raise self._without_centers()
         return self._centers
+
+    @property
+    def has_centers(self) -> bool:
+        """Whether the method is a central one: only those know labels and weights."""
+        return self._centers is not None
 
     @property
     def directions(self) -> Tensor:
@@ -267,6 +272,13 @@ class HashModel:
         labels = similarities >= (self.spec.label_threshold or 0.0)
         labels[np.arange(len(labels)), similarities.argmax(axis=1)] = True
         return labels
+
+    def label_names(self, features: NDArray[Any]) -> list[tuple[str, ...]]:
+        """Names of the labels predicted for features (N, D); none for a method without centers."""
+        if not len(features) or not self.has_centers:
+            return [()] * len(features)
+        names = np.array(self.classes, dtype=object)
+        return [tuple(names[row].tolist()) for row in self.predict_labels(features)]
 
     def explain(self, features: NDArray[Any], top: int = 5) -> list[list[Explained]]:
         """Per row of features (N, D), the predicted labels by weight, then the next nearest centers."""

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from centerhash.core.errors import DataError
 from centerhash.data import Dataset, Splits, open_dataset
-from centerhash.errors import DataError
 
 SPLITS = Splits(np.array([1, 2]), np.array([0]), np.array([1, 2]))
 LABELS = np.array([[True, False], [False, True], [True, True]])

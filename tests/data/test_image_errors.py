@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from centerhash.core.errors import ImageError
 from centerhash.data.images import load_image, load_pixels
-from centerhash.errors import ImageError
 from tests.data.pictures import encoded, photo
 
 

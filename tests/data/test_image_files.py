@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from centerhash.core.errors import DataError, ImageError, InputError
 from centerhash.data.images import (
     SUFFIXES,
     content_key,
@@ -15,7 +16,6 @@ from centerhash.data.images import (
     load_pixels,
     squash_and_crop,
 )
-from centerhash.errors import DataError, ImageError, InputError
 from tests.data.pictures import encoded, photo
 
 # ---------------------------------------------------------------- the network's view

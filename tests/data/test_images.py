@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
+from centerhash.core.errors import ImageError
 from centerhash.data.images import load_image
-from centerhash.errors import ImageError
 from tests.data.pictures import encoded, photo
 
 

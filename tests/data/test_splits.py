@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from centerhash.core.errors import ConfigError, DataError
 from centerhash.data.splits import (
     Splits,
     check_splits,
@@ -14,7 +15,6 @@ from centerhash.data.splits import (
     splits_from_column,
     splits_from_files,
 )
-from centerhash.errors import ConfigError, DataError
 
 
 def rows(*values: int) -> np.ndarray:

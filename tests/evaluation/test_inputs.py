@@ -9,7 +9,7 @@ import pytest
 
 from centerhash import evaluation
 from centerhash.codes import pack
-from centerhash.errors import InputError
+from centerhash.core.errors import InputError
 from centerhash.evaluation import evaluate
 
 CODES = np.where(np.arange(32).reshape(4, 8) % 3 == 0, 1, -1).astype(np.int8)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from centerhash.codes import hamming, pack
-from centerhash.errors import InputError
+from centerhash.core.errors import InputError
 from centerhash.evaluation import ranking
 
 

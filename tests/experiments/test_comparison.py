@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from centerhash.errors import DataError
+from centerhash.core.errors import DataError
 from centerhash.experiments.comparison import (
     _precision_points,
     _recall_points,

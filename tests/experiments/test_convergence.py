@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from centerhash.experiments.convergence import solver_convergence
-from centerhash.weights import equal_weights, printed_gradient, project_to_simplex, weight_objective
+from centerhash.methods.weights import equal_weights, printed_gradient, project_to_simplex, weight_objective
 
 BETA, ENTROPY = 1.0, 0.4
 

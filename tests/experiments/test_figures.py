@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from centerhash.experiments.figures import COLOURS, STYLES, Series, line_plot, swatch
-from centerhash.methods import METHODS
+from centerhash.methods.table import METHODS
 
 # Machado, Oliveira and Fernandes 2009, full severity, for linear RGB
 VISION = {

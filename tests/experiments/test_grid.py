@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from centerhash.core.errors import ConfigError, DataError
 from centerhash.data import open_dataset
-from centerhash.errors import ConfigError, DataError
 from centerhash.experiments import grid
 from centerhash.experiments.grid import (
     Bench,
@@ -23,10 +23,10 @@ from centerhash.experiments.grid import (
     validation_split,
 )
 from centerhash.experiments.rows import read_rows
-from centerhash.fitting import evaluate_model, fit, resolve
-from centerhash.methods import METHODS
-from centerhash.runs import fingerprint
-from centerhash.train import TrainConfig
+from centerhash.methods.table import METHODS
+from centerhash.training.fitting import evaluate_model, fit, resolve
+from centerhash.training.loop import TrainConfig
+from centerhash.training.run import fingerprint
 from tests.toys import feature_dataset, write_feature_folder
 
 QUICK = {"epochs": 1, "head": {"hidden": [16]}}
@@ -352,5 +352,5 @@ def test_images_go_through_the_network_once(
     def forbidden(*_: Any) -> None:
         raise AssertionError("the network was loaded again")
 
-    monkeypatch.setattr("centerhash.backbones.Backbone.load", forbidden)
+    monkeypatch.setattr("centerhash.networks.backbones.Backbone.load", forbidden)
     assert source.open().features.shape[0] == 40

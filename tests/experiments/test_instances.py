@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from centerhash.errors import InputError
+from centerhash.core.errors import InputError
 from centerhash.experiments.instances import average_ranks, measure_agreement, pearson
 
 LABELS = np.array([[1, 1, 0], [1, 1, 1], [1, 0, 0], [0, 0, 0]], dtype=bool)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from centerhash.errors import DataError
+from centerhash.core.errors import DataError
 from centerhash.experiments.rows import completed, other_setting, read_rows, rounded
-from centerhash.fitting import resolve
-from centerhash.train import TrainConfig
+from centerhash.training.fitting import resolve
+from centerhash.training.loop import TrainConfig
 from tests.stored import early_row, stored_row
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.table import Table
 
-from centerhash.errors import DataError
+from centerhash.core.errors import DataError
 from centerhash.experiments.tables import (
     csv_text,
     failure_text,

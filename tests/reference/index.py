@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.index.base import HammingIndex, Hits, Id, Item
+from centerhash.search.engines.base import HammingIndex, Hits, Id, Item
 
 
 def distance(first: bytes, second: bytes) -> int:

@@ -9,9 +9,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from centerhash.codes import pack
-from centerhash.collection import Collection
 from centerhash.data.images import content_key
 from centerhash.model import HashModel
+from centerhash.search import Collection
 from centerhash.serve import Settings, create_app
 from tests.serve.processes import Served, serving
 from tests.serve.toys import TOKEN, colour_collection

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from centerhash.collection import Collection
+from centerhash.search import Collection
 from centerhash.serve import Settings, create_app
 from tests.serve.toys import BEARER, TOKEN, call, png, upload
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from centerhash.collection import Collection
-from centerhash.errors import DataError, OutputError
+from centerhash.core.errors import DataError, OutputError
+from centerhash.search import Collection
 from centerhash.serve import Settings, create_app
 from centerhash.serve.process import allowed_hosts
 from tests.serve.toys import BEARER, TOKEN, Reply, call, multipart, png, png_header, upload

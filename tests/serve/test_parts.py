@@ -12,9 +12,9 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from centerhash import serve
-from centerhash.collection import Collection
-from centerhash.errors import ConfigError, ImageError
-from centerhash.options import read_options
+from centerhash.core.errors import ConfigError, ImageError
+from centerhash.core.options import read_options
+from centerhash.search import Collection
 from centerhash.serve import Settings
 from centerhash.serve.library import Library, UnknownId
 from centerhash.serve.metrics import Metrics

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from centerhash.collection import Collection
+from centerhash.search import Collection
 from tests.serve.fuzz import COUNT, malformed
 from tests.serve.processes import Served, serving
 from tests.serve.toys import BEARER, TOKEN, multipart, png, upload

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from centerhash.collection import Answer, Collection
+from centerhash.search import Answer, Collection
 from tests.serve.toys import png, upload
 from tests.toys import CLASSES
 

@@ -17,8 +17,8 @@ from fastapi import FastAPI
 from numpy.typing import NDArray
 from PIL import Image
 
-from centerhash.collection import Collection
 from centerhash.data.images import load_pixels
+from centerhash.search import Collection
 from tests.toys import WIDTH, noise_image
 
 TOKEN = "correct horse"

@@ -11,15 +11,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.data.arrays import read_feature_folder
-from centerhash.data.class_folders import read_class_folders, sign_of_class_folders
-from centerhash.data.coco_folder import read_coco_folder, sign_of_coco
-from centerhash.data.folder import ImageFolder, read_image_folder
-from centerhash.data.huggingface import TABLES, read_imagefolder, sign_of_imagefolder
-from centerhash.data.parquet import SUFFIX, read_parquet, sign_of_parquet
+from centerhash.core.errors import DataError, nearest
+from centerhash.data.layouts.arrays import read_feature_folder
+from centerhash.data.layouts.class_folders import read_class_folders, sign_of_class_folders
+from centerhash.data.layouts.coco_json import read_coco_folder, sign_of_coco
+from centerhash.data.layouts.folder import ImageFolder, read_image_folder
+from centerhash.data.layouts.imagefolder import TABLES, read_imagefolder, sign_of_imagefolder
+from centerhash.data.layouts.parquet import SUFFIX, read_parquet, sign_of_parquet
 from centerhash.data.splits import Splits, check_splits, make_splits, splits_from_files
 from centerhash.data.textfiles import first_few
-from centerhash.errors import DataError, nearest
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageFile
 
-from centerhash.data.parquet import is_stored_image, stored_image
-from centerhash.errors import DataError, ImageError, InputError
+from centerhash.core.errors import DataError, ImageError, InputError
+from centerhash.data.layouts.parquet import is_stored_image, stored_image
 
 ImageSource: TypeAlias = str | Path | bytes
 Stream: TypeAlias = io.BufferedReader | io.BytesIO

@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from centerhash.core.errors import ImageError
 from centerhash.data.dataset import Dataset
 from centerhash.data.images import check_image, content_key
 from centerhash.data.splits import SPLIT_NAMES, Splits
 from centerhash.data.textfiles import first_few
-from centerhash.errors import ImageError
 
 Progress: TypeAlias = Callable[[int, int], None]  # done, total
 Size: TypeAlias = tuple[int, int]  # width, height

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from centerhash.core.files import atomic
 from centerhash.data.inspection import Inspection
-from centerhash.files import atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +17,7 @@ _COLOURS = {"train": "#0072B2", "query": "#D55E00", "database": "#999999"}
 
 def write_plot(inspection: Inspection, folder: Path) -> list[Path]:
     """Write `inspection.svg` and `inspection.png` into a folder and return their paths."""
-    from centerhash.experiments.figures import new_figure
+    from centerhash.core.figures import new_figure
 
     panels = [_draw_classes, _draw_labels]
     if inspection.pictures is not None and inspection.pictures.sizes:

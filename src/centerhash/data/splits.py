@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.data.arrays import load_array
+from centerhash.core.errors import ConfigError, DataError, did_you_mean
+from centerhash.data.layouts.arrays import load_array
 from centerhash.data.textfiles import duplicates, first_few, normal_name, read_lines
-from centerhash.errors import ConfigError, DataError, did_you_mean
 
 Indices: TypeAlias = NDArray[np.int64]
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from centerhash.errors import DataError
+from centerhash.core.errors import DataError
 
 
 def read_text(path: Path) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import check_codes, pack, to_words
-from centerhash.errors import InputError
+from centerhash.core.errors import InputError
 
 LONGEST = int(np.iinfo(np.uint16).max) - 1  # distances are kept as uint16, and one more value marks no item
 

@@ -11,18 +11,18 @@ the same process. A query needs O(N) memory while it is worked on; results do no
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+from centerhash.core.compiled import compiled, processors
+
 Words: TypeAlias = NDArray[np.uint64]
 Small: TypeAlias = NDArray[np.uint16]
 Integers: TypeAlias = NDArray[np.int64]
@@ -32,26 +32,9 @@ Floats: TypeAlias = NDArray[np.float64]
 NEGLIGIBLE = 1e-20
 
 
-def _compiled(function: Function) -> Function:
-    """Compile to machine code, kept on disk between processes where numba finds a folder it may write."""
-    compiler: Any = njit(nogil=True, error_model="numpy")
-    keeper: Any = njit(nogil=True, error_model="numpy", cache=True)
-    try:
-        return cast(Function, keeper(function))
-    except RuntimeError:  # no such folder, for example in a read-only container
-        return cast(Function, compiler(function))
-
-
-def _threads() -> int:
-    """The processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _over_rows(work: Callable[[slice], None], rows: int) -> None:
     """Call `work` on slices that cover the rows, in as many threads as there are processors."""
-    parts = min(_threads(), rows)
+    parts = min(processors(), rows)
     if parts <= 1:
         work(slice(0, rows))
         return
@@ -73,7 +56,7 @@ def _popcount_rule(_context: Any, _word: Any) -> Any:
 _popcount: Any = intrinsic(_popcount_rule)
 
 
-@_compiled
+@compiled
 def _hamming(query: Words, database: Words, out: Small) -> None:
     """Write the Hamming distances between a code (W,) and the planes (W, N) to out (N,)."""
     out[:] = 0
@@ -83,7 +66,7 @@ def _hamming(query: Words, database: Words, out: Small) -> None:
             out[item] += _popcount(word ^ plane[item])
 
 
-@_compiled
+@compiled
 def _shared_labels(query: Words, database: Words, out: Small) -> None:
     """Write how many labels a row (L,) shares with each item of the planes (L, N) to out (N,)."""
     out[:] = 0
@@ -93,7 +76,7 @@ def _shared_labels(query: Words, database: Words, out: Small) -> None:
             out[item] += _popcount(word & plane[item])
 
 
-@_compiled
+@compiled
 def _nearest_first(distances: Small, counts: Integers, order: Integers) -> None:
     """Fill `order` (at most N) with the positions of the nearest items, ties in database order.
 
@@ -114,7 +97,7 @@ def _nearest_first(distances: Small, counts: Integers, order: Integers) -> None:
                 starts[distance] = place + 1
 
 
-@_compiled
+@compiled
 def _nearest_one(query: Words, database: Words, bits: int, indices: Integers, distances: Small) -> None:
     """Fill the row of `nearest` that belongs to one query."""
     everywhere = np.empty(database.shape[1], np.uint16)
@@ -127,7 +110,7 @@ def _nearest_one(query: Words, database: Words, bits: int, indices: Integers, di
         distances[place] = everywhere[indices[place]]
 
 
-@_compiled
+@compiled
 def _nearest_rows(queries: Words, database: Words, bits: int, indices: Integers, distances: Small) -> None:
     for row in range(queries.shape[0]):
         _nearest_one(queries[row], database, bits, indices[row], distances[row])
@@ -144,7 +127,7 @@ def nearest(queries: Words, database: Words, bits: int, top: int) -> tuple[Integ
     return indices, distances
 
 
-@_compiled
+@compiled
 def _rank_one(
     query: Words,
     database: Words,
@@ -178,7 +161,7 @@ def _rank_one(
         top[place] = shared[order[place]]
 
 
-@_compiled
+@compiled
 def _rank_rows(
     queries: Words,
     database: Words,
@@ -244,7 +227,7 @@ def rank(
     return counts[:, : bits + 1], relevant[:, : bits + 1], grades, top
 
 
-@_compiled
+@compiled
 def _sums_one(top: Small, gains: Floats, discounts: Floats, out: Floats) -> None:
     """Fill the row of `ranked_sums` that belongs to one query."""
     hits, shared = 0, 0
@@ -260,7 +243,7 @@ def _sums_one(top: Small, gains: Floats, discounts: Floats, out: Floats) -> None
     out[4] = shared
 
 
-@_compiled
+@compiled
 def _sums_rows(top: Small, gains: Floats, discounts: Floats, sums: Floats) -> None:
     for row in range(top.shape[0]):
         _sums_one(top[row], gains, discounts, sums[row])
@@ -277,7 +260,7 @@ def ranked_sums(top: Small, gains: Floats, discounts: Floats) -> Floats:
     return sums
 
 
-@_compiled
+@compiled
 def _group_sum(before: int, hits_before: int, items: int, hits: int, places: int, harmonic: Floats) -> float:
     """Return the expected sum of precisions over the first `places` of a group of tied items in random order.
 
@@ -293,7 +276,7 @@ def _group_sum(before: int, hits_before: int, items: int, hits: int, places: int
     return float(rate * ((hits_before + 1) * inverse + slope * ramp))
 
 
-@_compiled
+@compiled
 def _cut_group_mean(
     total: float, before: int, hits_before: int, items: int, hits: int, places: int, harmonic: Floats
 ) -> float:
@@ -321,7 +304,7 @@ def _cut_group_mean(
     return mean / weights
 
 
-@_compiled
+@compiled
 def _expected_one(counts: Integers, relevant: Integers, cut: int, harmonic: Floats) -> tuple[float, float]:
     """Return the row of `expected_precision` that belongs to one query."""
     before, hits_before, total = 0, 0, 0.0
@@ -339,7 +322,7 @@ def _expected_one(counts: Integers, relevant: Integers, cut: int, harmonic: Floa
     return total, total / max(hits_before, 1)
 
 
-@_compiled
+@compiled
 def _expected_rows(
     counts: Integers, relevant: Integers, cut: int, harmonic: Floats, expected: Floats
 ) -> None:

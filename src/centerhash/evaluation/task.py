@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.errors import InputError
+from centerhash.core.errors import InputError
 from centerhash.evaluation import inputs, kernels
 
 LARGEST_GRADE = 1000  # 2^r for r shared labels, summed over many places, stays a finite float64

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from centerhash.errors import DataError
+from centerhash.core.errors import DataError
+from centerhash.core.files import make_folder, write_text
 from centerhash.experiments.figures import Series, line_plot, swatch
 from centerhash.experiments.page import cards, footer, page, section
 from centerhash.experiments.rows import Row, completed, read_rows
@@ -24,8 +25,7 @@ from centerhash.experiments.tables import (
     summarise,
     time_texts,
 )
-from centerhash.files import make_folder, write_text
-from centerhash.methods import METHODS
+from centerhash.methods.table import METHODS
 
 # a line stays in view alone while its name is under the pointer, or after a click on it
 _SCRIPT = """

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from centerhash.weights import (
+from centerhash.methods.weights import (
     Gradient,
     descended_weights,
     equal_weights,

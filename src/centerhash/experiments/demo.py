@@ -14,21 +14,21 @@ import torch
 from numpy.typing import NDArray
 from rich.table import Table
 
-from centerhash.codefiles import evaluate_codes, read_evaluation_codes
+from centerhash.core.errors import ConfigError
+from centerhash.core.files import write_json
 from centerhash.data import Dataset, open_dataset
-from centerhash.data.scenes import write_scenes
-from centerhash.errors import ConfigError
+from centerhash.data.scenes.scenes import write_scenes
+from centerhash.encoding.code_files import evaluate_codes, read_evaluation_codes
 from centerhash.evaluation import Evaluation
 from centerhash.experiments.convergence import Convergence, solver_convergence
 from centerhash.experiments.instances import Agreement, measure_agreement
-from centerhash.files import write_json
-from centerhash.fitting import Reporter, dataset_features
-from centerhash.losses.central import Ics, center_distances
-from centerhash.methods import METHODS
+from centerhash.methods.losses.central import Ics, center_distances
+from centerhash.methods.table import METHODS
+from centerhash.methods.weights import label_slots
 from centerhash.model import HashModel
-from centerhash.runs import train, versions
-from centerhash.train import TrainConfig
-from centerhash.weights import label_slots
+from centerhash.training.fitting import Reporter, dataset_features
+from centerhash.training.loop import TrainConfig
+from centerhash.training.run import train, versions
 
 DEMO_METHODS = ("csq", "ewcs", "ics", "ics-softmax")
 WEIGHTED = ("ewcs", "ics", "ics-softmax")  # whose weights are compared with the true shares

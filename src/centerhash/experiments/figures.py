@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import matplotlib
 import numpy as np
+
+from centerhash.core.figures import new_figure, svg_text
 
 if TYPE_CHECKING:  # they bring torch, which tables and plots of stored results do not need
     from centerhash.experiments.convergence import Convergence
     from centerhash.experiments.instances import Agreement
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 # told apart by all common kinds of colour vision within one line style of STYLES
 COLOURS: Mapping[str, str] = {
@@ -63,48 +58,6 @@ STYLES: Mapping[str, tuple[str, str]] = {
     "orthohash": ("-", "P"),
     "hyp2": ("-", "X"),
 }
-
-_STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "axes.axisbelow": True,
-    "svg.hashsalt": "centerhash",  # the same figure gives the same bytes
-    "svg.fonttype": "none",  # text stays text
-}
-
-
-@contextmanager
-def new_figure(
-    width: float, height: float, columns: int = 1, rows: int = 1
-) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A figure in the house style with its axes row by row, closed at the end."""
-    with plt.rc_context(_STYLE):
-        figure, axes = plt.subplots(
-            rows, columns, figsize=(width, height), squeeze=False, layout="constrained"
-        )
-        try:
-            yield figure, list(axes.ravel())
-        finally:
-            plt.close(figure)
-
-
-def svg_text(figure: Figure) -> str:
-    """The figure as an inline <svg> element without a date, so that it is reproducible."""
-    stream = io.StringIO()
-    figure.savefig(stream, format="svg", metadata={"Date": None})
-    text = stream.getvalue()
-    return re.sub(r"^.*?(?=<svg)", "", text, flags=re.DOTALL)
-
-
-def png_bytes(figure: Figure, dots: int = 144) -> bytes:
-    """The figure as a PNG file with so many dots per inch, for where vector graphics cannot go."""
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=dots, metadata={"Software": None})
-    return stream.getvalue()
 
 
 def weight_scatter(agreements: Mapping[str, Agreement], titles: Mapping[str, str]) -> str:

@@ -18,21 +18,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from centerhash.backbones import DEFAULT_BACKBONE
 from centerhash.codes import Packed, pack
+from centerhash.core.errors import CenterhashError, ConfigError, DataError, unknown_name
+from centerhash.core.files import append_line, make_folder, write_text
+from centerhash.core.options import option_names, read_options
 from centerhash.data import Dataset, Splits, open_dataset
-from centerhash.errors import CenterhashError, ConfigError, DataError, unknown_name
 from centerhash.evaluation import evaluate
 from centerhash.experiments.rows import Row, completed, other_setting, read_rows, rounded
 from centerhash.experiments.workers import Job, run_in_processes
-from centerhash.features import default_cache
-from centerhash.files import append_line, make_folder, write_text
-from centerhash.fitting import Reporter, dataset_features, fit, resolve
-from centerhash.methods import METHODS, get_method
+from centerhash.methods.table import METHODS, get_method
 from centerhash.model import HashModel
-from centerhash.options import option_names, read_options
-from centerhash.runs import fingerprint, versions
-from centerhash.train import TrainConfig
+from centerhash.networks.backbones import DEFAULT_BACKBONE
+from centerhash.networks.features import default_cache
+from centerhash.training.fitting import Reporter, dataset_features, fit, resolve
+from centerhash.training.loop import TrainConfig
+from centerhash.training.run import fingerprint, versions
 
 RESULTS, FAILURES = "results.jsonl", "failures.jsonl"
 PRECISION_AT = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.errors import InputError
+from centerhash.core.errors import InputError
 
 
 @dataclass(frozen=True)

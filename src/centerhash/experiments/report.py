@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from centerhash import __version__
 from centerhash.codes import unpack
+from centerhash.core.files import write_text
+from centerhash.core.version import __version__
 from centerhash.data import load_image
 from centerhash.evaluation import ranking
 from centerhash.experiments.demo import DemoResult
 from centerhash.experiments.figures import COLOURS, convergence_plot, loss_plot, weight_scatter
 from centerhash.experiments.page import cards, footer, page, section
-from centerhash.files import write_text
-from centerhash.methods import METHODS
-from centerhash.runs import read_codes
+from centerhash.methods.table import METHODS
+from centerhash.training.run import read_codes
 
 GRID_QUERIES, GRID_NEAREST, EXAMPLES = 6, 8, 12
 

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from centerhash.errors import ConfigError, DataError
-from centerhash.fitting import resolve
-from centerhash.train import TrainConfig
+from centerhash.core.errors import ConfigError, DataError
+from centerhash.training.fitting import resolve
+from centerhash.training.loop import TrainConfig
 
 Row: TypeAlias = dict[str, Any]  # data, split, images, config, evaluation, seconds, versions
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from centerhash.errors import DataError
+from centerhash.core.errors import DataError
 from centerhash.experiments.rows import Row, other_setting
-from centerhash.methods import METHODS
+from centerhash.methods.table import METHODS
 
 MAPS = {"map_peers": "peers", "map_textbook": "textbook"}
 CSV_MEASURES = (

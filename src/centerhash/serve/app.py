@@ -13,8 +13,7 @@ from fastapi.responses import FileResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
-from centerhash import __version__
-from centerhash.collection.label_query import has_centers
+from centerhash.core.version import __version__
 from centerhash.serve.failures import add_handlers
 from centerhash.serve.guard import Guard
 from centerhash.serve.library import Library
@@ -34,7 +33,7 @@ from centerhash.serve.schemas import (
 from centerhash.serve.settings import Settings
 
 if TYPE_CHECKING:
-    from centerhash.collection import Answer, Collection
+    from centerhash.search import Answer, Collection
 
 MAX_RESULTS = 1000
 _STATIC = Path(__file__).parent / "static"
@@ -199,7 +198,7 @@ def _add_facts(app: FastAPI, library: Library, settings: Settings, metrics: Metr
     async def labels() -> LabelsAnswer:
         """All labels, with the number of pictures that carry each."""
         counts = await library.labels()
-        centers = set(model.classes) if has_centers(model) else set()
+        centers = set(model.classes) if model.has_centers else set()
         rows = [
             LabelCount(label=label, count=counts.get(label, 0), center=label in centers)
             for label in dict.fromkeys((*model.classes, *counts))

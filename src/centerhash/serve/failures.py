@@ -8,7 +8,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from centerhash.errors import CenterhashError, DataError, ImageError, InputError
+from centerhash.core.errors import CenterhashError, DataError, ImageError, InputError
 from centerhash.serve.guard import error_response
 from centerhash.serve.library import UnknownId
 from centerhash.serve.work import Busy

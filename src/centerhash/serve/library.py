@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from centerhash.collection.label_query import parse_labels
-from centerhash.errors import CenterhashError
+from centerhash.core.errors import CenterhashError
+from centerhash.search.label_query import parse_labels
 from centerhash.serve.settings import MEGABYTE, Settings
 from centerhash.serve.thumbnails import Thumbnail, ThumbnailCache, make_thumbnail
 from centerhash.serve.work import Lane, Result
 
 if TYPE_CHECKING:
-    from centerhash.collection import Answer, Collection, Found
+    from centerhash.search import Answer, Collection, Found
 
 log = logging.getLogger("centerhash.serve")
 

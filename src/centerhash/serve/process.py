@@ -18,9 +18,9 @@ from fastapi import FastAPI
 from PIL import Image
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from centerhash.collection import Collection
-from centerhash.errors import ConfigError
-from centerhash.inference import Engine
+from centerhash.core.errors import ConfigError
+from centerhash.networks.engines import Engine
+from centerhash.search import Collection
 from centerhash.serve.app import create_app
 from centerhash.serve.settings import Settings
 

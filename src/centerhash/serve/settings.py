@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, SecretStr
 
-from centerhash.options import Options
+from centerhash.core.options import Options
 
 MEGABYTE = 1_000_000
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import Any, TypeVar
 
-from centerhash.errors import CenterhashError
+from centerhash.core.errors import CenterhashError
 
 Result = TypeVar("Result")
 

@@ -1,0 +1,93 @@
+"""The command line: one thin command per verb. What is slow is imported only inside the commands."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Annotated
+
+import typer
+
+from centerhash.cli.commands import (
+    backbones,
+    catalogue,
+    datasets,
+    experiments,
+    export,
+    index,
+    inspect,
+    reproduce,
+    serve,
+    training,
+)
+from centerhash.cli.commands.doctor import doctor as doctor_command
+from centerhash.core.errors import CenterhashError
+from centerhash.core.version import __version__
+
+app = typer.Typer(
+    name="centerhash",
+    help="Compact binary codes for multi-label images, learned around hash centers.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"centerhash {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and exit")
+    ] = False,
+) -> None:
+    """Compact binary codes for multi-label images, learned around hash centers."""
+
+
+# in the order of the help: from the first look to the own images
+for command in (
+    experiments.demo,
+    experiments.scenes,
+    inspect.inspect,
+    training.train,
+    training.evaluate,
+    training.encode,
+    training.explain,
+    export.export,
+    index.search,
+    serve.serve,
+    catalogue.methods,
+    catalogue.options,
+    backbones.backbones,
+    datasets.datasets,
+    datasets.download,
+    doctor_command,
+    experiments.compare,
+    reproduce.reproduce,
+):
+    app.command()(command)
+app.add_typer(index.index_app, name="index")
+
+
+def main() -> None:
+    """Run the command line: errors of ours end with exit code 2 and one message, never a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # file names need not be text, nor has every terminal "█"
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        app()
+    except CenterhashError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except SystemExit as ended:
+        if ended.code == 130:  # what typer makes of an interrupt
+            print("interrupted: the same command goes on where it stopped.", file=sys.stderr)
+        raise
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Published data sets: which there are, and fetching them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from centerhash.cli.arguments import stands_alone
+from centerhash.cli.commands.shared import JsonOption
+
+RootOption = Annotated[Path, typer.Option(help="folder with one folder per data set")]
+
+
+def datasets(
+    context: typer.Context,
+    root: RootOption = Path("data"),
+    as_json: JsonOption = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="print docs/datasets.md")] = False,
+) -> None:
+    """List the published data sets: classes, images, split, licence, and which are under --root.
+
+    Example: `centerhash datasets --root data`
+    """
+    if markdown:
+        from centerhash.data.published.page import datasets_page
+
+        stands_alone(context, "--markdown")
+        typer.echo(datasets_page(), nl=False)
+        return
+    from rich.table import Table
+
+    from centerhash.cli import console
+    from centerhash.data.published.catalogue import DATASETS
+    from centerhash.data.published.named import describe
+
+    rows = [describe(row, root) for row in DATASETS.values()]
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    table = Table(title=f"data sets, and which are in {root}", title_justify="left", show_lines=True)
+    for column in ("name", "classes", "images", "there", "split", "licence"):
+        table.add_column(column, no_wrap=column in ("name", "there"))
+    for row in rows:
+        there = "yes" if row["home"] else "no"
+        table.add_row(
+            row["name"], str(row["classes"]), f"{row['images']:,}", there, row["split"], row["licence"]
+        )
+    console.out.print(table)
+    console.out.print("Fetch one: `centerhash download NAME --root DIR`; more in docs/datasets.md")
+
+
+def download(
+    name: Annotated[str, typer.Argument(help="see `centerhash datasets`")],
+    root: RootOption = Path("data"),
+    mirror: Annotated[
+        str | None, typer.Option(help="address to fetch from instead of the source, e.g. https://host/folder")
+    ] = None,
+    keep_archives: Annotated[bool, typer.Option(help="do not delete the archives once unpacked")] = False,
+) -> None:
+    """Fetch a published data set: checked, unpacked, and resumed by the same command after a stop.
+
+    Example: `centerhash download voc2007 --root data`
+    """
+    from centerhash.cli import console
+    from centerhash.data.published.catalogue import get_dataset
+    from centerhash.data.published.download import download as fetch_and_unpack
+    from centerhash.data.published.named import home_of
+
+    row = get_dataset(name)
+    with console.progress() as report:
+        fetched = fetch_and_unpack(
+            row.files, root / row.folder, mirror=mirror, keep_archives=keep_archives, report=report
+        )
+    news = f"fetched {', '.join(fetched)}" if fetched else "all files had been fetched before"
+    console.out.print(f"{row.title}: {news}, in {root / row.folder}", soft_wrap=True)
+    if home_of(row, root) is None and row.by_hand:
+        console.out.print("still to be done by hand:")
+        for number, step in enumerate(row.by_hand, 1):
+            console.out.print(f"{number}. {step}", soft_wrap=True)
+        return
+    console.out.print(f"next: `centerhash train {row.name} --root {root} --out run`", soft_wrap=True)

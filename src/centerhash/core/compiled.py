@@ -1,0 +1,32 @@
+"""Compiled loops: numba with its results kept on disk, and how many plain threads may run them.
+
+The compiled loops release the interpreter lock, so plain threads run them side by side. numba's own parallel loops are
+not used: they go through OpenMP and change the number of threads that torch computes with in the same process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from numba import njit
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def compiled(function: Function) -> Function:
+    """Compile to machine code, kept on disk between processes where numba finds a folder it may write."""
+    compiler: Any = njit(nogil=True, error_model="numpy")
+    keeper: Any = njit(nogil=True, error_model="numpy", cache=True)
+    try:
+        return cast(Function, keeper(function))
+    except RuntimeError:  # no such folder, for example in a read-only container
+        return cast(Function, compiler(function))
+
+
+def processors() -> int:
+    """The processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

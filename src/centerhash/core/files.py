@@ -1,0 +1,128 @@
+"""Writing results so that a kill, a full disk or a read-only folder never leaves half a file behind, and reading them."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centerhash.core.errors import DataError, OutputError
+
+_ADVICE = {
+    errno.ENOSPC: "the disk is full: free some space, then run the same command again",
+    errno.EDQUOT: "the disk quota is used up: free some space, then run the same command again",
+    errno.EFBIG: "the file would be larger than this system or a limit (ulimit -f) allows",
+    errno.EROFS: "the file system is read-only: choose another output folder",
+    errno.EACCES: "no permission to write there: choose another output folder",
+    errno.EPERM: "no permission to write there: choose another output folder",
+    errno.EEXIST: "a part of the path is a file, not a folder: choose another output folder",
+    errno.ENOTDIR: "a part of the path is a file, not a folder: choose another output folder",
+    errno.EISDIR: "a folder of that name is in the way: choose another output name",
+}
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn an OSError of writing `path` into an OutputError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        advice = _ADVICE.get(error.errno or 0, error.strerror or str(error))
+        raise OutputError(f"cannot write '{path}': {advice}.") from error
+
+
+def make_folder(path: str | Path) -> Path:
+    """Create the folder `path` (parents too) unless it is there."""
+    folder = Path(path)
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def atomic(path: str | Path) -> Iterator[IO[bytes]]:
+    """Open a temporary file beside `path` for writing; rename it to `path` only when all went well.
+
+    A reader sees the old file or the whole new one, never a part, also after a power cut.
+    """
+    target = Path(path)
+    make_folder(target.parent)
+    with explained(target):
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+        temporary = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; results are for everyone
+            temporary.replace(target)
+            sync_folder(target.parent)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the rename itself durable; only POSIX lets a folder be opened for that."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write `text` as UTF-8, whole or not at all."""
+    with atomic(path) as stream:
+        stream.write(text.encode())
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write `value` as indented json, whole or not at all."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def append_line(path: str | Path, text: str) -> None:
+    """Add one line to the end of `path`, and return when it is on the disk: a kill can tear only the last line."""
+    target = Path(path)
+    make_folder(target.parent)
+    with explained(target), target.open("ab") as stream:
+        stream.write(f"{text}\n".encode())
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def write_npz(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write named arrays as .npz, whole or not at all."""
+    with atomic(path) as stream:
+        np.savez(stream, allow_pickle=False, **dict(arrays))
+
+
+def read_npz(path: str | Path, *names: str) -> dict[str, NDArray[Any]]:
+    """Read the arrays `names` of an .npz file, all of them when none is named. Nothing is ever unpickled."""
+    try:
+        with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            return {name: stored[name] for name in names or stored.files}
+    except FileNotFoundError:
+        raise DataError(f"no such file: '{path}'.") from None
+    # what numpy and zipfile raise for files that were cut or changed, or are something else
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, TypeError, zipfile.BadZipFile) as error:
+        raise DataError(f"'{path}' is damaged, or no .npz file of plain arrays: {error}.") from None

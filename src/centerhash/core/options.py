@@ -1,0 +1,50 @@
+"""Frozen options: unknown keys fail and name the nearest valid one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from centerhash.core.errors import ConfigError, did_you_mean
+
+
+class Options(BaseModel):
+    """Base of every set of options: frozen, and no key is ever silently ignored."""
+
+    # json has no infinity: a model stored with one would come back with another value
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
+
+
+class MethodOptions(Options):
+    """Base of the options of one method; `None` means "by the number of bits", resolved before training."""
+
+    def for_bits(self, bits: int) -> MethodOptions:
+        """Return a copy in which every value that depends on the number of bits is filled in."""
+        return self
+
+
+OptionsType = TypeVar("OptionsType", bound=Options)
+
+
+def option_names(kind: type[Options]) -> list[str]:
+    """Names by which the options of `kind` may be given, as a user writes them."""
+    return [field.alias or name for name, field in kind.model_fields.items()]
+
+
+def read_options(kind: type[OptionsType], values: Mapping[str, Any], what: str) -> OptionsType:
+    """Build `kind` from loose values (strings of a command line are converted), or say what is wrong."""
+    try:
+        return kind.model_validate(dict(values))
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(item, kind, what) for item in error.errors())) from None
+
+
+def _explain(item: Any, kind: type[Options], what: str) -> str:
+    key = ".".join(str(part) for part in item["loc"]) or what
+    if item["type"] == "extra_forbidden":
+        names = option_names(kind)
+        hint = did_you_mean(key, names)
+        return f"unknown option '{key}' of {what}.{hint} Allowed: {', '.join(names) or 'none'}."
+    return f"option '{key}' of {what} cannot be {item['input']!r}: {item['msg']}."

@@ -1,0 +1,1 @@
+"""Layouts of own images on disk, each read into one `Dataset`."""

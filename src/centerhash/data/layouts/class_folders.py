@@ -1,0 +1,100 @@
+"""A folder per class, `photos/dog/1.jpg`, or per split and class, `photos/train/dog/1.jpg`: one label per image."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from centerhash.core.errors import DataError, did_you_mean
+from centerhash.data.images import SUFFIXES
+from centerhash.data.layouts.folder import ImageFolder, given_classes, named_splits, subfolders
+from centerhash.data.layouts.split_words import SPLIT_FOLDERS, folder_split, splits_from_words
+from centerhash.data.textfiles import first_few
+
+_ENDINGS = tuple(SUFFIXES)
+
+
+def sign_of_class_folders(root: Path) -> str | None:
+    """Return the first folder that holds pictures, such as `dog/`, or None."""
+    return next((f"{folder.name}/" for folder in subfolders(root) if any(_pictures_below(folder))), None)
+
+
+def read_class_folders(root: Path) -> ImageFolder:
+    """Read the labels and splits of images from the folders that they lie in; `classes.txt` may fix the order.
+
+    Folders below a class belong to it.
+    """
+    folders = subfolders(root)
+    names = sorted(name for folder in folders for name in _pictures_below(folder))
+    parts = [name.split("/") for name in names]
+    split = all(folder_split(first) for first in {steps[0] for steps in parts})
+    depth = 1 if split else 0  # the part of a name that is the class
+    bare = [name for name, steps in zip(names, parts, strict=True) if len(steps) < depth + 2]
+    if bare:
+        raise DataError(
+            f"'{root}': {len(bare):,} images lie in a split's folder but in no folder of a class: {first_few(bare)}. "
+            "Move them to one, as in train/dog/1.jpg, or describe them in a labels.csv."
+        )
+    found = [steps[depth] for steps in parts]
+    classes = _checked_classes(root, sorted(set(found)))
+    columns = {name: column for column, name in enumerate(classes)}
+    labels = np.zeros((len(names), len(classes)), dtype=np.bool_)
+    labels[np.arange(len(names)), [columns[name] for name in found]] = True
+    words = [folder_split(steps[0]) if split else None for steps in parts]
+    splits, source = named_splits(root, names, splits_from_words(words), "folders", "the folders")
+    paths = tuple(root / name for name in names)
+    return ImageFolder(tuple(names), paths, classes, labels, None, splits, source, _warnings(root, folders))
+
+
+def _checked_classes(root: Path, found: Sequence[str]) -> tuple[str, ...]:
+    """Return the classes in the order of `classes.txt` where there is one."""
+    given = given_classes(root)
+    if given is not None:
+        for name in found:
+            if name not in given:
+                raise DataError(
+                    f"'{root}': the folder '{name}' is no class of classes.txt.{did_you_mean(name, given)} "
+                    "Rename the folder, or add the class."
+                )
+        return given
+    if len(found) < 2:
+        only = (
+            f"one folder of images only, '{found[0]}', so all would carry the same label"
+            if found
+            else "no image"
+        )
+        raise DataError(
+            f"'{root}' holds {only}. Sort them "
+            f"into a folder per class (split folders are {SPLIT_FOLDERS}), or describe them in a labels.csv."
+        )
+    return tuple(found)
+
+
+def _warnings(root: Path, folders: Iterable[Path]) -> tuple[str, ...]:
+    """Say which images and folders were left out."""
+    warnings = []
+    loose = [entry.name for entry in sorted(root.iterdir()) if _is_picture(entry.name) and entry.is_file()]
+    if loose:
+        warnings.append(
+            f"{len(loose):,} images lie in no class's folder and are left out: {first_few(loose)}."
+        )
+    empty = [folder.name for folder in folders if not any(_pictures_below(folder))]
+    if empty:
+        warnings.append(f"no image is in the folders {first_few(empty)}: they are no classes.")
+    return tuple(warnings)
+
+
+def _pictures_below(folder: Path) -> Iterator[str]:
+    """Yield the pictures in a folder and all below it, without hidden ones, as names such as `dog/puppies/1.jpg`."""
+    for place, below, files in os.walk(folder):
+        below[:] = [name for name in below if not name.startswith(".")]
+        inside = Path(place).relative_to(folder.parent).as_posix()
+        yield from (f"{inside}/{name}" for name in files if _is_picture(name))
+
+
+def _is_picture(name: str) -> bool:
+    """Whether a file's name is that of a picture, and not hidden."""
+    return not name.startswith(".") and name.lower().endswith(_ENDINGS)

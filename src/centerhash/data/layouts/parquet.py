@@ -1,0 +1,307 @@
+"""Parquet files with images and labels, as the library `datasets` writes them.
+
+An image in a parquet file is addressed by a path through it: `photos.parquet/12` is the image of row 12. Such
+paths work wherever paths of images do. Image bytes are read when they are asked for, in small blocks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from centerhash.core.errors import DataError, ImageError
+from centerhash.data.layouts.folder import ImageFolder, given_classes, named_splits, subfolders
+from centerhash.data.layouts.label_cells import (
+    CATEGORY_KEYS,
+    LABEL_COLUMNS,
+    Cell,
+    label_matrix,
+    missing_column,
+    read_cell,
+)
+from centerhash.data.layouts.split_words import file_split, folder_split, splits_from_words
+
+SUFFIX = ".parquet"
+_BLOCK = 16  # images that are read together: a few megabytes of photos
+_KEPT_BLOCKS = 8  # per file, for threads that run a little ahead of each other
+_OPEN_FILES = 4
+
+
+def find_parquet(root: Path) -> list[Path]:
+    """Return the file itself, or the parquet files of a folder, its `data/` and its split folders."""
+    if root.is_file():
+        return [root] if root.suffix == SUFFIX else []
+    inner = (place for place in subfolders(root) if place.name == "data" or folder_split(place.name))
+    return sorted(file for place in (root, *inner) for file in place.glob(f"*{SUFFIX}") if file.is_file())
+
+
+def sign_of_parquet(root: Path) -> str | None:
+    """Return the name of the first parquet file, or None."""
+    return next((_shown(file, root) for file in find_parquet(root)), None)
+
+
+def read_parquet(root: Path) -> ImageFolder:
+    """Read the labels of a parquet file, or of all in a folder; the images stay where they are.
+
+    Splits are told by names such as `train-00000-of-00002.parquet`. Class numbers get their names from the file's own
+    description or from `classes.txt`.
+    """
+    parts = [_read_part(file) for file in find_parquet(root)]
+    paths = tuple(part.file / str(row) for part in parts for row in range(len(part.cells)))
+    if not paths:
+        raise DataError(f"'{root}' holds no rows: write one row per image.")
+    names = _names(parts, root)
+    given = given_classes(root) if root.is_dir() else None
+    classes, labels = label_matrix(
+        [cell for part in parts for cell in part.cells],
+        given or _agreed_classes(parts),
+        lambda row: f"'{paths[row]}'",
+        "classes.txt" if given else "the file's own description",
+    )
+    words = [word for part in parts for word in [_split_of(part.file)] * len(part.cells)]
+    splits, source = splits_from_words(words), "files"
+    if root.is_dir():
+        splits, source = named_splits(root, names, splits, source, "the names of the parquet files")
+    return ImageFolder(names, paths, classes, labels, None, splits, source, ())
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one file says of its rows: their labels, the images' own names, the classes where it describes them."""
+
+    file: Path
+    cells: list[Cell]
+    names: list[str | None]
+    classes: tuple[str, ...] | None
+
+
+def _names(parts: Sequence[_Part], root: Path) -> tuple[str, ...]:
+    """Return the images' own names where all have one and none comes twice, else file and row."""
+    own = [name for part in parts for name in part.names]
+    if all(own) and len(set(own)) == len(own):
+        return tuple(name for name in own if name)
+    shown = [(_shown(part.file, root), len(part.cells)) for part in parts]
+    return tuple(f"{file}/{row}" for file, count in shown for row in range(count))
+
+
+def _split_of(file: Path) -> str | None:
+    return file_split(file.stem) or folder_split(file.parent.name)
+
+
+def _shown(path: Path, root: Path) -> str:
+    base = root if root.is_dir() else root.parent
+    return path.relative_to(base).as_posix()
+
+
+def _agreed_classes(parts: Sequence[_Part]) -> tuple[str, ...] | None:
+    """Return the classes that the files describe, which must be the same, or None where none does."""
+    described = [part for part in parts if part.classes]
+    for part in described:
+        if part.classes != described[0].classes:
+            raise DataError(
+                f"'{described[0].file}' and '{part.file}' name their classes differently: write both from one "
+                "data set, or keep them in two folders."
+            )
+    return described[0].classes if described else None
+
+
+def _open(file: Path) -> Any:
+    """Open a parquet file; its columns are read later."""
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        # without these two, a row group is read whole, however many images it holds
+        return parquet.ParquetFile(file, pre_buffer=False, buffer_size=2**20)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"'{file}' is no parquet file, or a damaged one: {error}. Copy it again.") from error
+
+
+def _read_part(file: Path) -> _Part:
+    """Read everything of a file but the image bytes."""
+    import pyarrow
+
+    opened = _open(file)
+    features = _described_features(opened.schema_arrow)
+    image = _image_column(file, opened.schema_arrow, features)
+    column = _label_column(file, opened.schema_arrow.names, features, image)
+    has_path = _has_field(opened.schema_arrow, image, "path")
+    try:
+        table = opened.read(columns=[column, f"{image}.path"] if has_path else [column])
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"'{file}' cannot be read: {error}. Copy it again.") from error
+    values = table.column(column).to_pylist()
+    cells = [read_cell(value, f"'{file / str(row)}'") for row, value in enumerate(values)]
+    names: list[str | None] = [None] * len(cells)
+    if has_path:
+        names = [entry and entry["path"] for entry in table.column(image).to_pylist()]
+    return _Part(file, cells, names, _class_names(features.get(column)))
+
+
+def _described_features(schema: Any) -> Mapping[str, Any]:
+    """Return what `datasets` wrote about the columns; anything else there is left alone."""
+    try:
+        described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        features = described.get("info", {}).get("features", {})
+    except (ValueError, AttributeError):
+        return {}
+    return features if isinstance(features, dict) else {}
+
+
+def _class_names(feature: Any) -> tuple[str, ...] | None:
+    """Return the names of the ClassLabel inside a column's description, however deep in lists and objects."""
+    if isinstance(feature, list):
+        feature = feature[0] if feature else None
+    if not isinstance(feature, dict):
+        return None
+    if feature.get("_type") == "ClassLabel" and isinstance(feature.get("names"), list):
+        return tuple(map(str, feature["names"]))
+    inner = [feature.get(key) for key in ("feature", *CATEGORY_KEYS)]
+    return next((names for names in map(_class_names, inner) if names), None)
+
+
+def _has_field(schema: Any, column: str, field: str) -> bool:
+    from pyarrow import types
+
+    kind = schema.field(column).type
+    return bool(types.is_struct(kind) and kind.get_field_index(field) >= 0)
+
+
+def _is_binary(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
+def _image_column(file: Path, schema: Any, features: Mapping[str, Any]) -> str:
+    """Return the column that is described as images, or else is called `image`; it must hold bytes."""
+    described = [
+        name for name, kind in features.items() if isinstance(kind, dict) and kind.get("_type") == "Image"
+    ]
+    found = next((name for name in (*described, "image") if name in schema.names), None)
+    if found is None:
+        raise DataError(missing_column(f"'{file}'", "image", schema.names))
+    kind = schema.field(found).type
+    if not _is_binary(kind) and not _has_field(schema, found, "bytes"):
+        raise DataError(
+            f"'{file}': the column '{found}' holds {kind}, but must hold the bytes of image files, or "
+            "{bytes, path} as `datasets` writes them."
+        )
+    return found
+
+
+def _label_column(file: Path, columns: Sequence[str], features: Mapping[str, Any], image: str) -> str:
+    """Return `labels`, `label` or `objects`, or else the only column that is described as classes."""
+    found = next((name for name in LABEL_COLUMNS if name in columns), None)
+    if found is not None:
+        return found
+    described = [name for name in columns if _class_names(features.get(name))]
+    if len(described) == 1:
+        return described[0]
+    if described:
+        raise DataError(
+            f"'{file}' has several columns of classes, {', '.join(described)}: rename the one to learn to 'labels'."
+        )
+    raise DataError(missing_column(f"'{file}'", "labels", [name for name in columns if name != image]))
+
+
+# ---------------------------------------------------------------- image bytes
+
+
+def is_stored_image(path: Path) -> bool:
+    """Whether a path leads through a parquet file to one of its rows."""
+    return path.parent.suffix == SUFFIX and path.name.isdecimal() and path.parent.is_file()
+
+
+def stored_image(path: Path) -> bytes:
+    """Return the bytes of the image at a path such as `photos.parquet/12`."""
+    file = path.parent
+    try:
+        status = file.stat()
+        opened = _stored_images(file, status.st_mtime_ns, status.st_size)
+        data = opened.read(int(path.name))
+    except (OSError, DataError, IndexError) as error:
+        raise ImageError(f"cannot read '{path}': {error}") from error
+    if not isinstance(data, bytes):
+        raise ImageError(
+            f"cannot read '{path}': the row holds no image bytes. Write the images into the file."
+        )
+    return data
+
+
+@lru_cache(maxsize=_OPEN_FILES)
+def _stored_images(file: Path, changed: int, size: int) -> _StoredImages:
+    """Open a file once; one that was changed is another file."""
+    return _StoredImages(file)
+
+
+class _StoredImages:
+    """The images of one parquet file by row. Reading on from the last row is cheap; going back starts a row group."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = _open(file)
+        schema = self._file.schema_arrow
+        self._column = _image_column(file, schema, _described_features(schema))
+        self._is_struct = _has_field(schema, self._column, "bytes")
+        groups = range(self._file.num_row_groups)
+        self._sizes = [self._file.metadata.row_group(group).num_rows for group in groups]
+        self._blocks: OrderedDict[tuple[int, int], list[bytes | None]] = OrderedDict()
+        self._ahead: Iterator[tuple[tuple[int, int], list[bytes | None]]] = iter(())
+        self._next = (-1, 0)  # the block that `_ahead` yields next
+        self._lock = Lock()
+
+    def read(self, row: int) -> bytes | None:
+        """Return the bytes of a row, or None where it holds none."""
+        group, inside = self._locate(row)
+        block = (group, inside // _BLOCK)
+        with self._lock:
+            if block not in self._blocks:
+                self._read_block(block)
+            self._blocks.move_to_end(block)
+            return self._blocks[block][inside % _BLOCK]
+
+    def _locate(self, row: int) -> tuple[int, int]:
+        """Return the row group of a row, and its place there."""
+        for group, size in enumerate(self._sizes):
+            if row < size:
+                return group, row
+            row -= size
+        raise IndexError(f"the file has {sum(self._sizes):,} rows.")
+
+    def _read_block(self, block: tuple[int, int]) -> None:
+        """Read on to a block, from the start of its row group where it lies behind."""
+        import pyarrow
+
+        if self._next[0] != block[0] or self._next > block:
+            self._ahead, self._next = self._blocks_of(block[0]), (block[0], 0)
+        try:
+            for found, images in self._ahead:
+                self._next = (found[0], found[1] + 1)
+                if found == block:
+                    self._keep(found, images)
+                    return
+        except (pyarrow.ArrowException, OSError) as error:
+            self._next = (-1, 0)
+            raise DataError(f"the parquet file is damaged ({error}). Copy it again.") from error
+        raise IndexError("the row group ends early.")
+
+    def _keep(self, block: tuple[int, int], images: list[bytes | None]) -> None:
+        self._blocks[block] = images
+        while len(self._blocks) > _KEPT_BLOCKS:
+            self._blocks.popitem(last=False)
+
+    def _blocks_of(self, group: int) -> Iterator[tuple[tuple[int, int], list[bytes | None]]]:
+        """Yield the blocks of one row group in order."""
+        leaf = f"{self._column}.bytes" if self._is_struct else self._column
+        batches = self._file.iter_batches(
+            batch_size=_BLOCK, row_groups=[group], columns=[leaf], use_threads=False
+        )
+        for number, batch in enumerate(batches):
+            values = batch.column(0)
+            yield (group, number), (values.field(0) if self._is_struct else values).to_pylist()

@@ -1,0 +1,1 @@
+"""Published data sets by name: catalogue, readers, list files, downloads."""

@@ -1,0 +1,275 @@
+"""The published data sets by name: what they are, where they come from, how they are split.
+
+Each row of DATASETS names the reader of its original files. The rows are also the source of `centerhash datasets`
+and of docs/datasets.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from centerhash.core.errors import unknown_name
+from centerhash.data.layouts.folder import ImageFolder
+from centerhash.data.published.coco import read_coco_parts
+from centerhash.data.published.download import RemoteFile
+from centerhash.data.published.flickr25k import read_flickr25k, read_flickr25k_38
+from centerhash.data.published.nuswide import read_nuswide21, read_nuswide81
+from centerhash.data.published.voc import read_voc2007, read_voc2012
+
+COMMON_DEPTH = 5_000  # of mAP, in the paper and nearly everywhere
+
+
+@dataclass(frozen=True)
+class RandomSplit:
+    """Queries drawn from all images, the rest is the database, training images drawn from the database."""
+
+    train: int
+    query: int
+    source: str
+    note: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.query:,} random queries, the rest is the database, {self.train:,} random training images from "
+            f"the database ({self.source}{self.note})"
+        )
+
+
+@dataclass(frozen=True)
+class OfficialSplit:
+    """The parts that the makers of the data set published, as the reader gives them."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class NamedSet:
+    """A published data set. `images` carry at least one label; `photos` are all that belong to it."""
+
+    name: str
+    title: str
+    classes: int
+    images: int
+    photos: int
+    split: RandomSplit | OfficialSplit
+    areas: str
+    licence: str
+    citation: str
+    home: str
+    folder: str  # below --root
+    files: tuple[RemoteFile, ...]
+    needs: tuple[str, ...]  # paths below the folder without which nothing can be read; "a|b" is either
+    reader: Callable[[Path], ImageFolder]
+    by_hand: tuple[str, ...] = ()
+    depth: int = COMMON_DEPTH
+
+
+_COCO = "http://images.cocodataset.org"
+_NUSWIDE = "https://lms.comp.nus.edu.sg/wp-content/uploads/2019/research/nuswide"
+_MIRFLICKR = "http://press.liacs.nl/mirflickr/mirflickr25k.v3b"
+_VOC = "http://host.robots.ox.ac.uk/pascal/VOC"
+
+_PAPER = RandomSplit(10_000, 5_000, "the paper, Sec. 4.1")
+_MASKS = "the share of the frame that each label's masks cover together"
+
+
+def _coco(year: str, files: tuple[RemoteFile, ...]) -> NamedSet:
+    parts = (f"train{year}", f"val{year}")
+    return NamedSet(
+        name=f"coco{year}",
+        title=f"MS COCO {year}, train and val",
+        classes=80,
+        images=122_218,
+        photos=123_287,
+        split=_PAPER,
+        areas=_MASKS,
+        licence="annotations CC BY 4.0; photos under their Flickr users' terms",
+        citation="Lin et al.: Microsoft COCO: Common Objects in Context. ECCV 2014",
+        home="https://cocodataset.org/#download",
+        folder=f"coco{year}",
+        files=files,
+        needs=(*(f"annotations/instances_{part}.json" for part in parts), *parts),
+        reader=partial(read_coco_parts, parts=parts),
+    )
+
+
+def _nuswide(
+    classes: int, images: int, split: RandomSplit, reader: Callable[[Path], ImageFolder], which: str
+) -> NamedSet:
+    return NamedSet(
+        name=f"nuswide{classes}",
+        title=f"NUS-WIDE, {which}",
+        classes=classes,
+        images=images,
+        photos=269_648,
+        split=split,
+        areas="unknown",
+        licence="labels for research; photos under their Flickr users' terms, handed out under an agreement",
+        citation="Chua et al.: NUS-WIDE: A Real-World Web Image Database. CIVR 2009",
+        home=f"{_NUSWIDE}/NUS-WIDE.html",
+        folder="nuswide",
+        files=(
+            RemoteFile(f"{_NUSWIDE}/Groundtruth.zip", into="Groundtruth"),
+            RemoteFile(f"{_NUSWIDE}/ImageList.zip"),
+        ),
+        needs=("Groundtruth/AllLabels|AllLabels", "ImageList/Imagelist.txt|Imagelist.txt", "Flickr|images"),
+        reader=reader,
+        by_hand=(
+            f"Open {_NUSWIDE}/NUS-WIDE.html, fill in the 'Agreement and Disclaimer Form' and send it to the address "
+            "given there; instructions to fetch the photos come by e-mail.",
+            "Unpack the photos so that they lie at nuswide/Flickr/actor/0001_2124494179.jpg and so on, with the "
+            "folders of Imagelist.txt. (One flat folder nuswide/images also works: photos are found by the end of "
+            "their path.)",
+            "Photos that are missing from your copy are left out, with a warning that counts them.",
+        ),
+    )
+
+
+def _flickr25k(
+    name: str, classes: int, which: str, split: RandomSplit, reader: Callable[[Path], ImageFolder]
+) -> NamedSet:
+    return NamedSet(
+        name=name,
+        title=f"MIRFLICKR-25000 (FLICKR25K), {which}",
+        classes=classes,
+        images=24_581,
+        photos=25_000,
+        split=split,
+        areas="unknown",
+        licence="photos under Creative Commons licences, one per photo in mirflickr/meta/license",
+        citation="Huiskes, Lew: The MIR Flickr Retrieval Evaluation. MIR 2008",
+        home="https://press.liacs.nl/mirflickr/",
+        folder="mirflickr25k",
+        files=(
+            RemoteFile(f"{_MIRFLICKR}/mirflickr25k.zip", 3_069_184_257, "a23d0a8564ee84cda5622a6c2f947785"),
+            RemoteFile(
+                f"{_MIRFLICKR}/mirflickr25k_annotations_v080.zip", into="mirflickr25k_annotations_v080"
+            ),
+        ),
+        needs=(
+            "mirflickr|mirflickr25k|images",
+            "mirflickr25k_annotations_v080|annotations|mirflickr/annotations",
+        ),
+        reader=reader,
+    )
+
+
+def _voc(
+    year: int, images: int, split: str, files: tuple[RemoteFile, ...], reader: Callable[[Path], ImageFolder]
+) -> NamedSet:
+    return NamedSet(
+        name=f"voc{year}",
+        title=f"Pascal VOC {year}",
+        classes=20,
+        images=images,
+        photos=images,
+        split=OfficialSplit(split),
+        areas="the share of the frame that each label's boxes cover together; objects marked difficult count",
+        licence="photos under their Flickr users' terms; the data for research",
+        citation="Everingham et al.: The Pascal Visual Object Classes (VOC) Challenge. IJCV 2010",
+        home=f"{_VOC}/voc{year}/",
+        folder="voc",
+        files=files,
+        needs=tuple(
+            f"VOCdevkit/VOC{year}/{name}|VOC{year}/{name}"
+            for name in ("Annotations", "ImageSets/Main", "JPEGImages")
+        ),
+        reader=reader,
+    )
+
+
+_ROWS = (
+    _coco(
+        "2014",
+        (
+            RemoteFile(
+                f"{_COCO}/annotations/annotations_trainval2014.zip",
+                252_872_794,
+                "0a379cfc70b0e71301e0f377548639bd",
+            ),
+            RemoteFile(f"{_COCO}/zips/train2014.zip", 13_510_573_713, "0da8c0bd3d6becc4dcb32757491aca88"),
+            RemoteFile(f"{_COCO}/zips/val2014.zip", 6_645_013_297, "a3d79f5ed8d289b7a7554ce06a5782b3"),
+        ),
+    ),
+    _coco(
+        "2017",
+        (
+            RemoteFile(
+                f"{_COCO}/annotations/annotations_trainval2017.zip",
+                252_907_541,
+                "f4bbac642086de4f52a3fdda2de5fa2c",
+            ),
+            RemoteFile(f"{_COCO}/zips/train2017.zip", 19_336_861_798, "cced6f7f71b7629ddf16f17bbcfab6b2"),
+            RemoteFile(f"{_COCO}/zips/val2017.zip", 815_585_330, "442b8da7639aecaf257c1dceb8ba8c80"),
+        ),
+    ),
+    _nuswide(
+        21,
+        195_834,
+        RandomSplit(
+            10_000,
+            2_040,
+            "the paper, Table 1",
+            "; the table's 149,685 database images are those of CSQ's list, which --lists reads",
+        ),
+        read_nuswide21,
+        "the 21 most frequent classes",
+    ),
+    _nuswide(81, 209_347, _PAPER, read_nuswide81, "all 81 classes"),
+    _flickr25k(
+        "flickr25k",
+        24,
+        "24 potential annotations",
+        RandomSplit(10_000, 2_000, "the counts of DCMH, CVPR 2017"),
+        read_flickr25k,
+    ),
+    _flickr25k(
+        "flickr25k-38",
+        38,
+        "24 potential and 14 relevant annotations",
+        RandomSplit(4_000, 1_000, "the counts of DHN, AAAI 2016"),
+        read_flickr25k_38,
+    ),
+    _voc(
+        2007,
+        9_963,
+        "the official trainval (5,011) trains and is the database, the official test (4,952) asks",
+        (
+            RemoteFile(
+                f"{_VOC}/voc2007/VOCtrainval_06-Nov-2007.tar", 460_032_000, "c52e279531787c972589f7e41ab4ae64"
+            ),
+            RemoteFile(
+                f"{_VOC}/voc2007/VOCtest_06-Nov-2007.tar", 451_020_800, "b6e924de25625d8de591ea690078ad9f"
+            ),
+        ),
+        read_voc2007,
+    ),
+    _voc(
+        2012,
+        11_540,
+        "the official train (5,717) trains and is the database, the official val (5,823) asks: test labels are secret",
+        (
+            RemoteFile(
+                f"{_VOC}/voc2012/VOCtrainval_11-May-2012.tar",
+                1_999_639_040,
+                "6cd6e144f989b92b3379bac3b3de84fd",
+            ),
+        ),
+        read_voc2012,
+    ),
+)
+
+DATASETS: Mapping[str, NamedSet] = {row.name: row for row in _ROWS}
+
+
+def get_dataset(name: str) -> NamedSet:
+    """Return the row of a data set, or say which there are."""
+    if name not in DATASETS:
+        raise unknown_name("data set", name, DATASETS, see="See `centerhash datasets`.")
+    return DATASETS[name]

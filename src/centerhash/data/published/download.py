@@ -1,0 +1,334 @@
+"""Fetching files over HTTP: in pieces that a later try goes on with, and checked before they count as there."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, TypeAlias
+from urllib.parse import urlsplit
+
+from centerhash.core.errors import ConfigError, DataError, OutputError
+from centerhash.core.files import make_folder, write_json
+from centerhash.core.version import __version__
+from centerhash.data.published.unpack import check_space, unpack
+
+Report: TypeAlias = Callable[[str, int, int, str], None]  # stage, done, total, note
+
+_BLOCK = 2**20
+_TIMEOUT = 60.0  # seconds without a byte
+_TRIES = 6  # in a row without a single new byte
+_LONGEST_WAIT = 60.0
+_PASSING = (408, 425, 429, 500, 502, 503, 504)  # the same request may work later
+_MEGABYTE = 10**6
+_RECEIPTS = ".unpacked"  # folder with one note per finished archive
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """An archive of a data set: where it is, what is known of it, and the sub-folder it is unpacked into.
+
+    `size` in bytes and `md5` are None where no trustworthy source states them.
+    """
+
+    url: str
+    size: int | None = None
+    md5: str | None = None
+    into: str = "."
+
+    @property
+    def name(self) -> str:
+        """The file name."""
+        return PurePosixPath(urlsplit(self.url).path).name
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """What the server said about a file of which a part is there; kept beside the part."""
+
+    url: str
+    total: int | None
+    validator: str | None  # a strong ETag, or the date of the last change
+
+
+def download(
+    files: Sequence[RemoteFile],
+    folder: Path,
+    *,
+    mirror: str | None = None,
+    keep_archives: bool = False,
+    report: Report | None = None,
+) -> list[str]:
+    """Fetch and unpack archives into `folder`, and return the names of those that were not there yet.
+
+    Finished steps are skipped, so the same call goes on where it stopped. Archives are deleted once unpacked,
+    unless `keep_archives`.
+    """
+    with _alone(make_folder(folder / _RECEIPTS) / "lock"):
+        todo = [file for file in files if not is_unpacked(file, folder)]
+        check_space(folder, sum(_still_needed(file, folder) for file in todo))
+        for file in todo:
+            archive = fetch(file, folder / file.name, mirror=mirror, report=report)
+            unpack(archive, folder / file.into, progress=_in_megabytes(report, f"unpack {file.name}"))
+            write_json(_receipt(file, folder), asdict(file))
+            if not keep_archives:
+                archive.unlink()
+    return [file.name for file in todo]
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Refuse a second process: two that write one part would spoil it. A kill lets the lock go."""
+    if os.name != "posix":
+        yield
+        return
+    import fcntl
+
+    with _opened(lock, "ab") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"another process downloads into '{lock.parent.parent}': wait for it."
+            ) from None
+        yield
+
+
+def is_unpacked(file: RemoteFile, folder: Path) -> bool:
+    """Whether an earlier call has finished this file."""
+    return _receipt(file, folder).is_file()
+
+
+def _receipt(file: RemoteFile, folder: Path) -> Path:
+    return folder / _RECEIPTS / f"{file.name}.json"
+
+
+def _still_needed(file: RemoteFile, folder: Path) -> int:
+    """Bytes that a file will take: the rest of the archive and what it holds.
+
+    Pictures do not shrink in archives, so the latter is about the archive's size; `unpack` knows it exactly.
+    """
+    size = file.size or 0
+    there = sum(
+        path.stat().st_size for path in (folder / file.name, _part(folder / file.name)) if path.is_file()
+    )
+    return max(0, size - there) + size
+
+
+def _in_megabytes(report: Report | None, stage: str) -> Callable[[int, int], None]:
+    def tell(done: int, total: int) -> None:
+        if report is not None:
+            report(stage, done // _MEGABYTE, max(total // _MEGABYTE, 1), "MB")
+
+    return tell
+
+
+def fetch(
+    file: RemoteFile,
+    target: Path,
+    *,
+    mirror: str | None = None,
+    report: Report | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Path:
+    """Fetch one file to `target`, which exists only when it is whole and its checksum is right.
+
+    Bytes go to `target.part`; a later call asks for the rest only, and starts anew when the file has changed on
+    the server. Cut connections are tried again, with growing pauses, as long as there is progress.
+    """
+    if target.is_file():  # from an earlier call, or put there by hand
+        wrong = _difference(file, target)
+        if wrong:
+            raise DataError(f"'{target}' {wrong}: delete it and run the same command again.")
+        return target
+    make_folder(target.parent)
+    addresses = _addresses(file, mirror)
+    while True:
+        try:
+            _fetch_whole(addresses[0], file, target, _in_megabytes(report, file.name), sleep)
+            break
+        except _NotThere as error:
+            addresses = addresses[1:]
+            if not addresses:
+                raise DataError(f"{error} Try a mirror: --mirror URL, or look at the home page.") from error
+    wrong = _difference(file, _part(target))
+    if wrong:
+        _part(target).unlink()
+        raise DataError(
+            f"'{file.name}' {wrong}. It was deleted: run the same command again, or choose another --mirror."
+        )
+    _part(target).replace(target)
+    _note(target).unlink(missing_ok=True)
+    return target
+
+
+class _NotThere(Exception):
+    """The server has no such file."""
+
+
+def _addresses(file: RemoteFile, mirror: str | None) -> list[str]:
+    """Where to look: a mirror may keep the source's folders or only the file."""
+    if mirror is None:
+        return [file.url]
+    if urlsplit(mirror).scheme not in ("http", "https") or not urlsplit(mirror).netloc:
+        raise ConfigError(f"a mirror is an address such as https://example.org/data, got '{mirror}'.")
+    base = mirror.rstrip("/")
+    return [f"{base}{urlsplit(file.url).path}", f"{base}/{file.name}"]
+
+
+def _part(target: Path) -> Path:
+    return target.with_name(f"{target.name}.part")
+
+
+def _note(target: Path) -> Path:
+    return target.with_name(f"{target.name}.part.json")
+
+
+def _fetch_whole(
+    url: str, file: RemoteFile, target: Path, tell: Callable[[int, int], None], sleep: Callable[[float], None]
+) -> None:
+    """Ask again until all bytes are there; give up after several tries without a new one."""
+    failed = 0
+    while True:
+        before = _length(_part(target))
+        try:
+            if _fetch_some(url, file, target, tell):
+                return
+            reason = "the connection was cut"
+        except urllib.error.HTTPError as error:
+            if error.code in (404, 410):
+                raise _NotThere(f"'{url}' is not there (HTTP {error.code}).") from error
+            if error.code not in _PASSING:
+                raise DataError(f"'{url}' answers HTTP {error.code} ({error.reason}).") from error
+            reason = f"HTTP {error.code}"
+        except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+            reason = str(getattr(error, "reason", None) or error or type(error).__name__)
+        failed = 0 if _length(_part(target)) > before else failed + 1
+        if failed >= _TRIES:
+            raise DataError(
+                f"'{url}' could not be fetched ({reason}) in {_TRIES} tries. {_length(_part(target)):,} bytes are "
+                "kept: the same command goes on from there."
+            )
+        sleep(min(_LONGEST_WAIT, 2.0**failed))
+
+
+def _length(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _fetch_some(url: str, file: RemoteFile, target: Path, tell: Callable[[int, int], None]) -> bool:
+    """Make one request, for the rest where a part is there; return whether all bytes are there now."""
+    part = _part(target)
+    piece = _read_note(target)
+    start = _length(part)
+    if start and not _can_go_on(piece, url, file):
+        part.unlink()
+        start = 0
+    if start and piece is not None and piece.total == start:
+        return True
+    request = urllib.request.Request(url, headers={"User-Agent": f"centerhash/{__version__}"})
+    if start:
+        request.add_header("Range", f"bytes={start}-")
+        if piece is not None and piece.validator:
+            request.add_header("If-Range", piece.validator)
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
+            start = start if answer.status == 206 and _starts_at(answer, start) else 0
+            return _take(answer, url, start, target, tell)
+    except urllib.error.HTTPError as error:
+        if error.code != 416:
+            raise
+        part.unlink(missing_ok=True)  # there is nothing behind what we have: not the file it was
+        return False
+
+
+def _can_go_on(piece: _Piece | None, url: str, file: RemoteFile) -> bool:
+    """Whether the rest of a part can be glued to it: the server compares its validator, or we the checksum."""
+    return piece is not None and piece.url == url and bool(piece.validator or file.md5)
+
+
+def _starts_at(answer: http.client.HTTPResponse, start: int) -> bool:
+    """Check the range of a partial answer; a wrong one cannot be used."""
+    stated = answer.headers.get("Content-Range", "")
+    if not stated.startswith(f"bytes {start}-"):
+        raise DataError(
+            f"'{answer.url}' answered with '{stated}' when asked for bytes from {start}. Try a mirror."
+        )
+    return True
+
+
+def _take(
+    answer: http.client.HTTPResponse, url: str, start: int, target: Path, tell: Callable[[int, int], None]
+) -> bool:
+    """Write an answer behind the first `start` bytes of the part; return whether it is whole."""
+    length = answer.headers.get("Content-Length")
+    total = start + int(length) if length is not None and length.isdecimal() else None
+    if start == 0:
+        write_json(_note(target), asdict(_Piece(url, total, _validator(answer))))
+    if total is not None:
+        check_space(target.parent, total - start)
+    done = start
+    with _opened(_part(target), "ab" if start else "wb") as stream:
+        while block := answer.read(_BLOCK):
+            _write(stream, block, target)
+            done += len(block)
+            tell(done, total or done)
+    return total is None or done >= total
+
+
+def _validator(answer: http.client.HTTPResponse) -> str | None:
+    etag: str | None = answer.headers.get("ETag")
+    if etag is not None and not etag.startswith("W/"):
+        return etag
+    changed: str | None = answer.headers.get("Last-Modified")
+    return changed
+
+
+def _read_note(target: Path) -> _Piece | None:
+    """Read what is known of a part; without a whole note the part is worth nothing."""
+    with suppress(OSError, ValueError, TypeError):
+        stored: dict[str, Any] = json.loads(_note(target).read_text())
+        return _Piece(**stored)
+    return None
+
+
+@contextmanager
+def _opened(path: Path, mode: str) -> Iterator[IO[bytes]]:
+    try:
+        stream: IO[bytes] = path.open(mode)
+    except OSError as error:
+        raise OutputError(f"cannot write '{path}': {error.strerror or error}.") from error
+    with stream:
+        yield stream
+
+
+def _write(stream: IO[bytes], block: bytes, target: Path) -> None:
+    """Write a block; a full disk must not look like a cut connection."""
+    try:
+        stream.write(block)
+        stream.flush()
+    except OSError as error:
+        raise OutputError(
+            f"cannot write '{_part(target)}': {error.strerror or error}. What is there is kept: free some space, "
+            "then run the same command again."
+        ) from error
+
+
+def _difference(file: RemoteFile, path: Path) -> str:
+    """Say how a file differs from the published one; nothing where it is the same as far as is known."""
+    size = path.stat().st_size
+    if file.size is not None and size != file.size:
+        return f"has {size:,} bytes instead of {file.size:,}"
+    if file.md5 is None:
+        return ""
+    with path.open("rb") as stream:
+        found = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    return f"has the MD5 checksum {found} instead of {file.md5}" if found != file.md5 else ""

@@ -1,0 +1,257 @@
+"""The field's own list files, as HashNet, CSQ and others ship them: `path 0 1 0 ...`, one image per line.
+
+`train.txt`, `test.txt` (or `query.txt`) and `database.txt`, the last also in parts (`database1.txt`,
+`database_2.txt`). The paths are those of somebody's machine: an image is found by the end of its path.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centerhash.core.errors import DataError
+from centerhash.data.dataset import Dataset
+from centerhash.data.images import SUFFIXES
+from centerhash.data.splits import SPLIT_NAMES, Indices, Splits, check_splits
+from centerhash.data.textfiles import first_few, read_classes, read_lines
+
+_FILES = {"train": ("train",), "query": ("test", "query"), "database": ("database",)}
+
+
+@dataclass(frozen=True)
+class ListedImage:
+    """One line of a list: the path as it stands there, and one 0/1 per class."""
+
+    path: str
+    labels: tuple[str, ...]
+
+
+class FileIndex:
+    """All images under a folder, found by the end of a path."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._by_name: dict[str, list[tuple[str, ...]]] = defaultdict(list)
+        seen: set[str] = set()
+        for folder, folders, files in os.walk(root, followlinks=True):  # photos often lie on another disk
+            real = os.path.realpath(folder)
+            folders[:] = [] if real in seen else sorted(folders)
+            if real in seen:  # a link back up
+                continue
+            seen.add(real)
+            parts = Path(folder).relative_to(root).parts
+            for name in sorted(files):
+                if Path(name).suffix.lower() in SUFFIXES:
+                    self._by_name[name].append((*parts, name))
+
+    def find(self, path: str) -> str | None:
+        """Return the file, relative to the root, that shares the longest end with `path`, or None.
+
+        Refuses a path that two files match equally well.
+        """
+        wanted = PurePosixPath(path.replace("\\", "/")).parts
+        candidates = self._by_name.get(wanted[-1], []) if wanted else []
+        if not candidates:
+            return None
+        lengths = [_common_end(wanted, candidate) for candidate in candidates]
+        best = [parts for parts, length in zip(candidates, lengths, strict=True) if length == max(lengths)]
+        if len(best) > 1:
+            both = first_few(["/".join(parts) for parts in best])
+            raise DataError(
+                f"'{path}' may be any of {both} in '{self.root}': give a folder with one of them."
+            )
+        return "/".join(best[0])
+
+
+def _common_end(first: Sequence[str], second: Sequence[str]) -> int:
+    """How many last parts two paths share."""
+    length = 0
+    for one, other in zip(reversed(first), reversed(second), strict=False):
+        if one != other:
+            break
+        length += 1
+    return length
+
+
+def read_lists(folder: Path, root: Path) -> Dataset:
+    """Read the lists of `folder` for the images under `root`.
+
+    Classes are named by `classes.txt` beside the lists, else numbered. Images that are not found are left out;
+    how many, and how far the lists overlap, is said in the warnings.
+    """
+    if not root.is_dir():
+        raise DataError(f"no such folder: '{root}'. Give the folder that holds the images of the lists.")
+    listed = {split: _read_split(folder, split) for split in SPLIT_NAMES}
+    classes = _classes(folder, listed)
+    found, missing = _find_all(FileIndex(root), listed)
+    if not found:
+        raise DataError(
+            f"none of the {len(missing):,} images of the lists in '{folder}' is under '{root}': "
+            f"{first_few(missing)}. Give the folder that holds them."
+        )
+    rows = {name: row for row, name in enumerate(dict.fromkeys(found.values()))}
+    labels, contradictions = _labels(listed, found, rows, len(classes))
+    members = {
+        split: [rows[found[image.path]] for image in listed[split] if image.path in found] for split in listed
+    }
+    splits = Splits(
+        **{split: _unique(numbers) for split, numbers in members.items()}, made=f"lists in '{folder}'"
+    )
+    repeated = sum(len(numbers) - len(set(numbers)) for numbers in members.values())
+    names = tuple(rows)
+    return Dataset(
+        name=root.resolve().name,
+        root=root,
+        classes=classes,
+        labels=labels,
+        splits=splits,
+        image_paths=tuple(root / name for name in names),
+        names=names,
+        warnings=(
+            *_notes(missing, len(found), repeated, contradictions, root),
+            overlaps(splits),
+            *check_splits(splits, len(labels)),
+        ),
+    )
+
+
+def overlaps(splits: Splits) -> str:
+    """Say how many images two of the splits share."""
+    pairs = (("train", "query"), ("query", "database"), ("train", "database"))
+    counts = (
+        f"{np.intersect1d(getattr(splits, first), getattr(splits, second)).size:,} in {first} and {second}"
+        for first, second in pairs
+    )
+    return f"images in two lists: {', '.join(counts)}."
+
+
+def list_files(folder: Path, split: str) -> list[Path]:
+    """Return the files of one split: its own name, or that name with a number or an ending after it."""
+    for stem in _FILES[split]:
+        whole = folder / f"{stem}.txt"
+        parts = sorted(path for path in folder.glob(f"{stem}[_0-9-]*.txt") if path.is_file())
+        if whole.is_file() and parts:
+            raise DataError(
+                f"'{folder}' holds both {whole.name} and its parts {first_few([path.name for path in parts])}: "
+                "keep one of the two."
+            )
+        if whole.is_file():
+            return [whole]
+        if parts:
+            return parts
+    wanted = " or ".join(f"{stem}.txt" for stem in _FILES[split])
+    there = sorted(path.name for path in folder.glob("*.txt")) if folder.is_dir() else []
+    raise DataError(
+        f"'{folder}' has no {wanted}; it has: {first_few(there) or 'no .txt file'}. Lists are train.txt, test.txt "
+        "and database.txt (or database1.txt, database2.txt, ...) with lines 'path 0 1 0 ...'."
+    )
+
+
+def _read_split(folder: Path, split: str) -> list[ListedImage]:
+    images: list[ListedImage] = []
+    for path in list_files(folder, split):
+        images += _read_list(path)
+    return images
+
+
+def _read_list(path: Path) -> list[ListedImage]:
+    lines = [(number, line) for number, line in enumerate(read_lines(path), 1) if line]
+    if not lines:
+        raise DataError(f"'{path}' is empty: write one line 'path 0 1 0 ...' per image.")
+    width = _trailing_labels(lines[0][1])
+    return [_read_line(line, width, f"'{path}', line {number}") for number, line in lines]
+
+
+def _trailing_labels(line: str) -> int:
+    """How many 0/1 stand at the end of a line."""
+    words = line.split()
+    return next(
+        (count for count, word in enumerate(reversed(words)) if word not in ("0", "1")), len(words) - 1
+    )
+
+
+def _read_line(line: str, width: int, where: str) -> ListedImage:
+    path, *labels = line.rsplit(None, width)
+    if width == 0 or len(labels) != width or not set(labels) <= {"0", "1"}:
+        shown = line if len(line) <= 80 else f"{line[:77]}..."
+        raise DataError(
+            f"{where}: '{shown}' is not of the form 'path 0 1 0 ...' with {width or 'its'} labels."
+        )
+    if len(path.split()) > 1 and path.split()[-1] in ("0", "1"):
+        raise DataError(f"{where}: more labels than the {width} of the first line.")
+    return ListedImage(path, tuple(labels))
+
+
+def _classes(folder: Path, listed: Mapping[str, Sequence[ListedImage]]) -> tuple[str, ...]:
+    widths = {split: len(images[0].labels) for split, images in listed.items()}
+    if len(set(widths.values())) > 1:
+        shown = ", ".join(f"{split} {width}" for split, width in widths.items())
+        raise DataError(f"the lists in '{folder}' have different numbers of labels per line: {shown}.")
+    for split, images in listed.items():
+        odd = next((image for image in images if len(image.labels) != widths[split]), None)
+        if odd is not None:
+            raise DataError(f"'{folder}': '{odd.path}' has {len(odd.labels)} labels, others {widths[split]}.")
+    width = widths["train"]
+    if not (folder / "classes.txt").is_file():
+        return tuple(f"class {number}" for number in range(width))
+    classes = read_classes(folder / "classes.txt")
+    if len(classes) != width:
+        raise DataError(
+            f"'{folder / 'classes.txt'}' names {len(classes)} classes, but the lists have {width} labels."
+        )
+    return classes
+
+
+def _find_all(
+    index: FileIndex, listed: Mapping[str, Sequence[ListedImage]]
+) -> tuple[dict[str, str], list[str]]:
+    """Return the file of each listed path, and the paths without one."""
+    found: dict[str, str] = {}
+    missing: list[str] = []
+    for path in dict.fromkeys(image.path for images in listed.values() for image in images):
+        file = index.find(path)
+        if file is None:
+            missing.append(path)
+        else:
+            found[path] = file
+    return found, missing
+
+
+def _labels(
+    listed: Mapping[str, Sequence[ListedImage]], found: Mapping[str, str], rows: Mapping[str, int], width: int
+) -> tuple[NDArray[np.bool_], int]:
+    """Return the labels (N, C) of the first line of each image, and how many lines say otherwise."""
+    first: dict[int, tuple[str, ...]] = {}
+    contradictions = 0
+    for images in listed.values():
+        for image in images:
+            if image.path in found:
+                stated = first.setdefault(rows[found[image.path]], image.labels)
+                contradictions += stated != image.labels
+    text = "".join("".join(first[row]) for row in range(len(rows)))
+    digits = np.frombuffer(text.encode(), dtype=np.uint8).reshape(len(rows), width)
+    return digits == ord("1"), contradictions
+
+
+def _unique(numbers: Iterable[int]) -> Indices:
+    return np.array(list(dict.fromkeys(numbers)), dtype=np.int64)
+
+
+def _notes(missing: Sequence[str], found: int, repeated: int, contradictions: int, root: Path) -> list[str]:
+    notes = []
+    if missing:
+        notes.append(
+            f"{len(missing):,} of {len(missing) + found:,} listed images are not under '{root}' and are left out: "
+            f"{first_few(missing)}."
+        )
+    if repeated:
+        notes.append(f"{repeated:,} lines name an image that their list has already: counted once.")
+    if contradictions:
+        notes.append(f"{contradictions:,} lines give an image other labels than its first line, which holds.")
+    return notes

@@ -1,0 +1,117 @@
+"""Opening the published data sets of the catalogue, split as they are in print or by list files."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from centerhash.core.errors import ConfigError, DataError
+from centerhash.data.dataset import Dataset, image_dataset, open_dataset
+from centerhash.data.published.catalogue import DATASETS, NamedSet, RandomSplit, get_dataset
+from centerhash.data.published.listfiles import read_lists
+from centerhash.data.splits import Splits, check_splits, make_splits
+from centerhash.data.textfiles import first_few
+
+
+def home_of(row: NamedSet, root: Path) -> Path | None:
+    """Where a data set is: in its folder below `root`, or in `root` itself; None where it is not whole."""
+    return next((home for home in (root / row.folder, root) if not missing_parts(row, home)), None)
+
+
+def missing_parts(row: NamedSet, home: Path) -> list[str]:
+    """The parts of a data set that a folder does not have."""
+    return [
+        part.split("|")[0]
+        for part in row.needs
+        if not any((home / name).exists() for name in part.split("|"))
+    ]
+
+
+def describe(row: NamedSet, root: Path) -> dict[str, Any]:
+    """What is known of a data set, as plain values, and where it is under `root` (None where it is not)."""
+    shown = ("name", "title", "classes", "images", "photos", "depth", "areas", "licence", "citation")
+    home = home_of(row, root)
+    return {
+        **{field: getattr(row, field) for field in shown},
+        "split": str(row.split),
+        "homepage": row.home,
+        "files": [asdict(file) for file in row.files],
+        "by_hand": list(row.by_hand),
+        "home": None if home is None else str(home),
+    }
+
+
+def draw_splits(size: int, rule: RandomSplit, seed: int, whole: int) -> tuple[Splits, tuple[str, ...]]:
+    """Draw the splits of `size` images by the rule for `whole` images, and return them with warnings.
+
+    A copy with fewer images keeps the counts of the rule where it can, and shrinks them in proportion where queries
+    and training images do not fit; either way the figures are not the published ones, and the warning says so.
+    """
+    query, train = rule.query, rule.train
+    warnings: tuple[str, ...] = ()
+    if size < whole:
+        if query + train > size:
+            query, train = max(1, query * size // whole), max(1, train * size // whole)
+        warnings = (
+            f"this copy has {size:,} of the {whole:,} labelled images: {query:,} queries and {train:,} training "
+            "images are drawn from it, so that figures cannot be compared with published ones.",
+        )
+    if seed < 0:
+        raise ConfigError(f"the seed must be a whole number of at least 0, got {seed}.")
+    if size < 2:
+        raise DataError(
+            f"{size} image(s) cannot be split: at least 2 are needed, one to ask and one to find."
+        )
+    generator = np.random.default_rng(seed)
+    queries = np.sort(generator.choice(size, size=query, replace=False))
+    database = np.setdiff1d(np.arange(size), queries)
+    training = np.sort(generator.choice(database, size=min(train, database.size), replace=False))
+    given = {"train": training, "query": queries, "database": database}
+    return make_splits(size, given, seed=seed, source=f"{rule.source}, drawn with seed {seed}"), warnings
+
+
+def open_named(name: str, root: str | Path, seed: int = 0, lists: str | Path | None = None) -> Dataset:
+    """Open a published data set that lies in its folder below `root`, or in `root` itself.
+
+    The splits follow the row's rule, with `seed`, or the list files in the folder `lists`.
+    """
+    row = get_dataset(name)
+    if lists is not None:
+        place = Path(root) / row.folder
+        return replace(read_lists(Path(lists), place if place.is_dir() else Path(root)), name=row.name)
+    home = home_of(row, Path(root))
+    if home is None:
+        raise DataError(_absent(row, Path(root)))
+    folder = row.reader(home)
+    if isinstance(row.split, RandomSplit):
+        splits, warnings = draw_splits(len(folder.names), row.split, seed, row.images)
+    else:
+        splits = make_splits(len(folder.names), folder.splits, seed=seed, source=folder.source)
+        warnings = ()
+    warnings = (*warnings, *check_splits(splits, len(folder.names)))
+    return image_dataset(row.name, home, folder, splits, warnings)
+
+
+def open_data(
+    data: str | Path, *, seed: int = 0, root: str | Path | None = None, lists: str | Path | None = None
+) -> Dataset:
+    """Open what a command names: a folder, a published data set below `root`, either of them split by `lists`."""
+    if root is not None:
+        return open_named(str(data), root, seed, lists)
+    if str(data) in DATASETS and not Path(data).exists():
+        raise ConfigError(f"'{data}' is a published data set: say where it is by --root DIR.")
+    if lists is not None:
+        return read_lists(Path(lists), Path(data))
+    return open_dataset(data, seed=seed)
+
+
+def _absent(row: NamedSet, root: Path) -> str:
+    missing = first_few(missing_parts(row, root / row.folder))
+    text = (
+        f"{row.title} is not whole in '{root / row.folder}': it has no {missing}. "
+        f"Fetch it by `centerhash download {row.name} --root {root}`"
+    )
+    return f"{text} and by hand: {' '.join(row.by_hand)}" if row.by_hand else f"{text}."

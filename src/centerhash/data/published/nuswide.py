@@ -1,0 +1,108 @@
+"""NUS-WIDE: one text file of 0/1 lines per class, the list of images, and photos that its makers hand out on request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centerhash.core.errors import DataError
+from centerhash.data.layouts.folder import ImageFolder
+from centerhash.data.published.listfiles import FileIndex
+from centerhash.data.published.readers import first_present, keep_rows, with_labels
+from centerhash.data.textfiles import first_few, read_lines
+
+# the 21 most frequent of the 81 classes, on which most figures are published ("TC-21")
+FREQUENT = (
+    *(
+        "animal",
+        "beach",
+        "buildings",
+        "clouds",
+        "flowers",
+        "grass",
+        "lake",
+        "mountain",
+        "ocean",
+        "person",
+        "plants",
+    ),
+    *("reflection", "road", "rocks", "sky", "snow", "sunset", "tree", "vehicle", "water", "window"),
+)
+CLASSES = 81
+
+
+def read_nuswide81(root: Path) -> ImageFolder:
+    """Read all 81 classes, in alphabetical order."""
+    return _read(root, _all_classes(_label_folder(root)))
+
+
+def read_nuswide21(root: Path) -> ImageFolder:
+    """Read the 21 most frequent classes; images that show none of them are left out."""
+    return _read(root, FREQUENT)
+
+
+def _read(root: Path, classes: tuple[str, ...]) -> ImageFolder:
+    """Read `Labels_CLASS.txt` and `Imagelist.txt`; photos that are not there are left out with a warning.
+
+    Flickr's users take their photos away, so that hardly any copy is whole.
+    """
+    listed = [line.replace("\\", "/") for line in read_lines(_image_list(root)) if line]
+    folder = _label_folder(root)
+    columns = [_read_column(folder / f"Labels_{name}.txt", len(listed)) for name in classes]
+    index = FileIndex(root)
+    found = [index.find(name) for name in listed]
+    rows = np.array([row for row, file in enumerate(found) if file is not None], dtype=np.int64)
+    if rows.size == 0:
+        raise DataError(
+            f"none of the {len(listed):,} photos of '{_image_list(root)}' is under '{root}': {first_few(listed)}. "
+            "They come on request only: `centerhash download` says how to get them."
+        )
+    missing = len(listed) - rows.size
+    gone = f"{missing:,} of {len(listed):,} photos of NUS-WIDE are not under '{root}' and are left out."
+    whole = ImageFolder(
+        names=tuple(file or name for file, name in zip(found, listed, strict=True)),
+        paths=tuple(root / (file or name) for file, name in zip(found, listed, strict=True)),
+        classes=classes,
+        labels=np.column_stack(columns),
+        areas=None,
+        splits={},
+        source="",
+        warnings=(gone,) if missing else (),
+    )
+    return with_labels(keep_rows(whole, rows))
+
+
+def _label_folder(root: Path) -> Path:
+    return first_present(root, ("Groundtruth/AllLabels", "AllLabels"))
+
+
+def _image_list(root: Path) -> Path:
+    return first_present(root, ("ImageList/Imagelist.txt", "Imagelist.txt"))
+
+
+def _all_classes(folder: Path) -> tuple[str, ...]:
+    names = tuple(sorted(path.stem.removeprefix("Labels_") for path in folder.glob("Labels_*.txt")))
+    if len(names) != CLASSES:
+        raise DataError(
+            f"'{folder}' has {len(names)} files Labels_*.txt, NUS-WIDE has {CLASSES}: unpack Groundtruth.zip again."
+        )
+    return names
+
+
+def _read_column(path: Path, count: int) -> NDArray[np.bool_]:
+    """Read one 0 or 1 per line, (N,) bool."""
+    try:
+        words = path.read_bytes().split()
+    except OSError as error:
+        raise DataError(
+            f"cannot read '{path}': {error.strerror or error}. Unpack Groundtruth.zip."
+        ) from error
+    if not set(words) <= {b"0", b"1"}:
+        wrong = next(word for word in words if word not in (b"0", b"1"))
+        raise DataError(f"'{path}' holds '{wrong.decode(errors='replace')}', which is not 0 or 1.")
+    if len(words) != count:
+        raise DataError(f"'{path}' has {len(words):,} lines for {count:,} images of the list.")
+    column: NDArray[np.bool_] = np.array(words) == b"1"
+    return column

@@ -1,0 +1,110 @@
+"""Pascal VOC: one xml file per image with its objects and boxes, and lists of the official parts.
+
+An object marked `difficult` counts as a label like any other: it is in the picture, though hard to see. (VOC's own
+classification score ignores such objects.) Areas are those of the boxes, since few images have masks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+
+from centerhash.core.errors import DataError, did_you_mean
+from centerhash.data.layouts.folder import ImageFolder
+from centerhash.data.published.masks import Object, covered_share
+from centerhash.data.published.readers import check_present, first_present, with_labels
+from centerhash.data.splits import Indices
+from centerhash.data.textfiles import duplicates, first_few, read_lines
+
+CLASSES = (
+    *(
+        "aeroplane",
+        "bicycle",
+        "bird",
+        "boat",
+        "bottle",
+        "bus",
+        "car",
+        "cat",
+        "chair",
+        "cow",
+        "diningtable",
+        "dog",
+    ),
+    *("horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
+)
+
+
+def read_voc2007(root: Path) -> ImageFolder:
+    """Read VOC 2007: `trainval` trains and is searched, `test` asks."""
+    return _read(root, "VOC2007", known="trainval", asking="test")
+
+
+def read_voc2012(root: Path) -> ImageFolder:
+    """Read VOC 2012, whose test labels are secret: `train` trains and is searched, `val` asks."""
+    return _read(root, "VOC2012", known="train", asking="val")
+
+
+def _read(root: Path, year: str, *, known: str, asking: str) -> ImageFolder:
+    home = first_present(root, (f"VOCdevkit/{year}", year))
+    parts = {part: _read_part(home, part) for part in (known, asking)}
+    numbers = tuple(number for part in parts.values() for number in part)
+    repeated = duplicates(numbers)
+    if repeated:
+        raise DataError(f"'{home}': {first_few(repeated)} stand in the lists of {known} and {asking} twice.")
+    names = tuple(f"{number}.jpg" for number in numbers)
+    paths = tuple(home / "JPEGImages" / name for name in names)
+    check_present(names, paths, home / "ImageSets" / "Main")
+    labels = np.zeros((len(names), len(CLASSES)), dtype=np.bool_)
+    areas = np.zeros(labels.shape, dtype=np.float32)
+    for row, number in enumerate(numbers):
+        for name, share in read_annotation(home / "Annotations" / f"{number}.xml").items():
+            labels[row, CLASSES.index(name)] = True
+            areas[row, CLASSES.index(name)] = share
+    splits = _splits(len(parts[known]), len(numbers))
+    return with_labels(
+        ImageFolder(names, paths, CLASSES, labels, areas, splits, f"official {known}, {asking}", ())
+    )
+
+
+def _read_part(home: Path, part: str) -> list[str]:
+    return [line.split()[0] for line in read_lines(home / "ImageSets" / "Main" / f"{part}.txt") if line]
+
+
+def _splits(known: int, total: int) -> dict[str, Indices]:
+    return {
+        "train": np.arange(known),
+        "query": np.arange(known, total),
+        "database": np.arange(known),
+    }
+
+
+def read_annotation(path: Path) -> Mapping[str, float]:
+    """Read the classes of one image and the share of the frame that the boxes of each cover together."""
+    try:
+        tree = ElementTree.parse(path).getroot()
+        width, height = (float(tree.findtext(f"size/{side}", "")) for side in ("width", "height"))
+        boxes: dict[str, list[Object]] = defaultdict(list)
+        for entry in tree.findall("object"):
+            boxes[entry.findtext("name", "").strip()].append({"bbox": _box(entry)})
+        shares = {name: covered_share(entries, width, height) or 0.0 for name, entries in boxes.items()}
+    except OSError as error:
+        raise DataError(f"cannot read '{path}': {error.strerror or error}.") from error
+    except (ElementTree.ParseError, ValueError, ZeroDivisionError) as error:
+        raise DataError(f"'{path}' is not an annotation of Pascal VOC ({error}): unpack it again.") from error
+    for name in shares:
+        if name not in CLASSES:
+            raise DataError(f"'{path}': unknown class '{name}'.{did_you_mean(name, CLASSES)}")
+    return shares
+
+
+def _box(entry: ElementTree.Element) -> Sequence[float]:
+    """Return (x, y, width, height); VOC counts pixels from 1 and includes the last one."""
+    left, top, right, bottom = (
+        float(entry.findtext(f"bndbox/{side}", "")) for side in ("xmin", "ymin", "xmax", "ymax")
+    )
+    return left - 1, top - 1, right - left + 1, bottom - top + 1

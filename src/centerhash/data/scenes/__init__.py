@@ -1,0 +1,1 @@
+"""Emoji scenes: the embedded data set, drawn from a seed."""

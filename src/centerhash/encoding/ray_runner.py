@@ -1,0 +1,168 @@
+"""Parts by Ray Data: actors that load the model once, here or on a cluster. All machines see the same files.
+
+A row of the Ray data set is the number of a part. An actor reads that part's inputs from the shared folder, encodes
+them as the local engine does, and writes the part there, so nothing large passes through Ray, and a dead worker costs
+the parts in its hands.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from centerhash.core.errors import CenterhashError, ConfigError, DataError, InputError, OutputError
+from centerhash.encoding.encoder import PartEncoder, Seen, model_digest
+from centerhash.encoding.parts import read_manifest
+from centerhash.encoding.work import finish_part
+from centerhash.model import HashModel
+
+_STORE = 200 * 2**20  # bytes of shared memory for a Ray of our own: only numbers of parts go through it
+_MOST_BLOCKS = 1000  # of the list of parts: an actor takes a block at a time
+_PATIENCE = 10.0  # seconds for a cluster to answer
+_QUIET = {  # of Ray: no reports to its makers, and nothing on the terminal
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",  # as quick as the local engine, also beside other work
+}
+_ERRORS = {kind.__name__: kind for kind in (InputError, ConfigError, DataError, OutputError)}
+
+
+class PartWorker:
+    """An actor: called with numbers of parts, it writes those parts."""
+
+    def __init__(self, run: str, folder: str, device: str) -> None:
+        self._run, self._folder, self._device = Path(run), Path(folder), device
+
+    @cached_property
+    def _encoder(self) -> PartEncoder:
+        model = HashModel.load(self._run)
+        if model_digest(model) != read_manifest(self._folder).model:
+            raise DataError(f"the model in '{self._run}' is another one on this machine: share the folder.")
+        return PartEncoder(model, self._device)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
+        """Write the parts `part`; return how many images they were of, or the error that stopped the work."""
+        done, kind, message = 0, "", ""
+        try:
+            for number in batch["part"]:
+                done += finish_part(self._folder, int(number), self._encoder)
+        except CenterhashError as error:  # as words: Ray would bury it in traces of its own
+            kind, message = type(error).__name__, str(error)
+        return {"done": [done], "kind": [kind], "message": [message]}
+
+
+def finish_parts(
+    run: Path,
+    folder: Path,
+    todo: Sequence[int],
+    device: str = "auto",
+    address: str | None = None,
+    workers: int | None = None,
+    seen: Seen | None = None,
+) -> None:
+    """Encode and write the parts `todo` of a folder that is begun, by actors of Ray.
+
+    `address` is of a cluster, else $RAY_ADDRESS, else Ray runs here for as long as this takes. `workers` None: an
+    actor per GPU where there are any, else per processor.
+    """
+    with _ray(address) as ray:
+        gpus = 0 if device == "cpu" else int(ray.cluster_resources().get("GPU", 0))
+        if device.startswith("cuda") and not gpus:
+            raise ConfigError(f"device '{device}' cannot be used: Ray sees no GPU. Try --device cpu or auto.")
+        most = workers or gpus or int(ray.cluster_resources().get("CPU", 1))
+        parts = ray.data.from_items(
+            [{"part": number} for number in todo], override_num_blocks=min(len(todo), _MOST_BLOCKS)
+        )
+        rows = parts.map_batches(
+            PartWorker,
+            batch_size=1,
+            compute=ray.data.ActorPoolStrategy(size=max(1, min(most, len(todo)))),
+            fn_constructor_args=(
+                str(run.absolute()),
+                str(folder.absolute()),
+                "cuda" if gpus else device if device != "auto" else "cpu",
+            ),
+            num_cpus=1,
+            num_gpus=1 if gpus else 0,
+        )
+        try:
+            for row in rows.iter_rows():
+                if row["kind"]:
+                    raise _ERRORS.get(row["kind"], DataError)(row["message"])
+                if seen is not None:
+                    seen(int(row["done"]))
+        except ray.exceptions.RayError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise DataError(
+                f"Ray stopped: {reason} The finished parts are kept: run the same command again."
+            ) from error
+
+
+@contextmanager
+def _ray(address: str | None) -> Iterator[Any]:
+    """Ray, joined or started, and quiet; left again unless it was there before."""
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+        import ray.data
+        import ray.exceptions
+    except ImportError:
+        raise ConfigError("--engine ray needs Ray: pip install 'centerhash[ray]'.") from None
+    if ray.is_initialized():
+        yield ray
+        return
+    try:
+        _start(ray, address or os.environ.get("RAY_ADDRESS") or "local")
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _start(ray: Any, address: str) -> None:
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == "local":
+        processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        quiet |= {"num_cpus": processors, "object_store_memory": _STORE, "include_dashboard": False}
+    try:
+        _reach(address)
+        with _muted_stderr():
+            ray.init(address=address, **quiet)
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"Ray at '{address}' cannot be used: {reason}. Start it by `ray start --head`, or leave out --ray-address."
+        ) from error
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+def _reach(address: str) -> None:
+    """Raise OSError where nobody answers at host:port, which Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
+
+
+@contextmanager
+def _muted_stderr() -> Iterator[None]:
+    """Keep away what Ray's own libraries, which know nothing of Python's stderr, say as they start."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

@@ -1,0 +1,229 @@
+"""The work on a folder of parts: begin or go on, do one part, say at the end what is there and what was broken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from centerhash.core.errors import ConfigError, DataError, first_reasons, unknown_name
+from centerhash.core.files import atomic, make_folder, write_json, write_text
+from centerhash.data.layouts.arrays import read_header
+from centerhash.encoding.encoder import PartEncoder, Seen, model_digest
+from centerhash.encoding.inputs import Inputs, list_inputs
+from centerhash.encoding.parts import (
+    BROKEN,
+    INPUTS,
+    MANIFEST,
+    Labels,
+    LabelSource,
+    Manifest,
+    broken_in,
+    part_path,
+    read_manifest,
+    write_part,
+)
+from centerhash.model import HashModel
+from centerhash.networks.features import Progress
+
+PART_SIZE = (
+    4096  # images: minutes of work on a small machine, and a kill loses no more than one part per worker
+)
+ENGINES = ("local", "ray")
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What `encode_parts` leaves behind: how many codes and parts, what was done before, what could not be read."""
+
+    count: int
+    parts: int
+    found: int  # parts that were there already
+    broken: dict[str, str]  # reason by id
+    warnings: tuple[str, ...]
+
+
+def encode_parts(
+    run: str | Path,
+    entries: Sequence[str],
+    out: str | Path,
+    *,
+    engine: str = "local",
+    part_size: int = PART_SIZE,
+    device: str = "auto",
+    skip_broken: bool = False,
+    ray_address: str | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Encoded:
+    """Encode images, a data set or features by the model in `run` into parts in the folder `out`.
+
+    The same call goes on where a killed one stopped. Images that cannot be read are left out and listed in
+    broken.jsonl; without `skip_broken` they raise DataError when all else is done, and are tried again by the next
+    call. `ray_address` and `workers` are for the engine ray.
+    """
+    if engine not in ENGINES:
+        raise unknown_name("--engine", engine, ENGINES)
+    if part_size < 1:
+        raise ConfigError(f"a part holds at least 1 image, got {part_size}.")
+    folder, model, inputs = Path(out), HashModel.load(run), list_inputs(entries)
+    if inputs.images is not None:
+        model.backbone()  # refuses models without one before anything is written
+    manifest = open_folder(folder, inputs, model, part_size)
+    todo = [number for number in range(manifest.parts) if not _is_done(folder, number, skip_broken)]
+    done = manifest.count - sum(_length(manifest, number) for number in todo)
+    if progress is not None:
+        progress(done, manifest.count)
+
+    def seen(more: int) -> None:
+        nonlocal done
+        done += more
+        if progress is not None:
+            progress(done, manifest.count)
+
+    if todo and engine == "ray":
+        from centerhash.encoding.ray_runner import finish_parts
+
+        finish_parts(Path(run), folder, todo, device, ray_address, workers, seen)
+    elif todo:
+        encoder = PartEncoder(model, device)
+        for number in todo:
+            finish_part(folder, number, encoder, seen)
+    return _concluded(folder, manifest, inputs.warnings, manifest.parts - len(todo), skip_broken)
+
+
+def _length(manifest: Manifest, number: int) -> int:
+    rows = manifest.rows(number)
+    return int(rows.stop - rows.start)
+
+
+def _is_done(folder: Path, number: int, skip_broken: bool) -> bool:
+    """Whether a part needs no work; one with broken images is tried again, they may have been repaired."""
+    broken = broken_in(part_path(folder, number))
+    return broken is not None and (skip_broken or not broken)
+
+
+def open_folder(folder: Path, inputs: Inputs, model: HashModel, part_size: int) -> Manifest:
+    """Begin a folder of parts, or make sure that the one that is there is of the same model and inputs."""
+    predicted: LabelSource = "predicted" if model.has_centers else "none"
+    wanted = Manifest(
+        bits=model.bits,
+        model=model_digest(model),
+        inputs=inputs.fingerprint(),
+        count=len(inputs.ids),
+        part_size=part_size,
+        labels=predicted if inputs.labels is None else "given",
+        features=None if inputs.features is None else str(inputs.features),
+    )
+    if (folder / MANIFEST).exists():
+        _check_same(folder, read_manifest(folder), wanted)
+        return wanted
+    make_folder(folder)
+    others = [path.name for path in folder.iterdir() if path.name != INPUTS and not path.name.startswith(".")]
+    if others:
+        raise ConfigError(
+            f"'{folder}' holds other files ({min(others)}): give --out a new or an empty folder."
+        )
+    _write_inputs(folder, inputs, wanted)
+    write_json(folder / MANIFEST, wanted.model_dump())
+    return wanted
+
+
+def _check_same(folder: Path, stored: Manifest, wanted: Manifest) -> None:
+    differences = {
+        "another model": stored.model != wanted.model,
+        f"other images ({stored.count:,} of them, now {wanted.count:,})": stored.inputs != wanted.inputs,
+        f"parts of {stored.part_size:,} images, now {wanted.part_size:,}": stored.part_size
+        != wanted.part_size,
+    }
+    found = [text for text, differs in differences.items() if differs]
+    if found:
+        raise ConfigError(
+            f"'{folder}' was begun with {' and '.join(found)}: give --out another folder, or the same command "
+            "as before to go on."
+        )
+
+
+def _write_inputs(folder: Path, inputs: Inputs, manifest: Manifest) -> None:
+    """Write ids, images and given labels, a row group per part, so that any machine can take up any part."""
+    import pyarrow
+    from pyarrow import parquet
+
+    schema = pyarrow.schema(
+        [
+            ("id", pyarrow.string()),
+            ("image", pyarrow.string()),
+            ("labels", pyarrow.list_(pyarrow.string())),
+        ]
+    )
+    with atomic(folder / INPUTS) as stream, parquet.ParquetWriter(stream, schema) as writer:
+        for number in range(manifest.parts):
+            rows = manifest.rows(number)
+            ids = list(inputs.ids[rows])
+            nothing = [None] * len(ids)
+            images = nothing if inputs.images is None else [str(image) for image in inputs.images[rows]]
+            columns = {"id": ids, "image": images, "labels": inputs.labels_of(rows) or nothing}
+            writer.write_table(pyarrow.table(columns, schema=schema), row_group_size=manifest.part_size)
+
+
+def _read_inputs(folder: Path, number: int) -> tuple[list[str], list[str], list[Labels]]:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        table: Any = parquet.ParquetFile(folder / INPUTS).read_row_group(number)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(
+            f"'{folder / INPUTS}' cannot be read ({error}): give --out another folder."
+        ) from error
+    ids, images, labels = (table.column(name).to_pylist() for name in ("id", "image", "labels"))
+    return ids, images, [tuple(names or ()) for names in labels]
+
+
+def finish_part(folder: Path, number: int, encoder: PartEncoder, seen: Seen | None = None) -> int:
+    """Encode and write one part of a folder that `open_folder` began; return how many images it is of."""
+    manifest = read_manifest(folder)
+    ids, images, stored = _read_inputs(folder, number)
+    labels = stored if manifest.labels == "given" else None
+    if manifest.features is None:
+        part = encoder.encode_images(ids, [Path(image) for image in images], labels, seen)
+    else:
+        read_header(Path(manifest.features))  # says what is wrong with a file that is gone or cut
+        features = np.load(manifest.features, mmap_mode="r", allow_pickle=False)[manifest.rows(number)]
+        part = encoder.encode_features(ids, features, labels)
+        if seen is not None:
+            seen(len(ids))
+    write_part(folder, number, part, manifest)
+    return len(ids)
+
+
+def _concluded(
+    folder: Path, manifest: Manifest, warnings: tuple[str, ...], found: int, skip_broken: bool
+) -> Encoded:
+    """Write broken.jsonl and say what there is; raise DataError for broken images that are not to be skipped."""
+    rows = list(_all_broken(folder, manifest))
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    write_text(folder / BROKEN, "".join(f"{line}\n" for line in lines))
+    broken = {row["id"]: row["reason"] for row in rows}
+    if broken and not skip_broken:
+        raise DataError(
+            f"{broken_text(broken, manifest.count)}\nThe codes of all others are in '{folder}'. Repair these files "
+            "and run the same command again, or pass --skip-broken to do without them."
+        )
+    return Encoded(manifest.count - len(broken), manifest.parts, found, broken, warnings)
+
+
+def _all_broken(folder: Path, manifest: Manifest) -> Iterator[dict[str, Any]]:
+    for number in range(manifest.parts):
+        for id, reason in (broken_in(part_path(folder, number)) or {}).items():
+            yield {"part": number, "id": id, "reason": reason}
+
+
+def broken_text(broken: dict[str, str], count: int) -> str:
+    """Name the first images that could not be read; broken.jsonl names them all."""
+    shown = first_reasons(broken.values(), f", see {BROKEN}")
+    return f"{len(broken):,} of {count:,} images cannot be read:\n{shown}"

@@ -1,0 +1,1 @@
+"""Export: one ONNX file from pixels to code."""

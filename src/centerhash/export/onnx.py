@@ -1,0 +1,213 @@
+"""A model as one ONNX file: uint8 images (B, H, W, 3) in, `logits` (B, K) and packed `code` (B, ceil(K/8)) out.
+
+Preprocessing, backbone and head are inside; classes, centers and how to bring an image to H x W are in the metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centerhash.codes import Packed, pack
+from centerhash.core.errors import ConfigError, DataError, unknown_name
+from centerhash.core.files import atomic
+from centerhash.core.version import __version__
+from centerhash.evaluation import evaluate
+from centerhash.export.deployment import deployed
+from centerhash.export.quantisation import quantised
+from centerhash.export.samples import Sample, image_sample, scene_sample
+from centerhash.model import HashModel
+from centerhash.networks.backbones import Backbone
+from centerhash.networks.engines.conversion import converted
+from centerhash.networks.engines.table import INSTALL
+from centerhash.networks.engines.torch_engine import TorchEngine
+
+FORMATS = ("onnx",)
+METADATA = "centerhash"  # the key of the metadata, a json text
+LEAST_AGREEMENT = {
+    "float32": 0.999,
+    "int8": 0.85,
+}  # share of bits that must equal PyTorch's, or nothing is written
+SCENES = {"float32": 32, "int8": 128}  # emoji scenes, where no images are given
+_BATCH = 16  # images per pass of the check
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class CodeComparison:
+    """How far codes moved: shares of equal bits and of equal codes, and both mAPs where there are labels."""
+
+    images: int
+    equal_bits: float
+    equal_codes: float
+    map_before: float | None = None
+    map_after: float | None = None
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What `export_model` wrote, and how its codes compare with PyTorch's on images that it was not calibrated on."""
+
+    path: Path
+    numbers: Literal["float32", "int8"]
+    size: int  # bytes
+    images: str  # what it was compared on
+    comparison: CodeComparison
+
+    def lines(self) -> list[str]:
+        """The result for people."""
+        found = self.comparison
+        lines = [
+            f"{self.path}: {self.numbers}, {self.size / 1e6:.1f} MB",
+            f"{found.equal_bits:.2%} of the bits on {self.images} equal PyTorch's "
+            f"(at least {LEAST_AGREEMENT[self.numbers]:.1%} must)",
+        ]
+        if found.map_before is not None and found.map_after is not None and self.numbers == "int8":
+            lines.append(f"mAP among them: {found.map_before:.4f} in float32, {found.map_after:.4f} in int8")
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result for machines."""
+        return {**asdict(self), "path": str(self.path)}
+
+
+def compare_codes(
+    before: Packed, after: Packed, bits: int, labels: NDArray[np.bool_] | None = None
+) -> CodeComparison:
+    """Compare two packed codes (N, ceil(K/8)) of the same images; with labels (N, C) also their mAP.
+
+    For mAP every image asks for all others (leave-one-out, whole ranking, divided by the relevant items found).
+    """
+    if before.shape != after.shape:
+        raise DataError(f"codes of shapes {before.shape} and {after.shape} are not of the same images.")
+    wrong = np.unpackbits(before ^ after, axis=1, count=bits).sum(axis=1)
+    count = len(before)
+    equal_bits = 1 - float(wrong.sum()) / (count * bits) if count else 1.0
+    equal_codes = float((wrong == 0).mean()) if count else 1.0
+    if labels is None or count < 2:
+        return CodeComparison(count, equal_bits, equal_codes)
+    map_before, map_after = (_leave_one_out(codes, bits, labels) for codes in (before, after))
+    return CodeComparison(count, equal_bits, equal_codes, map_before, map_after)
+
+
+def _leave_one_out(codes: Packed, bits: int, labels: NDArray[np.bool_]) -> float:
+    ids = np.arange(len(codes))
+    return evaluate(
+        codes,
+        codes,
+        labels,
+        labels,
+        bits=bits,
+        k=len(codes),
+        query_ids=ids,
+        database_ids=ids,
+        exclude_self=True,
+    ).map_peers
+
+
+def export_model(
+    model: HashModel,
+    out: str | Path,
+    *,
+    format: str = "onnx",
+    int8: bool = False,
+    images: Sequence[str | Path] | None = None,
+    report: Report | None = None,
+) -> Exported:
+    """Write a model of images as one file, if its codes are PyTorch's on `images` (emoji scenes without any).
+
+    With `int8` the backbone computes in 8 bits: half of the images calibrate its ranges, the other half checks.
+    """
+    _check_export(format)
+    numbers: Literal["float32", "int8"] = "int8" if int8 else "float32"
+    say: Report = report if report is not None else lambda stage: None
+    backbone = model.backbone()
+    network = deployed(model, backbone)
+    say("reading images")
+    sample = scene_sample(backbone, SCENES[numbers]) if images is None else image_sample(images, backbone)
+    calibration, check = sample.halves() if int8 else (sample, sample)
+    say("converting")
+    onnx_bytes = converted(network, backbone.crop, ("logits", "code"), any_batch=True)
+    if int8:
+        say("quantising")
+        onnx_bytes = quantised(onnx_bytes, calibration.pixels)
+    onnx_bytes = _with_metadata(onnx_bytes, metadata_of(model, backbone))
+    say("comparing")
+    comparison = _compared(onnx_bytes, model, backbone, check)
+    if comparison.equal_bits < LEAST_AGREEMENT[numbers]:
+        raise DataError(
+            f"only {comparison.equal_bits:.2%} of the exported model's bits equal PyTorch's on {check.what}, less "
+            f"than {LEAST_AGREEMENT[numbers]:.1%}: nothing was written. "
+            + (
+                "Calibrate on images like yours, or leave out --int8."
+                if int8
+                else "Use --engine torch instead."
+            )
+        )
+    with atomic(out) as stream:
+        stream.write(onnx_bytes)
+    return Exported(Path(out), numbers, len(onnx_bytes), check.what, comparison)
+
+
+def metadata_of(model: HashModel, backbone: Backbone) -> dict[str, Any]:
+    """What a user of the file must know beside its numbers; plain json values."""
+    spec = model.spec
+    return {
+        "format": 1,
+        "version": __version__,
+        "method": spec.method,
+        "bits": spec.bits,
+        "classes": list(spec.classes),
+        "centers": model.tensors()["centers"].tolist() if "centers" in model.tensors() else None,
+        "directions": model.directions.tolist() if "centers" in model.tensors() else None,
+        "label_threshold": spec.label_threshold,
+        "backbone": backbone.name,
+        "preprocessing": {
+            "resize": backbone.resize,
+            "crop": backbone.crop,
+            "interpolation": backbone.interpolation,
+            "shift": list(backbone.shift),  # applied inside, as is the scale
+            "scale": list(backbone.scale),
+        },
+    }
+
+
+def _check_export(format: str) -> None:
+    if format not in FORMATS:
+        raise unknown_name("format", format, FORMATS)
+    missing = [library for library in ("onnx", "onnxruntime") if find_spec(library) is None]
+    if missing:
+        raise ConfigError(f"export needs {' and '.join(missing)}, which is not installed: {INSTALL}.")
+
+
+def _with_metadata(model: bytes, values: dict[str, Any]) -> bytes:
+    import onnx
+
+    proto = onnx.load_from_string(model)
+    onnx.helper.set_model_props(proto, {METADATA: json.dumps(values, ensure_ascii=False)})
+    proto.producer_name, proto.producer_version = "centerhash", __version__
+    onnx.checker.check_model(proto)
+    serialised: bytes = proto.SerializeToString()
+    return serialised
+
+
+def _compared(onnx_bytes: bytes, model: HashModel, backbone: Backbone, sample: Sample) -> CodeComparison:
+    """Run the file as its users will, and compare its codes with PyTorch's."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(onnx_bytes, providers=["CPUExecutionProvider"])
+    engine = TorchEngine(backbone)
+    before, after = [], []
+    for start in range(0, len(sample.pixels), _BATCH):
+        pixels = sample.pixels[start : start + _BATCH]
+        before.append(pack(model.encode_features(engine.features(pixels))))
+        after.append(session.run(["code"], {"pixels": pixels})[0])
+    return compare_codes(np.concatenate(before), np.concatenate(after), model.bits, sample.labels)

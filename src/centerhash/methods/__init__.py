@@ -1,0 +1,1 @@
+"""Methods: the paper in reading order, and what it is compared with."""

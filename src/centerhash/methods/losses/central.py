@@ -1,0 +1,235 @@
+"""Central similarity: pull a code to the hash centers of its labels (CSQ, E-WCS, ICS).
+
+One small function per equation, then one thin class per method. A network's output is `logits` (B, K),
+b = sigmoid(logits); centers are (C, K) in {-1, +1}; labels (B, C) are bool. Every class returns the mean loss
+over the batch's labelled images and knows the weight of each label (B, C).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import normalize, softplus
+
+from centerhash.core.options import MethodOptions
+from centerhash.methods.losses.base import LossTerms, Objective
+from centerhash.methods.weights import (
+    Form,
+    LabelSlots,
+    bent,
+    descended_weights,
+    equal_weights,
+    exact_weights,
+    label_slots,
+    log_cosh,
+    printed_weights,
+    scatter_weights,
+)
+
+
+def center_distances(logits: Tensor, centers: Tensor) -> Tensor:
+    """Binary cross entropy (B, C) between codes and centers, Eq. (2) with the sign of a distance.
+
+    d_ij = -sum_k [ t_jk log b_ik + (1 - t_jk) log(1 - b_ik) ] with targets t = (v + 1) / 2. From logits z
+    this is sum_k [ softplus(z_k) - z_k / 2 ] - <z, v> / 2: finite, and one matrix product for all centers.
+    """
+    common = (softplus(logits) - logits / 2).sum(dim=1, keepdim=True)
+    return (common - logits @ centers.T / 2).clamp_min(0)
+
+
+def weighted_distance(weights: Tensor, distances: Tensor) -> Tensor:
+    """Omega (B,) = sum_j w_j d_j, Eq. (3)."""
+    return (weights * distances).sum(dim=1)
+
+
+def central_loss(
+    weights: Tensor, distances: Tensor, mask: Tensor, beta: float, form: Form, normalised: bool
+) -> Tensor:
+    """J1 per image (B,): -log p(Omega), Eq. (4) for `joint`, Eq. (8) for `per_center`.
+
+    Normalised: `bent`, so that beta does not scale the loss. As printed, `joint` is softplus(beta x) and
+    `per_center` is beta * softplus(x), which all but vanish for small beta.
+    """
+    if form == "joint":
+        omega = weighted_distance(weights, distances)
+        return bent(omega, beta) if normalised else softplus(beta * omega)
+    weighted = weights * distances
+    per_center = bent(weighted, beta) if normalised else beta * softplus(weighted)
+    return (per_center * mask).sum(dim=1)
+
+
+def quantisation_loss(logits: Tensor) -> Tensor:
+    """J_q per image (B,) = sum_k log cosh(|2 b_k - 1| - 1), Eq. (11), with 2b - 1 = tanh(logit / 2)."""
+    return log_cosh(torch.tanh(logits / 2).abs() - 1).sum(dim=1)
+
+
+def majority_centroid(labels: Tensor, centers: Tensor, tie_vector: Tensor) -> Tensor:
+    """CSQ's one target (B, K): sign of the sum of the labels' centers, tied bits from one vector (K,)."""
+    total = labels.to(centers.dtype) @ centers
+    return torch.where(total == 0, tie_vector, total.sign())
+
+
+def center_similarities(logits: Tensor, centers: Tensor) -> Tensor:
+    """Cosine (B, C) between logits and centers, in [-1, 1]; every center has the length sqrt(K)."""
+    return normalize(logits, dim=1) @ centers.T / math.sqrt(centers.shape[1])
+
+
+class CentralObjective(Objective):
+    """What the central methods share: centers, the labelled part of a batch, and weights over all classes."""
+
+    centers: Tensor
+
+    def __init__(self, centers: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("centers", centers.float(), persistent=False)
+
+    def forward(
+        self, logits: Tensor, labels: Tensor, places: Tensor | None = None, progress: float = 0.0
+    ) -> LossTerms:
+        """Mean loss over the images that have a label; zero, with a gradient of zero, when none has."""
+        labelled = labels.any(dim=1)
+        if not bool(labelled.any()):
+            return LossTerms(logits.sum() * 0, {})
+        terms = self.terms(logits[labelled], labels[labelled])
+        means = {name: value.mean() for name, value in terms.items()}
+        total = torch.stack(list(means.values())).sum()
+        return LossTerms(total, {name: value.detach() for name, value in means.items()})
+
+    @torch.no_grad()
+    def weights(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Weight (B, C) of each label of each image; rows sum to 1, or to 0 without labels."""
+        slots = label_slots(labels)
+        return scatter_weights(self.slot_weights(logits, slots), slots, labels.shape[1])
+
+    @abstractmethod
+    def terms(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Per-image terms (B,) by name, already multiplied by their coefficients; their sum is the loss."""
+
+    def slot_weights(self, logits: Tensor, slots: LabelSlots) -> Tensor:
+        """Weights (B, L) of the labels in their slots; equal unless a method learns them."""
+        return equal_weights(slots.mask, logits.dtype)
+
+
+class CsqOptions(MethodOptions):
+    """Options of CSQ."""
+
+    gamma: float = Field(0.5, ge=0, description="coefficient of the quantisation loss, per bit")
+
+
+class Csq(CentralObjective):
+    """CSQ (Yuan et al., 2020): one binary centroid per image, the majority of its labels' centers."""
+
+    tie_vector: Tensor
+
+    def __init__(self, centers: Tensor, options: CsqOptions, seed: int = 0) -> None:
+        super().__init__(centers)
+        self.options = options
+        draw = torch.randint(0, 2, (centers.shape[1],), generator=torch.Generator().manual_seed(seed))
+        self.register_buffer("tie_vector", draw.float() * 2 - 1, persistent=False)
+
+    def terms(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """BCE to the centroid, and quantisation; both per bit."""
+        target = majority_centroid(labels, self.centers, self.tie_vector)
+        distance = softplus(-target * logits).mean(dim=1)  # Eq. (2) with the one center of this image
+        return {
+            "center": distance,
+            "quantisation": self.options.gamma * quantisation_loss(logits) / logits.shape[1],
+        }
+
+
+class EwcsOptions(MethodOptions):
+    """Options of E-WCS."""
+
+    gamma: float = Field(0.5, ge=0, description="coefficient of the quantisation loss, per bit")
+
+
+class Ewcs(CentralObjective):
+    """E-WCS (Sec. 4.5.1): all centers of an image's labels, each with the weight 1/c."""
+
+    def __init__(self, centers: Tensor, options: EwcsOptions, seed: int = 0) -> None:
+        super().__init__(centers)
+        self.options = options
+
+    def terms(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Mean BCE to the labels' centers, Eq. (3) with equal weights, and quantisation; both per bit."""
+        bits = logits.shape[1]
+        omega = weighted_distance(equal_weights(labels, logits.dtype), center_distances(logits, self.centers))
+        return {"center": omega / bits, "quantisation": self.options.gamma * quantisation_loss(logits) / bits}
+
+
+PRINTED_BETA = {16: 0.001, 32: 0.01, 64: 0.1}  # Sec. 4.5.2
+
+
+class IcsOptions(MethodOptions):
+    """Options of ICS. docs/paper.md says where the defaults leave the printed form, and why."""
+
+    solver: Literal["exact", "pgd", "printed"] = Field(
+        "exact", description="weights: exact minimiser, PGD on the true gradient, or PGD as printed, Eq. (13)"
+    )
+    form: Form = Field("joint", description="one softplus per image, Eq. (4), or one per center, Eq. (8)")
+    beta: float | None = Field(None, gt=0, description="bend of the sigmoid, Eq. (4)")
+    normalised: bool = Field(True, description="divide by beta, so that beta does not scale the loss")
+    per_bit: bool = Field(True, description="measure d and the quantisation loss per bit (d / K)")
+    entropy: float | None = Field(
+        None, gt=0, alias="lambda", description="coefficient of the entropy, Eq. (10)"
+    )
+    gamma: float = Field(0.25, ge=0, description="coefficient of the quantisation loss, Eq. (12)")
+    rate: float = Field(0.1, gt=0, description="step size eta of PGD, Eq. (14)")
+    steps: int = Field(10, ge=1, description="steps of PGD")
+
+    def for_bits(self, bits: int) -> IcsOptions:
+        """Fill in beta and lambda: what a validation split preferred per bit, or the paper's for summed distances.
+
+        At 16 bits few centers can be near one code, so it pays to follow the nearest ones (lambda 0.125); at 64
+        bits there is room for all (lambda 8, nearly equal weights).
+        """
+        nearest = min(PRINTED_BETA, key=lambda tabled: abs(tabled - bits))
+        beta = self.beta or (0.001 if self.per_bit else PRINTED_BETA[nearest])
+        entropy = self.entropy or (bits**3 / 32768 if self.per_bit else 0.01)
+        return self.model_copy(update={"beta": beta, "entropy": entropy})
+
+
+class Ics(CentralObjective):
+    """ICS, the paper's method: solve the weights with the network fixed, then the loss with them fixed."""
+
+    def __init__(self, centers: Tensor, options: IcsOptions, seed: int = 0) -> None:
+        super().__init__(centers)
+        self.options = options.for_bits(centers.shape[1])
+        self.beta, self.entropy = float(self.options.beta or 0), float(self.options.entropy or 0)
+        self.scale = 1 / centers.shape[1] if options.per_bit else 1.0
+
+    def terms(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Algorithm 1 for one batch: J1 of Eq. (4)/(8) with fixed weights, and gamma J_q of Eq. (12).
+
+        lambda R is constant in the network's parameters, so it is left out of what is differentiated.
+        """
+        slots = label_slots(labels)
+        distances = self.scale * center_distances(logits, self.centers).gather(1, slots.classes)
+        weights = self.solve(distances.detach(), slots)
+        loss = central_loss(
+            weights, distances, slots.mask, self.beta, self.options.form, self.options.normalised
+        )
+        return {
+            "center": loss,
+            "quantisation": self.options.gamma * self.scale * quantisation_loss(logits),
+        }
+
+    def slot_weights(self, logits: Tensor, slots: LabelSlots) -> Tensor:
+        """Weights (B, L) that the solver finds for these outputs of the network."""
+        return self.solve(self.scale * center_distances(logits, self.centers).gather(1, slots.classes), slots)
+
+    def solve(self, distances: Tensor, slots: LabelSlots) -> Tensor:
+        """The weight step for distances (B, L): "calculate weights by projected gradient descent"."""
+        options = self.options
+        if options.solver == "printed":
+            return printed_weights(distances, slots.mask, self.entropy, options.rate, options.steps)
+        if options.solver == "exact":
+            return exact_weights(distances, slots.mask, self.beta, self.entropy, options.form)
+        return descended_weights(
+            distances, slots.mask, self.beta, self.entropy, options.rate, options.steps, options.form
+        )

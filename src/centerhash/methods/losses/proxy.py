@@ -1,0 +1,96 @@
+"""Proxy losses: codes are drawn to learned proxies of their labels (HyP2).
+
+A network's output is `logits` (B, K), labels (B, C) are bool, proxies (C, K) are learned beside the network.
+Codes are relaxed to u = tanh(logits) and compared by their cosine.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from centerhash.core.options import MethodOptions
+from centerhash.methods.losses.base import LossTerms, Objective
+from centerhash.methods.losses.pairwise import masked_mean, pairs_of_two, shared_labels
+
+_SMALLEST_NORM = 1e-6  # below it a code counts as having no direction, and its gradient stays in range
+
+
+def griesmer_distance(classes: int, bits: int) -> int:
+    """Largest distance that the Griesmer bound allows between 2^k >= C codewords of K bits.
+
+    A linear code of dimension k and distance d needs sum_i ceil(d / 2^i) bits, i < k. For few classes the bound
+    is met, or missed by a bit or two.
+    """
+    dimension = max(1, (classes - 1).bit_length())
+    return max(
+        (d for d in range(1, bits + 1) if sum(-(-d // 2**i) for i in range(dimension)) <= bits), default=0
+    )
+
+
+def cosine_threshold(classes: int, bits: int) -> float:
+    """HyP2's zeta(K, C): the cosine 1 - 2 d / K that C codes of K bits can all keep from each other.
+
+    Never below 0, although two or three classes could be opposite: images with both labels need them near.
+    """
+    return max(0.0, 1 - 2 * griesmer_distance(classes, bits) / bits)
+
+
+def excess(cosines: Tensor, threshold: float) -> Tensor:
+    """How far a cosine is above the threshold: what an irrelevant proxy or image costs."""
+    return torch.relu(cosines - threshold)
+
+
+def proxy_loss(cosines: Tensor, labels: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
+    """Multi-label proxy loss of cosines (B, C) to the proxies, as two means over (image, class).
+
+    1 - cosine over an image's labels, [cosine - zeta]+ over its other classes.
+    """
+    return masked_mean(1 - cosines, labels), masked_mean(excess(cosines, threshold), ~labels)
+
+
+def irrelevant_pairs(labels: Tensor) -> Tensor:
+    """Pairs (B, B) bool that share no label, both images with at least two labels of their own.
+
+    The proxies keep images with one label apart by themselves; between those of several labels they cannot.
+    """
+    several = labels.sum(dim=1) > 1
+    pairs = pairs_of_two(len(labels), labels.device) & ~shared_labels(labels)
+    return pairs & several[:, None] & several
+
+
+class Hyp2Options(MethodOptions):
+    """Options of HyP2."""
+
+    threshold: float | None = Field(
+        None, ge=-1, lt=1, alias="zeta", description="cosine from which irrelevant codes are pushed apart"
+    )
+    pair: float = Field(
+        1.0, ge=0, alias="beta", description="coefficient of the pair loss beside the proxy loss"
+    )
+
+
+class Hyp2(Objective):
+    """HyP2 (Xu et al., 2022): a proxy per class, and pairs of images with several labels but none in common."""
+
+    def __init__(self, classes: int, bits: int, options: Hyp2Options, seed: int = 0) -> None:
+        super().__init__()
+        self.options = options
+        given = options.threshold
+        self.threshold = cosine_threshold(classes, bits) if given is None else given
+        draw = torch.randn(classes, bits, generator=torch.Generator().manual_seed(seed))
+        self.proxies = nn.Parameter(draw)
+
+    def forward(
+        self, logits: Tensor, labels: Tensor, places: Tensor | None = None, progress: float = 0.0
+    ) -> LossTerms:
+        """Proxy loss of a batch and beta times its pair loss; an image without labels is far from every proxy."""
+        codes = normalize(torch.tanh(logits), dim=1, eps=_SMALLEST_NORM)
+        cosines = codes @ normalize(self.proxies, dim=1, eps=_SMALLEST_NORM).T
+        near, far = proxy_loss(cosines, labels, self.threshold)
+        apart = masked_mean(excess(codes @ codes.T, self.threshold), irrelevant_pairs(labels))
+        terms = {"near": near, "far": far, "pair": self.options.pair * apart}
+        total = torch.stack(list(terms.values())).sum()
+        return LossTerms(total, {name: value.detach() for name, value in terms.items()})

@@ -1,0 +1,81 @@
+"""docs/methods.md, made from the rows of METHODS and the docstrings of their classes: `centerhash methods --markdown`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import tomllib
+from collections.abc import Iterator
+from importlib.resources import files
+
+from centerhash.methods.table import METHODS, Method
+
+_BITS = (16, 64)  # lengths whose defaults are shown
+
+_HEAD = """# Methods
+
+Made by `centerhash methods --markdown > docs/methods.md` from the rows of `methods.py` and the classes that they name;
+a test keeps the two equal. Every method trains by `centerhash train DATA --method NAME --bits K --out RUN`, on images and
+on features, and encodes unseen images. Options are set by `-o NAME=VALUE`.
+
+Each method is written from its paper's idea, not from other people's code. The papers other than ICS were not at hand
+when the equations were written down; where one of them is known to differ, "departs" says so.
+
+In the equations: z are the logits (K,) of an image, sigma is the logistic function, v_j the center of class j in
+{-1, +1}^K, y the labels; s_ij = 1 where images i and j share a label, else 0. "Validation" is a quarter of COCO's
+training list, held out (`centerhash compare --validation`), one seed.
+"""
+
+
+def methods_page() -> str:
+    """The whole page as markdown."""
+    notes = method_notes()
+    sections = (line for row in METHODS.values() for line in _method(row, notes[row.name]))
+    return "\n".join([_HEAD, _overview(), *sections, ""])
+
+
+def method_notes() -> dict[str, dict[str, str]]:
+    """By method, the texts `equations`, `defaults` and `departures`."""
+    return tomllib.loads(files("centerhash.methods").joinpath("notes.toml").read_text(encoding="utf-8"))
+
+
+def _overview() -> str:
+    lines = ["| name | family | year | labels | an image with several labels |", "|---|---|---|---|---|"]
+    lines += [
+        f"| [`{row.name}`](#{row.name}) | {row.family} | {row.year} | {'yes' if row.uses_labels else 'no'} | "
+        f"{row.multi_label} |"
+        for row in METHODS.values()
+    ]
+    return "\n".join(lines)
+
+
+def _method(row: Method, notes: dict[str, str]) -> Iterator[str]:
+    module_name, class_name = row.home.split(":")
+    kind = getattr(importlib.import_module(f"centerhash.{module_name}"), class_name)
+    path = module_name.replace(".", "/")
+    yield f"\n## {row.name}\n"
+    yield f"**{row.title}**: {row.paper}, {row.year}. In [`{path}.py`](../src/centerhash/{path}.py).\n"
+    yield inspect.cleandoc(kind.__doc__ or "")
+    yield f"\n```text\n{notes['equations']}\n```\n"
+    yield f"*Defaults:* {notes['defaults']}\n"
+    yield f"*Departs from the paper:* {notes['departures']}"
+    for name, value in row.training.items():
+        yield f"\nTrains with {name.replace('_', ' ')} {value:g} unless another is given."
+    yield from _options(row)
+
+
+def _options(row: Method) -> Iterator[str]:
+    resolved = [row.options({}, bits) for bits in _BITS]
+    fields = row.options_class().model_fields
+    if not fields:
+        yield "\nNo options."
+        return
+    yield "\n| option | " + " | ".join(f"default at {bits} bits" for bits in _BITS) + " | meaning |"
+    yield "|---|" + "---|" * len(_BITS) + "---|"
+    for name, item in fields.items():
+        values = " | ".join(_shown(getattr(options, name)) for options in resolved)
+        yield f"| `{item.alias or name}` | {values} | {item.description} |"
+
+
+def _shown(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

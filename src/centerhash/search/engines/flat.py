@@ -1,0 +1,268 @@
+"""The embedded index: exact, a folder on disk, one writer and many readers.
+
+Codes are mapped, not read, so that opening takes no time and memory holds little but the codes that are scanned. What
+`add` and `remove` have done is on the disk when they return: small changes go to a journal, which becomes part of a
+segment when it has grown.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from centerhash.codes import Packed
+from centerhash.core.errors import InputError, OutputError
+from centerhash.core.files import explained, make_folder, sync_folder
+from centerhash.core.locks import WriterLock
+from centerhash.search.engines import answers, storage
+from centerhash.search.engines.base import HammingIndex, Hits, Id, Item
+from centerhash.search.engines.idcolumns import kind_of
+from centerhash.search.engines.journal import END, Journal, Record, add_record, remove_record
+from centerhash.search.engines.segments import Segment, build
+from centerhash.search.engines.snapshot import Part, Snapshot
+
+TAIL_ROWS = 1 << 13  # items in the journal before they become a segment
+JOURNAL_BYTES = 1 << 23  # of adds and removals before they do
+AT_ONCE = 1 << 16  # ids that become Python objects at a time
+
+
+class FlatIndex(HammingIndex):
+    """An exact index in a folder. Threads may share it."""
+
+    def __init__(self, folder: Path, journal: Journal, snapshot: Snapshot, lock: WriterLock | None) -> None:
+        """Use `create` or `open`."""
+        super().__init__(snapshot.bits)
+        self.folder = folder
+        self._journal = journal
+        self._snapshot: Snapshot | None = snapshot
+        self._lock = lock  # None for a reader
+
+    @classmethod
+    def create(cls, folder: str | Path, bits: int) -> Self:
+        """Make an empty index for codes of `bits` bits in a folder, and open it for writing."""
+        if bits < 1:
+            raise InputError(f"codes have at least 1 bit, got {bits}.")
+        folder = make_folder(folder)
+        with explained(folder):
+            sync_folder(folder.parent)  # a new folder, too, must survive a power cut
+        with ExitStack() as undo:
+            lock = WriterLock.take(folder / storage.LOCK)
+            undo.callback(lock.release)
+            _refuse_existing(folder)
+            index = cls(folder, *storage.fold(folder, Snapshot(bits)), lock)
+            undo.pop_all()
+        return index
+
+    @classmethod
+    def open(cls, folder: str | Path, *, read_only: bool = False) -> Self:
+        """Open an index, to read it as it is now (see `refresh`), or as its only writer.
+
+        A writer repairs what a kill or a power cut has left: half a record at the end, files that nothing names.
+        """
+        folder = Path(folder)
+        if read_only:
+            return cls(folder, *storage.read(folder, writable=False), None)
+        Journal.open(folder / storage.JOURNAL, writable=False).close()  # no lock file where no index is
+        with ExitStack() as undo:
+            lock = WriterLock.take(folder / storage.LOCK)
+            undo.callback(lock.release)
+            journal, snapshot = storage.read(folder, writable=True)
+            undo.callback(journal.close)
+            if journal.size() > journal.end:
+                journal.cut()
+            storage.tidy(folder, snapshot)
+            undo.pop_all()
+        return cls(folder, journal, snapshot, lock)
+
+    def __len__(self) -> int:
+        return len(self._now)
+
+    def __contains__(self, id: object) -> bool:
+        if isinstance(id, np.integer):
+            id = int(id)
+        if isinstance(id, bool) or not isinstance(id, int | str):
+            return False
+        if isinstance(id, int) and not -(2**63) <= id < 2**63:
+            return False
+        return bool(self._now.present([id]))
+
+    def ids(self) -> Iterator[Id]:
+        """All ids, in ascending order, as they are now."""
+        return iter(heapq.merge(*map(_part_ids, self._now.parts)))
+
+    def labels(self) -> dict[str, int]:
+        """Every label that some item carries, with the number of items, in the order of the names."""
+        counts: Counter[str] = Counter()
+        for part in self._now.parts:
+            counts.update(part.segment.label_counts(part.removed()))
+        return dict(sorted(counts.items()))
+
+    def refresh(self) -> bool:
+        """Let a reader see what the writer has done since; say whether there was something."""
+        with self._changing:
+            snapshot = self._now
+            if self._lock is not None:
+                return False
+            if self._journal.is_current():
+                records = [record for record in self._journal.read() if record.kind != END]
+                self._snapshot = snapshot.applied(records) if records else snapshot
+                return bool(records)
+            journal, self._snapshot = storage.read(self.folder, writable=False)
+            self._journal.close()
+            self._journal = journal
+            return True
+
+    def compact(self) -> None:
+        """Rewrite everything as one segment, without the items that were removed. Readers go on meanwhile."""
+        with self._changing:
+            snapshot = self._writable
+            if (
+                snapshot.tail
+                or len(snapshot.sealed) > 1
+                or any(part.alive is not None for part in snapshot.sealed)
+            ):
+                self._fold(snapshot, everything=True)
+
+    def save(self, folder: str | Path) -> None:
+        """Write a compact copy into another folder."""
+        snapshot, folder = self._now, make_folder(folder)
+        lock = WriterLock.take(folder / storage.LOCK)
+        try:
+            _refuse_existing(folder)
+            storage.fold(folder, snapshot, everything=True)[0].close()
+        finally:
+            lock.release()
+
+    def verify(self) -> list[str]:
+        """Check every checksum and name the damaged files; an empty list when the index is sound.
+
+        What is too damaged to be opened can be checked by `storage.problems(folder)`.
+        """
+        return storage.problems(self.folder)
+
+    def info(self) -> dict[str, Any]:
+        """What there is: items, removed ones that still take space, segments, bytes, the kind of ids, bits."""
+        snapshot = self._now
+        return {
+            "items": len(snapshot),
+            "removed": sum(len(part.segment) - part.count for part in snapshot.sealed),
+            "segments": len(snapshot.sealed),
+            "bytes": self._journal.size() + sum(part.bytes for part in snapshot.sealed),
+            "ids": snapshot.kind,
+            "bits": self.bits,
+        }
+
+    def close(self) -> None:
+        """Give back files and the right to write; a second call does nothing."""
+        with self._changing:
+            if self._snapshot is None:
+                return
+            if self._lock is not None and not self._journal.ended:
+                with suppress(
+                    OutputError
+                ):  # a mere mark, by which damage of the last add is told from a torn write
+                    self._journal.append(Record(END))
+            self._snapshot = None
+            self._journal.close()
+            if self._lock is not None:
+                self._lock.release()
+
+    @property
+    def _now(self) -> Snapshot:
+        if self._snapshot is None:
+            raise InputError(f"the index '{self.folder}' is closed: open it again.")
+        return self._snapshot
+
+    @property
+    def _writable(self) -> Snapshot:
+        snapshot = self._now
+        if self._lock is None:
+            raise InputError(
+                f"the index '{self.folder}' was opened with read_only=True: open it for writing."
+            )
+        return snapshot
+
+    def _first_present(self, ids: Sequence[Id]) -> Id | None:
+        return next(iter(self._now.present(ids)), None)
+
+    def _add(
+        self,
+        packed: Packed,
+        ids: Sequence[Id],
+        labels: Sequence[Sequence[str]],
+        paths: Sequence[str | None],
+    ) -> None:
+        snapshot = self._writable
+        if snapshot.kind not in (None, kind_of(ids[0])):
+            raise InputError(
+                f"this index holds {snapshot.kind} ids, got {ids[0]!r}: an index holds one kind."
+            )
+        if len(ids) > TAIL_ROWS:
+            self._fold(replace(snapshot, kind=kind_of(ids[0])), [build(packed, ids, labels, paths)])
+        else:
+            self._commit(add_record(packed, ids, labels, paths))
+
+    def _remove(self, ids: Sequence[Id]) -> int:
+        present = self._writable.present(ids)
+        if present:
+            self._commit(remove_record(present))
+        return len(present)
+
+    def _get(self, ids: Sequence[Id]) -> list[Item | None]:
+        snapshot = self._now
+        owners, rows = snapshot.find(ids)
+        items: list[Item | None] = [None] * len(ids)
+        for number in np.unique(owners[owners >= 0]).tolist():
+            places = np.flatnonzero(owners == number)
+            found = snapshot.sealed[number].segment.items(rows[places])
+            for place, item in zip(places.tolist(), found, strict=True):
+                items[place] = item
+        for place, id in enumerate(ids):
+            if id in snapshot.tail:
+                code, labels, path = snapshot.tail[id]
+                items[place] = Item(id, np.frombuffer(bytearray(code), np.uint8), labels, path)
+        return items
+
+    def _search(self, packed: Packed, k: int, labels: Sequence[str]) -> list[Hits]:
+        return answers.nearest(self._now.parts, packed, self.bits, k, labels)
+
+    def _within(self, packed: Packed, radius: int, labels: Sequence[str]) -> list[Hits]:
+        return answers.within(self._now.parts, packed, self.bits, radius, labels)
+
+    def _commit(self, record: Record) -> None:
+        """Make a change last: in the journal, or, when it has grown too long, in a segment."""
+        changed = self._writable.applied([record])
+        grown = self._journal.end - self._journal.begun + len(record)
+        if len(changed.tail) > TAIL_ROWS or grown > JOURNAL_BYTES:
+            self._fold(changed)
+        else:
+            self._journal.append(record)
+            self._snapshot = changed
+
+    def _fold(self, snapshot: Snapshot, more: Sequence[Segment] = (), *, everything: bool = False) -> None:
+        """Make a change last by a new segment and a new journal."""
+        before = self._writable
+        self._journal.check()
+        journal, folded = storage.fold(self.folder, snapshot, more, everything=everything)
+        self._journal.close()
+        self._journal, self._snapshot = journal, folded
+        storage.drop_replaced(self.folder, before, folded)
+
+
+def _refuse_existing(folder: Path) -> None:
+    if (folder / storage.JOURNAL).exists():
+        raise InputError(f"there is an index in '{folder}' already: open it, or choose another folder.")
+
+
+def _part_ids(part: Part) -> Iterator[Id]:
+    """The ids of a part, a few at a time."""
+    rows = part.rows()
+    for top in range(0, len(rows), AT_ONCE):
+        yield from part.segment.ids.at(rows[top : top + AT_ONCE])

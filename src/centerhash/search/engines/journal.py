@@ -1,0 +1,202 @@
+"""The journal: the one file that says what an index holds, by records that are appended or, all at once, replaced.
+
+It begins with the settings and segments of the index and the removed rows of each; adds and removals follow. A
+record has a checksum of its header and one of its content, and is on the disk before the next is written: so a torn
+write can only be the last thing in the file, and anything else that does not match is damage.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, TypeAlias
+from zlib import crc32
+
+from centerhash.codes import Packed
+from centerhash.core.errors import DataError, OutputError
+from centerhash.core.files import atomic, explained
+from centerhash.search.engines.base import Id
+from centerhash.search.engines.mapped import ADVICE
+
+MARK = b"\xc7CHR"
+HEADER = struct.Struct("<4scII")  # mark, kind, length and checksum of the content
+CHECKSUM = struct.Struct("<I")  # of the header
+OVERHEAD = HEADER.size + CHECKSUM.size
+
+Entry: TypeAlias = tuple[bytes, tuple[str, ...], str | None]  # code, labels, path
+
+STATE, REMOVED_ROWS, ADD, REMOVE, END = b"S", b"B", b"A", b"R", b"E"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One entry of the journal."""
+
+    kind: bytes
+    content: bytes = b""
+
+    def to_bytes(self) -> bytes:
+        """As it is stored."""
+        header = HEADER.pack(MARK, self.kind, len(self.content), crc32(self.content))
+        return header + CHECKSUM.pack(crc32(header)) + self.content
+
+    def __len__(self) -> int:
+        return OVERHEAD + len(self.content)
+
+
+def add_record(
+    packed: Packed, ids: Sequence[Id], labels: Sequence[Sequence[str]], paths: Sequence[str | None]
+) -> Record:
+    """An add: a line of json with ids, labels and paths, then the codes."""
+    return Record(ADD, json.dumps([ids, labels, paths]).encode() + b"\n" + packed.tobytes())
+
+
+def remove_record(ids: Sequence[Id]) -> Record:
+    """A removal: the ids as json."""
+    return Record(REMOVE, json.dumps(ids).encode())
+
+
+def added(record: Record) -> Iterator[tuple[Id, Entry]]:
+    """Every item of an add."""
+    line, _, codes = record.content.partition(b"\n")
+    ids, labels, paths = json.loads(line)
+    width = len(codes) // max(1, len(ids))
+    for place, (id, names, path) in enumerate(zip(ids, labels, paths, strict=True)):
+        yield id, (codes[place * width : (place + 1) * width], tuple(names), path)
+
+
+def _record_at(content: bytes, place: int) -> Record | None:
+    """The record that begins there, if a whole one does."""
+    if len(content) < place + OVERHEAD:
+        return None
+    header = content[place : place + HEADER.size]
+    mark, kind, length, checksum = HEADER.unpack(header)
+    (own,) = CHECKSUM.unpack_from(content, place + HEADER.size)
+    if mark != MARK or own != crc32(header):
+        return None
+    body = content[place + OVERHEAD : place + OVERHEAD + length]
+    return Record(kind, body) if len(body) == length and crc32(body) == checksum else None
+
+
+def parse(content: bytes, path: Path) -> tuple[list[Record], int]:
+    """All whole records and where they end; raise DataError when whole ones follow something else."""
+    records: list[Record] = []
+    end = 0
+    while (record := _record_at(content, end)) is not None:
+        records.append(record)
+        end += len(record)
+    place = content.find(MARK, end + 1)
+    while place >= 0:
+        if _record_at(content, place) is not None:
+            raise DataError(
+                f"'{path}' is damaged: the record at byte {end:,} does not match its checksum, while a later one "
+                f"does. Next: {ADVICE}."
+            )
+        place = content.find(MARK, place + 1)
+    return records, end
+
+
+class Journal:
+    """An open journal. Only the one writer appends; readers read on from where they were."""
+
+    def __init__(self, path: Path, descriptor: int, end: int = 0) -> None:
+        self.path = path
+        self.begun = end  # where the records end that it began with
+        self.end = end  # where the last whole record ends
+        self.ended = True  # whether that is no add or removal
+        self._descriptor = descriptor
+        self._sound = True
+
+    @classmethod
+    def open(cls, path: Path, *, writable: bool) -> Self:
+        """Open a journal at its beginning."""
+        try:
+            return cls(path, os.open(path, os.O_RDWR if writable else os.O_RDONLY))
+        except FileNotFoundError:
+            raise DataError(
+                f"no index in '{path.parent}': create one first, or check the path of the folder."
+            ) from None
+        except OSError as error:
+            raise DataError(f"'{path}' cannot be opened: {error.strerror or error}.") from None
+
+    @classmethod
+    def replace(cls, path: Path, records: Iterable[Record]) -> Self:
+        """Put a new journal in the place of any old one, at once and for good."""
+        content = b"".join(record.to_bytes() for record in records)
+        descriptor = None
+        try:
+            with atomic(path) as stream:
+                stream.write(content)
+                descriptor = os.dup(stream.fileno())  # stays the new file's, come what may
+        except BaseException:
+            if descriptor is not None:
+                os.close(descriptor)
+            raise
+        return cls(path, descriptor, len(content))
+
+    def read(self) -> list[Record]:
+        """All records from where reading ended the last time; what a writer has not finished is left for later."""
+        content = os.pread(self._descriptor, self.size() - self.end, self.end)
+        records, length = parse(content, self.path)
+        self.end += length
+        self.ended = records[-1].kind not in (ADD, REMOVE) if records else self.ended
+        return records
+
+    def is_current(self) -> bool:
+        """Whether this is still the journal of the index, and as long as it was."""
+        try:
+            there, here = self.path.stat(), os.fstat(self._descriptor)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(there, here) and here.st_size >= self.end
+
+    def append(self, record: Record) -> None:
+        """Append a record and return when it is on the disk; on failure nothing of it stays."""
+        self.check()
+        content = record.to_bytes()
+        with explained(self.path):
+            try:
+                _write(self._descriptor, content, self.end)
+                os.fsync(self._descriptor)
+            except BaseException:  # also Ctrl-C: half a record must not stay
+                self._sound = False
+                self.cut()
+                self._sound = True
+                raise
+        self.end += len(content)
+        self.ended = record.kind == END
+
+    def cut(self) -> None:
+        """Cut off what follows the last whole record."""
+        with explained(self.path):
+            os.ftruncate(self._descriptor, self.end)
+            os.fsync(self._descriptor)
+
+    def check(self) -> None:
+        """Raise OutputError if a failed write may have left something, or another journal is in place."""
+        if not self._sound:
+            raise OutputError(
+                f"'{self.path}' could not be repaired after a failed write: open the index again."
+            )
+        if not self.is_current():
+            raise OutputError(f"'{self.path}' is not the file it was: open the index again.")
+
+    def size(self) -> int:
+        """The bytes of the file, with what may follow the last whole record."""
+        return os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
+def _write(descriptor: int, content: bytes, place: int) -> None:
+    """Write all bytes, however few the system takes at a time."""
+    view = memoryview(content)
+    while view:
+        written = os.pwrite(descriptor, view, place)
+        view, place = view[written:], place + written

@@ -1,0 +1,365 @@
+"""The exact scan: which codes are nearest to a query, by reading all of them at the speed of the memory.
+
+A code is a row of W words, of the widest unsigned type that divides its bytes, so that packed codes of any length
+are scanned where they lie, in a mapped file too. The loop that reads them only counts how many of a few hundred
+rows are near enough, which becomes vector instructions; "near enough" is a cut that falls as better items are found,
+so a closer look is rare. What ties with the last item is always kept, as the caller alone knows the order of ids.
+
+Memory does not grow with N: every query has room for a fixed number of items. Where more are tied, the query
+is scanned once more when the final cut and the number of items are known. As in `evaluation.kernels`, plain threads
+run loops that release the interpreter lock: over parts of the database for a few queries, over queries for many.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from centerhash.codes import Packed
+from centerhash.core.compiled import compiled, processors
+
+Words: TypeAlias = NDArray[Any]  # (n, W) of an unsigned type
+Small: TypeAlias = NDArray[np.uint16]
+Integers: TypeAlias = NDArray[np.int64]
+Mask: TypeAlias = NDArray[np.uint8]
+Answer: TypeAlias = tuple[Integers, Integers]  # positions and distances (m,)
+
+STRIDE, STEP = 512, 32  # rows counted at once; where some are near, again in steps, then one by one
+CACHED_BYTES = 1 << 18  # of the database, read from memory once for all queries: fits the L2 cache
+THREAD_BYTES = 1 << 20  # to read for a thread: a scan of less is over before another one has started
+SPARE = 1024  # items a query has room for beyond k
+ROOM = 1 << 22  # items that the queries of one batch have room for, together
+WIDEST_INTERLEAVED = 5  # rows of more words are added up word by word: LLVM would gather them instead
+
+# the columns of a query's state in a part of the database, and of what is known when all parts were scanned
+CUT, NEAR, STORED, SPILLED = range(4)
+END = STORED  # where its items end among those of all queries
+
+
+def _differing_rule(_context: Any, first: Any, second: Any) -> Any:
+    """Tell numba how to count the bits in which two words differ, in their own width."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(builder.xor(*arguments))
+
+    return first(first, second), generate
+
+
+_differing: Any = intrinsic(_differing_rule)
+
+
+def words(packed: Packed, bits: int) -> Words:
+    """View packed codes (n, ceil(K/8)) as words (n, W), without a copy when the rows are contiguous."""
+    width = (bits + 7) // 8
+    size = next(size for size in (8, 4, 2, 1) if width % size == 0)
+    return np.ascontiguousarray(packed).view(f"u{size}")
+
+
+@compiled
+def _keep(
+    position: int,
+    distance: np.int64,
+    k: int,
+    state: Integers,
+    counts: Integers,
+    positions: Integers,
+    distances: Small,
+) -> None:
+    """Note an item that is within the cut, and lower the cut as far as k items stay within it."""
+    counts[distance] += 1
+    state[NEAR] += 1
+    while state[NEAR] - counts[state[CUT]] >= k:
+        state[NEAR] -= counts[state[CUT]]
+        state[CUT] -= 1
+    if state[SPILLED] or distance > state[CUT]:
+        return
+    if state[STORED] == positions.size:
+        stored = 0
+        for place in range(positions.size):
+            if distances[place] <= state[CUT]:
+                positions[stored], distances[stored] = positions[place], distances[place]
+                stored += 1
+        state[STORED] = stored
+        if stored == positions.size:
+            state[SPILLED] = 1
+            return
+    positions[state[STORED]], distances[state[STORED]] = position, distance
+    state[STORED] += 1
+
+
+@cache
+def _scanner(width: int) -> Callable[..., None]:
+    """Compile the scan of rows of `width` words: a constant, so that LLVM unrolls the loop over them."""
+
+    def scan(
+        queries: Words,
+        database: Words,
+        alive: Mask,
+        first: int,
+        k: int,
+        block: int,
+        states: Integers,
+        counts: Integers,
+        positions: Integers,
+        distances: Small,
+    ) -> None:
+        """Scan the rows of `database`, which start at position `first`, for all queries; an empty mask allows all."""
+        for top in range(0, database.shape[0], block):
+            bottom = min(top + block, database.shape[0])
+            for number in range(queries.shape[0]):
+                query, state = queries[number], states[number]
+                start, closer = top, top  # rows before `closer` are counted in small steps
+                while start < bottom:
+                    end = min(start + (STEP if start < closer else STRIDE), bottom)
+                    rows = database[start:end]
+                    cut = np.uint64(state[CUT])
+                    near: Any = 0
+                    if width <= WIDEST_INTERLEAVED:
+                        flat = rows.reshape(-1)
+                        for item in range(np.uint64(rows.shape[0])):  # unsigned: no test for negative indices
+                            distance = np.uint64(0)
+                            for word in range(np.uint64(width)):
+                                distance += _differing(query[word], flat[item * np.uint64(width) + word])
+                            near += distance <= cut
+                    else:
+                        for row in range(rows.shape[0]):
+                            distance = np.uint64(0)
+                            for column in range(width):
+                                distance += _differing(query[column], rows[row, column])
+                            near += distance <= cut
+                    if near and start >= closer:
+                        closer = end
+                        continue
+                    for row in range(rows.shape[0] if near else 0):
+                        if alive.size and not alive[start + row]:
+                            continue
+                        distance = np.uint64(0)
+                        for column in range(width):
+                            distance += _differing(query[column], rows[row, column])
+                        if distance <= np.uint64(state[CUT]):
+                            _keep(
+                                first + start + row,
+                                np.int64(distance),
+                                k,
+                                state,
+                                counts[number],
+                                positions[number],
+                                distances[number],
+                            )
+                    start = end
+
+    return compiled(scan)
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """The threads of all scans: starting some for each would take longer than many a scan."""
+    return ThreadPoolExecutor(processors(), thread_name_prefix="scan")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
+
+
+def _split(total: int, parts: int) -> list[slice]:
+    """Slices of nearly equal length that cover `total`."""
+    edges = [total * part // parts for part in range(parts + 1)]
+    return [slice(*pair) for pair in pairwise(edges)]
+
+
+def _in_threads(work: Callable[[int], None], parts: int) -> None:
+    """Call `work` with each number below `parts`, the first one in this thread."""
+    if parts == 1:
+        work(0)
+        return
+    others = [_pool().submit(work, part) for part in range(1, parts)]
+    try:
+        work(0)
+    finally:
+        for other in others:
+            other.result()
+
+
+class _Found:
+    """What the scans of P parts of the database noted for Q queries: states, counts by distance, items."""
+
+    def __init__(self, parts: int, queries: int, bits: int, cut: int, room: int) -> None:
+        self.states = np.zeros((parts, queries, 4), np.int64)
+        self.states[:, :, CUT] = cut
+        self.counts = np.zeros((parts, queries, bits + 1), np.int64)
+        self.positions = np.empty((parts, queries, room), np.int64)
+        self.distances = np.empty((parts, queries, room), np.uint16)
+
+
+def _scan(queries: Words, database: Words, alive: Mask, bits: int, cut: int, k: int, room: int) -> _Found:
+    """Scan with a thread for each part of the queries if there are many, else of the database if it is large."""
+    threads = queries.shape[0] * database.nbytes // THREAD_BYTES
+    threads = 1 if threads <= 1 else min(threads, processors())
+    over_queries = queries.shape[0] >= 2 * threads
+    parts = 1 if over_queries else threads
+    found = _Found(parts, queries.shape[0], bits, cut, room)
+    if queries.shape[0] == 1:
+        block = database.shape[0]
+    else:
+        block = max(1, CACHED_BYTES // max(1, database.strides[0]) // STRIDE) * STRIDE
+    lots = _split(queries.shape[0], threads) if over_queries else [slice(None)] * threads
+    stretches = (
+        [slice(0, database.shape[0])] * threads if over_queries else _split(database.shape[0], threads)
+    )
+    scan = _scanner(database.shape[1])
+
+    def work(part: int) -> None:
+        lot, stretch, row = lots[part], stretches[part], part % parts
+        scan(
+            queries[lot],
+            database[stretch],
+            alive[stretch] if alive.size else alive,
+            stretch.start,
+            k,
+            max(block, 1),
+            found.states[row, lot],
+            found.counts[row, lot],
+            found.positions[row, lot],
+            found.distances[row, lot],
+        )
+
+    _in_threads(work, threads)
+    return found
+
+
+@compiled
+def _settle(states: Integers, counts: Integers, k: int, settled: Integers) -> None:
+    """Add up the counts of all parts in those of the first; write what is known then of each query (Q, 4)."""
+    end = 0
+    for query in range(states.shape[1]):
+        cut, spilled = states[0, query, CUT], states[0, query, SPILLED]
+        for part in range(1, states.shape[0]):
+            cut = min(cut, states[part, query, CUT])
+            spilled |= states[part, query, SPILLED]
+            for distance in range(counts.shape[2]):
+                counts[0, query, distance] += counts[part, query, distance]
+        distance, near = 0, counts[0, query, 0]
+        while near < k and distance < cut:
+            distance += 1
+            near += counts[0, query, distance]
+        if not spilled:
+            end += near
+        settled[query, CUT], settled[query, NEAR] = distance, near
+        settled[query, END], settled[query, SPILLED] = end, spilled
+
+
+@compiled
+def _place(
+    stored: int,
+    cut: int,
+    found_positions: Integers,
+    found_distances: Small,
+    starts: Integers,
+    items: Integers,
+) -> None:
+    """Write the items within the cut where those of their distance start: a stable counting sort."""
+    for item in range(stored):
+        distance = found_distances[item]
+        if distance <= cut:
+            place = starts[distance]
+            items[0, place], items[1, place] = found_positions[item], distance
+            starts[distance] = place + 1
+
+
+@compiled
+def _gather(
+    states: Integers,
+    counts: Integers,
+    found_positions: Integers,
+    found_distances: Small,
+    settled: Integers,
+    items: Integers,
+) -> None:
+    """Write positions and distances (2, m) of all queries, each nearest first; leave out those that spilled."""
+    begin = 0
+    for query in range(states.shape[1]):
+        cut, end = settled[query, CUT], settled[query, END]
+        if begin == end:
+            continue
+        starts = np.empty(cut + 1, np.int64)
+        filled = begin
+        for distance in range(starts.size):
+            starts[distance] = filled
+            filled += counts[0, query, distance]
+        for part in range(states.shape[0]):
+            _place(
+                states[part, query, STORED],
+                cut,
+                found_positions[part, query],
+                found_distances[part, query],
+                starts,
+                items,
+            )
+        begin = end
+
+
+def _answers(
+    queries: Words, database: Words, alive: Mask, bits: int, cut: int, k: int, room: int
+) -> Iterator[Answer]:
+    """Yield the answer to each query; those that spilled are scanned again, one at a time."""
+    found = _scan(queries, database, alive, bits, cut, k, room)
+    settled = np.empty((queries.shape[0], 4), np.int64)
+    _settle(found.states, found.counts, k, settled)
+    items = np.empty((2, int(settled[-1, END])), np.int64)
+    _gather(found.states, found.counts, found.positions, found.distances, settled, items)
+    begin = 0
+    for query, (final_cut, size, end, spilled) in enumerate(settled.tolist()):
+        if spilled:
+            alone = queries[query : query + 1]
+            yield from _answers(alone, database, alive, bits, final_cut, database.shape[0] + 1, size)
+        else:
+            yield items[0, begin:end], items[1, begin:end]
+        begin = end
+
+
+def _in_batches(
+    queries: Words, database: Words, alive: Mask | None, bits: int, cut: int, k: int, room: int
+) -> Iterator[Answer]:
+    """Answer as many queries together as have room."""
+    mask = np.empty(0, np.uint8) if alive is None else alive
+    together = max(1, ROOM // room)
+    for first in range(0, queries.shape[0], together):
+        yield from _answers(queries[first : first + together], database, mask, bits, cut, k, room)
+
+
+def each_nearest(
+    queries: Words, database: Words, bits: int, k: int, alive: Mask | None = None
+) -> Iterator[Answer]:
+    """Yield what `nearest` lists, one answer at a time: for memory's sake when very many items may be tied."""
+    return _in_batches(queries, database, alive, bits, bits, k, min(k, database.shape[0]) + SPARE)
+
+
+def each_within(
+    queries: Words, database: Words, bits: int, radius: int, alive: Mask | None = None
+) -> Iterator[Answer]:
+    """Yield what `within` lists, one answer at a time."""
+    return _in_batches(queries, database, alive, bits, radius, database.shape[0] + 1, SPARE)
+
+
+def nearest(queries: Words, database: Words, bits: int, k: int, alive: Mask | None = None) -> list[Answer]:
+    """Return all positions, with distances, that are no farther from a query than the k-th nearest item.
+
+    Queries (Q, W) and database (N, W) are `words`; `alive` (N,) is 1 where an item may be returned. An answer is in
+    ascending order of distance, then position, and longer than k when the last distance is tied.
+    """
+    return list(each_nearest(queries, database, bits, k, alive))
+
+
+def within(
+    queries: Words, database: Words, bits: int, radius: int, alive: Mask | None = None
+) -> list[Answer]:
+    """Return all positions, with distances, at most `radius` away from a query, in the order of `nearest`."""
+    return list(each_within(queries, database, bits, radius, alive))

@@ -1,0 +1,144 @@
+"""The folder of a flat index: a journal, the segments that it names, and a lock for the one writer.
+
+The journal alone decides what the index holds, so it changes at one moment: when a record is appended to it, or when
+a new journal takes its place. Segments are written before a journal names them and deleted after none does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from centerhash.core.errors import DataError
+from centerhash.search.engines.journal import Journal
+from centerhash.search.engines.mapped import damage, write_arrays
+from centerhash.search.engines.segments import Segment, merge
+from centerhash.search.engines.snapshot import Part, Snapshot, load, map_part, read_head
+
+JOURNAL = "journal"
+LOCK = "lock"
+MERGED_ROWS = 1 << 20  # segments are merged as they come, but not to larger ones than this
+ATTEMPTS = 20  # to open an index whose writer replaces the journal just then
+
+
+def read(folder: Path, *, writable: bool) -> tuple[Journal, Snapshot]:
+    """Open the journal of an index and what it names; only the holder of the lock may ask for a writable one."""
+    attempts = ATTEMPTS
+    while True:
+        journal = Journal.open(folder / JOURNAL, writable=writable)
+        try:
+            records = journal.read()
+            snapshot, begun = load(journal.path, records)
+        except BaseException as error:
+            attempts -= 1
+            again = isinstance(error, DataError) and not journal.is_current() and attempts > 0
+            journal.close()
+            if not again:
+                raise
+        else:
+            journal.begun = sum(map(len, records[:begun]))
+            return journal, snapshot
+
+
+def tidy(folder: Path, snapshot: Snapshot) -> None:
+    """Delete what a writer that was killed has left behind."""
+    named = {part.file for part in snapshot.sealed}
+    for path in [
+        *folder.glob("segment-*.seg"),
+        *folder.glob(".segment-*.part"),
+        *folder.glob(".journal.*.part"),
+    ]:
+        if path.name not in named:
+            _delete(path)
+
+
+def _delete(path: Path) -> None:
+    with suppress(OSError):  # nobody needs the file; the next writer tries again
+        path.unlink()
+
+
+def fold(
+    folder: Path, snapshot: Snapshot, more: Sequence[Segment] = (), *, everything: bool = False
+) -> tuple[Journal, Snapshot]:
+    """Put the tail, the items `more` and small (or all) segments into one new segment, and replace the journal.
+
+    The new journal decides: before it is in place nothing has changed, after it everything.
+    """
+    fresh = [Part(segment) for segment in more]
+    if snapshot.tail:
+        fresh.append(Part(snapshot.tail_segment()))
+    sealed = [part for part in snapshot.sealed if part.count]
+    kept = 0 if everything else _unmerged(sealed, sum(part.count for part in fresh))
+    chosen = [*sealed[kept:], *fresh]
+    path = folder / f"segment-{snapshot.next_file:06d}.seg"
+    folded = replace(snapshot, sealed=tuple(sealed[:kept]), tail={}, next_file=snapshot.next_file + 1)
+    try:
+        if chosen:
+            checksum = write_arrays(path, _merged(chosen).arrays())
+            folded = replace(folded, sealed=(*folded.sealed, map_part(path, checksum)))
+        journal = Journal.replace(folder / JOURNAL, folded.records())
+    except BaseException:
+        if not _names(folder, path):
+            _delete(path)
+        raise
+    return journal, folded
+
+
+def _unmerged(sealed: Sequence[Part], rows: int) -> int:
+    """How many of the first segments stay when `rows` new items come: each is then much larger than the next."""
+    kept = len(sealed)
+    while (
+        rows and kept and sealed[kept - 1].count <= 2 * rows and sealed[kept - 1].count + rows <= MERGED_ROWS
+    ):
+        kept -= 1
+        rows += sealed[kept].count
+    return kept
+
+
+def _merged(parts: Sequence[Part]) -> Segment:
+    if len(parts) == 1 and parts[0].alive is None:
+        return parts[0].segment
+    return merge([(part.segment, part.rows()) for part in parts])
+
+
+def _names(folder: Path, segment: Path) -> bool:
+    """Whether the journal in the folder names the segment."""
+    with suppress(DataError):
+        return any(file == segment.name for file, _ in _segments(folder))
+    return True  # it cannot be read: better a file too many
+
+
+def _segments(folder: Path) -> Sequence[tuple[str, int]]:
+    journal = Journal.open(folder / JOURNAL, writable=False)
+    try:
+        return read_head(journal.path, journal.read()).segments
+    finally:
+        journal.close()
+
+
+def drop_replaced(folder: Path, before: Snapshot, after: Snapshot) -> None:
+    """Delete the segments that only `before` had; who has them mapped can go on reading."""
+    for file in {part.file for part in before.sealed} - {part.file for part in after.sealed}:
+        _delete(folder / file)
+
+
+def problems(folder: Path) -> list[str]:
+    """Read every byte of an index and say which files are damaged, and how; an empty list when it is sound."""
+    for _ in range(ATTEMPTS):
+        try:
+            segments = _segments(folder)
+        except DataError as error:
+            return [str(error)]
+        found = list(_damages(folder, segments))
+        if not found or segments == _segments(folder):
+            break  # else a writer replaced segments meanwhile
+    return found
+
+
+def _damages(folder: Path, segments: Sequence[tuple[str, int]]) -> Iterator[str]:
+    for file, checksum in segments:
+        reason = damage(folder / file, checksum)
+        if reason is not None:
+            yield reason

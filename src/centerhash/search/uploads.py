@@ -1,0 +1,84 @@
+"""Pictures that came without a file: kept in the collection's own folder, named by their id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from centerhash.core.errors import ImageError, OutputError
+from centerhash.core.files import atomic
+from centerhash.data.images import content_key
+from centerhash.search.encoder import ID_LETTERS
+
+IMAGES = "images"
+
+# what the formats that we decode begin with; the suffix is only for people who look into the folder
+_SIGNATURES = (
+    (b"\xff\xd8\xff", ".jpg"),
+    (b"\x89PNG", ".png"),
+    (b"GIF8", ".gif"),
+    (b"BM", ".bmp"),
+    (b"II*\0", ".tif"),
+    (b"MM\0*", ".tif"),
+    (b"\0\0\0\x0cjP", ".jp2"),
+    (b"\xff\x4f\xff\x51", ".jp2"),
+)
+
+
+@dataclass(frozen=True)
+class Uploads:
+    """The folder images/ of a collection. Names are relative to the collection, which may thus be moved."""
+
+    folder: Path  # of the collection
+
+    def write(self, id: str, data: bytes) -> str:
+        """Keep the bytes of a picture for good, and return the name under which they are kept."""
+        name = f"{IMAGES}/{id}{picture_suffix(data)}"
+        with atomic(self.folder / name) as stream:
+            stream.write(data)
+        return name
+
+    def drop(self, file: Path) -> None:
+        """Delete an upload that no item needs any more."""
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot delete '{file}': {error.strerror or error}.") from error
+
+    def holds(self, path: str) -> bool:
+        """Whether the path of an item means an upload: those of the users' own files are absolute."""
+        return not Path(path).is_absolute()
+
+    def path(self, name: str) -> Path:
+        """The absolute path of an upload's name, or of a user's own file as it is."""
+        return self.folder.resolve() / name
+
+    def files(self) -> Iterator[Path]:
+        """All files kept; those with a dot in front are what a kill left half written."""
+        place = self.folder / IMAGES
+        files = sorted(place.iterdir()) if place.is_dir() else []
+        return (file for file in files if not file.name.startswith("."))
+
+    def damaged(self) -> Iterator[str]:
+        """A sentence about each file that is not what its name says."""
+        for file in self.files():
+            try:
+                changed = content_key(file)[:ID_LETTERS] != file.stem
+            except ImageError as error:
+                yield str(error)
+                continue
+            if changed:
+                yield f"'{file}' is not the picture that was added: its content has changed."
+
+
+def picture_suffix(data: bytes) -> str:
+    """The usual suffix of a picture, by its first bytes."""
+    for signature, suffix in _SIGNATURES:
+        if data.startswith(signature):
+            return suffix
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return ".webp"
+    if data[4:8] == b"ftyp":
+        return ".avif"
+    return ".ppm"

@@ -1,0 +1,1 @@
+"""Training: from a data set and a configuration to a model, in one process or many, resumable."""

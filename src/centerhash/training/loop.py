@@ -1,0 +1,248 @@
+"""The training loop: features in, a fitted head out; resumable at any epoch with the same result.
+
+Everything random in an epoch (the order of the images, dropout) is drawn from the seed and the epoch's number
+alone, so a run that goes on from a checkpoint repeats what an unbroken run would have done.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+
+from centerhash.core.errors import DataError
+from centerhash.core.options import Options
+from centerhash.methods.losses.base import Objective
+from centerhash.methods.losses.central import center_similarities
+from centerhash.networks.backbones import DEFAULT_BACKBONE
+from centerhash.networks.heads import HeadOptions, build_head
+from centerhash.training.checkpoints import EpochRow, restore, store
+from centerhash.training.distributed import Precision, Team, share_layers
+
+# from the places (B,) of each batch among the training images, and the epoch, to what the network reads
+Inputs: TypeAlias = Callable[[Sequence[Tensor], int], Iterator[Tensor]]
+Report: TypeAlias = Callable[[list[EpochRow]], None]  # called with the whole log after every epoch
+
+
+class ParameterGroup:
+    """Parameters that learn at the share `factor` of the learning rate."""
+
+    def __init__(self, params: Iterable[nn.Parameter], factor: float = 1.0) -> None:
+        self.params, self.factor = list(params), factor
+
+
+class TrainConfig(Options):
+    """Everything that decides a run's result beside the data; stored in the run's config.json."""
+
+    method: str = "ics-softmax"
+    bits: int = Field(64, ge=8, le=1024)
+    seed: int = Field(0, ge=0)
+    epochs: int = Field(30, ge=1)
+    batch_size: int = Field(256, ge=2)
+    learning_rate: float = Field(4e-3, gt=0, le=10)
+    weight_decay: float = Field(1e-4, ge=0, description="decoupled (AdamW); 0.9 is the printed value")
+    schedule: str = Field("cosine", pattern="^(cosine|steps|constant)$")
+    accumulate: int = Field(1, ge=1, description="parts that a batch is computed in, to save memory")
+    precision: Precision = Field("32", description="of the network: 32 bits, or mixed with bf16 or 16")
+    backbone: str = DEFAULT_BACKBONE
+    weights: str | None = Field(None, description="file of the backbone's weights; None: the published ones")
+    pretrained: bool = Field(True, description="False: the backbone starts from random weights")
+    finetune: bool = Field(False, description="train the backbone too, on augmented images")
+    backbone_rate: float = Field(0.1, ge=0, description="share of the learning rate that the backbone has")
+    warm_start: bool = Field(True, description="fine-tune from a head that was trained on frozen features")
+    centers: str = Field("auto", pattern="^(auto|hadamard|random|spread)$")
+    assignment: str = Field(
+        "cooccurrence", pattern="^(cooccurrence|random)$", description="of centers to classes"
+    )
+    head: HeadOptions = HeadOptions()
+    options: dict[str, Any] = Field(default_factory=dict, description="options of the method")
+
+
+def learning_rate(config: TrainConfig, progress: float) -> float:
+    """Learning rate after the share `progress` in [0, 1) of all steps: cosine to 0, or a tenth every third."""
+    if config.schedule == "cosine":
+        return config.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
+    if config.schedule == "steps":
+        return config.learning_rate * 0.1 ** int(3 * progress)
+    return config.learning_rate
+
+
+def epoch_batches(count: int, batch_size: int, generator: torch.Generator) -> list[Tensor]:
+    """Shuffled batches of row numbers; a last batch of one joins its neighbour, since batch norm needs two."""
+    batches = list(torch.split(torch.randperm(count, generator=generator), batch_size))
+    if len(batches) > 1 and len(batches[-1]) == 1:
+        batches[-2:] = [torch.cat(batches[-2:])]
+    return batches
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """A seed of its own for every epoch of every run."""
+    return int(np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def fit_head(
+    features: NDArray[Any],
+    rows: NDArray[np.int64],
+    labels: NDArray[np.bool_],
+    objective: Objective,
+    config: TrainConfig,
+    *,
+    device: torch.device | str = "cpu",
+    team: Team | None = None,
+    checkpoint: Path | None = None,
+    checkpoint_seconds: float = 20.0,
+    report: Report | None = None,
+) -> tuple[nn.Module, list[EpochRow]]:
+    """Train a head on `features[rows]` (n, D) with labels (n, C); return it in eval mode with the log.
+
+    Images without a label have no center to be pulled to and are left out. With a `checkpoint` file, training
+    goes on from it, and is written to it after an epoch when `checkpoint_seconds` have passed, and at the end.
+    """
+    labelled = labels.any(axis=1)
+    rows, labels = rows[labelled], labels[labelled]
+
+    def inputs(batches: Sequence[Tensor], epoch: int) -> Iterator[Tensor]:
+        for places in batches:
+            yield torch.from_numpy(features[rows[places.numpy()]].astype(np.float32))
+
+    return fit_network(
+        lambda: build_head(features.shape[1], config.bits, config.head, labels.shape[1]),
+        inputs,
+        labels,
+        objective,
+        config,
+        prepare=lambda: objective.prepare(features, rows, labels),
+        team=team or Team(torch.device(device)),
+        checkpoint=checkpoint,
+        checkpoint_seconds=checkpoint_seconds,
+        report=report,
+    )
+
+
+def fit_network(
+    build: Callable[[], nn.Module],
+    inputs: Inputs,
+    labels: NDArray[np.bool_],
+    objective: Objective,
+    config: TrainConfig,
+    *,
+    team: Team,
+    prepare: Callable[[], None] | None = None,
+    groups: Callable[[nn.Module], list[ParameterGroup]] | None = None,
+    checkpoint: Path | None = None,
+    checkpoint_seconds: float = 20.0,
+    report: Report | None = None,
+) -> tuple[nn.Module, list[EpochRow]]:
+    """Train the network that `build` makes on n images with labels (n, C); return it in eval mode with the log.
+
+    `groups` says which parameters learn at which share ("factor") of the learning rate; one group unless given.
+    """
+    if len(labels) < 2:
+        raise DataError(f"training needs at least 2 images with labels, got {len(labels)}.")
+    with torch.random.fork_rng(devices=_cuda_devices(team.device)):
+        torch.manual_seed(config.seed)
+        network = share_layers(build().to(team.device), team)
+        if prepare is not None:
+            prepare()
+        objective = objective.to(team.device)
+        parameters = groups(network) if groups else [ParameterGroup(network.parameters())]
+        parameters.append(ParameterGroup(objective.parameters()))
+        optimizer: torch.optim.Optimizer = torch.optim.AdamW(
+            [vars(group) for group in parameters if group.params],
+            lr=config.learning_rate,
+            betas=(0.9, 0.99),
+            weight_decay=config.weight_decay,
+        )
+        modules = {"head": network, "objective": objective}
+        log = restore(checkpoint, modules, optimizer) if checkpoint and checkpoint.exists() else []
+        called, optimizer = team.setup(network, optimizer)
+        targets = torch.from_numpy(labels)
+        last_written = time.monotonic()
+        for epoch in range(len(log), config.epochs):
+            torch.manual_seed(epoch_seed(config.seed, epoch))
+            log.append(_run_epoch(epoch, inputs, targets, called, objective, optimizer, config, team))
+            due = time.monotonic() - last_written >= checkpoint_seconds or epoch + 1 == config.epochs
+            if checkpoint is not None and due and team.first:
+                store(checkpoint, modules, optimizer, log)
+                last_written = time.monotonic()
+            if report is not None and team.first:
+                report(log)
+        team.wait()
+    return network.eval().cpu(), log
+
+
+def _run_epoch(
+    epoch: int,
+    inputs: Inputs,
+    targets: Tensor,
+    network: nn.Module,
+    objective: Objective,
+    optimizer: torch.optim.Optimizer,
+    config: TrainConfig,
+    team: Team,
+) -> EpochRow:
+    """One pass over the training images: Algorithm 1, batch by batch."""
+    started = time.monotonic()
+    network.train()
+    generator = torch.Generator().manual_seed(epoch_seed(config.seed, epoch))
+    batches = epoch_batches(len(targets), config.batch_size, generator)
+    parts = [part for batch in batches for part in micro_batches(batch, config.accumulate)]
+    reading = inputs([part[team.share(len(part))] for part in parts], epoch)
+    sums: dict[str, float] = {}
+    for number, batch in enumerate(batches):
+        progress = (epoch + number / len(batches)) / config.epochs
+        for group in optimizer.param_groups:
+            group["lr"] = group["factor"] * learning_rate(config, progress)
+        optimizer.zero_grad(set_to_none=True)
+        for part in micro_batches(batch, config.accumulate):
+            with team.autocast():
+                logits = network(next(reading).to(team.device, non_blocking=True))
+            places = part.to(team.device)
+            terms = objective(
+                team.gather(logits.float(), len(part)), targets[part].to(team.device), places, progress
+            )
+            team.backward(terms.total * (len(part) / len(batch)))
+            for name, value in {"loss": terms.total.detach(), **terms.parts}.items():
+                sums[name] = sums.get(name, 0.0) + float(value) * len(part)
+        optimizer.step()
+    if not math.isfinite(sums["loss"]):
+        raise DataError(
+            f"the loss became {sums['loss']} in epoch {epoch + 1}: lower --learning-rate (now "
+            f"{config.learning_rate}), or check the features for extreme values."
+        )
+    means = {name: value / len(targets) for name, value in sums.items()}
+    rate = learning_rate(config, (epoch + 1) / config.epochs)
+    return {"epoch": epoch + 1, **means, "learning_rate": rate, "seconds": time.monotonic() - started}
+
+
+def micro_batches(batch: Tensor, count: int) -> list[Tensor]:
+    """Cut a batch (B,) into `count` parts of at least two rows, since batch norm needs two."""
+    return list(torch.tensor_split(batch, max(1, min(count, len(batch) // 2))))
+
+
+def _cuda_devices(device: torch.device | str) -> list[int]:
+    return list(range(torch.cuda.device_count())) if torch.device(device).type == "cuda" else []
+
+
+def label_threshold(
+    logits: NDArray[np.float32], labels: NDArray[np.bool_], centers: Tensor, entries: int = 20_000_000
+) -> float:
+    """Cosine to a center from which its label is predicted: the cut with the best F1 on these images.
+
+    At most `entries` similarities are looked at, so that many classes do not take much memory.
+    """
+    rows = min(len(logits), max(1, entries // max(1, labels.shape[1])))
+    similarities = center_similarities(torch.from_numpy(logits[:rows]), centers).numpy().ravel()
+    order = np.argsort(-similarities, kind="stable")
+    hits = np.cumsum(labels[:rows].ravel()[order])
+    predicted = np.arange(1, len(order) + 1)
+    scores = 2 * hits / (predicted + max(1, int(hits[-1])))
+    return float(similarities[order[int(scores.argmax())]])

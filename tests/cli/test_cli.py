@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from centerhash import __version__
+from centerhash.cli import app, console
+from centerhash.encoding.code_files import evaluate_codes, read_evaluation_codes
+from centerhash.evaluation import evaluate
+from centerhash.training.run import read_config
+from tests.toys import (
+    QUICK,
+    cli,
+    refused,
+    write_feature_folder,
+)
+
+COMMANDS = [item.name or getattr(item.callback, "__name__", "") for item in app.registered_commands]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_feature_folder(tmp_path_factory.mktemp("cli") / "data", count=60)
+
+
+# Help
+
+
+def test_all_commands_are_there() -> None:
+    wanted = {"demo", "scenes", "train", "evaluate", "encode", "explain", "methods", "options"}
+    assert wanted <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_every_command_has_help(name: str, flag: str) -> None:
+    done = cli(name, flag)
+    assert done.code == 0
+    assert re.match(rf"Usage: .*centerhash {name} \[OPTIONS\]", done.text)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_every_command_shows_an_example(name: str) -> None:
+    assert re.search(rf"Examples?: .*centerhash {name} \S", cli(name, "--help").text)
+
+
+def test_the_help_names_every_command() -> None:
+    for done in (cli("--help"), cli()):
+        assert all(name in done.text for name in COMMANDS)
+
+
+def test_the_version() -> None:
+    assert cli("--version").out == f"centerhash {__version__}\n"
+
+
+def test_help_says_where_the_cache_is() -> None:
+    assert "$CENTERHASH_CACHE" in cli("train", "--help").text
+
+
+@pytest.mark.parametrize("words", [("trian",), ("train",), ("train", "x", "--out", "y", "--bitz", "3")])
+def test_a_misspelt_command_line_is_refused(words: tuple[str, ...]) -> None:
+    refused(cli(*words))
+
+
+def test_a_misspelt_option_names_the_nearest() -> None:
+    assert "--bits" in refused(cli("train", "x", "--out", "y", "--bitz", "3"))
+
+
+# Train
+
+
+def test_train_says_what_to_do_next(folder: Path, tmp_path: Path) -> None:
+    done = cli("train", folder, "--out", tmp_path / "run", "--method", "ics", *QUICK)
+    assert done.code == 0
+    assert f"centerhash evaluate {tmp_path / 'run'}" in done.out
+    assert read_config(tmp_path / "run")["config"]["method"] == "ics"
+
+
+def test_every_setting_reaches_the_run(folder: Path, tmp_path: Path) -> None:
+    words = ["--method", "ics", "--bits", "24", "--seed", "3", "--epochs", "1", "--batch-size", "20"]
+    words += ["--learning-rate", "0.01", "--weight-decay", "0.5", "--schedule", "steps", "--hidden", "16,8"]
+    words += ["--no-rotate", "--no-evidence"]
+    words += ["--centers", "random", "-o", "lambda=0.25", "--option", "form=per_center", "--device", "cpu"]
+    done = cli("train", folder, "--out", tmp_path / "run", *words)
+    assert done.code == 0, done.err
+    found = read_config(tmp_path / "run")["config"]
+    assert (found["bits"], found["seed"], found["epochs"], found["batch_size"]) == (24, 3, 1, 20)
+    assert (found["learning_rate"], found["weight_decay"], found["schedule"]) == (0.01, 0.5, "steps")
+    assert (found["head"]["hidden"], found["centers"]) == ([16, 8], "random")
+    assert (found["head"]["rotate"], found["head"]["evidence"]) == (False, False)
+    assert (found["options"]["lambda"], found["options"]["form"]) == (0.25, "per_center")
+
+
+def test_no_hidden_layer_is_written_as_zero(folder: Path, tmp_path: Path) -> None:
+    words = [*QUICK[:-4], "--hidden", "0", "--device", "cpu"]
+    assert cli("train", folder, "--out", tmp_path / "run", *words).code == 0
+    assert read_config(tmp_path / "run")["config"]["head"]["hidden"] == []
+
+
+def test_warnings_are_shown(tmp_path: Path) -> None:
+    folder = write_feature_folder(tmp_path / "data", count=60)
+    np.save(folder / "query.npy", np.arange(10))
+    np.save(folder / "train.npy", np.arange(5, 50))
+    done = cli("train", folder, "--out", tmp_path / "run", *QUICK)
+    assert done.code == 0
+    assert "warning: leak: 5 of 10 queries are also in the training split" in " ".join(done.err.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "reasons"),
+    [
+        (["--method", "isc"], ["unknown method 'isc'. Did you mean 'ics'?", "centerhash methods"]),
+        (["--method", "ics", "-o", "lamda=1"], ["unknown option 'lamda'", "Did you mean 'lambda'?"]),
+        (["--method", "ics", "-o", "lambda=much"], ["option 'lambda' of method 'ics' cannot be 'much'"]),
+        (["--method", "ics", "-o", "form=jont"], ["'joint' or 'per_center'"]),
+        (["-o", "lambda"], ["--option takes NAME=VALUE, got 'lambda'"]),
+        (["-o", "=3"], ["--option takes NAME=VALUE, got '=3'"]),
+        (["--bits", "7"], ["option 'bits' of training cannot be 7", "greater than or equal to 8"]),
+        (["--bits", "4000"], ["option 'bits' of training cannot be 4000", "less than or equal to 1024"]),
+        (["--hidden", "wide"], ["--hidden takes widths such as 1024", "got 'wide'"]),
+        (["--hidden", "16,0"], ["widths of at least 1", "got '16,0'"]),
+        (["--schedule", "cosinus"], ["option 'schedule' of training cannot be 'cosinus'"]),
+        (["--centers", "hadamart"], ["option 'centers' of training cannot be 'hadamart'"]),
+        (["--epochs", "0"], ["option 'epochs' of training cannot be 0"]),
+        (["--batch-size", "1"], ["option 'batch_size' of training cannot be 1"]),
+        (["--learning-rate", "-1"], ["option 'learning_rate' of training cannot be -1"]),
+        (["--learning-rate", "inf"], ["option 'learning_rate' of training cannot be inf"]),
+        (["--seed", "-1"], ["option 'seed' of training cannot be -1"]),
+        (["--device", "gpu"], ["device 'gpu' cannot be used", "Try --device cpu or auto"]),
+    ],
+)
+def test_what_train_refuses(folder: Path, tmp_path: Path, words: list[str], reasons: list[str]) -> None:
+    text = refused(cli("train", folder, "--out", tmp_path / "run", *words))
+    assert text.startswith("error: ")
+    assert all(reason in text for reason in reasons)
+
+
+def test_a_missing_data_folder_is_named(tmp_path: Path) -> None:
+    text = refused(cli("train", tmp_path / "gone", "--out", tmp_path / "run"))
+    assert "no such folder" in text
+    assert "labels.csv" in text
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_features_that_are_no_numbers_are_named(tmp_path: Path, value: float) -> None:
+    folder = write_feature_folder(tmp_path / "data", count=30)
+    features = np.load(folder / "features.npy")
+    features[11, 4] = value
+    np.save(folder / "features.npy", features)
+    text = refused(cli("train", folder, "--out", tmp_path / "run"))
+    assert f"holds {value} in row 11, column 4" in text
+
+
+def test_an_output_below_a_file_is_named(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    text = refused(cli("train", folder, "--out", tmp_path / "file" / "run", *QUICK))
+    assert "a part of the path is a file" in text
+
+
+def test_another_run_in_the_way_is_named_and_overwritten_on_demand(folder: Path, tmp_path: Path) -> None:
+    words = ("train", folder, "--out", tmp_path / "run", *QUICK)
+    assert cli(*words).code == 0
+    assert "seed was 0, now 1" in refused(cli(*words, "--seed", "1"))
+    assert cli(*words, "--seed", "1", "--overwrite").code == 0
+    assert read_config(tmp_path / "run")["config"]["seed"] == 1
+
+
+# Evaluate
+
+
+def test_evaluate_prints_a_table_with_the_chance_level(feature_run: Path) -> None:
+    done = cli("evaluate", feature_run, "-k", "50")
+    assert done.code == 0
+    found = evaluate_codes(read_evaluation_codes([feature_run]), k=50)
+    row = next(line for line in done.out.splitlines() if "mAP@50, peers" in line)
+    assert f"{found.map_peers:.4f}" in row
+    assert f"{found.chance_peers:.4f}" in row
+    assert f"{found.ndcg:.4f}" in done.out
+    assert "16 queries, 144 database items, 16 bits" in done.text
+
+
+def test_evaluate_as_json_equals_python(feature_run: Path) -> None:
+    done = cli("evaluate", feature_run, "--top", "30", "--seed", "4", "--json")
+    assert done.code == 0
+    expected = evaluate_codes(read_evaluation_codes([feature_run]), k=30, seed=4).to_dict()
+    assert done.json == json.loads(json.dumps(expected))
+    assert done.json["k"] == 30
+
+
+def test_evaluate_shows_the_curve_by_radius(feature_run: Path) -> None:
+    done = cli("evaluate", feature_run, "--curve")
+    assert "by Hamming radius" in done.out
+    assert re.search(r"│ +16 │ +0\.\d{4} │ +1\.0000 │ +16 │", done.out)
+
+
+def test_evaluate_bare_code_files(tmp_path: Path) -> None:
+    generator = np.random.default_rng(8)
+    codes = np.where(generator.random((30, 12)) < 0.5, -1, 1)
+    labels = generator.random((30, 4)) < 0.4
+    np.savez(tmp_path / "query.npz", codes=codes[:6], labels=labels[:6], ids=np.arange(6))
+    np.savez(tmp_path / "database.npz", codes=codes, labels=labels, ids=np.arange(30))
+    words = ("evaluate", tmp_path / "query.npz", tmp_path / "database.npz")
+    shown = cli(*words)
+    assert shown.code == 0
+    assert "6 queries are in the database; a query's own item is kept: pass --exclude-self" in shown.text
+    sides = (codes[:6], codes, labels[:6], labels)
+    ids: dict[str, Any] = {"query_ids": np.arange(6), "database_ids": np.arange(30)}
+    for flags, exclude in (((), False), (("--exclude-self",), True)):
+        expected = evaluate(*sides, **ids, exclude_self=exclude).to_dict()
+        assert cli(*words, "--json", *flags).json == json.loads(json.dumps(expected))
+    assert "own item is left out" in cli(*words, "--exclude-self").text
+
+
+def test_queries_without_hits_are_counted(tmp_path: Path) -> None:
+    labels = np.eye(3, dtype=bool)
+    np.savez(tmp_path / "query.npz", codes=np.ones((2, 8)), labels=np.array([[1, 0, 0], [0, 0, 0]]))
+    np.savez(tmp_path / "database.npz", codes=np.ones((2, 8)), labels=labels[1:])
+    done = cli("evaluate", tmp_path / "query.npz", tmp_path / "database.npz")
+    assert "2 queries without hits" in done.text
+    assert "(2 have nothing relevant in the database, 1 have no label)" in done.text
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["gone"], "no such run or code file: "),
+        (["gone.npz", "gone.npz"], "no such file: "),
+        (["."], "holds no finished run"),
+        ([".", ".", "."], "got 3"),
+    ],
+)
+def test_what_evaluate_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert reason in refused(cli("evaluate", *words))
+
+
+def test_exclude_self_without_ids_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "codes.npz", codes=np.ones((2, 8)), labels=np.ones((2, 3), bool))
+    words = ("evaluate", tmp_path / "codes.npz", tmp_path / "codes.npz", "--exclude-self")
+    assert "exclude_self needs the ids" in refused(cli(*words))
+
+
+def test_a_flag_that_stands_alone_refuses_others() -> None:
+    done = cli("methods", "--json", "--markdown")
+    assert (done.code, done.out) == (2, "")
+    assert "--markdown stands alone: leave out --json." in done.err
+
+
+def test_options_are_of_codes_that_can_be_trained() -> None:
+    assert "--bits" in refused(cli("options", "csq", "--bits", "7"))
+
+
+def test_warnings_are_not_cut_in_the_middle_of_a_path(capsys: pytest.CaptureFixture[str]) -> None:
+    path = "/photos/" + "long " * 60 + "name.jpg"
+    console.warn([f"cannot read '{path}'"])
+    assert capsys.readouterr().err == f"warning: cannot read '{path}'\n"

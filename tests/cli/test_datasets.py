@@ -1,0 +1,133 @@
+"""The commands `datasets` and `download`, called by a command line of their own."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from centerhash.cli.commands.datasets import datasets, download
+from centerhash.core.errors import ConfigError, DataError
+from centerhash.data.published.catalogue import DATASETS, NamedSet
+from centerhash.data.published.download import RemoteFile
+from centerhash.data.published.named import open_named
+from tests.layouts import tarred, write_nuswide, write_voc, zipped
+from tests.toys import names, started
+from tests.webserver import FileServer
+
+app = typer.Typer()
+app.command()(datasets)
+app.command()(download)
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    with FileServer() as running:
+        yield running
+
+
+def run(*words: str | Path) -> str:
+    """What a command prints, as one line."""
+    done = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return " ".join(done.output.split())
+
+
+def small(monkeypatch: pytest.MonkeyPatch, name: str) -> NamedSet:
+    """Make a row forget sizes and checksums: the test's copies have others."""
+    row = DATASETS[name]
+    files = tuple(RemoteFile(file.url, into=file.into) for file in row.files)
+    changed = type(row)(**{**vars(row), "files": files})
+    monkeypatch.setitem(cast(dict[str, NamedSet], DATASETS), name, changed)
+    return changed
+
+
+def test_the_list_says_what_is_there(tmp_path: Path) -> None:
+    write_voc(tmp_path / "voc")
+    text = run("datasets", "--root", tmp_path)
+    for name in DATASETS:
+        assert name in text
+    assert "2,040 random" in text
+    rows = json.loads(run("datasets", "--root", tmp_path, "--json"))
+    assert [row["name"] for row in rows if row["home"]] == ["voc2007"]
+
+
+def test_the_page() -> None:
+    done = CliRunner().invoke(app, ["datasets", "--markdown"], catch_exceptions=False)
+    assert done.output == (Path(__file__).parents[2] / "docs" / "datasets.md").read_text()
+    with pytest.raises(ConfigError, match="--markdown stands alone: leave out --json"):
+        run("datasets", "--markdown", "--json")
+
+
+def test_download_and_again(server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small(monkeypatch, "voc2012")
+    server.files["/VOCtrainval_11-May-2012.tar"] = tarred(write_voc(tmp_path / "source", "2012"))
+    words = ("download", "voc2012", "--root", tmp_path / "data", "--mirror", server.url)
+    text = run(*words)
+    assert "Pascal VOC 2012: fetched VOCtrainval_11-May-2012.tar, in" in text
+    assert "next: `centerhash train voc2012 --root" in text
+    assert open_named("voc2012", tmp_path / "data").size == 5
+    asked = len(server.requests)
+    assert "all files had been fetched before" in run(*words)
+    assert len(server.requests) == asked
+
+
+def test_what_is_left_to_do_by_hand(
+    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(monkeypatch, "nuswide21")
+    source = write_nuswide(tmp_path / "source")
+    server.files["/Groundtruth.zip"] = zipped(source / "Groundtruth")
+    server.files["/ImageList.zip"] = zipped(source / "ImageList")
+    text = run("download", "nuswide21", "--root", tmp_path / "data", "--mirror", server.url)
+    assert "still to be done by hand: 1. Open https://lms.comp.nus.edu.sg" in text
+    assert "'Agreement and Disclaimer Form'" in text
+
+
+def test_a_wrong_copy_is_refused_by_the_published_size(server: FileServer, tmp_path: Path) -> None:
+    server.files["/VOCtrainval_11-May-2012.tar"] = tarred(write_voc(tmp_path / "source", "2012"))
+    with pytest.raises(DataError, match="bytes instead of 1,999,639,040"):
+        run("download", "voc2012", "--root", tmp_path / "data", "--mirror", server.url)
+    assert not (tmp_path / "data" / "voc" / "VOCdevkit").exists()
+
+
+def test_an_unknown_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"unknown data set 'voc2013'\. Did you mean"):
+        run("download", "voc2013", "--root", tmp_path)
+
+
+@pytest.mark.slow
+def test_a_killed_download_goes_on_where_it_stopped(server: FileServer, tmp_path: Path) -> None:
+    """A real process is killed while bytes arrive; another one asks for the rest only."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "photo.jpg").write_bytes(np.random.default_rng(0).bytes(4_000_000))
+    server.files["/a.zip"] = zipped(tmp_path / "source")
+    server.holds["/a.zip"] = 3_000_000
+    home, part = tmp_path / "home", tmp_path / "home" / "a.zip.part"
+    words = (
+        "from pathlib import Path; from centerhash.data.published.download import RemoteFile, download; "
+        f"download([RemoteFile({server.url + '/a.zip'!r})], Path({str(home)!r}))"
+    )
+    with started(sys.executable, "-c", words) as process:
+        deadline = time.monotonic() + 60
+        while not (part.is_file() and part.stat().st_size >= 2_000_000):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.kill()
+        process.wait()
+    kept = part.stat().st_size
+    server.release.set()
+    with started(sys.executable, "-c", words) as process:
+        assert process.wait(60) == 0
+    assert server.asked == [("/a.zip", None), ("/a.zip", f"bytes={kept}-")]
+    assert names(home) == [".unpacked", "photo.jpg"]
+    assert (home / "photo.jpg").read_bytes() == (tmp_path / "source" / "photo.jpg").read_bytes()

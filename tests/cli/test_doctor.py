@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import builtins
+import json
+import re
+import shutil
+import tomllib
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from centerhash.cli import doctor as module
+from centerhash.cli.commands.doctor import doctor
+from centerhash.cli.doctor import (
+    NOT_INSTALLED,
+    OPTIONAL,
+    REQUIRED,
+    Diagnosis,
+    diagnose,
+    folder_size,
+    installed_version,
+    spoken_size,
+)
+from centerhash.search.engines.table import ENGINES
+
+PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+app = typer.Typer()
+app.command()(doctor)
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+def without_version(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
+    """Let packages look as if they were not installed."""
+    real = metadata.version
+
+    def version(name: str) -> str:
+        if name in missing:
+            raise metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+
+
+def test_every_dependency_is_looked_for() -> None:
+    names = [re.split(r"[\[<>=]", entry)[0] for entry in PYPROJECT["project"]["dependencies"]]
+    assert sorted(REQUIRED) == sorted(names)
+
+
+def test_every_optional_library_of_users_is_looked_for() -> None:
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    names = {re.split(r"[\[<>=]", entry)[0] for extra in ("milvus", "ray", "fast") for entry in extras[extra]}
+    assert set(OPTIONAL) == names - {"setuptools"}
+
+
+def test_a_sound_installation_has_no_problems(tmp_path: Path) -> None:
+    found = diagnose(tmp_path / "new" / "cache")
+    assert found.problems == []
+    assert found.versions["numpy"] == metadata.version("numpy")
+    assert found.backbones["efficientnet-lite0"] == "weights here"
+    assert found.inference["torch"] == "usable"
+    assert set(found.index) == set(ENGINES)
+    assert found.index["flat"] == found.index["faiss"] == "usable"
+    assert found.cache["size"] == "0 B"
+    assert found.cache["writable"] == "yes"
+    assert not (tmp_path / "new").exists(), "looking must not change anything"
+
+
+def test_a_missing_package_is_a_problem_with_a_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_version(monkeypatch, "timm", "ray")
+    found = diagnose(tmp_path)
+    assert found.versions["timm"] == found.versions["ray"] == NOT_INSTALLED
+    (problem,) = found.problems
+    assert problem.startswith("timm is not installed: run `pip install")
+
+
+def test_a_build_for_gpus_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "faiss-gpu":
+            return "1.2.3"
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert installed_version("faiss-cpu") == "1.2.3"
+    assert installed_version("numpy") == NOT_INSTALLED
+
+
+def test_an_engine_without_its_library_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    found = diagnose(tmp_path)
+    assert found.index["milvus"] == "not installed: pip install 'centerhash[milvus]'"
+    assert found.index["flat"] == "usable"
+    assert found.problems == []  # flat is enough to work
+
+
+def test_a_torch_that_does_not_load_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def broken(name: str, *rest: Any, **named: Any) -> Any:
+        if name == "torch":
+            raise OSError("libgomp.so.1: cannot open shared object file\nmore")
+        return real(name, *rest, **named)
+
+    monkeypatch.setattr(builtins, "__import__", broken)
+    found = diagnose(tmp_path)
+    assert found.machine["device"] == "unknown"
+    (problem,) = found.problems
+    assert problem.startswith("torch cannot be imported (libgomp.so.1: cannot open shared object file): run")
+
+
+def test_a_cache_that_cannot_be_written_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    found = diagnose(tmp_path / "file" / "cache")
+    assert found.cache["writable"] == "no"
+    (problem,) = found.problems
+    assert "set CENTERHASH_CACHE to a folder that can" in problem
+
+
+def test_a_full_disk_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: Usage(10**9, 10**9 - 5_000_000, 5_000_000))
+    (problem,) = diagnose(tmp_path).problems
+    assert problem.startswith("only 5.0 MB are free for the feature cache")
+
+
+def test_missing_weights_are_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(module.BACKBONES["resnet50"]), "is_here", property(lambda row: False))
+    found = diagnose(tmp_path)
+    assert found.backbones["resnet50"].startswith("no weights here: https://")
+    (problem,) = found.problems
+    assert problem.startswith("the weights of efficientnet-lite0, the default backbone, are missing")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (2e9, "2.0 GB"), (3e12, "3.0 TB")],
+)
+def test_sizes_are_spoken(count: float, text: str) -> None:
+    assert spoken_size(count) == text
+
+
+def test_the_size_of_a_folder_counts_files_below_it(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "one").write_bytes(b"12345")
+    (tmp_path / "a" / "b" / "two").write_bytes(b"123")
+    assert folder_size(tmp_path) == 8
+    assert folder_size(tmp_path / "nowhere") == 0
+
+
+def test_lines_are_a_plain_table() -> None:
+    found = Diagnosis({"numpy": "1"}, {"device": "cpu"}, {}, {}, {}, {}, ["all is lost: do this."])
+    assert found.lines()[:2] == ["versions", "  numpy   1"]
+    assert "  device  cpu" in found.lines()
+    assert found.lines()[-1] == "problem: all is lost: do this."
+
+
+def test_the_command_ends_with_0_and_prints_every_fact(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["--cache", str(tmp_path)])
+    assert done.exit_code == 0
+    assert "Nothing essential is missing." in done.output
+    for name in (*REQUIRED, *OPTIONAL, *ENGINES):
+        assert name in done.output
+
+
+def test_the_command_ends_with_1_where_something_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = CliRunner().invoke(app, ["--cache", str(tmp_path / "file" / "cache"), "--json"])
+    assert done.exit_code == 1
+    assert len(json.loads(done.output)["problems"]) == 1

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from centerhash.data import content_key
+from centerhash.model import HashModel
+from centerhash.search import Collection
+from tests.toys import cli, noise_image, refused, write_images
+
+pytestmark = pytest.mark.usefixtures("kept_networks")
+
+
+@pytest.fixture(scope="module")
+def pictures(scene_folder: Path) -> list[Path]:
+    return sorted((scene_folder / "images").iterdir())[:8]
+
+
+@pytest.fixture(scope="module")
+def stored(image_run: Path, pictures: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of eight scenes, made by the commands; not to be changed."""
+    folder = tmp_path_factory.mktemp("commands") / "scenes.index"
+    done = cli("index", "create", folder, "--model", image_run)
+    assert done.code == 0, done.err
+    assert "an empty index of 32 bits (flat)" in done.text
+    assert "centerhash index add" in done.out
+    done = cli("index", "add", folder, *pictures, "--device", "cpu", "--batch", "3")
+    assert done.code == 0, done.err
+    assert "8 images added, 0 were there already; 8 items" in done.text
+    return folder
+
+
+@pytest.fixture
+def own(stored: Path, tmp_path: Path) -> Path:
+    """A copy of the index to change."""
+    return Path(shutil.copytree(stored, tmp_path / "own.index"))
+
+
+def id_of(path: Path) -> str:
+    return content_key(path)[:16]
+
+
+def test_search_by_an_image(stored: Path, pictures: list[Path]) -> None:
+    done = cli("search", stored, pictures[0], "-k", "3")
+    assert done.code == 0, done.err
+    assert "3 found" in done.out
+    assert done.out.startswith("query: ")
+    assert id_of(pictures[0]) in done.out
+    assert pictures[0].name in done.out
+    found = cli("search", stored, pictures[0], "-k", "3", "--json").json
+    with Collection.open(stored, read_only=True) as collection:
+        answer = collection.by_image(pictures[0], k=3)
+    assert [(row["id"], row["distance"], row["path"]) for row in found["found"]] == [
+        (row.id, row.distance, row.path) for row in answer.found
+    ]
+    assert found["found"][0]["labels"] == list(answer.found[0].labels)
+    assert [row["label"] for row in found["labels"]] == [row.label for row in answer.labels]
+
+
+def test_search_by_an_id(stored: Path, pictures: list[Path]) -> None:
+    found = cli("search", stored, "--id", id_of(pictures[1]), "--json").json["found"]
+    assert len(found) == 7
+    assert id_of(pictures[1]) not in [row["id"] for row in found]
+
+
+def test_search_by_labels(stored: Path) -> None:
+    first, second = HashModel.load(stored / "model").classes[:2]
+    done = cli("search", stored, "--labels", f"{first}:0.7,{second}:0.3")
+    assert done.code == 0, done.err
+    assert f"query: {first} 0.70, {second} 0.30" in done.out
+    assert "8 found" in done.out
+    found = cli("search", stored, "--labels", first, "--json", "--top", "1").json
+    assert found["labels"] == [{"label": first, "weight": 1.0, "similarity": 1.0, "distance": 0}]
+    assert len(found["found"]) == 1
+
+
+def test_search_with_a_filter_and_a_radius(stored: Path, pictures: list[Path]) -> None:
+    with Collection.open(stored, read_only=True) as collection:
+        label, count = max(collection.index.labels().items(), key=lambda pair: pair[1])
+    found = cli("search", stored, pictures[0], "--label", label, "--json").json["found"]
+    assert len(found) == count
+    near = cli("search", stored, pictures[0], "--within", "0", "--json").json["found"]
+    assert id_of(pictures[0]) in [row["id"] for row in near]
+    assert {row["distance"] for row in near} == {0}
+    done = cli("search", stored, pictures[0], "--label", label, "--label", "unicorn")
+    assert done.code == 0
+    assert "no item of the index carries the label 'unicorn'" in done.text
+    assert "0 found" in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "search by one thing: an IMAGE, --id or --labels"),
+        (("photo.jpg", "--id", "x"), "search by one thing"),
+        (("--id", "unknown"), "no item 'unknown' in the index, which holds 8"),
+        (("--labels", "persn"), "unknown label 'persn'. Did you mean 'person'?"),
+        (("--labels", "person:0"), "the weight of 'person' must be a positive number"),
+        (("no-such.jpg",), "cannot read 'no-such.jpg': no such file"),
+        (("--labels", "person", "--within", "40"), "within must be 0 to 32"),
+    ],
+)
+def test_searches_that_are_refused(stored: Path, words: tuple[str, ...], message: str) -> None:
+    assert message in refused(cli("search", stored, *words))
+
+
+def test_what_is_no_index_is_refused(tmp_path: Path, image_run: Path) -> None:
+    for words in (
+        ("search", tmp_path, "--id", "x"),
+        ("index", "add", tmp_path, "x.jpg"),
+        ("index", "verify", tmp_path),
+    ):
+        text = refused(cli(*words))
+        assert "is no collection" in text
+        assert "centerhash index create" in text
+    text = refused(cli("index", "create", tmp_path / "new", "--model", image_run, "--engine", "fais"))
+    assert "unknown engine 'fais'. Did you mean 'faiss'?" in text
+
+
+def test_adding_again_skips_and_broken_images_warn(own: Path, pictures: list[Path], tmp_path: Path) -> None:
+    place = tmp_path / "more"
+    write_images(place, 2)
+    for number in range(7):
+        (place / f"broken {number}.jpg").write_text("I am no picture.")
+    done = cli("index", "add", own, *pictures, place, "--device", "cpu")
+    assert done.code == 0
+    assert "2 images added, 8 were there already; 10 items" in done.text
+    assert "warning: 7 images could not be read and were left out" in done.text
+    assert "broken 4.jpg" in done.err
+    assert "broken 5.jpg" not in done.err
+    assert "... and 2 more" in done.text
+
+
+def test_labels_of_added_images(image_run: Path, scene_folder: Path, tmp_path: Path) -> None:
+    images = tmp_path / "data" / "images"
+    images.mkdir(parents=True)
+    for seed in range(2):
+        noise_image(seed=seed).save(images / f"{seed}.png")
+    (tmp_path / "data" / "labels.csv").write_text("file_name,labels\nimages/0.png,my label|other\n")
+    labels = {}
+    for choice in ("given", "predicted", "none", ""):
+        place = tmp_path / f"{choice}.index"
+        assert cli("index", "create", place, "--model", image_run).code == 0
+        words = ("--labels", choice) if choice else ()
+        done = cli("index", "add", place, tmp_path / "data", "--device", "cpu", *words)
+        assert done.code == 0, done.err
+        facts = cli("index", "info", place, "--json").json
+        assert facts["items"] == 2
+        labels[choice] = facts["labels"]
+    assert labels["given"] == {"my label": 1, "other": 1}
+    assert labels["none"] == {}
+    assert sum(labels["predicted"].values()) >= 2
+    assert "my label" not in labels["predicted"]
+    assert labels[""]["my label"] == 1
+    assert len(labels[""]) > 2
+    assert "unknown --labels 'gven'. Did you mean 'given'?" in refused(
+        cli("index", "add", tmp_path / "none.index", images, "--labels", "gven")
+    )
+    text = refused(cli("index", "add", tmp_path / "none.index", images, "--labels", "given"))
+    assert "--labels given needs a folder with a labels.csv" in text
+
+
+def test_remove(own: Path, pictures: list[Path]) -> None:
+    done = cli("index", "remove", own, id_of(pictures[0]), pictures[1], "nothing.jpg")
+    assert done.code == 0, done.err
+    assert "2 items removed; 6 are left" in done.text
+    assert "'nothing.jpg' is neither an id nor a path of this index" in done.text
+    assert pictures[1].exists()
+    assert "6 items removed; 0 are left" in cli("index", "remove", own, pictures[0].parent).text
+
+
+def test_info_and_compact(own: Path, pictures: list[Path]) -> None:
+    done = cli("index", "info", own)
+    assert done.code == 0, done.err
+    assert "items 8" in done.text
+    assert "method ics-softmax" in done.text
+    facts = cli("index", "info", own, "--json").json
+    label, count = max(facts["labels"].items(), key=lambda pair: (pair[1], pair[0]))
+    assert f"{label} {count}" in done.text
+    cli("index", "remove", own, id_of(pictures[0]))
+    assert "7 items" in cli("index", "compact", own).text
+    assert cli("search", own, "--id", id_of(pictures[1]), "--json").json["found"]
+
+
+def test_verify_names_the_damaged_file(own: Path) -> None:
+    done = cli("index", "verify", own)
+    assert done.code == 0
+    assert "is whole" in done.out
+    cli("index", "compact", own)  # everything into one segment
+    largest = max(
+        (file for file in (own / "items").rglob("*") if file.is_file()), key=lambda file: file.stat().st_size
+    )
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 1
+    largest.write_bytes(content)
+    done = cli("index", "verify", own)
+    assert done.code == 1
+    assert "damaged: " in done.err
+    assert largest.name in done.err
+    assert "Traceback" not in done.err
+
+
+def test_verify_names_a_damaged_model(own: Path) -> None:
+    (own / "model" / "model.json").write_text("{")
+    done = cli("index", "verify", own)
+    assert done.code == 1
+    assert "model" in done.err
+
+
+def test_export_and_import(stored: Path, image_run: Path, tmp_path: Path) -> None:
+    file, copy = tmp_path / "codes.npz", tmp_path / "copy.index"
+    assert "8 codes in" in cli("index", "export", stored, file).text
+    assert cli("index", "create", copy, "--model", image_run).code == 0
+    assert "8 codes added, 0 were there already; 8 items" in cli("index", "import", copy, file).text
+    assert "0 codes added, 8 were there already; 8 items" in cli("index", "import", copy, file).text
+    with np.load(file) as arrays:
+        id = str(arrays["names"][0])
+    first, second = (cli("search", place, "--id", id, "--json").json for place in (stored, copy))
+    assert [row["distance"] for row in first["found"]] == [row["distance"] for row in second["found"]]
+    assert {row["path"] for row in second["found"]} == {None}
+    assert cli("evaluate", file, file, "--json").json["queries"] == 8
+
+
+def test_every_command_has_an_example() -> None:
+    for name in ("create", "add", "remove", "info", "verify", "compact", "import", "export"):
+        done = cli("index", name, "--help")
+        assert done.code == 0
+        assert f"centerhash index {name} photos.index" in done.text, name
+    assert "centerhash search photos.index photo.jpg" in cli("search", "--help").text

@@ -1,0 +1,97 @@
+"""The engine that runs the network can be chosen wherever pictures are read, and is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from centerhash.networks.engines import ENGINES, choose_engine, open_engine
+from centerhash.search import Collection, encoder
+from centerhash.serve import process
+from tests.toys import cli, refused
+
+pytestmark = pytest.mark.usefixtures("kept_networks")
+
+
+@pytest.fixture(scope="module")
+def pictures(scene_folder: Path) -> list[Path]:
+    return sorted((scene_folder / "images").iterdir())[:3]
+
+
+@pytest.fixture(autouse=True)
+def leave_threads_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server sets them for its whole process, which here is that of all tests."""
+    monkeypatch.setattr(process, "_share_cores", lambda workers: None)
+
+
+def indexed(folder: Path, run: Path, pictures: list[Path], engine: str) -> str:
+    """Make an index of pictures by an engine; returns what was printed."""
+    assert cli("index", "create", folder, "--model", run).code == 0
+    done = cli("index", "add", folder, *pictures, "--device", "cpu", "--engine", engine)
+    assert done.code == 0, done.err
+    return done.text
+
+
+@pytest.fixture(scope="module")
+def index(image_run: Path, pictures: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of three scenes; not to be changed."""
+    folder = tmp_path_factory.mktemp("inference") / "scenes.index"
+    indexed(folder, image_run, pictures, "auto")
+    return folder
+
+
+@pytest.mark.parametrize("engine", ["auto", *ENGINES])
+def test_index_add(engine: str, image_run: Path, pictures: list[Path], index: Path, tmp_path: Path) -> None:
+    text = indexed(tmp_path / "index", image_run, pictures, engine)
+    assert text.endswith(f", features by {choose_engine(engine)}")
+    assert "items in" in text
+    with Collection.open(tmp_path / "index", read_only=True) as one, Collection.open(index) as other:
+        ids = list(one.index.ids())
+        assert [item.code.tolist() for item in one.index.get(ids)] == [
+            item.code.tolist() for item in other.index.get(ids)
+        ]
+
+
+def test_index_add_of_known_pictures_needs_no_engine(index: Path, pictures: list[Path]) -> None:
+    done = cli("index", "add", index, *pictures, "--engine", "onnx")
+    assert "0 images added, 3 were there already" in done.text
+    assert "features by" not in done.text
+
+
+@pytest.mark.parametrize("engine", ["torch", "onnx"])
+def test_search(engine: str, index: Path, pictures: list[Path]) -> None:
+    done = cli("search", index, pictures[0], "--device", "cpu", "--engine", engine)
+    assert done.code == 0, done.err
+    assert f"3 found, features by {engine}" in done.out
+    assert "features by" not in cli("search", index, "--labels", "person", "--engine", engine).out
+
+
+@pytest.mark.parametrize("engine", ["torch", "onnx"])
+def test_serve(engine: str, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "run", lambda app, settings, listener: None)
+    done = cli("serve", index, "--port", "0", "--device", "cpu", "--engine", engine)
+    assert done.code == 0, done.err
+    assert f"(stop with Ctrl-C), features by {engine}" in done.text
+
+
+def test_the_reason_for_another_engine_is_a_warning(
+    index: Path, pictures: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise RuntimeError("an operator that nobody knows")
+
+    monkeypatch.setattr(encoder, "open_engine", open_engine)  # rather than one that is open
+    monkeypatch.setattr("centerhash.networks.engines.compiled.open_compiled", refuse)
+    done = cli("search", index, pictures[0], "--device", "cpu")
+    assert "found, features by torch" in done.out
+    assert "an operator that nobody knows" in done.text
+    assert "PyTorch runs it instead" in done.text
+
+
+@pytest.mark.parametrize("words", [("index", "add"), ("search",), ("serve",)])
+def test_an_unknown_engine_is_refused(words: tuple[str, ...], index: Path, pictures: list[Path]) -> None:
+    images = [] if words == ("serve",) else [pictures[0]]
+    port = ["--port", "0"] if words == ("serve",) else []
+    text = refused(cli(*words, index, *images, *port, "--engine", "onx"))
+    assert "unknown engine 'onx'. Did you mean 'onnx'?" in text

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from centerhash.data.scenes.scenes import write_scenes
+from centerhash.evaluation import evaluate
+from centerhash.training.run import read_codes
+from tests.toys import (
+    QUICK,
+    cli_process,
+    command,
+    started,
+    write_feature_folder,
+)
+
+
+@pytest.mark.slow
+def test_the_whole_line_as_real_processes(tmp_path: Path) -> None:
+    """From scenes to codes, a score and an explanation; a second training reuses the features."""
+    scenes, run, cache = tmp_path / "scenes", tmp_path / "run", str(tmp_path / "cache")
+    assert cli_process("scenes", scenes, "--count", "30", "--size", "64").code == 0
+    for out in (run, tmp_path / "second"):
+        done = cli_process("train", scenes, "--out", out, "--method", "csq", *QUICK, CENTERHASH_CACHE=cache)
+        assert done.code == 0, done.err
+    assert (run / "model.safetensors").read_bytes() == (tmp_path / "second/model.safetensors").read_bytes()
+
+    scored = cli_process("evaluate", run, "--json")
+    assert scored.code == 0, scored.err
+    codes = read_codes(run)
+    expected = evaluate(
+        codes.query, codes.database, codes.query_labels, codes.database_labels, bits=16,
+        query_ids=codes.query_rows, database_ids=codes.database_rows,
+    )  # fmt: skip
+    assert scored.json == json.loads(json.dumps(expected.to_dict()))
+
+    image = scenes / "images" / "000000.jpg"
+    done = cli_process("encode", run, image, "--out", tmp_path / "codes.npz", CENTERHASH_CACHE=cache)
+    assert done.code == 0, done.err
+    explained = cli_process("explain", run, image, "--json")
+    assert explained.code == 0, explained.err
+    assert sum(row["weight"] for row in explained.json[0]["labels"]) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["train", "gone", "--out", "run"], "no such folder: 'gone'"),
+        (["options", "isc"], "Did you mean 'ics'?"),
+        (["train", "gone"], "--out"),
+        (["evaluate", "gone"], "no such run or code file"),
+    ],
+)
+def test_refusals_of_a_real_process(tmp_path: Path, words: list[str], reason: str) -> None:
+    done = subprocess.run(command(words), cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_help_and_methods_of_a_real_process() -> None:
+    assert "centerhash train" in cli_process("train", "--help").out
+    assert {row["name"] for row in cli_process("methods", "--json").json} >= {"csq", "ewcs", "ics"}
+    assert "lambda" in cli_process("options", "ics").out
+
+
+@pytest.mark.slow
+def test_help_does_not_wait_for_torch() -> None:
+    script = (
+        "import sys; from centerhash.cli import app; sys.argv[1:] = ['train', '--help']; "
+        "app(standalone_mode=False); sys.exit(bool({'torch', 'numba', 'timm'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_with_a_word_and_the_run_goes_on(tmp_path: Path) -> None:
+    folder, run = write_feature_folder(tmp_path / "data", count=600), tmp_path / "run"
+    words = ["train", folder, "--out", run, "--epochs", "2000", "--bits", "16", "--hidden", "16"]
+    words += ["--device", "cpu", "--checkpoint-seconds", "0"]
+    with started(*command(words)) as process:
+        limit = time.monotonic() + 120
+        while not (run / "log.jsonl").exists() and process.poll() is None and time.monotonic() < limit:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert b"interrupted: the same command goes on where it stopped" in err
+    assert b"Traceback" not in err
+    assert (run / "checkpoint.safetensors").exists()
+    # an interrupt just between making a file and guarding it leaves one, which the next start sweeps up
+    assert len(list(run.glob(".*.part"))) <= 1
+
+
+@pytest.mark.slow
+def test_a_terminal_without_our_letters_is_no_reason_to_fail(tmp_path: Path) -> None:
+    write_scenes(tmp_path / "scenes", 30, size=64)
+    train = ["train", tmp_path / "scenes", "--bits", "16", "--epochs", "1", "--out", tmp_path / "run"]
+    done = cli_process(*train, CENTERHASH_CACHE=str(tmp_path / "cache"))
+    assert done.code == 0, done.err
+    image = next((tmp_path / "scenes" / "images").iterdir()).rename(tmp_path / "Müll█.jpg")
+    done = cli_process(
+        "explain", tmp_path / "run", image, PYTHONIOENCODING="ascii", CENTERHASH_CACHE=str(tmp_path / "cache")
+    )
+    assert done.code == 0, done.err
+    assert "Traceback" not in done.err

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+import pytest
+from pydantic import Field, ValidationError
+
+from centerhash.core.errors import ConfigError
+from centerhash.core.options import Options, option_names, read_options
+from centerhash.methods.table import get_method
+
+
+class Sample(Options):
+    rate: float = Field(0.5, gt=0)
+    entropy: float = Field(1.0, alias="lambda")
+    steps: int = Field(3, ge=1)
+    form: Literal["joint", "per_center"] = "joint"
+    scaled: bool = True
+
+
+class Nested(Options):
+    inner: Sample = Sample()
+
+
+def problem(values: dict[str, Any], kind: type[Options] = Sample) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read_options(kind, values, "the sample")
+    return str(caught.value)
+
+
+def test_defaults_without_values() -> None:
+    assert read_options(Sample, {}, "the sample") == Sample()
+
+
+def test_strings_of_a_command_line_are_converted() -> None:
+    given = {"rate": "0.25", "lambda": "2", "steps": "7", "form": "per_center", "scaled": "no"}
+    found = read_options(Sample, given, "the sample")
+    assert (found.rate, found.entropy, found.steps, found.form, found.scaled) == (
+        0.25,
+        2.0,
+        7,
+        "per_center",
+        False,
+    )
+
+
+@pytest.mark.parametrize("name", ["lambda", "entropy"])
+def test_an_option_may_be_given_by_name_or_alias(name: str) -> None:
+    assert read_options(Sample, {name: 4}, "the sample").entropy == 4
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("lamda", "lambda"), ("step", "steps"), ("froms", "form"), ("Rate", "rate")]
+)
+def test_an_unknown_key_names_the_nearest(wrong: str, right: str) -> None:
+    text = problem({wrong: 1})
+    assert f"unknown option '{wrong}' of the sample. Did you mean '{right}'?" in text
+    assert "Allowed: rate, lambda, steps, form, scaled." in text
+
+
+def test_a_key_like_no_other_lists_what_is_allowed() -> None:
+    text = problem({"zzz": 1})
+    assert "Did you mean" not in text
+    assert "Allowed: rate, lambda" in text
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("rate", "fast", "valid number"),
+        ("rate", 0, "greater than 0"),
+        ("steps", 0, "greater than or equal to 1"),
+        ("steps", 1.5, "integer"),
+        ("form", "jont", "'joint' or 'per_center'"),
+        ("rate", "nan", ""),
+        ("rate", "inf", ""),
+        ("lambda", "inf", ""),
+    ],
+)
+def test_an_impossible_value_is_named_with_its_option(key: str, value: Any, reason: str) -> None:
+    text = problem({key: value})
+    assert f"option '{key}' of the sample cannot be {value!r}: " in text
+    assert reason in text
+
+
+def test_every_problem_is_named_at_once() -> None:
+    assert len(problem({"rate": -1, "stepps": 2, "scaled": "maybe"}).splitlines()) == 3
+
+
+def test_a_nested_option_is_named_with_its_place() -> None:
+    assert "option 'inner.steps' of the sample cannot be 0" in problem({"inner": {"steps": 0}}, Nested)
+
+
+def test_options_are_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Sample().rate = 2.0  # type: ignore[misc]
+
+
+def test_option_names_are_those_a_user_writes() -> None:
+    assert option_names(Sample) == ["rate", "lambda", "steps", "form", "scaled"]
+
+
+@pytest.mark.parametrize("method", ["ics", "ics-printed", "ics-softmax"])
+@pytest.mark.parametrize("name", ["lambda", "entropy"])
+def test_a_method_takes_lambda_by_both_names_also_over_its_own_defaults(method: str, name: str) -> None:
+    found = get_method(method).options({name: "0.375"}, 64)
+    assert found.model_dump()["entropy"] == 0.375
+    assert found.model_dump(by_alias=True)["lambda"] == 0.375
+
+
+def test_resolved_options_survive_json() -> None:
+    row = get_method("ics")
+    found = row.options({"beta": 0.3, "form": "per_center"}, 16)
+    again = row.options(json.loads(json.dumps(found.model_dump(by_alias=True))), 16)
+    assert again == found

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from centerhash.core.errors import DataError
+from centerhash.data import open_dataset
+from centerhash.data.layouts.class_folders import read_class_folders, sign_of_class_folders
+
+
+def fill(root: Path, *names: str) -> Path:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"not opened here")
+    return root
+
+
+def message(root: Path) -> str:
+    with pytest.raises(DataError) as caught:
+        read_class_folders(root)
+    return str(caught.value)
+
+
+def test_a_folder_per_class(tmp_path: Path) -> None:
+    folder = read_class_folders(fill(tmp_path, "dog/2.JPG", "dog/1.jpg", "cat/1.png", "cat/old/9.webp"))
+    assert folder.classes == ("cat", "dog")
+    assert folder.names == ("cat/1.png", "cat/old/9.webp", "dog/1.jpg", "dog/2.JPG")
+    assert folder.labels.astype(int).tolist() == [[1, 0], [1, 0], [0, 1], [0, 1]]
+    assert folder.paths == tuple(tmp_path / name for name in folder.names)
+    assert folder.splits == {}
+    assert folder.warnings == ()
+
+
+def test_hidden_files_and_other_files_are_left_out(tmp_path: Path) -> None:
+    fill(tmp_path, "dog/1.jpg", "dog/._1.jpg", "dog/notes.txt", "dog/.cache/2.jpg", ".git/3.jpg", "cat/4.jpg")
+    assert read_class_folders(tmp_path).names == ("cat/4.jpg", "dog/1.jpg")
+
+
+def test_what_is_left_out_is_said(tmp_path: Path) -> None:
+    fill(tmp_path, "dog/1.jpg", "cat/1.jpg", "loose.jpg", "readme.txt", "bird/notes.txt")
+    assert read_class_folders(tmp_path).warnings == (
+        "1 images lie in no class's folder and are left out: 'loose.jpg'.",
+        "no image is in the folders 'bird': they are no classes.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("folders", "splits"),
+    [
+        (("train", "test"), {"train": [2, 3], "query": [0, 1]}),
+        (("Training", "val"), {"train": [0, 1], "query": [2, 3]}),
+        (("train", "validation"), {"train": [0, 1], "query": [2, 3]}),
+        (("gallery", "query"), {"database": [0, 1], "query": [2, 3]}),
+        (("train", "test", "database"), {"train": [4, 5], "query": [2, 3], "database": [0, 1]}),
+        (("train", "test", "val"), {"train": [2, 3], "query": [0, 1]}),
+        (("train",), {}),
+        (("test",), {}),
+    ],
+)
+def test_split_folders(tmp_path: Path, folders: tuple[str, ...], splits: dict[str, list[int]]) -> None:
+    fill(tmp_path, *(f"{split}/{name}/1.jpg" for split in folders for name in ("cat", "dog")))
+    folder = read_class_folders(tmp_path)
+    assert folder.classes == ("cat", "dog")
+    assert {name: rows.tolist() for name, rows in folder.splits.items()} == splits
+    assert folder.source == ("folders" if splits else "files")
+
+
+def test_a_set_with_only_a_training_part_still_opens(tmp_path: Path) -> None:
+    fill(tmp_path, *(f"train/{name}/{i}.jpg" for name in ("cat", "dog") for i in range(10)))
+    data = open_dataset(tmp_path, seed=3)
+    assert data.splits.made == "drawn with seed 3"
+    assert data.splits.query.size == 2
+
+
+def test_validation_images_are_searched_where_test_images_ask(tmp_path: Path) -> None:
+    fill(
+        tmp_path, *(f"{split}/{name}/1.jpg" for split in ("train", "test", "val") for name in ("cat", "dog"))
+    )
+    data = open_dataset(tmp_path)
+    assert [data.names[row] for row in data.splits.database] == [
+        "train/cat/1.jpg",
+        "train/dog/1.jpg",
+        "val/cat/1.jpg",
+        "val/dog/1.jpg",
+    ]
+
+
+def test_other_folders_beside_the_splits_do_not_matter(tmp_path: Path) -> None:
+    fill(tmp_path, "train/dog/1.jpg", "test/cat/1.jpg", "docs/licence.txt")
+    folder = read_class_folders(tmp_path)
+    assert folder.classes == ("cat", "dog")
+    assert folder.warnings == ("no image is in the folders 'docs': they are no classes.",)
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    folder = read_class_folders(fill(tmp_path, "train/1.jpg", "bus/1.jpg"))
+    assert folder.classes == ("bus", "train")
+    assert folder.splits == {}
+
+
+def test_classes_txt_fixes_order_and_names(tmp_path: Path) -> None:
+    fill(tmp_path, "dog/1.jpg", "cat/1.jpg")
+    (tmp_path / "classes.txt").write_text("dog\nbird\ncat\n")
+    assert read_class_folders(tmp_path).classes == ("dog", "bird", "cat")
+    (tmp_path / "classes.txt").write_text("dog\ncats\n")
+    assert message(tmp_path) == (
+        f"'{tmp_path}': the folder 'cat' is no class of classes.txt. Did you mean 'cats'? "
+        "Rename the folder, or add the class."
+    )
+
+
+def test_split_files_name_images_by_folder(tmp_path: Path) -> None:
+    fill(tmp_path, "dog/1.jpg", "cat/1.jpg")
+    (tmp_path / "query.txt").write_text("dog/1.jpg\n")
+    folder = read_class_folders(tmp_path)
+    assert folder.splits["query"].tolist() == [1]
+    assert folder.source == "files"
+
+
+def test_splits_by_folders_and_by_files_are_refused(tmp_path: Path) -> None:
+    fill(tmp_path, "train/dog/1.jpg", "train/cat/1.jpg", "test/dog/1.jpg")
+    (tmp_path / "query.txt").write_text("test/dog/1.jpg\n")
+    assert "names its splits twice, in the folders and in query.*: remove one of the two." in message(
+        tmp_path
+    )
+
+
+def test_one_folder_of_pictures_is_no_data_set(tmp_path: Path) -> None:
+    text = message(fill(tmp_path, "images/1.jpg", "images/2.jpg"))
+    assert text.startswith(
+        f"'{tmp_path}' holds one folder of images only, 'images', so all would carry the same label."
+    )
+
+
+def test_a_folder_without_pictures(tmp_path: Path) -> None:
+    assert message(tmp_path).startswith(f"'{tmp_path}' holds no image. Sort them into a folder per class")
+
+
+@pytest.mark.parametrize("folders", [("train", "test"), ("train2017", "val2017")])
+def test_split_folders_without_classes(tmp_path: Path, folders: tuple[str, str]) -> None:
+    text = message(fill(tmp_path, *(f"{name}/{i}.jpg" for name in folders for i in range(4))))
+    assert "8 images lie in a split's folder but in no folder of a class: " in text
+    assert "as in train/dog/1.jpg, or describe them in a labels.csv" in text
+
+
+def test_sign(tmp_path: Path) -> None:
+    fill(tmp_path, "1.jpg", ".hidden/2.jpg", "notes/a.txt")
+    assert sign_of_class_folders(tmp_path) is None
+    fill(tmp_path, "zebra/deep/3.jpg")
+    assert sign_of_class_folders(tmp_path) == "zebra/"

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from centerhash.core.errors import DataError
+from centerhash.data.layouts.folder import ImageFolder
+from centerhash.data.layouts.imagefolder import read_imagefolder
+
+
+def fill(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"not opened here")
+
+
+def read(root: Path, text: str, name: str = "metadata.jsonl", classes: str | None = None) -> ImageFolder:
+    fill(root, "a.jpg", "b.jpg", "c.jpg")
+    (root / name).write_text(text)
+    if classes is not None:
+        (root / "classes.txt").write_text(classes)
+    return read_imagefolder(root)
+
+
+def lines(*labels: Any, column: str = "labels") -> str:
+    return "\n".join(
+        json.dumps({"file_name": f"{'abc'[row]}.jpg", column: cell}) for row, cell in enumerate(labels)
+    )
+
+
+def message(root: Path, text: str, name: str = "metadata.jsonl", classes: str | None = None) -> str:
+    with pytest.raises(DataError) as caught:
+        read(root, text, name, classes)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "classes"),
+    [
+        (lines(["dog", "cat"], ["cat"], []), None),
+        (lines("dog|cat", "cat", None), None),
+        (lines([1, 0], [0], []), "cat\ndog\n"),
+        (lines(["1", 0], 0, -1), "cat\ndog\n"),
+        (lines({"category": ["dog", "dog", "cat"]}, {"categories": ["cat"]}, {"category": []}), None),
+        (lines([{"category": "dog"}, {"category": "cat"}], [{"label": "cat"}], [], column="objects"), None),
+        (lines({"bbox": [], "category": [1, 0]}, {"category": [0]}, None, column="objects"), "cat\ndog\n"),
+        (lines(["dog", "cat"], ["cat"], [], column="label"), None),
+    ],
+)
+def test_labels_in_jsonl(tmp_path: Path, text: str, classes: str | None) -> None:
+    folder = read(tmp_path, text, classes=classes)
+    assert folder.classes == ("cat", "dog")
+    assert folder.labels.astype(int).tolist() == [[1, 1], [1, 0], [0, 0]]
+    assert folder.names == ("a.jpg", "b.jpg", "c.jpg")
+    assert folder.paths == tuple(tmp_path / name for name in folder.names)
+
+
+@pytest.mark.parametrize(
+    ("cells", "classes"),
+    [
+        (("dog|cat", "cat", ""), None),
+        (('"[""dog"", ""cat""]"', "cat", "[]"), None),
+        (('"[1, 0]"', "0", "-1"), "cat\ndog\n"),
+        (("1|0", "0", ""), "cat\ndog\n"),
+    ],
+)
+def test_labels_in_csv(tmp_path: Path, cells: tuple[str, ...], classes: str | None) -> None:
+    text = "file_name,width,labels\n" + "".join(
+        f"{'abc'[row]}.jpg,9,{cell}\n" for row, cell in enumerate(cells)
+    )
+    folder = read(tmp_path, text, "metadata.csv", classes)
+    assert folder.classes == ("cat", "dog")
+    assert folder.labels.astype(int).tolist() == [[1, 1], [1, 0], [0, 0]]
+
+
+def test_numbers_without_names_are_their_own_names(tmp_path: Path) -> None:
+    assert read(tmp_path, lines(10, 2, [2, 0])).classes == ("0", "2", "10")
+
+
+def test_classes_that_are_called_by_numbers(tmp_path: Path) -> None:
+    folder = read(tmp_path, lines("1", 1, "7"), classes="7\n1\n")
+    assert folder.labels.astype(int).tolist() == [[0, 1], [0, 1], [1, 0]]
+
+
+def test_one_file_per_split(tmp_path: Path) -> None:
+    fill(tmp_path, "train/1.jpg", "train/sub/2.jpg", "test/1.jpg")
+    (tmp_path / "train" / "metadata.csv").write_text("file_name,label\n1.jpg,dog\nsub/2.jpg,cat\n")
+    (tmp_path / "test" / "metadata.jsonl").write_text('{"file_name": "1.jpg", "label": "cat"}\n')
+    folder = read_imagefolder(tmp_path)
+    assert folder.names == ("test/1.jpg", "train/1.jpg", "train/sub/2.jpg")
+    assert {name: rows.tolist() for name, rows in folder.splits.items()} == {"train": [1, 2], "query": [0]}
+    assert folder.source == "folders"
+
+
+def test_one_file_for_split_folders(tmp_path: Path) -> None:
+    fill(tmp_path, "train/1.jpg", "test/1.jpg")
+    (tmp_path / "metadata.csv").write_text("file_name,label\ntrain/1.jpg,dog\ntest/1.jpg,cat\n")
+    assert read_imagefolder(tmp_path).splits["query"].tolist() == [1]
+
+
+def test_one_file_per_folder(tmp_path: Path) -> None:
+    (tmp_path / "metadata.csv").write_text("file_name,labels\na.jpg,dog\n")
+    text = message(tmp_path, lines("dog"))
+    assert "holds both metadata.csv and metadata.jsonl: keep one file for the whole folder" in text
+    (tmp_path / "metadata.csv").unlink()
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "metadata.csv").write_text("file_name,labels\na.jpg,dog\n")
+    assert "holds both metadata.jsonl and test/metadata.csv" in message(tmp_path, lines("dog"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "metadata.jsonl' is empty: write one json object per line and image."),
+        ('{"file_name": "a.jpg"', "metadata.jsonl', line 1: not valid json (Expecting ',' delimiter"),
+        (
+            lines("dog") + "\n\n[1]",
+            "line 3: not a json object such as {'file_name': 'a.jpg', 'labels': ['dog']}",
+        ),
+        (
+            '{"filename": "a.jpg", "labels": []}',
+            "line 1 has no column 'file_name'; it has: filename, labels. Did you mean 'filename'? "
+            "Rename it to 'file_name'.",
+        ),
+        (
+            '{"file_name": "a.jpg", "lables": []}',
+            "line 1 has no column 'labels'; it has: lables. Did you mean 'lables'? Rename it to 'labels'.",
+        ),
+        ('{"file_name": "a.jpg"}', "line 1 has no column 'labels'; it has: no other."),
+        ('{"file_name": 3, "labels": []}', "line 1: file_name is 3, which is no text."),
+        (
+            '{"file_name": "../a.jpg", "labels": []}',
+            "line 1: the file name '../a.jpg' leads out of the folder.",
+        ),
+        (
+            '{"file_name": "z.jpg", "labels": "dog"}',
+            "1 of 1 images of metadata.jsonl are not in",
+        ),
+        (lines("dog") + "\n" + lines("dog"), "metadata.jsonl has more than one row for 1 file(s): 'a.jpg'."),
+        (lines(True), "line 1: the label True is no name and no class number."),
+        (lines([0.5]), "line 1: the label 0.5 is no name and no class number."),
+        (lines("dog||cat"), "line 1: an empty label in 'dog||cat'. Write names joined by '|'."),
+        (lines("[dog]"), "line 1: '[dog]' is not a json list of labels"),
+        (lines({"bbox": [], "categry": []}), "line 1: objects need a 'category' each, got bbox, categry."),
+        (lines([], []), "line 1 and all others carry no label: nothing can be learned from them."),
+    ],
+)
+def test_malformed_jsonl(tmp_path: Path, text: str, expected: str) -> None:
+    assert expected in message(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "metadata.csv' is empty: it needs a header and one line per image."),
+        ("file_name,labels\na.jpg\n", "line 2: 1 cells, but the header names 2 columns."),
+        ("file,labels\na.jpg,dog\n", "metadata.csv' has no column 'file_name'; it has: file, labels."),
+        (
+            "file_name,labelz\na.jpg,dog\n",
+            "metadata.csv' has no column 'labels'; it has: labelz. Did you mean 'labelz'?",
+        ),
+    ],
+)
+def test_malformed_csv(tmp_path: Path, text: str, expected: str) -> None:
+    assert expected in message(tmp_path, text, "metadata.csv")
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        (2, "line 2: class number 2, but classes.txt names 2 classes, 0 to 1. Correct the number or add"),
+        (-2, "line 2: class number -2, but classes.txt names 2 classes"),
+        ("9", "line 2: class number 9, but classes.txt names 2 classes"),
+        ("cta", "line 2: label 'cta' is not in classes.txt. Did you mean 'cat'?"),
+    ],
+)
+def test_labels_outside_classes_txt(tmp_path: Path, label: Any, expected: str) -> None:
+    assert expected in message(tmp_path, lines("cat", [label]), classes="cat\ndog\n")

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from centerhash.core.errors import ConfigError, DataError
+from centerhash.data import make_splits
+from centerhash.data.published.catalogue import DATASETS, NamedSet, OfficialSplit, RandomSplit, get_dataset
+from centerhash.data.published.download import download
+from centerhash.data.published.named import describe, draw_splits, home_of, open_data, open_named
+from centerhash.data.published.page import datasets_page
+from tests.layouts import tarred, write_coco, write_flickr25k, write_jpeg, write_nuswide, write_voc, zipped
+from tests.webserver import FileServer
+
+WRITERS: dict[str, Callable[[Path], Path]] = {
+    "coco2014": lambda root: write_coco(root, "2014"),
+    "coco2017": lambda root: write_coco(root, "2017"),
+    "nuswide21": write_nuswide,
+    "nuswide81": write_nuswide,
+    "flickr25k": write_flickr25k,
+    "flickr25k-38": write_flickr25k,
+    "voc2007": lambda root: write_voc(root, "2007"),
+    "voc2012": lambda root: write_voc(root, "2012"),
+}
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    with FileServer() as running:
+        yield running
+
+
+def place(row: NamedSet, root: Path) -> Path:
+    return WRITERS[row.name](root / row.folder)
+
+
+# ---------------------------------------------------------------- the rows
+
+
+def test_every_row_can_be_written_here() -> None:
+    assert list(WRITERS) == list(DATASETS)
+
+
+@pytest.mark.parametrize("row", DATASETS.values(), ids=DATASETS)
+def test_rows_are_whole(row: NamedSet) -> None:
+    assert row.classes > 0
+    assert 0 < row.images <= row.photos
+    assert row.depth == 5000
+    assert all((row.title, row.licence, row.citation, row.home.startswith("http"), row.folder, row.needs))
+    assert row.files
+    for file in row.files:
+        assert file.url.startswith("http")
+        assert file.name.endswith((".zip", ".tar"))
+        assert file.md5 is None or len(bytes.fromhex(file.md5)) == hashlib.md5().digest_size
+        assert file.md5 is None or file.size is not None
+    if isinstance(row.split, RandomSplit):
+        assert row.split.train + row.split.query < row.images
+    else:
+        assert isinstance(row.split, OfficialSplit)
+
+
+def test_the_page_in_the_docs_is_the_one_of_the_rows() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "datasets.md").read_text()
+    assert page == datasets_page(), "run `centerhash datasets --markdown > docs/datasets.md`"
+
+
+def test_an_unknown_name() -> None:
+    with pytest.raises(ConfigError, match=r"unknown data set 'coco214'\. Did you mean 'coco2014'\?"):
+        get_dataset("coco214")
+
+
+# ---------------------------------------------------------------- reading
+
+
+@pytest.mark.parametrize("row", DATASETS.values(), ids=DATASETS)
+def test_a_small_copy_of_each_opens(row: NamedSet, tmp_path: Path) -> None:
+    place(row, tmp_path)
+    assert home_of(row, tmp_path) == tmp_path / row.folder
+    dataset = open_named(row.name, tmp_path)
+    assert dataset.name == row.name
+    assert dataset.labels.any(axis=1).all()
+    assert dataset.image_paths is not None
+    assert all(path.is_file() for path in dataset.image_paths)
+    assert (dataset.areas is None) == (row.areas == "unknown")
+    if row.name.startswith(("nuswide", "flickr", "voc")):
+        assert len(dataset.classes) == row.classes
+    splits = dataset.splits
+    assert not set(splits.query) & set(splits.database)
+    assert set(splits.train) <= set(splits.database)
+    if isinstance(row.split, RandomSplit):
+        assert f"this copy has {dataset.size} of the {row.images:,} labelled images" in dataset.warnings[-1]
+
+
+def test_the_folder_of_the_data_set_itself_will_do(tmp_path: Path) -> None:
+    write_voc(tmp_path)
+    assert home_of(DATASETS["voc2007"], tmp_path) == tmp_path
+    assert open_named("voc2007", tmp_path).size == 5
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        open_named("voc2007", tmp_path)
+    assert str(caught.value) == (
+        f"Pascal VOC 2007 is not whole in '{tmp_path / 'voc'}': it has no 'VOCdevkit/VOC2007/Annotations', "
+        "'VOCdevkit/VOC2007/ImageSets/Main', 'VOCdevkit/VOC2007/JPEGImages'. "
+        f"Fetch it by `centerhash download voc2007 --root {tmp_path}`."
+    )
+    shutil.rmtree(write_nuswide(tmp_path / "nuswide") / "Flickr")
+    with pytest.raises(DataError, match=r"it has no 'Flickr'\. .* and by hand: Open https://lms"):
+        open_named("nuswide21", tmp_path)
+
+
+def test_what_a_command_names(tmp_path: Path, feature_folder: Path) -> None:
+    write_voc(tmp_path / "voc")
+    assert open_data("voc2007", root=tmp_path).size == 5
+    assert open_data(feature_folder).kind == "features"
+    with pytest.raises(ConfigError, match="'voc2007' is a published data set: say where it is by --root DIR"):
+        open_data("voc2007")
+
+
+def test_lists_take_the_place_of_the_split_rule(tmp_path: Path) -> None:
+    write_voc(tmp_path / "voc")
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    for name, numbers in {"train": (1, 2), "test": (3,), "database": (1, 2, 4, 5)}.items():
+        (lists / f"{name}.txt").write_text("".join(f"x/00000{number}.jpg 1 0\n" for number in numbers))
+    dataset = open_data("voc2007", root=tmp_path, lists=lists)
+    assert [dataset.names[row].rpartition("/")[2] for row in dataset.splits.query] == ["000003.jpg"]
+    assert open_data(tmp_path / "voc", lists=lists).splits.database.size == 4
+
+
+# ---------------------------------------------------------------- splits
+
+
+def test_the_rule_of_the_paper_is_the_one_of_own_images() -> None:
+    rule = DATASETS["coco2014"].split
+    assert isinstance(rule, RandomSplit)
+    splits, warnings = draw_splits(60_000, rule, 3, 60_000)
+    expected = make_splits(60_000, seed=3)
+    for name in ("train", "query", "database"):
+        assert np.array_equal(getattr(splits, name), getattr(expected, name))
+    assert (splits.train.size, splits.query.size, splits.database.size) == (10_000, 5_000, 55_000)
+    assert warnings == ()
+    assert splits.made == "the paper, Sec. 4.1, drawn with seed 3"
+
+
+def test_seeds_decide() -> None:
+    rule = RandomSplit(20, 10, "test")
+    first, again, other = (draw_splits(100, rule, seed, 100)[0] for seed in (0, 0, 1))
+    assert np.array_equal(first.train, again.train)
+    assert not np.array_equal(first.query, other.query)
+    with pytest.raises(ConfigError, match="the seed must be a whole number of at least 0, got -1"):
+        draw_splits(100, rule, -1, 100)
+
+
+def test_a_smaller_copy_keeps_the_counts_where_it_can_and_shrinks_them_else() -> None:
+    rule = RandomSplit(20, 10, "test")
+    splits, warnings = draw_splits(50, rule, 0, 100)
+    assert (splits.train.size, splits.query.size) == (20, 10)
+    assert "this copy has 50 of the 100 labelled images: 10 queries and 20 training images" in warnings[0]
+    splits, _ = draw_splits(29, rule, 0, 100)
+    assert (splits.train.size, splits.query.size) == (5, 2)
+    splits, _ = draw_splits(2, rule, 0, 100)
+    assert (splits.train.size, splits.query.size, splits.database.size) == (1, 1, 1)
+    with pytest.raises(DataError, match="1 image\\(s\\) cannot be split"):
+        draw_splits(1, rule, 0, 100)
+
+
+# ---------------------------------------------------------------- from the net
+
+
+def publish(server: FileServer, source: Path) -> None:
+    """Put the archives of all data sets on a server, packed as their makers pack them."""
+    for year in ("2014", "2017"):
+        coco = write_coco(source / year, year)
+        for part in (f"train{year}", f"val{year}"):
+            folder = source / "packed" / part
+            shutil.copytree(coco / part, folder / part)
+            server.files[f"/zips/{part}.zip"] = zipped(folder)
+        shutil.copytree(coco / "annotations", source / "packed" / year / "annotations")
+        server.files[f"/annotations/annotations_trainval{year}.zip"] = zipped(source / "packed" / year)
+    nuswide = write_nuswide(source / "nuswide")
+    server.files["/Groundtruth.zip"] = zipped(nuswide / "Groundtruth")
+    shutil.copytree(nuswide / "ImageList", source / "packed" / "list" / "ImageList")
+    server.files["/ImageList.zip"] = zipped(source / "packed" / "list")
+    flickr = write_flickr25k(source / "flickr")
+    shutil.copytree(flickr / "mirflickr", source / "packed" / "flickr" / "mirflickr")
+    server.files["/mirflickr25k.zip"] = zipped(source / "packed" / "flickr")
+    server.files["/mirflickr25k_annotations_v080.zip"] = zipped(flickr / "mirflickr25k_annotations_v080")
+    later = write_voc(source / "voc2007")
+    first = source / "packed" / "voc"
+    shutil.copytree(later, first)
+    (first / "VOCdevkit" / "VOC2007" / "ImageSets" / "Main" / "test.txt").unlink()
+    server.files["/VOCtrainval_06-Nov-2007.tar"] = tarred(first)
+    server.files["/VOCtest_06-Nov-2007.tar"] = tarred(later)
+    server.files["/VOCtrainval_11-May-2012.tar"] = tarred(write_voc(source / "voc2012", "2012"))
+
+
+def test_every_data_set_comes_from_a_server_and_opens(server: FileServer, tmp_path: Path) -> None:
+    publish(server, tmp_path / "source")
+    for row in DATASETS.values():
+        files = [type(file)(file.url, into=file.into) for file in row.files]  # the copies are smaller
+        download(files, tmp_path / "data" / row.folder, mirror=server.url)
+        if row.name == "nuswide21":
+            assert home_of(row, tmp_path / "data") is None
+            write_jpeg(tmp_path / "data" / "nuswide" / "Flickr" / "actor" / "0001_7919.jpg")
+            write_jpeg(tmp_path / "data" / "nuswide" / "Flickr" / "actor" / "0003_23757.jpg")
+        assert open_named(row.name, tmp_path / "data").size >= 2
+    asked = [path for path, _ in server.asked if path in server.files]
+    assert len(asked) == len(set(asked)) == len({file.url for row in DATASETS.values() for file in row.files})
+
+
+def test_describe_is_plain(tmp_path: Path) -> None:
+    write_voc(tmp_path / "voc")
+    rows = json.loads(json.dumps([describe(row, tmp_path) for row in DATASETS.values()]))
+    there = {row["name"]: row["home"] for row in rows}
+    assert there["voc2007"] == str(tmp_path / "voc")
+    assert there["voc2012"] is None
+    assert rows[0]["files"][1]["md5"] == "0da8c0bd3d6becc4dcb32757491aca88"

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from centerhash.codes import binarise, pack, unpack
+from centerhash.core.errors import CenterhashError, ConfigError, DataError, InputError
+from centerhash.data import open_dataset
+from centerhash.encoding.code_files import (
+    encode_to_file,
+    evaluate_codes,
+    read_code_file,
+    read_evaluation_codes,
+)
+from centerhash.evaluation import evaluate
+from centerhash.model import HashModel
+from tests.toys import separable, write_feature_folder
+
+pytestmark = pytest.mark.usefixtures("kept_networks")
+
+GENERATOR = np.random.default_rng(4)
+CODES = binarise(GENERATOR.normal(size=(12, 20)))
+LABELS = GENERATOR.random((12, 5)) < 0.5
+
+
+def write(path: Path, **arrays: Any) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def problem(path: Path) -> str:
+    with pytest.raises(CenterhashError) as caught:
+        read_code_file(path)
+    return str(caught.value)
+
+
+def stored(path: Path) -> dict[str, Any]:
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+@pytest.mark.parametrize("form", ["packed", "codes", "float codes"])
+def test_codes_are_read_in_every_form(tmp_path: Path, form: str) -> None:
+    arrays: dict[str, Any] = {
+        "packed": {"packed": pack(CODES), "bits": 20},
+        "codes": {"codes": CODES},
+        "float codes": {"codes": CODES.astype(np.float64)},
+    }[form]
+    found = read_code_file(write(tmp_path / "codes.npz", **arrays, labels=LABELS))
+    assert found.bits == 20
+    assert np.array_equal(unpack(found.packed, 20), CODES)
+    assert np.array_equal(found.labels, LABELS)
+    assert found.ids is None
+
+
+def test_ids_are_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "codes.npz", codes=CODES, labels=LABELS, ids=np.arange(12) * 3)
+    assert np.array_equal(read_code_file(path).ids, np.arange(12) * 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        (
+            {"packed": pack(CODES), "labels": LABELS},
+            "holds labels, packed: it needs `packed` and `bits`, or `codes`",
+        ),
+        ({}, "holds nothing"),
+        ({"codes": CODES}, "has no array `labels` (N, C)"),
+        ({"codes": CODES, "labels": LABELS[:5]}, "labels of shape (5, 5) do not fit codes of shape (12, 3)"),
+        ({"codes": CODES, "labels": LABELS[:, 0]}, "labels of shape (12,) do not fit"),
+        ({"codes": CODES * 2, "labels": LABELS}, "must hold only -1 and +1, found values such as [-2, 2]"),
+        ({"codes": CODES[0], "labels": LABELS}, "must be (N, K)"),
+        ({"codes": np.int8(1), "labels": LABELS}, "must be (N, K)"),
+        ({"packed": pack(CODES), "bits": [20, 20], "labels": LABELS}, "`bits` must be one whole number"),
+        ({"packed": pack(CODES), "bits": 20.5, "labels": LABELS}, "`bits` must be one whole number"),
+        ({"packed": np.uint8(3), "bits": 8, "labels": LABELS}, "do not fit codes of shape ()"),
+    ],
+)
+def test_what_a_file_lacks_is_named(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
+    path = write(tmp_path / "codes.npz", **arrays)
+    text = problem(path)
+    assert words in text
+    assert "codes.npz" in text
+
+
+@pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04 cut"])
+def test_a_file_that_is_no_archive_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "codes.npz"
+    path.write_bytes(content)
+    assert "codes.npz' is damaged, or no .npz file of plain arrays" in problem(path)
+
+
+def test_a_cut_a_changed_and_another_file_are_named(tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole.npz", codes=CODES, labels=LABELS).read_bytes()
+    flipped = bytearray(whole)
+    flipped[200] ^= 0xFF
+    (tmp_path / "cut.npz").write_bytes(whole[:-30])
+    (tmp_path / "flipped.npz").write_bytes(flipped)
+    np.save(tmp_path / "one.npy", CODES)
+    write(tmp_path / "objects.npz", codes=np.array([{"a": 1}], dtype=object), labels=LABELS)
+    for name in ("cut.npz", "flipped.npz", "one.npy", "objects.npz"):
+        assert f"{name}' is damaged, or no .npz file of plain arrays" in problem(tmp_path / name)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    assert "no such file" in problem(tmp_path / "gone.npz")
+    with pytest.raises(DataError, match=r"no such run or code file: '.*gone'"):
+        read_evaluation_codes([tmp_path / "gone"])
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_one_or_three_files_are_refused(tmp_path: Path, count: int) -> None:
+    paths = [write(tmp_path / f"{number}.npz", codes=CODES, labels=LABELS) for number in range(count)]
+    with pytest.raises(ConfigError, match=f"one run, or two code files.*got {count}"):
+        read_evaluation_codes(paths)
+
+
+def test_two_files_are_queries_and_database(tmp_path: Path) -> None:
+    query = write(tmp_path / "query.npz", packed=pack(CODES[:4]), bits=20, labels=LABELS[:4])
+    database = write(tmp_path / "database.npz", codes=CODES[4:], labels=LABELS[4:])
+    found = evaluate_codes(read_evaluation_codes([query, database]), k=6)
+    assert found == evaluate(CODES[:4], CODES[4:], LABELS[:4], LABELS[4:], k=6)
+
+
+def test_exclude_self_goes_by_the_ids(tmp_path: Path) -> None:
+    ids = np.arange(12)
+    query = write(tmp_path / "query.npz", codes=CODES[:4], labels=LABELS[:4], ids=ids[:4])
+    database = write(tmp_path / "database.npz", codes=CODES, labels=LABELS, ids=ids)
+    codes = read_evaluation_codes([query, database])
+    sides = (CODES[:4], CODES, LABELS[:4], LABELS)
+    for exclude in (False, True):
+        expected = evaluate(*sides, query_ids=ids[:4], database_ids=ids, exclude_self=exclude)
+        assert evaluate_codes(codes, exclude_self=exclude) == expected
+        assert expected.queries_in_database == 4
+    bare = write(tmp_path / "bare.npz", codes=CODES, labels=LABELS)
+    with pytest.raises(InputError, match="exclude_self needs the ids"):
+        evaluate_codes(read_evaluation_codes([query, bare]), exclude_self=True)
+
+
+def test_codes_of_other_lengths_cannot_be_compared(tmp_path: Path) -> None:
+    query = write(tmp_path / "query.npz", codes=CODES[:, :16], labels=LABELS)
+    database = write(tmp_path / "database.npz", codes=CODES, labels=LABELS)
+    with pytest.raises(DataError, match="queries have 16 bits, the database 20: encode both by one model"):
+        evaluate_codes(read_evaluation_codes([query, database]))
+
+
+@pytest.mark.parametrize("labels", [LABELS * 2, LABELS * 0.5, np.where(LABELS, np.nan, 0)])
+def test_labels_that_are_neither_0_nor_1_are_refused(tmp_path: Path, labels: Any) -> None:
+    path = write(tmp_path / "codes.npz", codes=CODES, labels=labels)
+    with pytest.raises(InputError, match="must be bool, or hold only 0 and 1"):
+        evaluate_codes(read_evaluation_codes([path, path]))
+
+
+def test_labels_of_0_and_1_are_labels(tmp_path: Path) -> None:
+    path = write(tmp_path / "codes.npz", codes=CODES, labels=LABELS.astype(np.float32))
+    expected = evaluate(CODES, CODES, LABELS, LABELS)
+    assert evaluate_codes(read_evaluation_codes([path, path])) == expected
+
+
+def test_a_run_is_evaluated_with_its_rows_as_ids(feature_run: Path, feature_folder: Path) -> None:
+    dataset, model = open_dataset(feature_folder), HashModel.load(feature_run)
+    assert dataset.features is not None
+    codes, splits = model.encode_features(dataset.features), dataset.splits
+    expected = evaluate(
+        codes[splits.query],
+        codes[splits.database],
+        dataset.labels[splits.query],
+        dataset.labels[splits.database],
+        query_ids=splits.query,
+        database_ids=splits.database,
+        k=50,
+    )
+    found = evaluate_codes(read_evaluation_codes([feature_run]), k=50)
+    assert found == expected
+    assert found.queries_in_database == 0
+
+
+# Encoding into a file
+
+
+def test_a_feature_folder_is_encoded_with_labels_names_and_ids(
+    feature_run: Path, feature_folder: Path, tmp_path: Path
+) -> None:
+    model, dataset = HashModel.load(feature_run), open_dataset(feature_folder)
+    assert dataset.features is not None
+    written = encode_to_file(model, [str(feature_folder)], tmp_path / "codes.npz")
+    assert written.count == 160
+    arrays = stored(tmp_path / "codes.npz")
+    assert np.array_equal(unpack(arrays["packed"], 16), model.encode_features(dataset.features))
+    assert np.array_equal(arrays["labels"], dataset.labels)
+    assert arrays["names"].tolist() == list(dataset.names)
+    assert len(np.unique(arrays["ids"])) == 160
+    found = evaluate_codes(read_evaluation_codes([tmp_path / "codes.npz"] * 2), exclude_self=True)
+    assert found.queries_in_database == 160
+    assert found.map_textbook > 0.6
+
+
+def test_a_features_file_is_encoded(feature_run: Path, tmp_path: Path) -> None:
+    model, (features, _) = HashModel.load(feature_run), separable(7, seed=3)
+    for kind in (np.float16, np.float32, np.float64):
+        np.save(tmp_path / "features.npy", features.astype(kind))
+        assert encode_to_file(model, [str(tmp_path / "features.npy")], tmp_path / "codes.npz").count == 7
+        arrays = stored(tmp_path / "codes.npz")
+        assert sorted(arrays) == ["bits", "packed"]
+        assert np.array_equal(unpack(arrays["packed"], 16), model.encode_features(features.astype(kind)))
+
+
+def test_a_features_file_of_another_width_is_refused(feature_run: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "features.npy", np.zeros((3, 7), np.float32))
+    with pytest.raises(
+        InputError, match=r"must be a float array of shape \(N, 24\), got float32 of shape \(3, 7\)"
+    ):
+        encode_to_file(HashModel.load(feature_run), [str(tmp_path / "features.npy")], tmp_path / "codes.npz")
+    assert not (tmp_path / "codes.npz").exists()
+
+
+def test_a_data_set_of_other_classes_is_refused(feature_run: Path, tmp_path: Path) -> None:
+    folder = write_feature_folder(tmp_path / "data", count=20)
+    (folder / "classes.txt").write_text("a\nb\nc\nd\ne\nf\n")
+    with pytest.raises(
+        DataError, match=r"6 classes that are not the model's 6.*put the model's classes into its"
+    ):
+        encode_to_file(HashModel.load(feature_run), [str(folder)], tmp_path / "codes.npz")
+
+
+def test_images_are_encoded_with_their_names(
+    image_run: Path, scene_folder: Path, feature_cache: Path, tmp_path: Path
+) -> None:
+    model, out = HashModel.load(image_run), tmp_path / "codes.npz"
+    images = sorted((scene_folder / "images").iterdir())
+    settings: dict[str, Any] = {"cache": feature_cache, "device": "cpu"}
+    expected = model.encode(images, **settings)
+    named = [str(images[5]), str(images[2])]
+    assert encode_to_file(model, named, out, **settings).count == 2
+    assert stored(out)["names"].tolist() == named
+    assert np.array_equal(unpack(stored(out)["packed"], 32), expected[[5, 2]])
+    for inputs in ([str(scene_folder / "images")], [str(scene_folder / "images" / "*.jpg")]):
+        assert encode_to_file(model, inputs, out, **settings).count == 40
+        assert np.array_equal(unpack(stored(out)["packed"], 32), expected)
+    assert encode_to_file(model, [str(scene_folder)], out, **settings).count == 40
+    assert np.array_equal(unpack(stored(out)["packed"], 32), expected)
+    assert np.array_equal(stored(out)["labels"], open_dataset(scene_folder).labels)
+
+
+def test_broken_images_are_left_out_only_when_asked(
+    image_run: Path, scene_folder: Path, feature_cache: Path, tmp_path: Path
+) -> None:
+    model, out = HashModel.load(image_run), tmp_path / "codes.npz"
+    good, bad = scene_folder / "images" / "000000.jpg", tmp_path / "bad.jpg"
+    bad.write_text("not a picture")
+    inputs, settings = [str(bad), str(good)], {"cache": feature_cache, "device": "cpu"}
+    with pytest.raises(DataError, match=r"(?s)1 of 2 images cannot be read.*bad\.jpg.*--skip-broken"):
+        encode_to_file(model, inputs, out, **settings)  # type: ignore[arg-type]
+    assert not out.exists()
+    written = encode_to_file(model, inputs, out, skip_broken=True, **settings)  # type: ignore[arg-type]
+    assert written.count == 1
+    assert stored(out)["names"].tolist() == [str(good)]
+
+
+def test_a_model_without_a_backbone_cannot_encode_images(feature_run: Path, scene_folder: Path) -> None:
+    with pytest.raises(ConfigError, match="has no backbone"):
+        encode_to_file(HashModel.load(feature_run), [str(scene_folder / "images")], Path("unused.npz"))

@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from centerhash import __version__
+from centerhash.codes import pack
+from centerhash.core.errors import ConfigError, DataError, InputError
+from centerhash.data import open_dataset
+from centerhash.encoding.encoder import model_digest
+from centerhash.encoding.parts import (
+    Manifest,
+    Part,
+    broken_in,
+    part_path,
+    read_manifest,
+    read_part,
+    read_parts,
+    write_part,
+)
+from centerhash.encoding.work import encode_parts
+from centerhash.model import HashModel
+from tests.toys import CLASSES, Killed, cli, refused, separable, write_feature_folder
+
+MANIFEST = Manifest(bits=20, model="m", inputs="i", count=3, part_size=2, labels="given")
+PART = Part(
+    ["a", "ü/b.jpg"], np.array([[1, 2, 48], [255, 0, 16]], np.uint8), [("dog", "cat"), ()], {"c": "gone"}
+)
+
+
+def parts(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("part-*"))
+
+
+def all_ids(folder: Path) -> list[str]:
+    return [id for ids, _, _ in read_parts(folder) for id in ids]
+
+
+# One part
+
+
+def test_a_part_comes_back_as_it_was(tmp_path: Path) -> None:
+    write_part(tmp_path, 7, PART, MANIFEST)
+    found = read_part(tmp_path / "part-00007.parquet")
+    assert found.ids == PART.ids
+    assert found.packed.tolist() == PART.packed.tolist()
+    assert found.labels == PART.labels
+    assert found.broken == PART.broken == broken_in(tmp_path / "part-00007.parquet")
+
+
+def test_others_can_read_a_part(tmp_path: Path) -> None:
+    write_part(tmp_path, 0, PART, MANIFEST)
+    table = parquet.read_table(tmp_path / "part-00000.parquet")
+    assert table.schema.names == ["id", "code", "labels"]
+    assert table.schema.field("id").type == pa.string()
+    assert table.schema.field("code").type == pa.binary(3)
+    assert table.schema.field("labels").type == pa.list_(pa.string())
+    assert table.to_pylist()[0] == {"id": "a", "code": b"\x01\x02\x30", "labels": ["dog", "cat"]}
+    facts = table.schema.metadata
+    assert (facts[b"bits"], facts[b"model"], facts[b"centerhash"]) == (b"20", b"m", __version__.encode())
+
+
+def test_a_part_without_a_readable_image_is_a_part(tmp_path: Path) -> None:
+    write_part(tmp_path, 0, Part([], np.zeros((0, 3), np.uint8), [], {"a": "gone"}), MANIFEST)
+    found = read_part(tmp_path / "part-00000.parquet")
+    assert (found.ids, found.packed.shape, found.broken) == ([], (0, 3), {"a": "gone"})
+
+
+def test_a_cut_or_foreign_part_is_no_part(tmp_path: Path) -> None:
+    write_part(tmp_path, 0, PART, MANIFEST)
+    path = part_path(tmp_path, 0)
+    whole = path.read_bytes()
+    parquet.write_table(pa.table({"id": ["a"]}), tmp_path / "foreign.parquet")
+    path.write_bytes(whole[: len(whole) // 2])
+    for file in (path, tmp_path / "foreign.parquet"):
+        assert broken_in(file) is None
+        with pytest.raises(DataError, match=r"is damaged, or no part.*delete it and run the same"):
+            read_part(file)
+    assert broken_in(tmp_path / "gone.parquet") is None
+
+
+def test_the_last_part_is_shorter() -> None:
+    assert MANIFEST.parts == 2
+    assert [MANIFEST.rows(number) for number in range(2)] == [slice(0, 2), slice(2, 3)]
+    assert MANIFEST.model_copy(update={"count": 4}).parts == 2
+
+
+# Whole folders, of features
+
+
+def test_features_are_encoded_in_parts(feature_run: Path, feature_folder: Path, tmp_path: Path) -> None:
+    model, data = HashModel.load(feature_run), open_dataset(feature_folder)
+    assert data.features is not None
+    steps: list[tuple[int, int]] = []
+    done = encode_parts(
+        feature_run,
+        [str(feature_folder)],
+        tmp_path / "out",
+        part_size=64,
+        progress=lambda *step: steps.append(step),
+    )
+    assert (done.count, done.parts, done.found, done.broken) == (160, 3, 0, {})
+    assert steps == [(0, 160), (64, 160), (128, 160), (160, 160)]
+    found = list(read_parts(tmp_path / "out"))
+    assert [len(ids) for ids, _, _ in found] == [64, 64, 32]
+    assert [id for ids, _, _ in found for id in ids] == list(data.names)
+    expected = pack(model.encode_features(data.features))
+    assert np.array_equal(np.concatenate([packed for _, packed, _ in found]), expected)
+    given = [tuple(np.array(CLASSES)[row].tolist()) for row in data.labels]
+    assert [names for _, _, labels in found for names in labels] == given
+    manifest = read_manifest(tmp_path / "out")
+    assert (manifest.bits, manifest.model, manifest.labels) == (16, model_digest(model), "given")
+    assert (tmp_path / "out" / "broken.jsonl").read_text() == ""
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_features_without_labels_get_predicted_ones(feature_run: Path, tmp_path: Path, kind: Any) -> None:
+    model, features = HashModel.load(feature_run), separable(7, seed=3)[0].astype(kind)
+    np.save(tmp_path / "features.npy", features)
+    encode_parts(feature_run, [str(tmp_path / "features.npy")], tmp_path / "out", part_size=4)
+    labels = [names for _, _, labels in read_parts(tmp_path / "out") for names in labels]
+    assert labels == [tuple(np.array(CLASSES)[row].tolist()) for row in model.predict_labels(features)]
+    assert all_ids(tmp_path / "out") == list("0123456")
+    assert read_manifest(tmp_path / "out").labels == "predicted"
+
+
+def test_features_that_are_gone_are_named(
+    feature_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "features.npy"
+    np.save(path, separable(7)[0])
+    with monkeypatch.context() as patched:
+        patched.setattr("centerhash.encoding.work.PartEncoder", lambda *_: path.unlink())
+        with pytest.raises(DataError, match=r"cannot read '.*features\.npy': No such file"):
+            encode_parts(feature_run, [str(path)], tmp_path / "out")
+
+
+def test_a_kill_costs_only_the_part_in_work(
+    feature_run: Path, feature_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from centerhash.encoding import work
+
+    def killed(folder: Path, number: int, part: Part, manifest: Manifest) -> None:
+        if number == 2:
+            raise Killed
+        write_part(folder, number, part, manifest)
+
+    arguments: Any = (feature_run, [str(feature_folder)])
+    with monkeypatch.context() as patched:
+        patched.setattr(work, "write_part", killed)
+        with pytest.raises(Killed):
+            encode_parts(*arguments, tmp_path / "out", part_size=50)
+    assert parts(tmp_path / "out") == ["part-00000.parquet", "part-00001.parquet"]
+    with pytest.raises(DataError, match=r"lacks 2 of 4 parts, first part-00002.parquet: run the same"):
+        list(read_parts(tmp_path / "out"))
+    before = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in parts(tmp_path / "out")}
+    assert encode_parts(*arguments, tmp_path / "out", part_size=50).found == 2
+    assert before == {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in before}
+    encode_parts(*arguments, tmp_path / "straight", part_size=50)
+    for name in parts(tmp_path / "straight"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "straight" / name).read_bytes()
+
+
+def test_a_damaged_part_is_written_again(feature_run: Path, feature_folder: Path, tmp_path: Path) -> None:
+    arguments: Any = (feature_run, [str(feature_folder)], tmp_path / "out")
+    encode_parts(*arguments, part_size=100)
+    path = tmp_path / "out" / "part-00001.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    assert encode_parts(*arguments, part_size=100).found == 1
+    assert path.read_bytes() == whole
+
+
+def test_another_input_model_or_size_is_refused(feature_run: Path, tmp_path: Path) -> None:
+    from centerhash.training.fitting import fit
+    from tests.toys import feature_dataset, toy_config
+
+    data, other = write_feature_folder(tmp_path / "data", 20), write_feature_folder(tmp_path / "other", 30)
+    fit(feature_dataset(), toy_config(seed=5, epochs=1)).save(tmp_path / "model")
+    out = tmp_path / "out"
+    encode_parts(feature_run, [str(data)], out)
+    for words, run, entry, size in (
+        (r"begun with another model: give --out another", tmp_path / "model", data, 4096),
+        (r"begun with other images \(20 of them, now 30\)", feature_run, other, 4096),
+        (r"begun with parts of 4,096 images, now 10", feature_run, data, 10),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            encode_parts(run, [str(entry)], out, part_size=size)
+    np.save(data / "features.npy", separable(20, seed=9)[0])
+    with pytest.raises(ConfigError, match="begun with other images"):
+        encode_parts(feature_run, [str(data)], out)
+
+
+def test_a_folder_of_other_files_is_left_alone(
+    feature_run: Path, feature_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"holds other files \(notes.txt\): give --out a new or an empty"):
+        encode_parts(feature_run, [str(feature_folder)], tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_kill_before_the_manifest_begins_anew(
+    feature_run: Path, feature_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "inputs.parquet").write_bytes(b"of an older list")
+    (tmp_path / ".manifest.json.x.part").write_bytes(b"{")
+    assert encode_parts(feature_run, [str(feature_folder)], tmp_path).count == 160
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(None, "holds no manifest.json"), ("{}", "is damaged or of another")]
+)
+def test_a_folder_without_a_manifest_is_refused(tmp_path: Path, content: str | None, words: str) -> None:
+    if content is not None:
+        (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(DataError, match=words):
+        list(read_parts(tmp_path))
+
+
+def test_what_cannot_be_encoded_writes_nothing(feature_run: Path, scene_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no backbone"):
+        encode_parts(feature_run, [str(scene_folder)], tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"unknown --engine 'rya'\. Did you mean 'ray'"):
+        encode_parts(feature_run, [str(scene_folder)], tmp_path / "out", engine="rya")
+    with pytest.raises(ConfigError, match="a part holds at least 1 image, got 0"):
+        encode_parts(feature_run, [str(scene_folder)], tmp_path / "out", part_size=0)
+    np.save(tmp_path / "flat.npy", np.zeros(5, np.float32))
+    with pytest.raises(DataError, match=r"must be of shape \(N, D\).*got \(5,\)"):
+        encode_parts(feature_run, [str(tmp_path / "flat.npy")], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    np.save(tmp_path / "narrow.npy", np.zeros((5, 3), np.float32))
+    with pytest.raises(InputError, match=r"must be a float array of shape \(N, 24\)"):
+        encode_parts(feature_run, [str(tmp_path / "narrow.npy")], tmp_path / "narrow")
+    assert parts(tmp_path / "narrow") == []
+
+
+# The command
+
+
+def test_the_command_writes_parts_into_a_folder(
+    feature_run: Path, feature_folder: Path, tmp_path: Path
+) -> None:
+    words: Any = ("encode", feature_run, feature_folder, "--out", tmp_path / "codes", "--part-size", "100")
+    assert "160 codes in 2 parts: " in cli(*words).text
+    assert "160 codes in 2 parts, 2 of them from before: " in cli(*words).text
+    assert json.loads((tmp_path / "codes" / "manifest.json").read_text())["count"] == 160
+
+
+@pytest.mark.parametrize(
+    ("out", "options", "words"),
+    [
+        ("codes.npz", ["--engine", "ray"], "--engine ray is for parts: give --out a folder, not 'codes.npz'"),
+        ("codes.npz", ["--part-size", "9"], "--part-size is for parts"),
+        ("codes", ["--cache", "kept"], "--cache is for a code file: parts keep no features"),
+        ("codes", ["--workers", "2"], "--workers is for --engine ray"),
+        ("codes", ["--ray-address", "a:1"], "--ray-address is for --engine ray"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(
+    out: str, options: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert words in refused(cli("encode", "run", "photos", "--out", out, *options))
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from centerhash.methods.centers import hash_centers
+from centerhash.methods.losses.base import Objective
+from centerhash.methods.losses.central import (
+    PRINTED_BETA,
+    CentralObjective,
+    Csq,
+    CsqOptions,
+    Ewcs,
+    EwcsOptions,
+    Ics,
+    IcsOptions,
+    center_distances,
+    center_similarities,
+    central_loss,
+    majority_centroid,
+    quantisation_loss,
+)
+from centerhash.methods.table import METHODS
+from centerhash.methods.weights import equal_weights, exact_weights, label_slots, log_cosh
+from tests.methods.losses.toys import BITS, CLASSES, sample
+
+CENTRAL = [name for name, row in METHODS.items() if row.family == "central"]
+CENTERS = torch.from_numpy(hash_centers(CLASSES, BITS, seed=2)).double()
+
+
+def double(objective: Objective) -> CentralObjective:
+    assert isinstance(objective, CentralObjective)
+    return objective.double()
+
+
+def test_distance_is_the_binary_cross_entropy_of_every_bit() -> None:
+    logits, _ = sample()
+    found = center_distances(logits, CENTERS)
+    for row in range(len(logits)):
+        for j in range(CLASSES):
+            naive = binary_cross_entropy_with_logits(logits[row], (CENTERS[j] + 1) / 2, reduction="sum")
+            assert float(found[row, j]) == pytest.approx(float(naive))
+
+
+def test_distance_by_hand() -> None:
+    # b = sigmoid(log 3) = 3/4 at both bits: center (+1, -1) costs -log(3/4) - log(1/4)
+    found = center_distances(torch.full((1, 2), math.log(3)), torch.tensor([[1.0, -1.0]]))
+    assert float(found) == pytest.approx(-math.log(0.75) - math.log(0.25), rel=1e-6)
+
+
+def test_distance_stays_finite_and_non_negative_for_huge_logits() -> None:
+    logits = torch.tensor([[1e4, -1e4, 1e-8, 300.0]])
+    centers = torch.tensor([[1.0, -1.0, 1.0, 1.0], [-1.0, 1.0, 1.0, 1.0]])
+    found = center_distances(logits, centers)
+    assert torch.isfinite(found).all()
+    assert (found >= 0).all()
+    assert float(found[0, 1]) == pytest.approx(2e4, rel=1e-4)
+
+
+def test_central_loss_in_all_four_forms_by_hand() -> None:
+    weights, distances = torch.tensor([[0.25, 0.75]]), torch.tensor([[2.0, 4.0]])
+    mask, beta = torch.ones(1, 2, dtype=torch.bool), 0.5
+    omega = 0.25 * 2 + 0.75 * 4
+
+    def softplus(value: float) -> float:
+        return math.log1p(math.exp(value))
+
+    expected = {
+        ("joint", True): (softplus(beta * omega) - math.log(2)) / beta,
+        ("joint", False): softplus(beta * omega),
+        ("per_center", True): (softplus(beta * 0.5) + softplus(beta * 3.0) - 2 * math.log(2)) / beta,
+        ("per_center", False): beta * (softplus(0.5) + softplus(3.0)),
+    }
+    for (form, normalised), value in expected.items():
+        found = central_loss(weights, distances, mask, beta, form, normalised)  # type: ignore[arg-type]
+        assert float(found) == pytest.approx(value, rel=1e-6)
+
+
+def test_log_cosh_and_quantisation_by_hand() -> None:
+    values = torch.tensor([0.0, 0.5, -0.5, 200.0])
+    expected = [0.0, math.log(math.cosh(0.5)), math.log(math.cosh(0.5)), 200.0 - math.log(2)]
+    np.testing.assert_allclose(log_cosh(values), expected, rtol=1e-6, atol=1e-7)
+    # b = 1/2 is as far from a bit as can be: log cosh(-1); a saturated bit costs nothing
+    found = quantisation_loss(torch.tensor([[0.0, 100.0]]))
+    assert float(found) == pytest.approx(math.log(math.cosh(1)), rel=1e-6)
+
+
+def test_majority_centroid_by_hand() -> None:
+    centers = torch.tensor([[1.0, 1.0, -1.0], [1.0, -1.0, -1.0], [1.0, -1.0, 1.0]])
+    ties = torch.tensor([-1.0, 1.0, -1.0])
+    labels = torch.tensor([[1, 1, 0], [1, 1, 1], [0, 0, 1]], dtype=torch.bool)
+    expected = [[1, 1, -1], [1, -1, -1], [1, -1, 1]]
+    assert majority_centroid(labels, centers, ties).tolist() == expected
+
+
+def test_csq_draws_its_tied_bits_once_per_seed() -> None:
+    first, again, other = (Csq(CENTERS, CsqOptions(), seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(first.tie_vector, again.tie_vector)
+    assert not torch.equal(first.tie_vector, other.tie_vector)
+
+
+def test_similarity_to_a_center_itself_is_one() -> None:
+    found = center_similarities(3 * CENTERS, CENTERS)
+    torch.testing.assert_close(found, torch.eye(CLASSES, dtype=torch.float64))
+
+
+def test_ewcs_by_a_loop() -> None:
+    logits, labels = sample()
+    gamma = 0.7
+    total = double(Ewcs(CENTERS, EwcsOptions(gamma=gamma)))(logits, labels).total
+    distances, rows = center_distances(logits, CENTERS), []
+    for row in range(len(logits)):
+        own = [float(distances[row, j]) for j in range(CLASSES) if labels[row, j]]
+        quantisation = sum(math.log(math.cosh(abs(math.tanh(float(z) / 2)) - 1)) for z in logits[row])
+        rows.append((sum(own) / len(own) + gamma * quantisation) / BITS)
+    assert float(total) == pytest.approx(sum(rows) / len(rows))
+
+
+def test_csq_by_a_loop() -> None:
+    logits, labels = sample()
+    objective = Csq(CENTERS, CsqOptions(gamma=0.2), seed=3)
+    rows = []
+    for row in range(len(logits)):
+        target = []
+        for bit in range(BITS):
+            total = sum(float(CENTERS[j, bit]) for j in range(CLASSES) if labels[row, j])
+            target.append(math.copysign(1, total) if total else float(objective.tie_vector[bit]))
+        bce = sum(math.log1p(math.exp(-t * float(z))) for t, z in zip(target, logits[row], strict=True))
+        quantisation = sum(math.log(math.cosh(abs(math.tanh(float(z) / 2)) - 1)) for z in logits[row])
+        rows.append((bce + 0.2 * quantisation) / BITS)
+    assert float(double(objective)(logits, labels).total) == pytest.approx(sum(rows) / len(rows))
+
+
+def test_ics_is_the_loss_at_the_solved_weights() -> None:
+    logits, labels = sample()
+    options = IcsOptions(beta=0.8, entropy=0.1, gamma=0.3)
+    found = double(Ics(CENTERS, options))(logits, labels)
+    slots = label_slots(labels)
+    distances = center_distances(logits, CENTERS).gather(1, slots.classes) / BITS
+    weights = exact_weights(distances, slots.mask, 0.8, 0.1)
+    center = central_loss(weights, distances, slots.mask, 0.8, "joint", True).mean()
+    assert float(found.parts["center"]) == pytest.approx(float(center))
+    expected = center + 0.3 * quantisation_loss(logits).mean() / BITS
+    assert float(found.total) == pytest.approx(float(expected))
+
+
+def test_ics_with_a_huge_lambda_has_the_weights_of_ewcs() -> None:
+    logits, labels = sample()
+    weights = double(Ics(CENTERS, IcsOptions(entropy=1e6))).weights(logits, labels)
+    torch.testing.assert_close(weights, equal_weights(labels, torch.float64), atol=1e-5, rtol=0)
+
+
+def test_printed_beta_by_bits() -> None:
+    for bits, beta in PRINTED_BETA.items():
+        assert METHODS["ics-printed"].options({}, bits).beta == beta  # type: ignore[attr-defined]
+    assert METHODS["ics-printed"].options({"beta": "0.5"}, 64).beta == 0.5  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", [name for name in CENTRAL if name != "ics-softmax"])
+def test_gradient_is_right_in_float64(name: str) -> None:
+    """The weights are held fixed in the network step, so the gradient is checked with them frozen."""
+    logits, labels = sample(rows=4)
+    method = METHODS[name]
+    objective = double(method.objective(CLASSES, BITS, CENTERS, method.options({}, BITS), 0))
+    frozen = objective.slot_weights(logits, label_slots(labels)).detach()
+    if isinstance(objective, Ics):
+        objective.solve = lambda distances, slots: frozen  # type: ignore[method-assign,assignment]
+    assert torch.autograd.gradcheck(lambda z: objective(z, labels).total, (logits.requires_grad_(),))
+
+
+@pytest.mark.parametrize("name", CENTRAL)
+def test_batches_at_the_edge_have_finite_losses_and_gradients(name: str) -> None:
+    method = METHODS[name]
+    objective = method.objective(CLASSES, BITS, CENTERS.float(), method.options({}, BITS), 0)
+    assert isinstance(objective, CentralObjective)
+    everything = torch.ones(3, CLASSES, dtype=torch.bool)
+    alone = torch.eye(CLASSES, dtype=torch.bool)
+    for labels in (everything, ~everything, everything[:1], alone, torch.cat([alone, ~everything])):
+        for scale in (0.0, 1.0, 1e4):
+            logits = (scale * torch.randn(len(labels), BITS)).requires_grad_()
+            objective(logits, labels).total.backward()
+            assert logits.grad is not None
+            assert torch.isfinite(logits.grad).all()
+            weights = objective.weights(logits, labels)
+            torch.testing.assert_close(weights.sum(dim=1), labels.any(dim=1).float())
+            assert (weights[~labels] == 0).all()
+
+
+def test_images_without_labels_do_not_move_the_loss() -> None:
+    logits, labels = sample()
+    more = torch.cat([logits, 5 * torch.ones(3, BITS, dtype=torch.float64)])
+    none = torch.cat([labels, torch.zeros(3, CLASSES, dtype=torch.bool)])
+    for name in CENTRAL:
+        method = METHODS[name]
+        objective = double(method.objective(CLASSES, BITS, CENTERS, method.options({}, BITS), 0))
+        assert float(objective(logits, labels).total) == pytest.approx(float(objective(more, none).total)), (
+            name
+        )

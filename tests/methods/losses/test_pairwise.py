@@ -1,0 +1,330 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from centerhash.methods.losses.base import Objective
+from centerhash.methods.losses.pairwise import (
+    Dch,
+    DchOptions,
+    Dhn,
+    DhnOptions,
+    HashNet,
+    HashNetOptions,
+    balanced_mean,
+    bimodal_loss,
+    cauchy_loss,
+    cauchy_quantisation,
+    continuation,
+    cosine_distance,
+    jaccard,
+    logistic_loss,
+    masked_mean,
+    pairs_of_two,
+    shared_labels,
+)
+from centerhash.methods.losses.proxy import (
+    Hyp2,
+    Hyp2Options,
+    cosine_threshold,
+    griesmer_distance,
+    irrelevant_pairs,
+    proxy_loss,
+)
+from tests.methods.losses.toys import learned
+from tests.toys import CLASSES as ANIMALS
+from tests.toys import feature_dataset, toy_config
+
+BITS, CLASSES = 8, 5
+
+OBJECTIVES: dict[str, Callable[[int, int], Objective]] = {
+    "dhn": lambda classes, bits: Dhn(classes, bits, DhnOptions()),
+    "hashnet": lambda classes, bits: HashNet(classes, bits, HashNetOptions()),
+    "hashnet-jaccard": lambda classes, bits: HashNet(classes, bits, HashNetOptions(jaccard=True)),
+    "dch": lambda classes, bits: Dch(classes, bits, DchOptions()),
+    "hyp2": lambda classes, bits: Hyp2(classes, bits, Hyp2Options()),
+}
+
+
+def sample(rows: int = 7, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Logits and labels, the last image without any."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(rows, BITS, generator=generator, dtype=torch.float64)
+    labels = torch.rand(rows, CLASSES, generator=generator) < 0.3
+    labels[0, 0] = labels[1, 0] = True
+    labels[-1] = False
+    return logits, labels
+
+
+def loops(
+    logits: Tensor, labels: Tensor, activation: Callable[[float], float]
+) -> tuple[list[list[float]], Tensor]:
+    """Relaxed codes as lists, and which pairs share a label, found label by label."""
+    codes = [[activation(float(z)) for z in row] for row in logits]
+    count = len(labels)
+    similar = torch.zeros(count, count, dtype=torch.bool)
+    for i in range(count):
+        for j in range(count):
+            similar[i, j] = any(bool(labels[i, c]) and bool(labels[j, c]) for c in range(labels.shape[1]))
+    return codes, similar
+
+
+def dot(left: list[float], right: list[float]) -> float:
+    return sum(a * b for a, b in zip(left, right, strict=True))
+
+
+def cosine(left: list[float], right: list[float]) -> float:
+    return dot(left, right) / math.sqrt(dot(left, left) * dot(right, right))
+
+
+def test_shared_labels_by_hand() -> None:
+    labels = torch.tensor([[1, 1, 0], [0, 1, 1], [0, 0, 1], [0, 0, 0]], dtype=torch.bool)
+    expected = [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0]]
+    assert shared_labels(labels).int().tolist() == expected
+    assert pairs_of_two(2, labels.device).tolist() == [[False, True], [True, False]]
+
+
+def test_masked_mean_of_nothing_is_zero_and_hides_what_is_not_finite() -> None:
+    values = torch.tensor([2.0, torch.inf, 4.0])
+    assert float(masked_mean(values, torch.tensor([True, False, True]))) == 3
+    assert float(masked_mean(values, torch.zeros(3, dtype=torch.bool))) == 0
+
+
+def test_balanced_mean_has_the_weights_of_the_paper() -> None:
+    generator = torch.Generator().manual_seed(3)
+    values, similar = torch.rand(6, 6, generator=generator), torch.rand(6, 6, generator=generator) < 0.3
+    pairs = pairs_of_two(6, values.device)
+    ones = int((similar & pairs).sum())
+    total = 0.0
+    for i in range(6):
+        for j in range(6):
+            if i != j:
+                total += float(values[i, j]) * (30 / ones if similar[i, j] else 30 / (30 - ones))
+    assert float(balanced_mean(values, similar, pairs)) == pytest.approx(total / 30, rel=1e-5)
+
+
+def test_logistic_loss_by_hand() -> None:
+    # sigmoid(1/2 * 2 log 3) = 3/4: a similar pair costs -log 3/4, a dissimilar one -log 1/4
+    products = torch.full((2,), 2 * math.log(3))
+    found = logistic_loss(products, torch.tensor([True, False]), slope=0.5)
+    np.testing.assert_allclose(found, [-math.log(0.75), -math.log(0.25)], rtol=1e-6)
+
+
+def test_jaccard_by_hand() -> None:
+    labels = torch.tensor([[1, 1, 0], [0, 1, 1], [0, 0, 0]], dtype=torch.bool)
+    np.testing.assert_allclose(
+        jaccard(labels), [[1.0, 1 / 3, 0.0], [1 / 3, 1.0, 0.0], [0.0, 0.0, 0.0]], rtol=1e-6
+    )
+
+
+def test_continuation_grows_from_one_to_the_last_beta_in_stages() -> None:
+    found = [continuation(step / 100, stages=4, last=7.0) for step in range(100)]
+    assert found == sorted(found)
+    assert sorted(set(found)) == pytest.approx([1.0, math.sqrt(17), math.sqrt(33), 7.0])
+    assert [found.count(value) for value in sorted(set(found))] == [25, 25, 25, 25]
+    assert continuation(0.0, stages=1, last=3.0) == 3.0
+
+
+def test_cosine_distance_of_codes_is_their_hamming_distance() -> None:
+    codes = torch.tensor([[1.0, 1, 1, 1], [1, -1, 1, 1], [-1, -1, -1, -1]])
+    np.testing.assert_allclose(cosine_distance(codes, codes), [[0, 1, 4], [1, 0, 3], [4, 3, 0]], atol=1e-6)
+
+
+def test_cauchy_loss_by_hand() -> None:
+    # gamma 3 and d = 1 bit: p = 3 / 4
+    similar = torch.tensor([True, False])
+    found = cauchy_loss(torch.full((2,), 0.99), similar, gamma=3.0)
+    np.testing.assert_allclose(found, [-math.log(0.75), -math.log(0.25)], rtol=1e-5)
+    assert torch.isfinite(cauchy_loss(torch.zeros(2), similar, gamma=3.0)).all()
+
+
+def test_quantisation_losses_vanish_at_bits() -> None:
+    bits, soft = torch.tensor([[1.0, -1.0]]), torch.tensor([[0.5, -1.0]])
+    assert float(bimodal_loss(bits)) == pytest.approx(0, abs=1e-7)
+    assert float(bimodal_loss(soft)) == pytest.approx(math.log(math.cosh(0.5)) / 2, rel=1e-5)
+    assert float(cauchy_quantisation(bits, 2.0)) == pytest.approx(0, abs=1e-6)
+    distance = 1 - 1.5 / math.sqrt(2 * 1.25)
+    assert float(cauchy_quantisation(soft, 2.0)) == pytest.approx(math.log1p(distance / 2), rel=1e-5)
+
+
+def test_dhn_by_a_loop() -> None:
+    logits, labels = sample()
+    codes, similar = loops(logits, labels, math.tanh)
+    losses = []
+    for i in range(len(codes)):
+        for j in range(len(codes)):
+            if i != j:
+                probability = 1 / (1 + math.exp(-0.5 * dot(codes[i], codes[j])))
+                losses.append(-math.log(probability if similar[i, j] else 1 - probability))
+    quantisation = [math.log(math.cosh(abs(u) - 1)) for row in codes for u in row]
+    expected = sum(losses) / len(losses) + 0.3 * sum(quantisation) / len(quantisation)
+    found = Dhn(CLASSES, BITS, DhnOptions(slope=0.5, quantisation=0.3))(logits, labels).total
+    assert float(found) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_hashnet_by_a_loop(weighted: bool) -> None:
+    logits, labels = sample()
+    options = HashNetOptions(alpha=0.7, stages=5, last_beta=4.0, jaccard=weighted)
+    beta = math.sqrt(1 + 15 * 2 / 4)  # the third of five stages
+    codes, similar = loops(logits, labels, lambda z: math.tanh(beta * z))
+    ones = int(similar.sum() - similar.diagonal().sum())
+    count = len(codes) * (len(codes) - 1)
+    total = 0.0
+    for i in range(len(codes)):
+        for j in range(len(codes)):
+            if i == j:
+                continue
+            scaled = 0.7 * dot(codes[i], codes[j])
+            loss = math.log1p(math.exp(scaled)) - float(similar[i, j]) * scaled
+            weight = count / ones if similar[i, j] else count / (count - ones)
+            if weighted and similar[i, j]:
+                first, second = (set(labels[k].nonzero().flatten().tolist()) for k in (i, j))
+                weight *= len(first & second) / len(first | second)
+            total += weight * loss / count
+    found = HashNet(CLASSES, BITS, options)(logits, labels, progress=0.5).total
+    assert float(found) == pytest.approx(total)
+
+
+def test_dch_by_a_loop() -> None:
+    logits, labels = sample()
+    gamma = 1.5
+    codes, similar = loops(logits, labels, math.tanh)
+    by_kind: dict[bool, list[float]] = {True: [], False: []}
+    for i in range(len(codes)):
+        for j in range(len(codes)):
+            if i != j:
+                distance = BITS / 2 * (1 - cosine(codes[i], codes[j])) + 0.01
+                chance = gamma / (gamma + distance)
+                kind = bool(similar[i, j])
+                by_kind[kind].append(-math.log(chance if kind else 1 - chance))
+    ones = [1.0] * BITS
+    quantisation = [math.log1p(BITS / 2 * (1 - cosine([abs(u) for u in row], ones)) / gamma) for row in codes]
+    expected = sum(sum(values) / len(values) for values in by_kind.values())
+    expected += 0.2 * sum(quantisation) / len(quantisation)
+    found = Dch(CLASSES, BITS, DchOptions(gamma=gamma, quantisation=0.2))(logits, labels).total
+    assert float(found) == pytest.approx(expected)
+
+
+def test_hyp2_by_a_loop() -> None:
+    logits, labels = sample(rows=9, seed=1)
+    objective = Hyp2(CLASSES, BITS, Hyp2Options(threshold=0.1, pair=0.6), seed=4).double()
+    codes, similar = loops(logits, labels, math.tanh)
+    proxies = [[float(p) for p in row] for row in objective.proxies.detach()]
+    near: list[float] = []
+    far: list[float] = []
+    apart: list[float] = []
+    for i, code in enumerate(codes):
+        for c, proxy in enumerate(proxies):
+            value = cosine(code, proxy)
+            (near if labels[i, c] else far).append(1 - value if labels[i, c] else max(0.0, value - 0.1))
+        for j, other in enumerate(codes):
+            if i != j and labels[i].sum() > 1 and labels[j].sum() > 1 and not similar[i, j]:
+                apart.append(max(0.0, cosine(code, other) - 0.1))
+    assert apart, "the sample must have irrelevant pairs"
+    expected = sum(near) / len(near) + sum(far) / len(far) + 0.6 * sum(apart) / len(apart)
+    assert float(objective(logits, labels).total.detach()) == pytest.approx(expected)
+
+
+def test_irrelevant_pairs_need_several_labels_on_both_sides() -> None:
+    labels = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 1], [0, 1, 1, 0]], dtype=torch.bool)
+    expected = [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
+    assert irrelevant_pairs(labels).int().tolist() == expected
+
+
+def test_proxy_loss_by_hand() -> None:
+    cosines = torch.tensor([[0.5, 0.25, -0.5], [0.0, 1.0, 0.75]])
+    labels = torch.tensor([[1, 0, 0], [0, 1, 1]], dtype=torch.bool)
+    near, far = proxy_loss(cosines, labels, threshold=0.125)
+    assert float(near) == pytest.approx((0.5 + 0 + 0.25) / 3)
+    assert float(far) == pytest.approx((0.125 + 0 + 0) / 3)
+
+
+def test_threshold_follows_codes_that_exist() -> None:
+    # [64, 7, 32] and [16, 5, 8] are Reed-Muller codes, [7, 4, 3] Hamming's, [16, 7, 6] extends a BCH code
+    known = [(128, 64, 32), (32, 16, 8), (16, 7, 3), (80, 16, 6)]
+    for classes, bits, distance in known:
+        assert griesmer_distance(classes, bits) == distance
+        assert cosine_threshold(classes, bits) == 1 - 2 * distance / bits
+    assert cosine_threshold(2, 8) == 0
+    assert cosine_threshold(10**6, 8) == 1  # no distance is left: nothing is pushed apart
+
+
+def test_proxies_are_drawn_by_seed_and_trained() -> None:
+    first, again, other = (Hyp2(CLASSES, BITS, Hyp2Options(), seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(first.proxies, again.proxies)
+    assert not torch.equal(first.proxies, other.proxies)
+    logits, labels = sample()
+    first(logits.float(), labels).total.backward()
+    assert first.proxies.grad is not None
+    assert float(first.proxies.grad.abs().sum()) > 0
+
+
+def test_options_that_follow_the_bits() -> None:
+    assert HashNetOptions().for_bits(20).alpha == 0.5
+    assert HashNetOptions(alpha=0.1).for_bits(20).alpha == 0.1
+    assert DchOptions(gamma=3).for_bits(64).gamma == 3
+    assert (DchOptions().for_bits(64).gamma or 0) == pytest.approx(4 * (DchOptions().for_bits(16).gamma or 0))
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_gradient_is_right_in_float64(name: str) -> None:
+    logits, labels = sample()
+    objective = OBJECTIVES[name](CLASSES, BITS).double()
+    assert torch.autograd.gradcheck(
+        lambda z: objective(z, labels, progress=0.3).total, (logits.requires_grad_(),)
+    )
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_batches_at_the_edge_have_finite_losses_and_gradients(name: str) -> None:
+    objective = OBJECTIVES[name](CLASSES, BITS)
+    everything = torch.ones(3, CLASSES, dtype=torch.bool)
+    alone = torch.eye(CLASSES, dtype=torch.bool)
+    generator = torch.Generator().manual_seed(0)
+    for labels in (
+        everything,
+        alone,
+        everything[:1],
+        ~everything,
+        ~everything[:1],
+        torch.cat([alone, ~everything]),
+    ):
+        for scale in (0.0, 1.0, 1e4):
+            for same in (False, True):
+                logits = scale * torch.randn(len(labels), BITS, generator=generator)
+                logits = (logits[:1].expand(len(labels), -1).clone() if same else logits).requires_grad_()
+                found = objective(logits, labels, progress=0.99)
+                found.total.backward()
+                assert torch.isfinite(found.total)
+                assert all(bool(torch.isfinite(part)) for part in found.parts.values())
+                assert logits.grad is not None
+                assert torch.isfinite(logits.grad).all()
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_loss_prefers_codes_that_agree_with_the_labels(name: str) -> None:
+    labels = torch.eye(2, dtype=torch.bool).repeat_interleave(3, dim=0)
+    code = 3 * torch.tensor([1.0, -1.0]).repeat(BITS // 2)
+    right = torch.stack([code] * 3 + [-code] * 3)
+    wrong = torch.stack([code, -code] * 3)
+    objective = OBJECTIVES[name](2, BITS)
+    if isinstance(objective, Hyp2):
+        objective.proxies.data = torch.stack([code, -code])
+    with torch.no_grad():
+        assert float(objective(right, labels).total) < float(objective(wrong, labels).total) - 0.1
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_small_head_learns_separable_images(name: str) -> None:
+    dataset = feature_dataset(most_labels=2)
+    config = toy_config(epochs=25)
+    objective = OBJECTIVES[name](len(ANIMALS), config.bits)
+    _, log, score = learned(dataset, objective, config)
+    assert log[-1]["loss"] < log[0]["loss"] or name.startswith("hashnet")  # whose codes harden on the way
+    assert score > 0.95

@@ -1,0 +1,171 @@
+"""What holds for every shallow method."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from centerhash.codes import binarise, hamming
+from centerhash.core.errors import ConfigError, DataError, InputError
+from centerhash.core.options import MethodOptions
+from centerhash.methods.shallow.base import ShallowHash
+from centerhash.methods.shallow.bre import Bre, BreOptions
+from centerhash.methods.shallow.ksh import Ksh, KshOptions
+from centerhash.methods.shallow.projections import Itq, ItqOptions, Lsh, LshOptions, Sh, ShOptions
+from centerhash.methods.shallow.sdh import Sdh, SdhOptions
+
+Data = tuple[NDArray[np.float32], NDArray[np.bool_]]
+Case = tuple[type[ShallowHash], MethodOptions]
+
+CASES: dict[str, Case] = {
+    "lsh": (Lsh, LshOptions()),
+    "sh": (Sh, ShOptions()),
+    "itq": (Itq, ItqOptions()),
+    "bre": (Bre, BreOptions(samples=150, points=20)),
+    "bre-unsupervised": (Bre, BreOptions(samples=150, points=20, supervised=False)),
+    "ksh": (Ksh, KshOptions(anchors=60, labelled=120)),
+    "sdh": (Sdh, SdhOptions(anchors=100)),
+}
+SUPERVISED = ["bre", "ksh", "sdh"]
+RANDOM = [name for name in CASES if name != "sh"]
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]
+
+
+def fit(case: Case, data: Data, bits: int = 16, seed: int = 0) -> ShallowHash:
+    kind, options = case
+    return kind.fit(*data, bits, options, seed)
+
+
+def test_clusters_are_told_apart(case: Case, clusters: Data, unseen_clusters: Data) -> None:
+    """Unseen rows: nearly all of a row's nearest codes are of its own cluster."""
+    fitted = fit(case, clusters, bits=32)
+    distances = hamming(binarise(fitted.values(unseen_clusters[0])), binarise(fitted.values(clusters[0])))
+    same = unseen_clusters[1].astype(int) @ clusters[1].T.astype(int) > 0
+    assert distances[same].mean() < 0.5 * distances[~same].mean()
+    nearest = np.argsort(distances, axis=1, kind="stable")[:, :20]
+    assert np.take_along_axis(same, nearest, axis=1).mean() > 0.95
+
+
+def test_values_have_their_shape_and_are_finite(case: Case, clusters: Data) -> None:
+    values = fit(case, clusters).values(clusters[0])
+    assert values.shape == (200, 16)
+    assert values.dtype == np.float64
+    assert np.isfinite(values).all()
+    assert fit(case, clusters).values(clusters[0][:0]).shape == (0, 16)
+
+
+def test_the_same_seed_gives_the_same_function(case: Case, clusters: Data) -> None:
+    one, two = fit(case, clusters, seed=5), fit(case, clusters, seed=5)
+    for name, array in one.arrays().items():
+        np.testing.assert_array_equal(array, two.arrays()[name])
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_another_seed_gives_another_function(name: str, clusters: Data) -> None:
+    one, two = (fit(CASES[name], clusters, seed=seed).values(clusters[0]) for seed in (0, 1))
+    assert (binarise(one) != binarise(two)).any()
+
+
+def test_inputs_are_left_alone(case: Case, clusters: Data) -> None:
+    features, labels = (array.copy() for array in clusters)
+    features.flags.writeable = labels.flags.writeable = False
+    fitted = fit(case, (features, labels))
+    stored = {name: array.copy() for name, array in fitted.arrays().items()}
+    fitted.values(features)
+    np.testing.assert_array_equal(features, clusters[0])
+    for name, array in fitted.arrays().items():
+        np.testing.assert_array_equal(array, stored[name])
+
+
+def test_arrays_carry_everything(case: Case, clusters: Data) -> None:
+    fitted = fit(case, clusters)
+    arrays = fitted.arrays()
+    assert set(arrays) == {field.name for field in fields(fitted)}
+    assert all(isinstance(array, np.ndarray) for array in arrays.values())
+    again = type(fitted).from_arrays({name: array.copy() for name, array in arrays.items()})
+    np.testing.assert_array_equal(again.values(clusters[0]), fitted.values(clusters[0]))
+    with pytest.raises(FrozenInstanceError):
+        fitted.unit = np.array(False)  # type: ignore[attr-defined]
+
+
+def test_a_row_has_one_code_in_every_batch(case: Case, clusters: Data) -> None:
+    fitted = fit(case, clusters)
+    whole = binarise(fitted.values(clusters[0]))
+    single = [binarise(fitted.values(clusters[0][row : row + 1]))[0] for row in range(0, 200, 7)]
+    np.testing.assert_array_equal(single, whole[::7])
+    np.testing.assert_array_equal(binarise(fitted.values(clusters[0][50:110])), whole[50:110])
+    np.testing.assert_array_equal(binarise(fitted.values(clusters[0].astype(np.float64))), whole)
+
+
+@pytest.mark.parametrize("bits", [8, 150])
+def test_fewer_rows_than_bits_axes_or_anchors(case: Case, clusters: Data, bits: int) -> None:
+    few = clusters[0][:7], clusters[1][:7]
+    codes = binarise(fit(case, few, bits=bits).values(clusters[0]))
+    assert codes.shape == (200, bits)
+    assert len(np.unique(codes, axis=0)) > 1
+
+
+def test_many_bits(case: Case, clusters: Data) -> None:
+    part = clusters[0][:40], clusters[1][:40]
+    assert fit(case, part, bits=300).values(part[0]).shape == (40, 300)
+
+
+def test_copies_constant_columns_and_rows_of_zeros(case: Case, clusters: Data) -> None:
+    features = np.repeat(clusters[0][:30], 4, axis=0)
+    features[:, 3], features[:, 4] = 0, 7
+    features[5] = 0
+    labels = np.repeat(clusters[1][:30], 4, axis=0)
+    fitted = fit(case, (features, labels))
+    values = fitted.values(features)
+    assert np.isfinite(values).all()
+    np.testing.assert_array_equal(binarise(values)[8], binarise(values)[9])
+
+
+def test_rows_without_labels_and_several_labels(case: Case, clusters: Data) -> None:
+    labels = clusters[1].copy()
+    labels[::3] = False
+    labels[1::5, :2] = True
+    assert np.isfinite(fit(case, (clusters[0], labels)).values(clusters[0])).all()
+
+
+def test_all_rows_similar(case: Case, clusters: Data) -> None:
+    everything = np.ones_like(clusters[1])
+    assert np.isfinite(fit(case, (clusters[0], everything)).values(clusters[0])).all()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_labels_are_needed_where_they_are_used(name: str, clusters: Data) -> None:
+    nothing = clusters[0], np.zeros_like(clusters[1])
+    if name in SUPERVISED:
+        with pytest.raises(DataError, match="none of the 200 training rows has one"):
+            fit(CASES[name], nothing)
+    else:
+        with_labels = fit(CASES[name], clusters).values(clusters[0])
+        np.testing.assert_array_equal(fit(CASES[name], nothing).values(clusters[0]), with_labels)
+
+
+def test_errors_at_both_doors(case: Case, clusters: Data) -> None:
+    with pytest.raises(DataError, match="all the same"):
+        fit(case, (np.ones_like(clusters[0]), clusters[1]))
+    with pytest.raises(ConfigError, match="for another method"):
+        case[0].fit(*clusters, 16, MethodOptions(), 0)
+    fitted = fit(case, clusters)
+    with pytest.raises(InputError, match=r"shape \(N, 20\), got float32 of shape \(200, 19\)"):
+        fitted.values(clusters[0][:, 1:])
+    with pytest.raises(InputError, match="NaN or infinity, first in row 0"):
+        fitted.values(np.full((2, 20), np.nan))
+
+
+def test_progress_is_told_to_its_end(case: Case, clusters: Data) -> None:
+    told: list[tuple[int, int]] = []
+    case[0].fit(*clusters, 8, case[1], 0, lambda done, total: told.append((done, total)))
+    assert [done for done, _ in told] == list(range(1, len(told) + 1))
+    assert {total for _, total in told} == {len(told)}
+    assert told

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from centerhash.core.errors import ConfigError, DataError, InputError
+from centerhash.core.options import read_options
+from centerhash.methods.shallow import inputs
+from centerhash.methods.shallow.inputs import (
+    affine,
+    check_features,
+    check_supervision,
+    check_training,
+    expect_options,
+    mean_features,
+    prepare,
+    principal_axes,
+    project,
+)
+from centerhash.methods.shallow.kernel import KernelOptions
+from centerhash.methods.shallow.projections import ItqOptions, LshOptions
+
+
+def random_features(rows: int = 12, width: int = 4, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
+
+
+def test_rows_come_to_length_one_and_zeros_stay() -> None:
+    features = np.array([[3, 4], [0, 0], [0, -2]], dtype=np.float16)
+    np.testing.assert_allclose(prepare(features, True), [[0.6, 0.8], [0, 0], [0, -1]], atol=1e-15)
+    np.testing.assert_array_equal(prepare(features, False), features)
+
+
+def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = random_features(13)
+    weights = np.random.default_rng(1).normal(size=(4, 3))
+    whole = project(features, True, weights, np.ones(3))
+    axes = principal_axes(features, True)
+    monkeypatch.setattr(inputs, "_BLOCK", 5)
+    np.testing.assert_allclose(mean_features(features, True), prepare(features, True).mean(axis=0))
+    np.testing.assert_allclose(project(features, True, weights, np.ones(3)), whole, rtol=1e-12)
+    np.testing.assert_allclose(principal_axes(features, True).variances, axes.variances, rtol=1e-10)
+    with pytest.raises(InputError, match="first in row 11"):
+        check_features(np.where(np.arange(13)[:, None] == 11, np.nan, features))
+
+
+def test_a_value_that_is_only_rounding_is_zero() -> None:
+    # in floating point 0.1 + 0.2 - 0.3 is 5.6e-17
+    row, weights = np.array([[0.1, 0.2, 1.0]]), np.array([[1.0], [1.0], [0.0]])
+    assert (row @ weights - 0.3).item() != 0
+    assert affine(row, weights, np.array([0.3])).item() == 0
+    assert affine(row, weights, np.array([0.3 + 1e-9])).item() == pytest.approx(-1e-9)
+
+
+@pytest.mark.parametrize("rows", [40, 3])  # by the covariance, by the rows
+def test_axes_agree_with_a_plain_decomposition(rows: int) -> None:
+    features = random_features(rows, 6) * np.array([5, 4, 3, 2, 1, 0], dtype=np.float32)
+    found = principal_axes(features, False)
+    centred = features.astype(np.float64) - features.mean(axis=0, dtype=np.float64)
+    rank = min(rows - 1, 5)
+    expected = np.linalg.svd(centred, compute_uv=False)[:rank] ** 2 / rows
+    np.testing.assert_allclose(found.variances, expected, rtol=1e-6)
+    np.testing.assert_allclose(found.axes.T @ found.axes, np.eye(rank), atol=1e-10)
+    np.testing.assert_allclose(((centred @ found.axes) ** 2).mean(axis=0), expected, rtol=1e-6)
+    assert principal_axes(features, False, most=2).axes.shape == (6, 2)
+
+
+def test_training_is_checked_at_the_door() -> None:
+    features, labels = random_features(), np.ones((12, 3), dtype=bool)
+    check_training(features, labels, 8, True)
+    with pytest.raises(ConfigError, match=r"bits must be at least 1, got 0"):
+        check_training(features, labels, 0, True)
+    with pytest.raises(InputError, match=r"float array of shape \(N, D\), got int64 of shape \(12, 4\)"):
+        check_training(features.astype(np.int64), labels, 8, True)
+    with pytest.raises(InputError, match=r"bool array of shape \(12, C\).*got bool of shape \(11, 3\)"):
+        check_training(features, labels[1:], 8, True)
+    with pytest.raises(InputError, match="got float64"):
+        check_training(features, labels.astype(float), 8, True)
+    with pytest.raises(DataError, match="at least 2 rows of features, got 1"):
+        check_training(features[:1], labels[:1], 8, True)
+    with pytest.raises(InputError, match="NaN or infinity, first in row 2"):
+        check_training(np.where(np.arange(12)[:, None] == 2, np.inf, features), labels, 8, True)
+
+
+def test_equal_rows_teach_nothing() -> None:
+    labels = np.ones((5, 1), dtype=bool)
+    with pytest.raises(DataError, match="5 rows of features are all the same: nothing to learn"):
+        check_training(np.full((5, 3), 0.7, dtype=np.float32), labels, 8, False)
+    lengths = np.array([[1.0, 2.0, 3.0]], dtype=np.float32) * np.arange(1, 6, dtype=np.float32)[:, None]
+    check_training(lengths, labels, 8, False)
+    with pytest.raises(DataError, match="only their lengths differ, set unit=false"):
+        check_training(lengths, labels, 8, True)
+
+
+def test_supervision_needs_a_label() -> None:
+    check_supervision(np.eye(2, dtype=bool), "KSH")
+    with pytest.raises(DataError, match="KSH learns from labels, but none of the 2 training rows has one"):
+        check_supervision(np.zeros((2, 2), dtype=bool), "KSH")
+
+
+def test_options_of_another_method_are_refused() -> None:
+    own = ItqOptions(iterations=3)
+    assert expect_options(own, ItqOptions) is own
+    with pytest.raises(ConfigError, match=r"LshOptions are for another method: pass ItqOptions\(\)"):
+        expect_options(LshOptions(), ItqOptions)
+
+
+def test_bandwidths_that_leave_no_kernel_are_refused() -> None:
+    with pytest.raises(ConfigError, match="option 'bandwidth' of it cannot be 0"):
+        read_options(KernelOptions, {"bandwidth": 0.0}, "it")

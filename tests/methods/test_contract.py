@@ -1,0 +1,154 @@
+"""One contract for all methods, and what the families promise beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from centerhash.core.errors import ConfigError
+from centerhash.data import Dataset, Splits
+from centerhash.evaluation import Evaluation, evaluate
+from centerhash.methods.table import METHODS, Method
+from centerhash.model import HashModel
+from centerhash.training.fitting import fit
+from centerhash.training.loop import EpochRow
+from tests.toys import CLASSES, feature_dataset, separable, toy_config
+
+DEEP = [row.name for row in METHODS.values() if row.family != "shallow"]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A model of one method, what it was trained on, and its log (none for a shallow method)."""
+
+    row: Method
+    model: HashModel
+    dataset: Dataset
+    log: list[EpochRow]
+
+    @property
+    def features(self) -> NDArray[np.float32]:
+        return np.array(self.dataset.features)
+
+
+def measured(model: HashModel, dataset: Dataset) -> Evaluation:
+    assert dataset.features is not None
+    query, database = dataset.splits.query, dataset.splits.database
+    return evaluate(
+        model.encode_features(dataset.features[query]),
+        model.encode_features(dataset.features[database]),
+        dataset.labels[query],
+        dataset.labels[database],
+        k=len(database),
+    )
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def fitted(request: pytest.FixtureRequest) -> Fitted:
+    dataset, logs = feature_dataset(240), [list[EpochRow]()]
+    model = fit(
+        dataset,
+        toy_config(method=request.param, bits=32, epochs=25),
+        on_epoch=lambda log: logs.append(list(log)),
+    )
+    return Fitted(METHODS[request.param], model, dataset, logs[-1])
+
+
+def test_every_method_learns_separable_data(fitted: Fitted) -> None:
+    """Several labels share one code, so not even perfect features give 1 here."""
+    found = measured(fitted.model, fitted.dataset)
+    assert found.chance_textbook < 0.55
+    assert found.map_textbook > (0.8 if fitted.row.uses_labels else 0.65)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_perfect_where_each_image_has_one_label(method: str) -> None:
+    dataset = feature_dataset(160, most_labels=1)
+    found = measured(fit(dataset, toy_config(method=method, epochs=15)), dataset)
+    assert found.chance_textbook < 0.3
+    assert found.map_textbook > 0.98
+
+
+def test_every_method_gives_codes_of_plus_and_minus_one(fitted: Fitted) -> None:
+    codes = fitted.model.encode_features(fitted.features)
+    assert codes.shape == (240, 32)
+    assert codes.dtype == np.int8
+    assert set(np.unique(codes)) == {-1, 1}
+
+
+def test_the_batch_changes_no_code(fitted: Fitted) -> None:
+    together = fitted.model.encode_features(fitted.features[:20])
+    one_by_one = [fitted.model.encode_features(fitted.features[row : row + 1])[0] for row in range(20)]
+    assert np.array_equal(together, one_by_one)
+
+
+def test_every_method_is_stored_and_read_without_change(fitted: Fitted, tmp_path: Path) -> None:
+    fitted.model.save(tmp_path)
+    loaded = HashModel.load(tmp_path)
+    assert loaded.spec == fitted.model.spec
+    assert np.array_equal(
+        loaded.encode_features(fitted.features), fitted.model.encode_features(fitted.features)
+    )
+    loaded.save(tmp_path / "again")
+    for name in ("model.json", "model.safetensors"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / name).read_bytes()
+
+
+def test_deep_methods_lower_their_loss(fitted: Fitted) -> None:
+    losses = [row["loss"] for row in fitted.log]
+    if fitted.row.family == "shallow":
+        assert not losses
+    else:
+        assert losses[-1] < losses[0]
+
+
+def test_central_methods_know_labels_and_weights_and_others_say_that_they_do_not(
+    fitted: Fitted, tmp_path: Path
+) -> None:
+    model, features, labels = fitted.model, fitted.features, fitted.dataset.labels
+    if fitted.row.family != "central":
+        for ask in (model.predict_labels, model.explain, lambda rows: model.weights(rows, labels)):
+            with pytest.raises(
+                ConfigError, match=f"a model of method '{fitted.row.name}' has no hash centers"
+            ):
+                ask(features)
+        return
+    weights = model.weights(features, labels)
+    assert not weights[~labels].any()
+    np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-5)
+    assert (model.predict_labels(features) == labels).mean() > 0.7
+    model.save(tmp_path)
+    assert np.array_equal(HashModel.load(tmp_path).weights(features, labels), weights)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_depends_on_its_seed_alone(method: str) -> None:
+    dataset = feature_dataset(60)
+    assert dataset.features is not None
+    before = np.array(dataset.features), np.array(dataset.labels)
+    models = [fit(dataset, toy_config(method=method, epochs=2, seed=seed)) for seed in (3, 3, 4)]
+    first, again, other = (model.tensors() for model in models)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    if method in DEEP:  # a shallow method may have nothing random about it
+        assert any(not torch.equal(first[name], other[name]) for name in first)
+    assert models[0].spec == models[1].spec
+    assert np.array_equal(dataset.features, before[0])
+    assert np.array_equal(dataset.labels, before[1])
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("classes", [1, 2])
+def test_every_method_works_with_few_classes(method: str, classes: int) -> None:
+    features, labels = separable(40)
+    labels = labels[:, :classes] | (np.arange(classes) == 0)
+    splits = Splits(train=np.arange(40), query=np.arange(4), database=np.arange(4, 40))
+    dataset = Dataset("few", Path("few"), CLASSES[:classes], labels, splits, features=features)
+    model = fit(dataset, toy_config(method=method, epochs=1, bits=8))
+    assert model.encode_features(features).shape == (40, 8)
+    if METHODS[method].family == "central":
+        assert model.predict_labels(features).any(axis=1).all()

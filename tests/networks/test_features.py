@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from centerhash.core.errors import DataError, OutputError
+from centerhash.networks import features as module
+from centerhash.networks.backbones import BACKBONES
+from centerhash.networks.features import FeatureTable, default_cache, image_features
+from tests.toys import noise_image, started, write_images
+
+LITE0 = BACKBONES["efficientnet-lite0"]
+pytestmark = pytest.mark.usefixtures("kept_networks")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return write_images(tmp_path_factory.mktemp("pictures"), 5)
+
+
+@pytest.fixture(scope="module")
+def fresh(pictures: list[Path]) -> FeatureTable:
+    """The features without any cache."""
+    return image_features(pictures, LITE0)
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PART", 2)
+
+
+def parts(cache: Path) -> list[Path]:
+    return sorted((cache / LITE0.key).glob("*.npz"))
+
+
+def test_features_are_finite_different_and_in_order(pictures: list[Path], fresh: FeatureTable) -> None:
+    assert fresh.features.shape == (5, 1280)
+    assert fresh.features.dtype == np.float32
+    assert np.isfinite(fresh.features).all()
+    assert fresh.computed == 5
+    assert not fresh.broken
+    back = image_features(pictures[::-1], LITE0).features[::-1]
+    np.testing.assert_allclose(back, fresh.features, atol=1e-4)
+    assert len(np.unique(fresh.features.round(2), axis=0)) == 5
+
+
+def test_the_batch_size_hardly_matters(pictures: list[Path], fresh: FeatureTable) -> None:
+    found = image_features(pictures, LITE0, batch_size=2).features
+    np.testing.assert_allclose(found, fresh.features, atol=1e-4)
+
+
+def test_a_second_call_computes_nothing(pictures: list[Path], fresh: FeatureTable, tmp_path: Path) -> None:
+    first = image_features(pictures, LITE0, tmp_path)
+    second = image_features(pictures, LITE0, tmp_path)
+    assert (first.computed, second.computed) == (5, 0)
+    assert np.array_equal(first.features, second.features)
+    np.testing.assert_array_equal(first.features, fresh.features)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_parts_that_begin_with_the_same_picture_are_kept_apart(
+    pictures: list[Path], fresh: FeatureTable, tmp_path: Path
+) -> None:
+    one, two, three, *_ = pictures
+    image_features([one, two, one, three], LITE0, tmp_path, batch_size=2)
+    again = image_features([two, three], LITE0, tmp_path)
+    assert again.computed == 0
+    np.testing.assert_allclose(again.features, fresh.features[1:3], atol=1e-4)
+
+
+def test_a_second_call_does_not_even_load_the_network(
+    pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image_features(pictures[:1], LITE0, tmp_path)
+    monkeypatch.setattr(module, "decode", lambda *_: pytest.fail("a cached image was decoded"))
+    monkeypatch.setattr(module, "open_engine", lambda *_: pytest.fail("the network was loaded"))
+    assert image_features(pictures[:1], LITE0, tmp_path).computed == 0
+
+
+def test_the_cache_goes_by_bytes_not_by_name(pictures: list[Path], tmp_path: Path) -> None:
+    cache, copy = tmp_path / "cache", tmp_path / "another name.png"
+    first = image_features(pictures[:1], LITE0, cache)
+    shutil.copy(pictures[0], copy)
+    renamed = image_features([copy], LITE0, cache)
+    assert renamed.computed == 0
+    assert np.array_equal(renamed.features, first.features)
+
+    changed = noise_image(seed=0)
+    changed.putpixel((3, 3), (0, 255, 0))
+    changed.save(copy)
+    again = image_features([copy], LITE0, cache)
+    assert again.computed == 1
+    assert not np.array_equal(again.features, first.features)
+
+
+def test_only_what_is_missing_is_computed(pictures: list[Path], tmp_path: Path) -> None:
+    image_features(pictures[1:3], LITE0, tmp_path)
+    found = image_features(pictures, LITE0, tmp_path)
+    assert found.computed == 3
+    assert image_features(pictures, LITE0, tmp_path).computed == 0
+
+
+def test_another_backbone_has_features_of_its_own(pictures: list[Path], tmp_path: Path) -> None:
+    import dataclasses
+
+    image_features(pictures[:1], LITE0, tmp_path)
+    smaller = dataclasses.replace(LITE0, resize=200, crop=160)
+    assert image_features(pictures[:1], smaller, tmp_path).computed == 1
+
+
+def test_the_same_picture_twice_in_one_call(pictures: list[Path], tmp_path: Path) -> None:
+    twice = [pictures[0], pictures[1], pictures[0]]
+    for _ in range(2):
+        found = image_features(twice, LITE0, tmp_path).features
+        np.testing.assert_allclose(found[0], found[2], atol=1e-5)
+        assert not np.allclose(found[0], found[1], atol=1e-2)
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("damage", ["cut", "empty", "text", "flipped", "lacks"])
+def test_a_damaged_part_is_computed_again(
+    pictures: list[Path], fresh: FeatureTable, tmp_path: Path, damage: str
+) -> None:
+    image_features(pictures[:4], LITE0, tmp_path, batch_size=2)
+    victim, spared = parts(tmp_path)
+    content = bytearray(victim.read_bytes())
+    if damage == "cut":
+        victim.write_bytes(content[: len(content) // 2])
+    elif damage == "empty":
+        victim.write_bytes(b"")
+    elif damage == "text":
+        victim.write_text("no archive at all")
+    elif damage == "flipped":
+        content[len(content) // 2] ^= 0xFF  # in the middle of the features
+        victim.write_bytes(content)
+    else:
+        np.savez(victim, keys=np.load(victim)["keys"])
+    before = spared.read_bytes()
+    found = image_features(pictures[:4], LITE0, tmp_path)
+    np.testing.assert_allclose(found.features, fresh.features[:4], atol=1e-4)
+    assert found.computed == 2
+    assert spared.read_bytes() == before
+    assert image_features(pictures[:4], LITE0, tmp_path).computed == 0
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_finished_parts_outlive_an_error(
+    pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = module.decode
+
+    def fails_at_the_last(path: Path, backbone: object) -> object:
+        if path == pictures[4]:
+            raise MemoryError
+        return real(path, LITE0)
+
+    monkeypatch.setattr(module, "decode", fails_at_the_last)
+    with pytest.raises(MemoryError):
+        image_features(pictures, LITE0, tmp_path, batch_size=2)
+    monkeypatch.setattr(module, "decode", real)
+    assert image_features(pictures, LITE0, tmp_path).computed == 1
+
+
+def test_broken_images_are_listed_and_their_rows_are_zero(pictures: list[Path], tmp_path: Path) -> None:
+    empty, text, cut = tmp_path / "empty.jpg", tmp_path / "text.jpg", tmp_path / "cut.jpg"
+    empty.write_bytes(b"")
+    text.write_text("not a picture")
+    noise_image(200).save(cut, quality=95)
+    cut.write_bytes(cut.read_bytes()[:2000])
+    gone = tmp_path / "gone.jpg"
+    mixed = [empty, pictures[0], text, cut, pictures[1], gone]
+    for cache in (tmp_path / "cache", tmp_path / "cache", None):
+        found = image_features(mixed, LITE0, cache)
+        assert sorted(found.broken) == [0, 2, 3, 5]
+        assert not found.features[[0, 2, 3, 5]].any()
+        assert found.features[[1, 4]].any(axis=1).all()
+        for row, words in {0: "0 bytes", 2: "known format", 3: "truncated", 5: "no such file"}.items():
+            assert mixed[row].name in str(found.broken[row])
+            assert words in str(found.broken[row])
+    with pytest.raises(DataError) as caught:
+        found.raise_if_broken("Repair them.")
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "4 of 6 images cannot be read:"
+    assert lines[-1] == "Repair them."
+    assert len(lines) == 6
+
+
+def test_many_broken_images_are_counted_not_all_listed(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.jpg" for number in range(9)]
+    with pytest.raises(DataError, match="9 of 9 images cannot be read"):
+        image_features(paths, LITE0).raise_if_broken("")
+    with pytest.raises(DataError, match=r"\.\.\. and 4 more"):
+        image_features(paths, LITE0).raise_if_broken("")
+
+
+def test_no_broken_image_raises_nothing(fresh: FeatureTable) -> None:
+    fresh.raise_if_broken("")
+
+
+def test_pictures_of_every_mode_have_features(tmp_path: Path) -> None:
+    base, paths = noise_image(), []
+    deep = Image.fromarray(np.asarray(base.convert("L")).astype(np.uint16) * 257)
+    for name, image in {
+        "cmyk.jpg": base.convert("CMYK"),
+        "grey.jpg": base.convert("L"),
+        "palette.png": base.convert("P"),
+        "deep.png": deep,
+        "alpha.png": base.convert("RGBA"),
+    }.items():
+        image.save(tmp_path / name)
+        paths.append(tmp_path / name)
+    found = image_features(paths, LITE0)
+    assert not found.broken
+    assert found.features.any(axis=1).all()
+    # 16 bits of grey say the same as 8 bits, up to the JPEG's own loss
+    same = found.features[1] @ found.features[3]
+    assert same / np.linalg.norm(found.features[1]) / np.linalg.norm(found.features[3]) > 0.95
+
+
+@pytest.mark.parametrize("cached", [0, 2, 5])
+def test_progress_rises_to_the_total(pictures: list[Path], tmp_path: Path, cached: int) -> None:
+    if cached:
+        image_features(pictures[:cached], LITE0, tmp_path)
+    calls: list[tuple[int, int]] = []
+    image_features(
+        pictures, LITE0, tmp_path, batch_size=2, progress=lambda done, total: calls.append((done, total))
+    )
+    done = [call[0] for call in calls]
+    assert calls[0] == (cached, 5)
+    assert calls[-1] == (5, 5)
+    assert done == sorted(done)
+    assert {call[1] for call in calls} == {5}
+
+
+def test_no_images_are_no_work() -> None:
+    found = image_features([], LITE0)
+    assert found.features.shape == (0, 1280)
+    assert found.computed == 0
+
+
+def test_a_cache_that_cannot_be_written_is_named(pictures: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OutputError, match="a part of the path is a file"):
+        image_features(pictures[:1], LITE0, tmp_path / "file" / "cache")
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CENTERHASH_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert default_cache() == Path.home() / ".cache" / "centerhash"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_cache() == tmp_path / "centerhash"
+    monkeypatch.setenv("CENTERHASH_CACHE", str(tmp_path / "named"))
+    assert default_cache() == tmp_path / "named"
+
+
+@pytest.mark.slow
+def test_a_killed_process_leaves_its_finished_parts(tmp_path: Path) -> None:
+    """A process is killed while it works; what it had stored is neither lost nor damaged."""
+    paths, cache = write_images(tmp_path / "pictures", 60), tmp_path / "cache"
+    script = (
+        "import sys; from pathlib import Path; from centerhash.networks import features; "
+        "from centerhash.networks.backbones import BACKBONES; features._PART = 4; "
+        "images = sorted(Path(sys.argv[1]).glob('*.png')); "
+        "features.image_features(images, BACKBONES['efficientnet-lite0'], Path(sys.argv[2]), batch_size=2)"
+    )
+    with started(sys.executable, "-c", script, str(tmp_path / "pictures"), str(cache)) as process:
+        limit = time.monotonic() + 120
+        while len(parts(cache)) < 2 and process.poll() is None and time.monotonic() < limit:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert process.returncode == -signal.SIGKILL
+    finished = len(parts(cache))
+    assert 2 <= finished < 15
+    resumed = image_features(paths, LITE0, cache)
+    assert resumed.computed == 60 - 4 * finished
+    np.testing.assert_allclose(resumed.features, image_features(paths, LITE0).features, atol=1e-4)

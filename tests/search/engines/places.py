@@ -1,0 +1,55 @@
+"""Where the tests of all engines keep their indexes."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from centerhash.core.errors import InputError
+from centerhash.search.engines.base import HammingIndex
+from centerhash.search.engines.table import create_index, open_index
+
+KINDS = {  # of each engine
+    "flat": ("flat-journal", "flat-segments"),
+    "faiss": ("faiss-multihash", "faiss-hnsw"),
+    "milvus": ("milvus-lite", "milvus-server"),
+}
+
+
+def use_small_segments(monkeypatch: pytest.MonkeyPatch, rows: int = 32) -> None:
+    """Let few items be enough for segments, and for structures of faiss over them."""
+    monkeypatch.setattr("centerhash.search.engines.flat.TAIL_ROWS", rows)
+    if importlib.util.find_spec("centerhash.search.engines.faiss_engine"):
+        monkeypatch.setattr("centerhash.search.engines.faiss_engine.LARGE", rows // 2)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one test keeps its index."""
+
+    engine: str
+    locate: Callable[[int], str]  # from the bits
+    again: bool = False  # whether creating it again means to empty it
+
+    def create(self, bits: int = 16) -> HammingIndex:
+        """An empty index."""
+        if self.again:
+            return emptied(self.locate(bits), bits)
+        return create_index(self.locate(bits), bits)
+
+    def open(self, bits: int = 16, *, read_only: bool = False) -> HammingIndex:
+        """The index that `create` made."""
+        return open_index(self.locate(bits), read_only=read_only)
+
+
+def emptied(location: str, bits: int) -> HammingIndex:
+    """An index of a server, where making one takes seconds and emptying it less."""
+    try:
+        index = create_index(location, bits)
+    except InputError:
+        index = open_index(location)
+        index.remove(list(index.ids()))
+    return index

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from centerhash.core import files as centerhash_files
+from centerhash.core.errors import DataError, OutputError
+from centerhash.search.engines import journal, storage
+from centerhash.search.engines.flat import FlatIndex
+from tests.search.engines.flat_toys import BITS, codes, files, small_segments
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A closed index of a segment (ids 0 to 9) and two adds in the journal (10 to 12, 13 to 15), 5 removed."""
+    small_segments(monkeypatch)
+    with FlatIndex.create(tmp_path / "index", BITS) as index:
+        index.add(codes(10), range(10), [("dog", "car")] * 10, [f"{id}.jpg" for id in range(10)])
+        index.add(codes(3), [10, 11, 12])
+        index.add(codes(3), [13, 14, 15])
+        index.remove([5])
+        assert index.info()["segments"] == 1
+    return tmp_path / "index"
+
+
+def segment(folder: Path) -> Path:
+    [path] = folder.glob("segment-*.seg")
+    return path
+
+
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 0x10
+    path.write_bytes(content)
+
+
+def record_ends(content: bytes) -> list[int]:
+    """Where each record of a journal ends."""
+    records, _ = journal.parse(content, Path("journal"))
+    return [sum(map(len, records[: count + 1])) for count in range(len(records))]
+
+
+def test_every_flipped_bit_of_a_segment_is_found(folder: Path) -> None:
+    path = segment(folder)
+    sound = path.read_bytes()
+    assert storage.problems(folder) == []
+    for place in range(0, len(sound), 7):
+        flip(path, place)
+        [problem] = storage.problems(folder)
+        assert problem.startswith(f"'{path}' is damaged")
+        assert "restore it from a backup" in problem
+        path.write_bytes(sound)
+
+
+def test_damaged_codes_are_found_by_verify_and_a_damaged_header_on_opening(folder: Path) -> None:
+    path = segment(folder)
+    with FlatIndex.open(folder) as index:
+        flip(path, path.read_bytes().index(codes(10).tobytes()[:4]))
+        assert index.verify() == [
+            f"'{path}' is damaged: `codes` does not match its checksum. Next: restore it from a backup, or create "
+            "the index again."
+        ]
+    flip(path, 40)
+    with pytest.raises(DataError, match=r"segment-000002\.seg' is damaged: its header does not match"):
+        FlatIndex.open(folder)
+    flip(path, 40)
+    FlatIndex.open(folder).close()  # the refused opening has given back the lock
+
+
+@pytest.mark.parametrize("share", [0, 0.001, 0.05, 0.5, 0.999])
+def test_a_cut_segment_is_refused_by_name(folder: Path, share: float) -> None:
+    path = segment(folder)
+    os.truncate(path, int(path.stat().st_size * share))
+    for read_only in (True, False):
+        with pytest.raises(DataError, match=r"segment-000002\.seg' is damaged: it"):
+            FlatIndex.open(folder, read_only=read_only)
+    assert len(storage.problems(folder)) == 1
+
+
+def test_a_missing_or_exchanged_segment_is_refused(folder: Path, tmp_path: Path) -> None:
+    with FlatIndex.create(tmp_path / "other", BITS) as other:
+        other.add(codes(10, seed=1), range(10))
+    shutil.copy(segment(tmp_path / "other"), segment(folder))
+    with pytest.raises(DataError, match="is not the file that the index wrote"):
+        FlatIndex.open(folder)
+    assert "is not the file that the index wrote" in storage.problems(folder)[0]
+    segment(folder).unlink()
+    with pytest.raises(DataError, match=r"segment-000002\.seg' is missing: restore it"):
+        FlatIndex.open(folder)
+    assert "is missing" in storage.problems(folder)[0]
+
+
+def test_every_flipped_bit_of_a_closed_journal_is_found(folder: Path) -> None:
+    path = folder / "journal"
+    sound = path.read_bytes()
+    last = record_ends(sound)[-2]
+    for place in range(0, last, 3):
+        flip(path, place)
+        assert len(storage.problems(folder)) == 1, place
+        with pytest.raises(DataError, match=r"journal' is damaged: the record at byte [\d,]+ does not match"):
+            FlatIndex.open(folder)
+        path.write_bytes(sound)
+    flip(path, last + 3)  # of the mark that it was closed, nothing else
+    with FlatIndex.open(folder) as index:
+        assert len(index) == 15
+    assert path.read_bytes() == sound  # the mark is there again
+
+
+def test_a_journal_cut_anywhere_opens_with_the_whole_records(folder: Path) -> None:
+    sound = (folder / "journal").read_bytes()
+    expected = [range(10), range(13), range(16), [*range(5), *range(6, 16)]]
+    ends = record_ends(sound)
+    assert len(ends) == len(expected) + 1
+    for length in range(ends[0], len(sound), 11):
+        whole = max(count for count, end in enumerate(ends) if end <= length)
+        (folder / "journal").write_bytes(sound[:length])
+        with FlatIndex.open(folder, read_only=True) as reader:
+            assert list(reader.ids()) == list(expected[min(whole, 3)])
+        assert (folder / "journal").read_bytes() == sound[:length]
+        with FlatIndex.open(folder) as index:
+            assert (folder / "journal").read_bytes() == sound[: ends[whole]]
+            assert list(index.ids()) == list(expected[min(whole, 3)])
+            index.add(codes(1), [99])
+        assert storage.problems(folder) == []
+        with FlatIndex.open(folder, read_only=True) as reader:
+            assert 99 in reader
+    (folder / "journal").write_bytes(sound[: ends[0] - 1])
+    with pytest.raises(DataError, match="journal' is damaged: its first record"):
+        FlatIndex.open(folder)
+
+
+@pytest.mark.parametrize("garbage", [b"\0" * 100, journal.MARK * 20, b"\xff" * 5])
+def test_garbage_that_a_power_cut_left_is_cut_off(folder: Path, garbage: bytes) -> None:
+    sound = (folder / "journal").read_bytes()
+    (folder / "journal").write_bytes(sound + garbage)
+    with FlatIndex.open(folder, read_only=True) as reader:
+        assert len(reader) == 15
+    with FlatIndex.open(folder) as index:
+        assert len(index) == 15
+    assert (folder / "journal").read_bytes() == sound
+
+
+def test_a_journal_of_a_newer_version_is_refused(folder: Path) -> None:
+    record = journal.Record(journal.STATE, b'{"format": 2}')
+    (folder / "journal").write_bytes(record.to_bytes())
+    with pytest.raises(DataError, match="has the format 2, this version reads 1: install a newer"):
+        FlatIndex.open(folder)
+
+
+def test_a_writer_deletes_what_a_killed_one_left(folder: Path) -> None:
+    before = files(folder)
+    for name in ("segment-000009.seg", ".segment-000009.seg.ab.part", ".journal.cd.part"):
+        (folder / name).write_bytes(b"half")
+    (folder / "notes.txt").write_text("mine")
+    FlatIndex.open(folder, read_only=True).close()
+    assert len(files(folder)) == len(before) + 4
+    FlatIndex.open(folder).close()
+    assert files(folder) == before | {"notes.txt": b"mine"}
+
+
+def full_disk(*_: Any) -> Any:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def half_written(descriptor: int, content: bytes, place: int, write: Callable[..., int] = os.pwrite) -> int:
+    """Write half of it, and half of the rest, until the disk is full."""
+    return write(descriptor, content[: len(content) // 2], place) if len(content) > 9 else int(full_disk())
+
+
+def first_fails() -> Callable[[int], None]:
+    """An fsync that fails once."""
+    answers = iter([full_disk, os.fsync])
+    return lambda descriptor: next(answers)(descriptor)
+
+
+@pytest.mark.parametrize("name", ["pwrite", "fsync"])
+def test_a_full_disk_leaves_the_index_as_it_was(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    with FlatIndex.open(folder) as index:
+        before = files(folder)
+        for change in (lambda: index.add(codes(2), [20, 21]), lambda: index.remove([3])):
+            with monkeypatch.context() as patched:
+                patched.setattr(journal.os, name, half_written if name == "pwrite" else first_fails())
+                with pytest.raises(
+                    OutputError, match=r"cannot write .*journal': the disk is full: free some"
+                ):
+                    change()
+            assert files(folder) == before
+            assert len(index.search(codes(1), 100)[0]) == len(index) == 15
+        index.add(codes(2), [20, 21])
+    with FlatIndex.open(folder) as index:
+        assert len(index) == 17
+        assert index.verify() == []
+
+
+@pytest.mark.parametrize(("module", "name"), [(os, "fsync"), (centerhash_files, "sync_folder")])
+def test_a_full_disk_while_a_segment_is_written_leaves_the_index_as_it_was(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
+) -> None:
+    with FlatIndex.open(folder) as index:
+        before = files(folder)
+        for change in (lambda: index.add(codes(20), range(20, 40)), index.compact):
+            with monkeypatch.context() as patched:
+                patched.setattr(module, name, full_disk)
+                with pytest.raises(
+                    OutputError, match=r"cannot write .*segment-000003\.seg': the disk is full"
+                ):
+                    change()
+            assert files(folder) == before
+            assert len(index.search(codes(1), 100)[0]) == len(index) == 15
+        index.add(codes(20), range(20, 40))
+    with FlatIndex.open(folder) as index:
+        assert len(index) == 35
+        assert index.verify() == []
+
+
+def test_a_writer_that_cannot_repair_its_journal_gives_up(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FlatIndex.open(folder) as index:
+        with monkeypatch.context() as patched:
+            patched.setattr(journal.os, "fsync", full_disk)
+            with pytest.raises(OutputError, match="the disk is full"):
+                index.add(codes(1), [20])
+        for change in (lambda: index.add(codes(1), [21]), index.compact):
+            with pytest.raises(
+                OutputError, match="could not be repaired after a failed write: open the index"
+            ):
+                change()
+        assert len(index) == 15
+    with FlatIndex.open(folder) as index:
+        assert len(index) == 15
+
+
+def test_a_writer_gives_up_when_it_is_unknown_which_journal_is_in_place(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = centerhash_files.sync_folder
+    with FlatIndex.open(folder) as index:
+
+        def fail_for_journal(path: Path) -> None:
+            """The folder cannot be synced once the new journal is in place."""
+            synced(path)
+            if len(list(path.glob("segment-*.seg"))) == 2 and not index._journal.is_current():
+                full_disk()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(centerhash_files, "sync_folder", fail_for_journal)
+            with pytest.raises(OutputError, match="the disk is full"):
+                index.compact()
+        with pytest.raises(OutputError, match="journal' is not the file it was: open the index again"):
+            index.add(codes(1), [20])
+        assert len(index.search(codes(1), 100)[0]) == 15
+    with FlatIndex.open(folder) as index:
+        assert len(index) == 15
+        assert index.verify() == []

@@ -1,0 +1,171 @@
+"""The flat index under real processes: kills, a full disk, two writers, readers beside a writer."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from centerhash.core.errors import InputError
+from centerhash.search.engines.flat import FlatIndex
+from tests.search.engines.flat_toys import BITS, codes
+from tests.toys import process_environment
+
+pytestmark = pytest.mark.slow
+
+ADDING = """
+import sys
+import numpy as np
+from centerhash.search.engines import flat
+
+flat.TAIL_ROWS = 40
+index = flat.FlatIndex.open(sys.argv[1])
+batch = int(sys.argv[2])
+while True:
+    ids = [f"{batch}/{place}" for place in range(7)]
+    codes = np.random.default_rng(batch).integers(0, 256, (7, 2), dtype=np.uint8)
+    index.add(codes, ids, [("dog", f"batch {batch}")] * 7, [f"{id}.jpg" for id in ids])
+    print(batch, flush=True)
+    if batch % 5 == 4:
+        index.remove([f"{batch - 1}/{place}" for place in range(7)])
+        print(-batch, flush=True)
+    if batch % 40 == 39:
+        index.compact()
+    batch += 1
+"""
+
+FILLING = """
+import resource, sys
+import numpy as np
+from centerhash.core.errors import OutputError
+from centerhash.search.engines.flat import FlatIndex
+
+unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, unlimited[1]))
+index = FlatIndex.open(sys.argv[1])
+stored = 0
+try:
+    while True:
+        index.add(np.zeros((100, 2), np.uint8), range(stored, stored + 100))
+        stored += 100
+except OutputError as error:
+    print(error)
+assert len(index) == stored == len(index.search(np.zeros((1, 2), np.uint8), 10**6)[0])
+try:
+    index.add(np.zeros((20_000, 2), np.uint8), range(stored, stored + 20_000))
+except OutputError as error:
+    print(error)
+assert index.verify() == []
+resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+index.add(np.zeros((1, 2), np.uint8), [-1])
+print(stored + 1)
+"""
+
+
+@contextmanager
+def running(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Start a script, and see to it that it is gone afterwards."""
+    words = [sys.executable, "-c", script, *map(str, arguments)]
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=process_environment()
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, process.communicate()
+    return line
+
+
+def expected_batches(acknowledged: list[int]) -> set[int]:
+    """The batches that are there after these adds (a number) and removals (of the batch before, as -number)."""
+    present = {batch for batch in acknowledged if batch >= 0}
+    return present - {-batch - 1 for batch in acknowledged if batch < 0}
+
+
+def test_a_kill_at_any_moment_loses_nothing(tmp_path: Path) -> None:
+    moments, acknowledged = random.Random(5), list[int]()
+    FlatIndex.create(tmp_path, BITS).close()
+    for _ in range(20):
+        start = max(acknowledged, default=-1) + 2  # the batch after the last one may be there or not
+        with running(ADDING, tmp_path, start) as process:
+            lines = first_line(process)
+            time.sleep(moments.random() * 0.3)
+            process.kill()
+            assert process.stdout is not None
+            lines += process.stdout.read()  # not communicate(), which passes over what is buffered
+        acknowledged += [int(line) for line in lines.splitlines()]
+        with FlatIndex.open(tmp_path) as index:
+            assert index.verify() == []
+            found = [str(id).split("/") for id in index.ids()]
+            counts = index.labels()
+        batches = {int(batch) for batch, _ in found}
+        assert len(found) == 7 * len(batches)
+        assert counts == {"dog": len(found), **{f"batch {batch}": 7 for batch in batches}}
+        last = max(acknowledged)
+        unsure = (
+            {last + 1, last - 1} if last % 5 == 4 else {last + 1}
+        )  # the add or the removal that was killed
+        assert batches - unsure == expected_batches(acknowledged) - unsure
+        acknowledged = [*batches]
+    assert len(acknowledged) > 40
+
+
+def test_a_full_disk_is_reported_and_nothing_is_lost(tmp_path: Path) -> None:
+    FlatIndex.create(tmp_path, BITS).close()
+    with running(FILLING, tmp_path) as process:
+        out, err = process.communicate(timeout=100)
+    assert process.returncode == 0, err
+    small, large, stored = out.splitlines()
+    assert small.startswith(f"cannot write '{tmp_path}/journal': ")
+    assert large.startswith(f"cannot write '{tmp_path}/segment-000002.seg': ")
+    with FlatIndex.open(tmp_path) as index:
+        assert len(index) == int(stored) > 1000
+        assert index.verify() == []
+
+
+def test_a_second_writer_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
+    FlatIndex.create(tmp_path, BITS).close()
+    with running(ADDING, tmp_path, 0) as process:
+        first_line(process)
+        with pytest.raises(InputError, match=rf"is being written by process {process.pid}: wait until"):
+            FlatIndex.open(tmp_path)
+        with FlatIndex.open(tmp_path, read_only=True) as reader:
+            assert len(reader) >= 7
+    with FlatIndex.open(tmp_path) as index:
+        assert len(index) >= 7
+
+
+def test_readers_never_see_half_an_add_while_a_writer_adds_removes_and_compacts(tmp_path: Path) -> None:
+    FlatIndex.create(tmp_path, BITS).close()
+    generations = set[int]()
+    with running(ADDING, tmp_path, 0) as process:
+        first_line(process)
+        reader = FlatIndex.open(tmp_path, read_only=True)
+        end = time.monotonic() + 4
+        while time.monotonic() < end:
+            reader.refresh()
+            fresh = FlatIndex.open(tmp_path, read_only=True)
+            for index in (reader, fresh):
+                ids = list(index.ids())
+                assert len(ids) == len(index) == len(index.search(codes(1), 10**6)[0])
+                batches = [str(id).split("/")[0] for id in ids]
+                assert len(ids) == 7 * len(set(batches))
+            assert reader.verify() == []
+            generations.add(fresh._now.next_file)
+            fresh.close()
+        reader.close()
+        assert process.poll() is None
+    assert len(generations) > 3  # the journal was replaced under the readers' eyes

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from centerhash.core.errors import ConfigError
+from centerhash.networks.heads import HeadOptions, build_head
+from centerhash.training.distributed import (
+    FabricTeam,
+    SharedDropout,
+    SharedNorm,
+    Team,
+    open_team,
+    share_layers,
+)
+from tests.toys import QUICK, cli_process, names, process_environment, run_log, started, write_feature_folder
+
+# triplets across processes; pairs, and proxies that are learned in the loss
+METHODS = ("dnnh", "hyp2")
+
+
+def torchrun(processes: int, *arguments: str | Path) -> list[str]:
+    words = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--standalone"]
+    return [sys.executable, *words, "-m", "centerhash", *map(str, arguments)]
+
+
+def run(words: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words, capture_output=True, text=True, env=process_environment(), timeout=300, check=False
+    )
+
+
+def test_shares_cover_a_batch_in_order() -> None:
+    team = Team("cpu")
+    for size in (1, 2, 3, 7):
+        for count in (0, 1, 2, 6, 7, 64):
+            rows: list[int] = []
+            for rank in range(size):
+                team.rank, team.size = rank, size
+                rows += range(count)[team.share(count)]
+            assert rows == list(range(count))
+
+
+def test_one_process_needs_no_fabric_and_mixed_precision_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert type(open_team("cpu")) is Team
+    team = open_team("cpu", "bf16")
+    assert isinstance(team, FabricTeam)
+    network = nn.Linear(4, 3)
+    wrapped, _ = team.setup(network, torch.optim.SGD(network.parameters(), lr=0.1))
+    with team.autocast():
+        assert torch.mm(torch.ones(2, 4), torch.ones(4, 2)).dtype == torch.bfloat16
+        out = wrapped(torch.ones(2, 4))
+    team.backward(out.float().sum())
+    assert network.weight.grad is not None
+    assert network.weight.grad.dtype == torch.float32
+    team.wait()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_half_precision_on_a_processor_is_refused() -> None:
+    with pytest.raises(ConfigError, match="precision 16 needs a GPU: use bf16 or 32"):
+        open_team("cpu", "16")
+
+
+def test_layers_of_a_shared_network_keep_their_names_and_values() -> None:
+    team = Team("cpu")
+    head = build_head(6, 8, HeadOptions(hidden=(5,), hidden_norm=True))
+    before = {name: value.clone() for name, value in head.state_dict().items()}
+    assert share_layers(head, team) is head
+    assert not any(isinstance(layer, SharedNorm | SharedDropout) for layer in head.modules())
+    team.size = 2
+    share_layers(head, team)
+    kinds = [type(layer) for layer in head]
+    assert kinds.count(SharedNorm) == 2
+    assert kinds.count(SharedDropout) == 2
+    after = head.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_two_processes_train_what_one_does(tmp_path: Path, method: str) -> None:
+    """Same batches, gathered for the loss: equal up to rounding, which a few steps let grow a little."""
+    data = write_feature_folder(tmp_path / "data")
+    words = ["train", data, "--method", method, *QUICK]
+    assert cli_process(*words, "--out", tmp_path / "one").code == 0
+    done = run(torchrun(2, *words, "--out", tmp_path / "two"))
+    assert done.returncode == 0, done.stderr
+    assert names(tmp_path / "two") == names(tmp_path / "one")
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    assert one.keys() == two.keys()
+    for name in one:
+        torch.testing.assert_close(two[name], one[name], rtol=1e-3, atol=1e-3, msg=name)
+    for row, other in zip(run_log(tmp_path / "one"), run_log(tmp_path / "two"), strict=True):
+        assert other == pytest.approx(row, rel=1e-3, abs=1e-4)
+    config_one, config_two = (
+        json.loads((tmp_path / name / "config.json").read_text())["config"] for name in ("one", "two")
+    )
+    assert config_one == config_two
+
+
+@pytest.mark.slow
+def test_a_killed_process_ends_all_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    data = write_feature_folder(tmp_path / "data", count=400)
+    words = ["train", data, "--method", "csq", "--bits", "16", "--epochs", "60", "--batch-size", "16"]
+    words += ["--hidden", "16", "--device", "cpu", "--checkpoint-seconds", "0", "--out", tmp_path / "run"]
+    with started(*torchrun(2, *map(str, words))) as process:
+        children = wait_for_checkpoint(process.pid, tmp_path / "run" / "checkpoint.safetensors")
+        subprocess.run(["kill", "-9", str(children[-1])], check=True)
+        assert process.wait(timeout=120) != 0
+    assert "codes.npz" not in names(tmp_path / "run")
+    before = len(run_log(tmp_path / "run"))
+    assert 0 < before < 60
+    done = run(torchrun(2, *map(str, words)))
+    assert done.returncode == 0, done.stderr
+    assert len(run_log(tmp_path / "run")) == 60
+    scored = cli_process("evaluate", tmp_path / "run", "--json")
+    assert scored.json["map_textbook"] > 0.9
+    assert "checkpoint.safetensors" not in names(tmp_path / "run")
+
+
+def wait_for_checkpoint(launcher: int, checkpoint: Path) -> list[int]:
+    """The processes that torchrun started, once they have stored something."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        found = subprocess.run(["pgrep", "-P", str(launcher)], capture_output=True, text=True, check=False)
+        children = [int(word) for word in found.stdout.split()]
+        if checkpoint.exists() and len(children) >= 2:
+            return children
+        time.sleep(0.05)
+    raise AssertionError(f"no checkpoint after two minutes; {np.array(children)}")

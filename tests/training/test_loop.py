@@ -1,0 +1,371 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+from torch import nn
+
+from centerhash.core.errors import ConfigError, DataError
+from centerhash.core.options import read_options
+from centerhash.methods.centers import hash_centers
+from centerhash.methods.losses.central import CentralObjective
+from centerhash.methods.table import get_method
+from centerhash.networks.heads import HeadOptions
+from centerhash.training.loop import (
+    EpochRow,
+    TrainConfig,
+    epoch_batches,
+    epoch_seed,
+    fit_head,
+    label_threshold,
+    learning_rate,
+    micro_batches,
+)
+from tests.toys import CLASSES, separable, toy_config
+
+FEATURES, LABELS = separable(70)
+ROWS = np.arange(len(FEATURES))
+BRIEF = {"epochs": 5, "batch_size": 16}
+
+
+class Interrupted(Exception):
+    """Stands for a kill between two epochs."""
+
+
+def objective(config: TrainConfig) -> CentralObjective:
+    method = get_method(config.method)
+    centers = torch.from_numpy(hash_centers(len(CLASSES), config.bits, config.seed))
+    return method.objective(
+        centers.shape[0], config.bits, centers, method.options(config.options, config.bits), config.seed
+    )
+
+
+def trained(
+    config: TrainConfig, rows: NDArray[np.int64] = ROWS, **settings: Any
+) -> tuple[nn.Sequential, list[EpochRow]]:
+    return fit_head(FEATURES, rows, LABELS[rows], objective(config), config, **settings)
+
+
+def same_head(first: nn.Module, second: nn.Module) -> bool:
+    one, other = first.state_dict(), second.state_dict()
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def without_time(log: list[EpochRow]) -> list[EpochRow]:
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in log]
+
+
+def stop_after(epochs: int) -> Callable[[list[EpochRow]], None]:
+    def report(log: list[EpochRow]) -> None:
+        if len(log) == epochs:
+            raise Interrupted
+
+    return report
+
+
+@pytest.fixture(scope="module")
+def unbroken() -> tuple[nn.Sequential, list[EpochRow]]:
+    return trained(toy_config(**BRIEF))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "progress", "expected"),
+    [
+        ("constant", 0.0, 0.2),
+        ("constant", 0.99, 0.2),
+        ("cosine", 0.0, 0.2),
+        ("cosine", 1 / 3, 0.15),
+        ("cosine", 0.5, 0.1),
+        ("cosine", 2 / 3, 0.05),
+        ("cosine", 1.0, 0.0),
+        ("steps", 0.0, 0.2),
+        ("steps", 0.33, 0.2),
+        ("steps", 0.34, 0.02),
+        ("steps", 0.66, 0.02),
+        ("steps", 0.67, 0.002),
+        ("steps", 0.999, 0.002),
+    ],
+)
+def test_the_learning_rate_by_hand(schedule: str, progress: float, expected: float) -> None:
+    config = toy_config(schedule=schedule, learning_rate=0.2)
+    assert learning_rate(config, progress) == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_learning_rate_moves_within_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[float] = []
+    step = torch.optim.AdamW.step
+
+    def watched(self: torch.optim.AdamW, *arguments: Any) -> Any:
+        rates.append(self.param_groups[0]["lr"])
+        return step(self, *arguments)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", watched)
+    config = toy_config(schedule="cosine", epochs=2, batch_size=35, learning_rate=0.2)
+    _, log = trained(config)
+    expected = [0.2 * 0.5 * (1 + math.cos(math.pi * done / 4)) for done in range(4)]
+    assert rates == pytest.approx(expected)
+    assert [row["learning_rate"] for row in log] == pytest.approx([0.1, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "expected"),
+    [
+        (10, 4, [4, 4, 2]),
+        (9, 4, [4, 5]),
+        (8, 4, [4, 4]),
+        (5, 4, [5]),
+        (3, 2, [3]),
+        (2, 2, [2]),
+        (3, 100, [3]),
+        (1, 4, [1]),
+    ],
+)
+def test_batches_hold_every_row_once_and_never_leave_one_alone(
+    count: int, size: int, expected: list[int]
+) -> None:
+    batches = epoch_batches(count, size, torch.Generator().manual_seed(1))
+    assert [len(batch) for batch in batches] == expected
+    assert sorted(torch.cat(batches).tolist()) == list(range(count))
+
+
+def test_the_order_depends_on_seed_and_epoch_alone() -> None:
+    def order(seed: int, epoch: int) -> list[int]:
+        generator = torch.Generator().manual_seed(epoch_seed(seed, epoch))
+        return torch.cat(epoch_batches(50, 8, generator)).tolist()
+
+    assert order(0, 3) == order(0, 3)
+    seen = {tuple(order(seed, epoch)) for seed in range(4) for epoch in range(4)}
+    assert len(seen) == 16
+    assert len({epoch_seed(seed, epoch) for seed in range(30) for epoch in range(30)}) == 900
+
+
+def test_equal_seeds_give_equal_models(unbroken: tuple[nn.Sequential, list[EpochRow]]) -> None:
+    head, log = trained(toy_config(**BRIEF))
+    assert same_head(head, unbroken[0])
+    assert without_time(log) == without_time(unbroken[1])
+
+
+def test_another_seed_gives_another_model(unbroken: tuple[nn.Sequential, list[EpochRow]]) -> None:
+    head, _ = trained(toy_config(**BRIEF, seed=1))
+    assert not same_head(head, unbroken[0])
+
+
+def test_training_depends_on_no_outer_randomness(unbroken: tuple[nn.Sequential, list[EpochRow]]) -> None:
+    torch.manual_seed(12345)
+    before = torch.get_rng_state()
+    head, _ = trained(toy_config(**BRIEF))
+    assert same_head(head, unbroken[0])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_inputs_stay_as_they_are() -> None:
+    features, labels, rows = FEATURES.copy(), LABELS.copy(), ROWS.copy()
+    config = toy_config(**BRIEF)
+    fit_head(features, rows, labels, objective(config), config)
+    assert np.array_equal(features, FEATURES)
+    assert np.array_equal(labels, LABELS)
+    assert np.array_equal(rows, ROWS)
+
+
+def test_the_log_names_epoch_loss_parts_rate_and_time(
+    unbroken: tuple[nn.Sequential, list[EpochRow]],
+) -> None:
+    head, log = unbroken
+    assert not head.training
+    assert [row["epoch"] for row in log] == [1, 2, 3, 4, 5]
+    for row in log:
+        parts = {name: value for name, value in row.items() if name not in LOGGED}
+        assert parts
+        assert row["loss"] == pytest.approx(sum(parts.values()), rel=1e-5)
+        assert row["seconds"] >= 0
+
+
+LOGGED = ("epoch", "loss", "learning_rate", "seconds")
+
+
+def test_images_without_a_label_change_nothing() -> None:
+    config = toy_config(**BRIEF)
+    features = np.concatenate([FEATURES, FEATURES[:5] * 100])
+    labels = np.concatenate([LABELS, np.zeros((5, len(CLASSES)), bool)])
+    with_bare = fit_head(features, np.arange(len(features)), labels, objective(config), config)
+    assert same_head(with_bare[0], trained(config)[0])
+
+
+def test_only_the_given_rows_are_seen() -> None:
+    config, rows = toy_config(**BRIEF), np.arange(3, 60, 2)
+    spoiled = FEATURES.copy()
+    spoiled[np.setdiff1d(ROWS, rows)] = np.nan
+    head, _ = fit_head(spoiled, rows, LABELS[rows], objective(config), config)
+    assert same_head(head, trained(config, rows)[0])
+
+
+def test_half_precision_features_are_trained_in_single_precision() -> None:
+    config, half = toy_config(**BRIEF), FEATURES.astype(np.float16)
+    first, _ = fit_head(half, ROWS, LABELS, objective(config), config)
+    second, _ = fit_head(half.astype(np.float32), ROWS, LABELS, objective(config), config)
+    assert same_head(first, second)
+
+
+@pytest.mark.parametrize("stop", [1, 2, 4, 5])
+@pytest.mark.parametrize("seconds", [0.0, 1e9], ids=["every epoch", "only at the end"])
+def test_a_run_that_goes_on_equals_an_unbroken_one(
+    unbroken: tuple[nn.Sequential, list[EpochRow]], tmp_path: Path, stop: int, seconds: float
+) -> None:
+    config, checkpoint = toy_config(**BRIEF), tmp_path / "checkpoint.safetensors"
+    with pytest.raises(Interrupted):
+        trained(config, checkpoint=checkpoint, checkpoint_seconds=seconds, report=stop_after(stop))
+    assert checkpoint.exists() == (seconds == 0 or stop == 5)
+    epochs: list[int] = []
+    head, log = trained(
+        config, checkpoint=checkpoint, checkpoint_seconds=seconds, report=lambda log: epochs.append(len(log))
+    )
+    assert same_head(head, unbroken[0])
+    assert without_time(log) == without_time(unbroken[1])
+    assert epochs == list(range((stop if seconds == 0 or stop == 5 else 0) + 1, 6))
+
+
+def test_a_run_may_stop_after_every_epoch(
+    unbroken: tuple[nn.Sequential, list[EpochRow]], tmp_path: Path
+) -> None:
+    config, checkpoint = toy_config(**BRIEF), tmp_path / "checkpoint.safetensors"
+    for stop in range(1, 6):
+        with pytest.raises(Interrupted):
+            trained(config, checkpoint=checkpoint, checkpoint_seconds=0, report=stop_after(stop))
+    head, log = trained(config, checkpoint=checkpoint)
+    assert same_head(head, unbroken[0])
+    assert without_time(log) == without_time(unbroken[1])
+
+
+def test_a_checkpoint_is_taken_up_not_trained_over(tmp_path: Path) -> None:
+    config, checkpoint = toy_config(**BRIEF), tmp_path / "checkpoint.safetensors"
+    finished, _ = trained(config, checkpoint=checkpoint)
+    before = checkpoint.read_bytes()
+    again, _ = trained(
+        config, checkpoint=checkpoint, report=lambda _: pytest.fail("an epoch was trained again")
+    )
+    assert same_head(again, finished)
+    assert checkpoint.read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", ["empty", "text", "cut", "other run", "other file"])
+def test_a_checkpoint_that_cannot_be_taken_up_is_named(tmp_path: Path, damage: str) -> None:
+    config, checkpoint = toy_config(**BRIEF), tmp_path / "checkpoint.safetensors"
+    trained(toy_config(**BRIEF, bits=24) if damage == "other run" else config, checkpoint=checkpoint)
+    if damage == "other file":
+        save_file({"a": torch.zeros(3)}, checkpoint)
+    elif damage != "other run":
+        content = {"empty": b"", "text": b"no tensors", "cut": checkpoint.read_bytes()[:-9]}
+        checkpoint.write_bytes(content[damage])
+    with pytest.raises(DataError, match=r"checkpoint\.safetensors' is damaged or of another run .*delete it"):
+        trained(config, checkpoint=checkpoint)
+
+
+def test_a_loss_that_is_no_number_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = toy_config(**BRIEF)
+    broken = objective(config)
+    forward = broken.forward
+    monkeypatch.setattr(
+        broken, "forward", lambda *batch: forward(*batch)._replace(total=batch[0].sum() * math.nan)
+    )
+    with pytest.raises(
+        DataError, match=r"the loss became nan in epoch 1: lower --learning-rate \(now 0\.02\)"
+    ):
+        fit_head(FEATURES, ROWS, LABELS, broken, config)
+
+
+def test_a_training_that_runs_away_ends_with_the_same_words() -> None:
+    linear = HeadOptions(standardise=False, input_dropout=0, hidden=())
+    config = toy_config(**BRIEF, method="csq", head=linear)
+    with pytest.raises(DataError, match=r"the loss became (nan|inf) in epoch .*check the features"):
+        fit_head(np.float32(1e38) * np.sign(FEATURES), ROWS, LABELS, objective(config), config)
+
+
+@pytest.mark.parametrize("labelled", [0, 1])
+def test_too_few_labelled_images_are_refused(labelled: int) -> None:
+    labels = np.zeros((6, len(CLASSES)), bool)
+    labels[:labelled, 0] = True
+    config = toy_config()
+    with pytest.raises(DataError, match=f"training needs at least 2 images with labels, got {labelled}"):
+        fit_head(FEATURES[:6], np.arange(6), labels, objective(config), config)
+
+
+def test_two_labelled_images_are_enough() -> None:
+    head, log = trained(toy_config(epochs=2), ROWS[:2])
+    assert len(log) == 2
+    assert all(torch.isfinite(value).all() for value in head.state_dict().values())
+
+
+def test_a_last_batch_of_one_does_not_break_batch_norm() -> None:
+    _, log = trained(toy_config(epochs=1, batch_size=23))  # 70 = 23 + 23 + 23 + 1
+    assert math.isfinite(log[0]["loss"])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("bits", 7),
+        ("bits", 4000),
+        ("epochs", 0),
+        ("batch_size", 1),
+        ("learning_rate", 0),
+        ("weight_decay", -1),
+        ("seed", -1),
+        ("schedule", "cosinus"),
+        ("centers", "hadamart"),
+    ],
+)
+def test_impossible_settings_are_named(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"option '{key}' of training cannot be {value!r}: "):
+        read_options(TrainConfig, {key: value}, "training")
+
+
+def best_f1_cut(similarities: NDArray[Any], labels: NDArray[Any]) -> tuple[float, float]:
+    """The best F1 over all cuts at a similarity, and that cut, by a loop."""
+    found = []
+    for cut in np.unique(similarities):
+        chosen = similarities >= cut
+        found.append((2 * (chosen & labels).sum() / (chosen.sum() + labels.sum()), cut))
+    return max(found)
+
+
+def test_the_threshold_has_the_best_f1() -> None:
+    generator = np.random.default_rng(0)
+    centers = torch.from_numpy(hash_centers(5, 16)).float()
+    labels = generator.random((30, 5)) < 0.4
+    logits = (labels @ centers.numpy() + generator.normal(size=(30, 16)) * 1.5).astype(np.float32)
+    lengths = np.linalg.norm(logits, axis=1, keepdims=True) * 4
+    score, cut = best_f1_cut(logits @ centers.numpy().T / lengths, labels)
+    found = label_threshold(logits, labels, centers)
+    assert found == pytest.approx(cut, abs=1e-5)
+    chosen = logits @ centers.numpy().T / lengths >= found - 1e-6
+    assert 2 * (chosen & labels).sum() / (chosen.sum() + labels.sum()) == pytest.approx(score)
+
+
+def test_the_threshold_looks_at_no_more_than_it_may() -> None:
+    centers = torch.from_numpy(hash_centers(4, 8)).float()
+    logits, labels = centers.numpy()[[0, 1, 2, 3]], np.eye(4, dtype=bool)
+    spoiled = labels[:, ::-1].copy()
+    spoiled[:2] = labels[:2]
+    assert label_threshold(logits, spoiled, centers, entries=8) == pytest.approx(1)
+
+
+def test_a_batch_in_parts_has_the_gradients_of_the_whole() -> None:
+    """Without batch norm and dropout, a central loss is a mean over images: parts add up to it."""
+    head = HeadOptions(standardise=False, input_dropout=0.0, hidden=(8,), hidden_norm=False, dropout=0.0)
+    whole, parts = (toy_config(epochs=2, head=head, accumulate=count) for count in (1, 4))
+    one, two = (trained(config)[0].state_dict() for config in (whole, parts))
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-5)
+
+
+def test_parts_of_a_batch_have_two_rows_or_more() -> None:
+    sizes = [len(part) for part in micro_batches(torch.arange(7), 4)]
+    assert sizes == [3, 2, 2]
+    assert [part.tolist() for part in micro_batches(torch.arange(3), 8)] == [[0, 1, 2]]

@@ -1,0 +1,356 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from centerhash.codes import unpack
+from centerhash.core.errors import ConfigError, DataError, OutputError
+from centerhash.core.options import read_options
+from centerhash.data import open_dataset
+from centerhash.model import HashModel
+from centerhash.networks.heads import HeadOptions
+from centerhash.training import run as runs
+from centerhash.training.fitting import fit
+from centerhash.training.loop import TrainConfig
+from centerhash.training.run import read_codes, read_config, train
+from tests.toys import (
+    CLASSES,
+    RUN_FILES,
+    Killed,
+    feature_dataset,
+    names,
+    run_contents,
+    run_log,
+    toy_config,
+    write_feature_folder,
+)
+
+BRIEF = {"epochs": 3, "batch_size": 16}
+
+
+def arrays(path: Path) -> dict[str, Any]:
+    with np.load(path, allow_pickle=False) as stored:
+        return dict(stored)
+
+
+@pytest.fixture
+def small_folder(tmp_path: Path) -> Path:
+    return write_feature_folder(tmp_path / "data", count=60)
+
+
+# What a finished run holds
+
+
+def test_a_finished_run_holds_all_its_files_and_no_others(feature_run: Path, image_run: Path) -> None:
+    assert names(feature_run) == RUN_FILES
+    assert names(image_run) == RUN_FILES
+
+
+def test_the_configuration_is_stored_resolved(feature_run: Path) -> None:
+    stored = read_config(feature_run)
+    config = read_options(TrainConfig, stored["config"], "training")
+    assert config.method == toy_config().method
+    assert config.head.hidden == toy_config().head.hidden
+    assert config.options
+    assert None not in config.options.values()
+    assert stored["config"]["seed"] == 0
+    assert stored["data"]["images"] == 160
+    assert stored["splits"] == "drawn with seed 0"
+    assert {"centerhash", "python", "torch", "numpy", "timm", "pillow"} <= set(stored["versions"])
+    assert stored["threads"] == 1
+
+
+def test_the_stored_configuration_trains_the_same_model_again(
+    feature_folder: Path, feature_run: Path, tmp_path: Path
+) -> None:
+    config = read_options(TrainConfig, read_config(feature_run)["config"], "training")
+    train(open_dataset(feature_folder), config, tmp_path / "again")
+    assert run_contents(tmp_path / "again") == run_contents(feature_run)
+
+
+def test_the_log_has_a_line_per_epoch(feature_run: Path) -> None:
+    rows = run_log(feature_run)
+    assert [row["epoch"] for row in rows] == list(range(1, 13))
+    assert rows[-1]["loss"] < rows[0]["loss"]
+
+
+def test_the_splits_are_stored(feature_folder: Path, feature_run: Path) -> None:
+    splits, stored = open_dataset(feature_folder).splits, arrays(feature_run / "splits.npz")
+    assert sorted(stored) == ["database", "query", "train"]
+    for name, rows in stored.items():
+        assert np.array_equal(rows, getattr(splits, name))
+
+
+def test_the_stored_weights_are_those_of_the_training_images(feature_folder: Path, feature_run: Path) -> None:
+    dataset, model = open_dataset(feature_folder), HashModel.load(feature_run)
+    assert dataset.features is not None
+    stored = arrays(feature_run / "weights.npz")
+    dense = np.zeros(dataset.labels.shape)
+    dense[stored["rows"], stored["classes"]] = stored["weights"]
+    rows = dataset.splits.train
+    assert np.array_equal(np.unique(stored["rows"]), np.sort(rows))
+    np.testing.assert_allclose(dense[rows].sum(axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(dense[rows], model.weights(dataset.features[rows], dataset.labels[rows]))
+    assert len(stored["weights"]) == dataset.labels[rows].sum()
+
+
+def test_the_stored_codes_are_those_of_queries_and_database(feature_folder: Path, feature_run: Path) -> None:
+    dataset, model, codes = open_dataset(feature_folder), HashModel.load(feature_run), read_codes(feature_run)
+    assert dataset.features is not None
+    assert codes.bits == 16
+    for name in ("query", "database"):
+        rows = getattr(dataset.splits, name)
+        assert np.array_equal(getattr(codes, f"{name}_rows"), rows)
+        assert np.array_equal(getattr(codes, f"{name}_labels"), dataset.labels[rows])
+        expected = model.encode_features(dataset.features[rows])
+        assert np.array_equal(unpack(getattr(codes, name), 16), expected)
+
+
+def test_a_run_on_images_knows_its_backbone(image_run: Path, scene_folder: Path) -> None:
+    model, dataset = HashModel.load(image_run), open_dataset(scene_folder)
+    assert model.spec.backbone == "efficientnet-lite0"
+    assert model.classes == dataset.classes
+    assert len(read_codes(image_run).query) == len(dataset.splits.query)
+    weights = arrays(image_run / "weights.npz")
+    sums = np.bincount(weights["rows"], weights["weights"], minlength=dataset.size)
+    labelled = dataset.splits.train[dataset.labels[dataset.splits.train].any(axis=1)]
+    np.testing.assert_allclose(sums[labelled], 1, atol=1e-5)
+
+
+def test_training_rows_without_labels_have_no_weights(small_folder: Path, tmp_path: Path) -> None:
+    labels = np.load(small_folder / "labels.npy")
+    labels[[5, 17]] = False
+    np.save(small_folder / "labels.npy", labels)
+    np.save(small_folder / "query.npy", np.arange(5))
+    train(open_dataset(small_folder), toy_config(**BRIEF), tmp_path / "run")
+    rows = arrays(tmp_path / "run" / "weights.npz")["rows"]
+    assert set(range(5, 60)) - set(rows.tolist()) == {5, 17}
+
+
+def test_fit_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fit(feature_dataset(60), toy_config(**BRIEF))
+    assert not list(tmp_path.iterdir())
+
+
+def test_fit_and_train_agree(small_folder: Path, tmp_path: Path) -> None:
+    dataset = open_dataset(small_folder)
+    first = fit(dataset, toy_config(**BRIEF))
+    second = train(dataset, toy_config(**BRIEF), tmp_path / "run")
+    assert dataset.features is not None
+    assert first.spec == second.spec
+    assert np.array_equal(first.logits(dataset.features), second.logits(dataset.features))
+
+
+def test_stages_are_reported_up_to_their_total(small_folder: Path, tmp_path: Path) -> None:
+    calls: list[tuple[str, int, int, str]] = []
+    train(
+        open_dataset(small_folder),
+        toy_config(**BRIEF),
+        tmp_path / "run",
+        report=lambda *call: calls.append(call),
+    )
+    assert [call[1:3] for call in calls if call[0] == "training"] == [(1, 3), (2, 3), (3, 3)]
+    assert next(call for call in calls if call[0] == "training")[3].startswith("loss ")
+    assert [call for call in calls if call[0] == "encoding"][-1][1:3] == (60, 60)
+
+
+# Going on, starting anew, refusing
+
+
+def test_a_finished_run_returns_at_once(feature_folder: Path, feature_run: Path) -> None:
+    before = run_contents(feature_run)
+    with mock.patch.object(runs, "fit", side_effect=AssertionError("it was trained again")):
+        model = train(open_dataset(feature_folder), toy_config(), feature_run)
+    assert model.spec == HashModel.load(feature_run).spec
+    assert run_contents(feature_run) == before
+
+
+def test_a_finished_run_that_lost_its_model_is_trained_again(small_folder: Path, tmp_path: Path) -> None:
+    dataset, run = open_dataset(small_folder), tmp_path / "run"
+    train(dataset, toy_config(**BRIEF), run)
+    before = run_contents(run)
+    (run / "model.json").unlink()
+    train(dataset, toy_config(**BRIEF), run)
+    assert run_contents(run) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"bits": 24}, ["bits was 16, now 24"]),
+        ({"method": "csq"}, ["method was ics-softmax, now csq"]),
+        ({"seed": 5, "epochs": 2}, ["seed was 0, now 5", "epochs was 12, now 2"]),
+        ({"options": {"lambda": 7.5}}, ["lambda was", "now 7.5"]),
+        ({"head": HeadOptions(hidden=(9,))}, ["hidden was [32], now [9]"]),
+    ],
+)
+def test_other_settings_are_refused_and_named(
+    feature_folder: Path, feature_run: Path, changes: dict[str, Any], words: list[str]
+) -> None:
+    before = run_contents(feature_run)
+    with pytest.raises(ConfigError) as caught:
+        train(open_dataset(feature_folder), toy_config(**{"method": "ics-softmax", **changes}), feature_run)
+    text = str(caught.value)
+    assert "holds a run with other settings" in text
+    assert all(word in text for word in words)
+    assert "Choose another --out, or pass --overwrite" in text
+    assert run_contents(feature_run) == before
+
+
+def test_other_data_is_refused(feature_run: Path, tmp_path: Path) -> None:
+    other = open_dataset(write_feature_folder(tmp_path / "toy", seed=9))
+    with pytest.raises(ConfigError, match="fingerprint was"):
+        train(other, toy_config(), feature_run)
+
+
+def test_overwrite_starts_anew(small_folder: Path, tmp_path: Path) -> None:
+    dataset = open_dataset(small_folder)
+    train(dataset, toy_config(**BRIEF, bits=24, method="csq"), tmp_path / "run")
+    train(dataset, toy_config(**BRIEF), tmp_path / "run", overwrite=True)
+    train(dataset, toy_config(**BRIEF), tmp_path / "fresh")
+    assert names(tmp_path / "run") == RUN_FILES
+    assert run_contents(tmp_path / "run") == run_contents(tmp_path / "fresh")
+    assert run_log(tmp_path / "run") == run_log(tmp_path / "fresh")
+
+
+def test_overwrite_does_not_take_up_the_other_runs_checkpoint(small_folder: Path, tmp_path: Path) -> None:
+    dataset = open_dataset(small_folder)
+
+    def stop(stage: str, done: int, total: int, note: str) -> None:
+        if stage == "training":
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(dataset, toy_config(**BRIEF, seed=4), tmp_path / "run", checkpoint_seconds=0, report=stop)
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists()
+    train(dataset, toy_config(**BRIEF), tmp_path / "run", overwrite=True)
+    train(dataset, toy_config(**BRIEF), tmp_path / "fresh")
+    assert run_contents(tmp_path / "run") == run_contents(tmp_path / "fresh")
+
+
+def test_a_run_that_may_not_be_deleted_is_told(
+    small_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", forbidden)
+    with pytest.raises(OutputError, match=r"cannot write '.*run': no permission to write there"):
+        train(open_dataset(small_folder), toy_config(**BRIEF), tmp_path / "run", overwrite=True)
+
+
+@pytest.mark.parametrize("content", [b"{", b"", b"[]", b"\xff\xfe"])
+def test_a_damaged_configuration_is_named(small_folder: Path, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_bytes(content)
+    with pytest.raises(DataError, match=r"config\.json' is damaged .*pass --overwrite to start the run anew"):
+        train(open_dataset(small_folder), toy_config(**BRIEF), tmp_path / "run")
+    train(open_dataset(small_folder), toy_config(**BRIEF), tmp_path / "run", overwrite=True)
+    assert names(tmp_path / "run") == RUN_FILES
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"is not a run: it has no config\.json"):
+        read_config(tmp_path)
+    with pytest.raises(DataError, match=r"holds no finished run \(no codes\.npz\).*goes on where it stopped"):
+        read_codes(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "lacks"])
+def test_damaged_codes_are_named(feature_run: Path, tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "codes.npz"
+    content = bytearray((feature_run / "codes.npz").read_bytes())
+    if damage == "lacks":
+        np.savez(path, bits=16)
+    else:
+        content[120] ^= 0xFF
+        path.write_bytes({"empty": b"", "cut": bytes(content[:-200]), "flipped": bytes(content)}[damage])
+    with pytest.raises(DataError, match=r"codes\.npz' is damaged.*Delete it and run"):
+        read_codes(tmp_path)
+
+
+def test_an_output_below_a_file_is_refused(small_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OutputError, match=r"cannot write '.*run': a part of the path is a file"):
+        train(open_dataset(small_folder), toy_config(**BRIEF), tmp_path / "file" / "run")
+    with pytest.raises(OutputError, match="cannot write"):
+        train(open_dataset(small_folder), toy_config(**BRIEF), tmp_path / "file")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_output_is_refused(small_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(OutputError, match="no permission to write there"):
+        train(open_dataset(small_folder), toy_config(**BRIEF), tmp_path / "locked" / "run")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"method": "icss"}, "Did you mean 'ics'"),
+        ({"options": {"lamda": 1}}, "Did you mean 'lambda'"),
+        ({"backbone": "resnet"}, "unknown backbone 'resnet'"),
+    ],
+)
+def test_unknown_names_are_refused_before_anything_is_written(
+    small_folder: Path, tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        train(open_dataset(small_folder), toy_config(**BRIEF, **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+# Images that cannot be read
+
+
+def test_broken_images_stop_a_run_unless_they_are_skipped(
+    scene_folder: Path, feature_cache: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "scenes"
+    shutil.copytree(scene_folder, folder)
+    (folder / "images" / "000003.jpg").write_bytes(b"")
+    cut = folder / "images" / "000007.jpg"
+    cut.write_bytes(cut.read_bytes()[:900])
+    dataset, config = open_dataset(folder), toy_config(epochs=1)
+    with pytest.raises(DataError) as caught:
+        train(dataset, config, tmp_path / "run", cache=feature_cache, device="cpu")
+    text = str(caught.value)
+    assert text.startswith("2 of 40 images cannot be read:")
+    assert "000003.jpg" in text
+    assert "000007.jpg" in text
+    assert "--skip-broken" in text
+
+    train(dataset, config, tmp_path / "run", cache=feature_cache, device="cpu", skip_broken=True)
+    stored = arrays(tmp_path / "run" / "splits.npz")
+    used = np.unique(np.concatenate(list(stored.values())))
+    assert sorted(set(range(40)) - set(used.tolist())) == [3, 7]
+    codes = read_codes(tmp_path / "run")
+    assert not set(codes.database_rows.tolist()) & {3, 7}
+    assert not set(arrays(tmp_path / "run" / "weights.npz")["rows"].tolist()) & {3, 7}
+
+
+def test_classes_are_those_of_the_folder(feature_run: Path) -> None:
+    assert HashModel.load(feature_run).classes == CLASSES
+
+
+def test_a_run_of_an_earlier_version_is_known_by_its_settings(tmp_path: Path) -> None:
+    """Options that came later had their defaults then."""
+    dataset, config = feature_dataset(), toy_config(epochs=1)
+    train(dataset, config, tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    stored = json.loads(path.read_text())
+    for name in ("precision", "accumulate", "finetune", "weights"):
+        del stored["config"][name]
+    path.write_text(json.dumps(stored))
+    train(dataset, config, tmp_path / "run")
+    with pytest.raises(ConfigError, match="accumulate was 1, now 2"):
+        train(dataset, toy_config(epochs=1, accumulate=2), tmp_path / "run")

@@ -1,0 +1,150 @@
+"""A run may end at any moment and goes on to the same result."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from centerhash.core.errors import OutputError
+from centerhash.data import open_dataset
+from centerhash.training.run import train
+from tests.toys import (
+    RUN_FILES,
+    Killed,
+    cli_process,
+    command,
+    names,
+    run_contents,
+    run_log,
+    started,
+    toy_config,
+    write_feature_folder,
+)
+
+BRIEF = {"epochs": 3, "batch_size": 16}
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A feature folder, and a run on it that nothing interrupted."""
+    base = tmp_path_factory.mktemp("unbroken")
+    folder = write_feature_folder(base / "data", count=60)
+    train(open_dataset(folder), toy_config(**BRIEF), base / "run")
+    return folder, base / "run"
+
+
+class Writes:
+    """Counts the files that are put in place, and kills before or after the chosen one."""
+
+    def __init__(self, number: int, before: bool) -> None:
+        self.number, self.before, self.targets = number, before, list[str]()
+        self.rename = Path.replace
+
+    def __call__(self, source: Path, target: Path) -> Path:
+        chosen = len(self.targets) == self.number
+        self.targets.append(Path(target).name)
+        if chosen and self.before:
+            raise Killed
+        moved = self.rename(source, target)
+        if chosen:
+            raise Killed
+        return moved
+
+
+def writes_until(folder: Path, run: Path, number: int, before: bool) -> list[str]:
+    """Train until the write of this number, and return the names of what was written."""
+    writes = Writes(number, before)
+    # not as a mock: a bound method would not be given the path that it is called on
+    with mock.patch.object(Path, "replace", lambda source, target: writes(source, target)), suppress(Killed):
+        train(open_dataset(folder), toy_config(**BRIEF), run, checkpoint_seconds=0)
+    return writes.targets
+
+
+def moments(folder: Path, run: Path) -> Iterator[tuple[int, bool, str]]:
+    for number, name in enumerate(writes_until(folder, run, -1, before=False)):
+        yield number, True, name
+        yield number, False, name
+
+
+def test_a_run_that_ends_at_any_write_goes_on_to_the_same_result(
+    unbroken: tuple[Path, Path], tmp_path: Path
+) -> None:
+    folder, finished = unbroken
+    expected, rows = run_contents(finished), run_log(finished)
+    seen = set()
+    for number, before, name in moments(folder, tmp_path / "all"):
+        seen.add(name)
+        run, moment = tmp_path / f"{number}-{before}", f"{'before' if before else 'after'} {number} {name}"
+        assert writes_until(folder, run, number, before)[-1] == name
+        train(open_dataset(folder), toy_config(**BRIEF), run, checkpoint_seconds=0)
+        assert names(run) == RUN_FILES, moment
+        assert run_contents(run) == expected, moment
+        assert run_log(run) == rows, moment
+    assert seen == {*RUN_FILES, "checkpoint.safetensors"}
+
+
+@pytest.mark.parametrize("writes", [0, 1, 4, 7, 9, 11])
+def test_a_full_disk_is_named_and_costs_nothing(
+    unbroken: tuple[Path, Path], tmp_path: Path, writes: int
+) -> None:
+    folder, finished = unbroken
+    left, sync = [writes], os.fsync
+
+    def full(descriptor: int) -> None:
+        if not left[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        left[0] -= 1
+        sync(descriptor)
+
+    with (
+        mock.patch.object(os, "fsync", full),
+        pytest.raises(
+            OutputError, match="the disk is full: free some space, then run the same command again"
+        ),
+    ):
+        train(open_dataset(folder), toy_config(**BRIEF), tmp_path / "run", checkpoint_seconds=0)
+    assert not [name for name in names(tmp_path / "run") if name.endswith(".part")]
+    train(open_dataset(folder), toy_config(**BRIEF), tmp_path / "run")
+    assert run_contents(tmp_path / "run") == run_contents(finished)
+
+
+@pytest.mark.slow
+def test_a_process_killed_again_and_again_ends_with_the_same_model(tmp_path: Path) -> None:
+    folder = write_feature_folder(tmp_path / "data", count=1500)
+    words = ["train", folder, "--method", "ics", "--bits", "32", "--epochs", "40", "--batch-size", "32"]
+    words += ["--hidden", "128", "--device", "cpu", "--checkpoint-seconds", "0"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert cli_process(*words, "--out", whole).code == 0
+
+    generator, killed = random.Random(0), []
+    for attempt in range(6):
+        with started(*command([*words, "--out", broken])) as process:
+            limit = time.monotonic() + 120
+            reached = len(killed)  # a little further with every attempt, so that it comes to an end
+            while process.poll() is None and time.monotonic() < limit and _epochs(broken) <= reached:
+                time.sleep(0.005)
+            time.sleep(generator.uniform(0, 0.6) if attempt else 0.0)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        if process.returncode == -signal.SIGKILL:
+            killed.append(_epochs(broken))
+    assert len(killed) >= 3, "the training was over before it could be killed"
+    assert 0 < killed[0] < 40
+
+    done = cli_process(*words, "--out", broken)
+    assert done.code == 0, done.err
+    assert run_contents(broken) == run_contents(whole)
+    assert run_log(broken) == run_log(whole)
+
+
+def _epochs(run: Path) -> int:
+    return len((run / "log.jsonl").read_text().splitlines()) if (run / "log.jsonl").exists() else 0
