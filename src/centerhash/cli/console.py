@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from centerhash.core.progress import Progress, bars
 from centerhash.evaluation.result import Evaluation
 from centerhash.methods.table import METHODS
 
@@ -24,33 +24,9 @@ out = Console(highlight=False, markup=False, emoji=False)
 err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
-@contextmanager
-def progress() -> Iterator[ProgressReporter]:
+def progress() -> AbstractContextManager[Progress]:
     """Show one bar per stage on stderr while the block runs; silent where stderr is not a terminal."""
-    with Progress(
-        TextColumn("{task.description:<10}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-        console=err,
-        disable=not err.is_terminal,
-    ) as bars:
-        yield ProgressReporter(bars)
-
-
-class ProgressReporter:
-    """Called with (stage, done, total, note); opens a bar when a stage first appears."""
-
-    def __init__(self, bars: Progress) -> None:
-        self._bars = bars
-        self._tasks: dict[str, TaskID] = {}
-
-    def __call__(self, stage: str, done: int, total: int, note: str = "") -> None:
-        """Move the bar of `stage` to done of total."""
-        if stage not in self._tasks:
-            self._tasks[stage] = self._bars.add_task(stage, total=total, note=note)
-        self._bars.update(self._tasks[stage], completed=done, total=total, note=note)
+    return bars(err)
 
 
 def warn(messages: Sequence[str]) -> None:

@@ -1,0 +1,56 @@
+"""Progress: the one callback that long work takes, and bars on a terminal or in a notebook for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+
+class Progress(Protocol):
+    """Called with the stage of the work ("features"), how many of how many are done, and a note ("loss 0.71")."""
+
+    def __call__(self, stage: str, done: int, total: int, note: str = "", /) -> None:
+        """Move the bar of `stage` to `done` of `total`."""
+
+
+def silent(stage: str, done: int, total: int, note: str = "", /) -> None:
+    """The callback where nobody listens: functions take `progress: Progress = silent`."""
+
+
+@contextmanager
+def bars(console: Console | None = None) -> Iterator[Progress]:
+    """Show one bar per stage on stderr while the block runs; silent where stderr is no terminal and no notebook."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    shown = console or Console(stderr=True, highlight=False, markup=False, emoji=False)
+    with RichProgress(
+        TextColumn("{task.description:<10}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=shown,
+        disable=not (shown.is_terminal or shown.is_jupyter),
+    ) as open_bars:
+        yield _Bars(open_bars)
+
+
+class _Bars:
+    """Opens a bar when a stage first appears."""
+
+    def __init__(self, shown: RichProgress) -> None:
+        self._shown = shown
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, stage: str, done: int, total: int, note: str = "", /) -> None:
+        if stage not in self._tasks:
+            self._tasks[stage] = self._shown.add_task(stage, total=total, note=note)
+        self._shown.update(self._tasks[stage], completed=done, total=total, note=note)
