@@ -43,6 +43,27 @@ def check_codes(codes: NDArray[Any], name: str = "codes") -> Codes:
     return codes.astype(np.int8, copy=False)
 
 
+def packed_width(bits: int) -> int:
+    """Bytes of a packed code of K bits: ceil(K/8)."""
+    return (bits + 7) // 8
+
+
+def check_packed(packed: NDArray[Any], bits: int, name: str = "packed codes") -> Packed:
+    """Check that `packed` is what `pack` makes of codes of `bits` bits: uint8 (N, ceil(K/8)), no bit set past K."""
+    packed, width = np.asarray(packed), packed_width(bits)
+    if packed.dtype != np.uint8 or packed.ndim != 2 or packed.shape[1] != width:
+        raise InputError(
+            f"{name} of {bits} bits must be uint8 of shape (N, {width}), got {packed.dtype} of shape "
+            f"{packed.shape}: use centerhash.pack on codes of -1 and +1."
+        )
+    spare = 8 * width - bits
+    if spare and bool((packed[:, -1] & ((1 << spare) - 1)).any()):
+        raise InputError(
+            f"{name} have bits set past the first {bits}: they are longer codes, or not made by centerhash.pack."
+        )
+    return packed
+
+
 def pack(codes: NDArray[Any]) -> Packed:
     """Pack codes (N, K) into (N, ceil(K/8)) bytes; a set bit is +1."""
     return np.packbits(check_codes(codes) > 0, axis=1)
@@ -50,13 +71,7 @@ def pack(codes: NDArray[Any]) -> Packed:
 
 def unpack(packed: NDArray[np.uint8], bits: int) -> Codes:
     """Unpack (N, ceil(K/8)) bytes into codes (N, K), the inverse of `pack`."""
-    packed = np.asarray(packed)
-    if packed.ndim != 2 or packed.dtype != np.uint8 or packed.shape[1] != (bits + 7) // 8:
-        raise InputError(
-            f"packed codes of {bits} bits must be uint8 of shape (N, {(bits + 7) // 8}), "
-            f"got {packed.dtype} of shape {packed.shape}."
-        )
-    return np.where(np.unpackbits(packed, axis=1, count=bits), np.int8(1), np.int8(-1))
+    return np.where(np.unpackbits(check_packed(packed, bits), axis=1, count=bits), np.int8(1), np.int8(-1))
 
 
 def to_words(packed: NDArray[np.uint8]) -> NDArray[np.uint64]:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from centerhash.codes import Packed
+from centerhash.codes import Packed, packed_width
 from centerhash.core.errors import DataError
 from centerhash.core.files import atomic
 from centerhash.core.options import Options
@@ -76,7 +76,7 @@ def write_part(folder: Path, number: int, part: Part, manifest: Manifest) -> Non
     import pyarrow
     from pyarrow import parquet
 
-    width = (manifest.bits + 7) // 8
+    width = packed_width(manifest.bits)
     facts = {
         "bits": str(manifest.bits),
         "model": manifest.model,
@@ -161,7 +161,7 @@ def read_parts(folder: str | Path) -> Iterator[tuple[list[str], Packed, list[Lab
             f"'{folder}' lacks {len(missing):,} of {len(paths):,} parts, first {missing[0]}: run the same "
             "`centerhash encode` again to finish them."
         )
-    width = (manifest.bits + 7) // 8
+    width = packed_width(manifest.bits)
     for path in paths:
         part = read_part(path)
         if part.packed.shape[1] != width:

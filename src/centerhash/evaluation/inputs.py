@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import check_codes, pack, to_words
+from centerhash.codes import check_codes, check_packed, pack, to_words
 from centerhash.core.errors import InputError
 
 LONGEST = int(np.iinfo(np.uint16).max) - 1  # distances are kept as uint16, and one more value marks no item
@@ -45,7 +45,7 @@ def code_words(codes: NDArray[Any], bits: int | None, name: str) -> tuple[NDArra
             )
         packed, length = pack(check_codes(codes, name)), codes.shape[1]
     else:
-        packed, length = _check_packed(codes, positive(bits, "bits"), name), int(bits)
+        packed, length = check_packed(codes, positive(bits, "bits"), name), int(bits)
     if length > LONGEST:
         raise InputError(f"{name} have {length} bits, at most {LONGEST} can be compared.")
     return to_words(packed).copy(), length
@@ -54,23 +54,6 @@ def code_words(codes: NDArray[Any], bits: int | None, name: str) -> tuple[NDArra
 def planes(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Turn words (N, W) into contiguous planes (W, N), one scan per word."""
     return np.ascontiguousarray(words.T)
-
-
-def _check_packed(packed: NDArray[Any], bits: int, name: str) -> NDArray[np.uint8]:
-    """Check that bytes are what `codes.pack` makes of codes of that length."""
-    width = (bits + 7) // 8
-    if packed.dtype != np.uint8 or packed.shape[1] != width:
-        raise InputError(
-            f"{name} of {bits} bits must be packed into uint8 of shape (items, {width}), "
-            f"got {packed.dtype} of shape {packed.shape}. Leave bits out for codes of -1 and +1."
-        )
-    unused = 8 * width - bits
-    if (packed[:, -1] & ((1 << unused) - 1)).any():
-        raise InputError(
-            f"{name} have bits set beyond the first {bits}: "
-            "they are longer codes, or were not made by codes.pack()."
-        )
-    return packed
 
 
 def label_words(labels: NDArray[Any], name: str) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from centerhash.codes import packed_width
 from centerhash.core.errors import ConfigError
 from centerhash.methods.shallow.projections import LinearHash
 from centerhash.methods.table import METHODS, get_method
@@ -51,7 +52,7 @@ class Deployed(nn.Module):
         """A bit is set where its logit is at least 0; bits past K are 0."""
         logits: Tensor = self.encoder(self.backbone(pixels))[:, : self.bits]
         bits = functional.pad((logits >= 0).to(torch.int32), (0, -self.bits % 8))
-        code = (bits.reshape(-1, (self.bits + 7) // 8, 8) * self.places).sum(dim=2)
+        code = (bits.reshape(-1, packed_width(self.bits), 8) * self.places).sum(dim=2)
         return logits, code.to(torch.uint8)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed
+from centerhash.codes import Packed, packed_width
 from centerhash.core.errors import DataError
 from centerhash.core.files import read_npz, write_npz
 from centerhash.data.layouts.folder import read_image_folder
@@ -54,7 +54,7 @@ def import_codes(collection: Collection, path: str | Path) -> Added:
         )
     packed: Packed = arrays["packed"]
     if packed.ndim != 2:
-        raise DataError(f"'{path}': `packed` must be (N, {(bits + 7) // 8}), got shape {packed.shape}.")
+        raise DataError(f"'{path}': `packed` must be (N, {packed_width(bits)}), got shape {packed.shape}.")
     names = arrays.get(
         "names", np.array([f"{Path(path).stem}-{row}" for row in range(len(packed))], dtype=str)
     )
@@ -92,7 +92,7 @@ def export_codes(collection: Collection, path: str | Path) -> int:
     classes = (*model.classes, *(name for name in collection.index.labels() if name not in model.classes))
     column = {name: place for place, name in enumerate(classes)}
     labels = np.zeros((len(items), len(classes)), dtype=np.bool_)
-    packed = np.zeros((len(items), (model.bits + 7) // 8), dtype=np.uint8)
+    packed = np.zeros((len(items), packed_width(model.bits)), dtype=np.uint8)
     for row, item in enumerate(items):
         packed[row] = item.code
         labels[row, [column[name] for name in item.labels]] = True

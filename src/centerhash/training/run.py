@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed, pack
+from centerhash.codes import Packed, pack, packed_width
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import explained, make_folder, read_npz, write_json, write_npz, write_text
 from centerhash.core.version import __version__
@@ -230,7 +230,7 @@ def _write_codes(
     arrays: dict[str, NDArray[Any]] = {"bits": np.array(model.bits)}
     total, done = len(splits.query) + len(splits.database), 0
     for name, rows in (("query", splits.query), ("database", splits.database)):
-        packed = np.empty((len(rows), (model.bits + 7) // 8), dtype=np.uint8)
+        packed = np.empty((len(rows), packed_width(model.bits)), dtype=np.uint8)
         for start in range(0, len(rows), 8192):
             part = rows[start : start + 8192]
             packed[start : start + 8192] = pack(model.encode_features(features[part]))

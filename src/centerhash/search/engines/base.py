@@ -16,7 +16,7 @@ from typing import Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed
+from centerhash.codes import Packed, check_packed
 from centerhash.core.errors import InputError
 
 Id: TypeAlias = int | str  # an index holds ids of one kind
@@ -172,19 +172,7 @@ class HammingIndex(ABC):
 
     def _checked(self, packed: Packed) -> Packed:
         """Refuse anything but rows of packed codes of this index's length."""
-        packed = np.asarray(packed)
-        width = (self.bits + 7) // 8
-        if packed.ndim != 2 or packed.shape[1] != width or packed.dtype != np.uint8:
-            raise InputError(
-                f"codes must be packed uint8 of shape (n, {width}) for {self.bits} bits, got {packed.dtype} of "
-                f"shape {packed.shape}: use centerhash.pack."
-            )
-        spare = 8 * width - self.bits
-        if spare and bool((packed[:, -1] & ((1 << spare) - 1)).any()):
-            raise InputError(
-                f"codes have bits set behind the last of their {self.bits}: use centerhash.pack."
-            )
-        return packed
+        return check_packed(packed, self.bits)
 
 
 def check_ids(ids: Sequence[Id]) -> list[Id]:

@@ -23,7 +23,7 @@ import numpy as np
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed
+from centerhash.codes import Packed, packed_width
 from centerhash.core.compiled import compiled, processors
 
 Words: TypeAlias = NDArray[Any]  # (n, W) of an unsigned type
@@ -58,7 +58,7 @@ _differing: Any = intrinsic(_differing_rule)
 
 def words(packed: Packed, bits: int) -> Words:
     """View packed codes (n, ceil(K/8)) as words (n, W), without a copy when the rows are contiguous."""
-    width = (bits + 7) // 8
+    width = packed_width(bits)
     size = next(size for size in (8, 4, 2, 1) if width % size == 0)
     return np.ascontiguousarray(packed).view(f"u{size}")
 
