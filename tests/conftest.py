@@ -12,12 +12,11 @@ import torch
 
 from centerhash.data import Dataset, open_dataset
 from centerhash.data.scenes.scenes import write_scenes
-from centerhash.encoding import encoder as bulk_encoder
 from centerhash.model import HashModel
-from centerhash.networks import features
+from centerhash.networks import encoder
 from centerhash.networks.backbones import Backbone
+from centerhash.networks.cache import network_cache
 from centerhash.networks.engines import Engine, open_engine
-from centerhash.networks.features import network_cache
 from centerhash.search import encoder as collection_encoder
 from centerhash.training.fitting import fit
 from centerhash.training.run import train
@@ -45,7 +44,7 @@ def open_once(backbone: Backbone, engine: str, device: str | torch.device) -> En
 def kept_networks() -> Iterator[None]:
     """A network is opened once for all tests of the modules that ask for this; tests/inference tests the opening."""
     with pytest.MonkeyPatch.context() as patch:
-        for user in (features, collection_encoder, bulk_encoder):
+        for user in (encoder, collection_encoder):
             patch.setattr(
                 user, "open_engine", lambda backbone, engine, device, _: open_once(backbone, engine, device)
             )

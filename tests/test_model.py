@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 
 from centerhash.codes import hamming
 from centerhash.core.errors import ConfigError, DataError, InputError, OutputError
 from centerhash.data import Dataset, open_dataset
 from centerhash.methods.centers import hash_centers
 from centerhash.methods.table import METHODS
-from centerhash.model import HashModel, ModelSpec
+from centerhash.model import HashModel, ModelSpec, load
 from centerhash.networks.heads import HeadOptions, build_head
 from tests.toys import CLASSES, WIDTH, noise_image
 
@@ -77,7 +78,7 @@ def test_a_stored_model_gives_the_same_codes(
     assert loaded.spec == toy_model.spec
     assert np.array_equal(loaded.logits(features), toy_model.logits(features))
     assert np.array_equal(loaded.encode_features(features), toy_model.encode_features(features))
-    assert loaded.explain(features[:3]) == toy_model.explain(features[:3])
+    assert loaded.explain_features(features[:3]) == toy_model.explain_features(features[:3])
 
 
 def test_a_model_stored_again_is_the_same_file(stored: Path, tmp_path: Path) -> None:
@@ -155,7 +156,7 @@ def test_inputs_stay_as_they_are(toy_model: HashModel, toy_dataset: Dataset, fea
     before = features.copy(), labels.copy()
     toy_model.encode_features(features)
     toy_model.weights(features, labels)
-    toy_model.explain(features)
+    toy_model.explain_features(features)
     assert np.array_equal(features, before[0])
     assert np.array_equal(labels, before[1])
 
@@ -165,7 +166,7 @@ def test_no_rows_give_no_codes(toy_model: HashModel) -> None:
     assert toy_model.encode_features(nothing).shape == (0, 16)
     assert toy_model.weights(nothing, np.zeros((0, len(CLASSES)), bool)).shape == (0, len(CLASSES))
     assert toy_model.predict_labels(nothing).shape == (0, len(CLASSES))
-    assert toy_model.explain(nothing) == []
+    assert toy_model.explain_features(nothing) == []
 
 
 @pytest.mark.parametrize(
@@ -249,7 +250,7 @@ def test_explanations_are_sorted_complete_and_true(
     codes, predicted = toy_model.encode_features(features), toy_model.predict_labels(features)
     distances = hamming(codes, toy_model.centers.numpy().astype(np.int8))
     similarities = toy_model.similarities(features)
-    for row, answer in enumerate(toy_model.explain(features, top=top)):
+    for row, answer in enumerate(toy_model.explain_features(features, top=top)):
         assert len(answer) == min(len(CLASSES), max(top, int(predicted[row].sum())))
         order = [(-item.weight, -item.similarity) for item in answer]
         assert order == sorted(order)
@@ -267,7 +268,7 @@ def test_explanations_are_sorted_complete_and_true(
 def test_every_central_method_can_explain(method: str) -> None:
     model = untrained(threshold=-0.05, method=method)
     wide = np.random.default_rng(2).normal(size=(4, 300)).astype(np.float32)
-    for answer in model.explain(wide):
+    for answer in model.explain_features(wide):
         assert sum(item.weight for item in answer) == pytest.approx(1, abs=1e-5)
 
 
@@ -287,6 +288,42 @@ def test_images_in_codes_out(image_run: Path, scene_folder: Path, feature_cache:
     assert np.array_equal(codes, model.encode_features(features))
 
 
+def test_one_image_in_one_answer_out(
+    image_run: Path, scene_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(image_run)
+    path = scene_folder / "images" / "000003.jpg"
+    image = Image.open(path)
+    forms = [path, str(path), path.read_bytes(), image, np.asarray(image)]
+    code = model.encode(path, device="cpu")
+    assert code.shape == (32,)
+    # the network is open now, and stays so
+    monkeypatch.setattr("centerhash.networks.encoder.open_engine", lambda *_: pytest.fail("opened again"))
+    for form in forms:
+        assert np.array_equal(model.encode(form, device="cpu"), code)
+    assert np.array_equal(model.encode(forms, device="cpu"), np.repeat(code[None], 5, axis=0))
+    assert np.array_equal(
+        model.encode((form for form in forms[:2]), device="cpu"), np.repeat(code[None], 2, axis=0)
+    )
+    answer = model.explain(path, device="cpu")
+    assert model.explain([path], device="cpu") == [answer]
+    assert sum(one.weight for one in answer) == pytest.approx(1, abs=1e-5)
+    assert str(answer).startswith(f"{answer[0].label} ")
+    assert list(answer.to_pandas()["label"]) == [one.label for one in answer]
+
+
+@pytest.mark.parametrize("wrong", [None, 5, ["a.jpg", 5], {"a": 1}.values()])
+def test_what_is_no_image_is_refused(image_run: Path, wrong: Any) -> None:
+    with pytest.raises(InputError, match="a path, bytes, a PIL image or a uint8 array"):
+        HashModel.load(image_run).encode(wrong)
+
+
+def test_a_model_says_shortly_what_it_is(image_run: Path) -> None:
+    assert repr(load(image_run)) == "HashModel('ics-softmax', 32 bits, 32 classes, efficientnet-lite0)"
+    with pytest.raises(InputError, match="int"):
+        load(5)  # type: ignore[arg-type]
+
+
 def test_a_broken_image_is_named(image_run: Path, tmp_path: Path) -> None:
     good, bad = tmp_path / "good.png", tmp_path / "bad.png"
     noise_image().save(good)
@@ -302,7 +339,7 @@ def test_a_missing_model_is_named_with_what_to_do(
     shutil.copytree(stored, tmp_path / "run")
     for name in gone:
         (tmp_path / "run" / name).unlink()
-    with pytest.raises(DataError, match=r"holds no finished model.*pass the --out folder"):
+    with pytest.raises(DataError, match=r"holds no finished model"):
         HashModel.load(tmp_path / "run")
 
 

@@ -1,11 +1,15 @@
 """centerhash: compact binary codes for multi-label images, learned around hash centers.
 
-    import centerhash
+    import centerhash as ch
 
-    data = centerhash.open_dataset("photos")
-    model = centerhash.fit(data, centerhash.TrainConfig(method="ics", bits=64))
-    codes = model.encode(["photo.jpg"])
-    centerhash.evaluate_model(model, data).map_peers
+    data = ch.open_dataset("photos")
+    model = ch.train(data, method="ics", bits=64, out="run")
+    model.encode("photo.jpg")                       # (64,) of -1 and +1
+    ch.evaluate(model, data)
+
+    index = ch.Index.create("photos.index", model)
+    index.add("photos")
+    index.search("photo.jpg", k=5)
 
 The letters used in every shape: B batch, N database, Q queries, C classes, D features, K bits.
 """
@@ -21,62 +25,76 @@ if TYPE_CHECKING:
     from centerhash.codes import binarise, hamming, pack, unpack
     from centerhash.core.errors import CenterhashError
     from centerhash.data import Dataset, Splits, open_dataset
-    from centerhash.evaluation import Evaluation, evaluate, ranking
+    from centerhash.evaluation import Evaluation, evaluate_codes, ranking
+    from centerhash.methods import losses, weights
     from centerhash.methods.centers import hash_centers
-    from centerhash.methods.table import METHODS
-    from centerhash.model import HashModel
-    from centerhash.search import Collection
-    from centerhash.training.fitting import evaluate_model, fit
-    from centerhash.training.loop import TrainConfig
-
+    from centerhash.methods.table import METHODS, register_method
+    from centerhash.model import HashModel, load
+    from centerhash.search import Index
+    from centerhash.training import TrainConfig, evaluate, train
 
 # The public names and where they live: imported on first use, so that `import centerhash` and the command
-# line's help do not wait for torch and numba.
+# line's help do not wait for torch and numba. A module is named by itself.
 _HOMES = {
     "CenterhashError": "core.errors",
-    "Collection": "search",
     "Dataset": "data",
     "Evaluation": "evaluation",
     "HashModel": "model",
+    "Index": "search",
     "METHODS": "methods.table",
     "Splits": "data",
-    "TrainConfig": "training.loop",
+    "TrainConfig": "training",
     "binarise": "codes",
-    "evaluate": "evaluation",
-    "evaluate_model": "training.fitting",
-    "fit": "training.fitting",
+    "evaluate": "training",
+    "evaluate_codes": "evaluation",
     "hamming": "codes",
     "hash_centers": "methods.centers",
+    "load": "model",
+    "losses": "methods",
     "open_dataset": "data",
     "pack": "codes",
     "ranking": "evaluation",
+    "register_method": "methods.table",
+    "train": "training",
     "unpack": "codes",
+    "weights": "methods",
 }
 
 __all__ = [
     "METHODS",
     "CenterhashError",
-    "Collection",
     "Dataset",
     "Evaluation",
     "HashModel",
+    "Index",
     "Splits",
     "TrainConfig",
     "__version__",
     "binarise",
     "evaluate",
-    "evaluate_model",
-    "fit",
+    "evaluate_codes",
     "hamming",
     "hash_centers",
+    "load",
+    "losses",
     "open_dataset",
     "pack",
     "ranking",
+    "register_method",
+    "train",
     "unpack",
+    "weights",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'centerhash' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"centerhash.{_HOMES[name]}"), name)
+    home = f"centerhash.{_HOMES[name]}"
+    if name in ("losses", "weights"):
+        return importlib.import_module(f"{home}.{name}")
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -9,14 +9,16 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
@@ -26,15 +28,18 @@ from centerhash.codes import Codes, binarise
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.files import atomic, write_text
 from centerhash.core.options import Options
+from centerhash.core.progress import Progress, silent
+from centerhash.core.tables import to_frame
+from centerhash.data.images import MAX_PIXELS, ImageSource
 from centerhash.methods.losses.central import CentralObjective, center_similarities
 from centerhash.methods.shallow.base import ShallowHash
 from centerhash.methods.table import METHODS, get_method
-from centerhash.networks.backbones import Backbone, choose_device, get_backbone
-from centerhash.networks.engines import Engine
-from centerhash.networks.features import FeatureTable, Progress, image_features
+from centerhash.networks.backbones import Backbone, get_backbone
+from centerhash.networks.encoder import Encoder
 from centerhash.networks.heads import HeadOptions, build_head
 
 TUNED = "backbone.safetensors"  # beside the model, where the backbone was fine-tuned
+_IMAGES = "an image is a path, bytes, a PIL image or a uint8 array, or a list of these"
 _CHUNK = 1024  # rows per pass through the head: bounds memory, decides no result
 # share of a row's largest |logit| (at least 1) below which float32 rounding, which varies with the batch, could
 # turn a sign; about a hundred times what rounding was seen to change
@@ -79,6 +84,19 @@ class Explained:
     distance: int  # Hamming distance between the code and the center
 
 
+class Explanation(tuple[Explained, ...]):
+    """What an image shows: labels with their weights, the heaviest first, then the next nearest centers."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return ", ".join(f"{one.label} {one.weight:.2f}" for one in self if one.weight > 0)
+
+    def to_pandas(self) -> Any:
+        """A DataFrame with a row per label."""
+        return to_frame([asdict(one) for one in self])
+
+
 class _Head:
     """The encoder of a deep method: a head whose signs do not depend on the batch they are computed in."""
 
@@ -111,6 +129,8 @@ class HashModel:
 
     def __init__(self, spec: ModelSpec, tensors: Mapping[str, Tensor], folder: Path | None = None) -> None:
         self.spec, self.folder = spec, folder
+        self._encoders: dict[tuple[str, str, int], Encoder] = {}
+        self._opening = threading.Lock()
         self._tensors = dict(tensors)
         method = get_method(spec.method)
         options = method.options(spec.options, spec.bits)
@@ -214,36 +234,59 @@ class HashModel:
             )
         return backbone
 
-    def feature_table(
+    def encoder(self, *, device: str = "auto", engine: str = "auto", max_pixels: int = MAX_PIXELS) -> Encoder:
+        """The backbone, ready to read images; it is loaded once, however often this is called."""
+        wanted = (device, engine, max_pixels)
+        with self._opening:
+            if wanted not in self._encoders:
+                self._encoders[wanted] = Encoder(
+                    self.backbone(), device=device, engine=engine, max_pixels=max_pixels
+                )
+            return self._encoders[wanted]
+
+    def features_of(
         self,
-        images: Sequence[str | Path],
+        images: ImageSource | Iterable[ImageSource],
         *,
         cache: Path | None = None,
         device: str = "auto",
-        batch_size: int = 32,
-        progress: Progress | None = None,
-        engine: str | Engine = "auto",
-    ) -> FeatureTable:
-        """Features (N, D) of image files by this model's backbone, and which files are broken."""
-        return image_features(
-            [Path(image) for image in images],
-            self.backbone(),
-            cache,
-            choose_device(device),
-            batch_size,
-            progress,
-            engine,
-        )
+        engine: str = "auto",
+        progress: Progress = silent,
+    ) -> NDArray[np.float32]:
+        """Features (N, D) of images, or (D,) of one: files, bytes, PIL images, uint8 arrays.
 
-    def features_of(self, images: Sequence[str | Path], **settings: Any) -> NDArray[np.float32]:
-        """Features (N, D) of image files; broken images raise DataError. `settings` as for `feature_table`."""
-        table = self.feature_table(images, **settings)
-        table.raise_if_broken("Repair or leave out these files.")
-        return table.features
+        Broken ones raise DataError. Features of files are kept in the folder `cache` where one is given.
+        """
+        sources, single = _listed(images)
+        encoder = self.encoder(device=device, engine=engine)
+        if cache is None or not all(isinstance(source, str | Path) for source in sources):
+            found = encoder.features(sources)
+        else:
+            paths = [Path(source) for source in sources if isinstance(source, str | Path)]
+            table = encoder.table(paths, cache, progress=progress)
+            table.raise_if_broken("Repair or leave out these files.")
+            found = table.features
+        return found[0] if single else found
 
-    def encode(self, images: Sequence[str | Path], **settings: Any) -> Codes:
-        """Codes (N, K) of image files; `settings` as for `features_of`."""
-        return self.encode_features(self.features_of(images, **settings))
+    def encode(self, images: ImageSource | Iterable[ImageSource], **settings: Any) -> Codes:
+        """Codes (N, K) of images, or (K,) of one; `settings` as for `features_of`."""
+        features = self.features_of(images, **settings)
+        codes = self.encode_features(np.atleast_2d(features))
+        return codes[0] if features.ndim == 1 else codes
+
+    @overload
+    def explain(self, images: ImageSource, top: int = 5, **settings: Any) -> Explanation: ...
+
+    @overload
+    def explain(self, images: Iterable[ImageSource], top: int = 5, **settings: Any) -> list[Explanation]: ...
+
+    def explain(
+        self, images: ImageSource | Iterable[ImageSource], top: int = 5, **settings: Any
+    ) -> Explanation | list[Explanation]:
+        """The labels of an image with their weights, or a list of such answers; `settings` as for `features_of`."""
+        features = self.features_of(images, **settings)
+        answers = self.explain_features(np.atleast_2d(features), top)
+        return answers[0] if features.ndim == 1 else answers
 
     def weights(self, features: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float32]:
         """Weight (N, C) of each label of each image, its share of the picture; zero outside the labels."""
@@ -280,7 +323,7 @@ class HashModel:
         names = np.array(self.classes, dtype=object)
         return [tuple(names[row].tolist()) for row in self.predict_labels(features)]
 
-    def explain(self, features: NDArray[Any], top: int = 5) -> list[list[Explained]]:
+    def explain_features(self, features: NDArray[Any], top: int = 5) -> list[Explanation]:
         """Per row of features (N, D), the predicted labels by weight, then the next nearest centers."""
         labels = self.predict_labels(features)
         weights, similarities = self.weights(features, labels), self.similarities(features)
@@ -290,12 +333,16 @@ class HashModel:
         for weight, similarity, distance in zip(weights, similarities, distances, strict=True):
             order = np.lexsort((-similarity, -weight))[: max(top, int((weight > 0).sum()))]
             answers.append(
-                [
+                Explanation(
                     Explained(self.classes[j], float(weight[j]), float(similarity[j]), int(distance[j]))
                     for j in order.tolist()
-                ]
+                )
             )
         return answers
+
+    def __repr__(self) -> str:
+        spec = self.spec
+        return f"HashModel('{spec.method}', {spec.bits} bits, {len(spec.classes)} classes, {spec.backbone or 'features'})"
 
     def tensors(self) -> dict[str, Tensor]:
         """The numbers of the model by name, as they are stored."""
@@ -320,13 +367,34 @@ class HashModel:
             return cls(spec, load_file(path / "model.safetensors"), path)
         except (FileNotFoundError, NotADirectoryError):
             raise DataError(
-                f"'{path}' holds no finished model (model.json, model.safetensors): pass the --out folder "
-                "of `centerhash train`, or run that command again to finish it."
+                f"'{path}' holds no finished model (model.json, model.safetensors): pass the folder of a "
+                "finished run, or train into it again to finish it."
             ) from None
         # ValueError: no json, no UTF-8, other fields, an unknown method or option, centers that do not fit
         except (ValueError, TypeError, SafetensorError, RuntimeError, KeyError) as error:
             reason = str(error).splitlines()[0]
             raise DataError(f"the model in '{path}' is damaged or of another version: {reason}") from None
+
+
+def load(source: str | Path) -> HashModel:
+    """Open a trained model: the folder of a run, or one that `HashModel.save` wrote."""
+    if not isinstance(source, str | Path):
+        raise InputError(f"a model is named by the folder of its run, got {type(source).__name__}.")
+    return HashModel.load(source)
+
+
+def _listed(images: Any) -> tuple[list[ImageSource], bool]:
+    """Images as a list, and whether it was a single one."""
+    single = isinstance(images, str | Path | bytes | Image.Image) or (
+        isinstance(images, np.ndarray) and images.ndim in (2, 3)
+    )
+    if not single and not isinstance(images, Iterable):
+        raise InputError(f"{_IMAGES}, got {type(images).__name__}.")
+    listed = [images] if single else list(images)
+    for image in listed:
+        if not isinstance(image, str | Path | bytes | Image.Image | np.ndarray):
+            raise InputError(f"{_IMAGES}, got {type(image).__name__}.")
+    return listed, single
 
 
 def _checked(features: NDArray[Any], width: int) -> NDArray[Any]:

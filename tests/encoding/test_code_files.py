@@ -10,10 +10,12 @@ from centerhash.codes import binarise, pack, unpack
 from centerhash.core.errors import CenterhashError, ConfigError, DataError, InputError
 from centerhash.data import open_dataset
 from centerhash.encoding.code_files import (
+    CodeFile,
     encode_to_file,
-    evaluate_codes,
-    read_code_file,
-    read_evaluation_codes,
+    evaluate_files,
+    read_codes,
+    read_run_codes,
+    write_codes,
 )
 from centerhash.evaluation import evaluate
 from centerhash.model import HashModel
@@ -33,7 +35,7 @@ def write(path: Path, **arrays: Any) -> Path:
 
 def problem(path: Path) -> str:
     with pytest.raises(CenterhashError) as caught:
-        read_code_file(path)
+        read_codes(path)
     return str(caught.value)
 
 
@@ -49,7 +51,7 @@ def test_codes_are_read_in_every_form(tmp_path: Path, form: str) -> None:
         "codes": {"codes": CODES},
         "float codes": {"codes": CODES.astype(np.float64)},
     }[form]
-    found = read_code_file(write(tmp_path / "codes.npz", **arrays, labels=LABELS))
+    found = read_codes(write(tmp_path / "codes.npz", **arrays, labels=LABELS))
     assert found.bits == 20
     assert np.array_equal(unpack(found.packed, 20), CODES)
     assert np.array_equal(found.labels, LABELS)
@@ -58,7 +60,7 @@ def test_codes_are_read_in_every_form(tmp_path: Path, form: str) -> None:
 
 def test_ids_are_read(tmp_path: Path) -> None:
     path = write(tmp_path / "codes.npz", codes=CODES, labels=LABELS, ids=np.arange(12) * 3)
-    assert np.array_equal(read_code_file(path).ids, np.arange(12) * 3)  # type: ignore[arg-type]
+    assert np.array_equal(read_codes(path).ids, np.arange(12) * 3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -66,18 +68,17 @@ def test_ids_are_read(tmp_path: Path) -> None:
     [
         (
             {"packed": pack(CODES), "labels": LABELS},
-            "holds labels, packed: it needs `packed` and `bits`, or `codes`",
+            "holds labels, packed, but needs `packed` and `bits`, or `codes`",
         ),
         ({}, "holds nothing"),
-        ({"codes": CODES}, "has no array `labels` (N, C)"),
-        ({"codes": CODES, "labels": LABELS[:5]}, "labels of shape (5, 5) do not fit codes of shape (12, 3)"),
+        ({"codes": CODES, "labels": LABELS[:5]}, "labels of shape (5, 5) do not fit 12 codes"),
         ({"codes": CODES, "labels": LABELS[:, 0]}, "labels of shape (12,) do not fit"),
         ({"codes": CODES * 2, "labels": LABELS}, "must hold only -1 and +1, found values such as [-2, 2]"),
         ({"codes": CODES[0], "labels": LABELS}, "must be (N, K)"),
         ({"codes": np.int8(1), "labels": LABELS}, "must be (N, K)"),
         ({"packed": pack(CODES), "bits": [20, 20], "labels": LABELS}, "`bits` must be one whole number"),
         ({"packed": pack(CODES), "bits": 20.5, "labels": LABELS}, "`bits` must be one whole number"),
-        ({"packed": np.uint8(3), "bits": 8, "labels": LABELS}, "do not fit codes of shape ()"),
+        ({"packed": np.uint8(3), "bits": 8, "labels": LABELS}, "must be uint8 of shape"),
     ],
 )
 def test_what_a_file_lacks_is_named(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
@@ -109,20 +110,20 @@ def test_a_cut_a_changed_and_another_file_are_named(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert "no such file" in problem(tmp_path / "gone.npz")
     with pytest.raises(DataError, match=r"no such run or code file: '.*gone'"):
-        read_evaluation_codes([tmp_path / "gone"])
+        evaluate_files([tmp_path / "gone"])
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_one_or_three_files_are_refused(tmp_path: Path, count: int) -> None:
     paths = [write(tmp_path / f"{number}.npz", codes=CODES, labels=LABELS) for number in range(count)]
     with pytest.raises(ConfigError, match=f"one run, or two code files.*got {count}"):
-        read_evaluation_codes(paths)
+        evaluate_files(paths)
 
 
 def test_two_files_are_queries_and_database(tmp_path: Path) -> None:
     query = write(tmp_path / "query.npz", packed=pack(CODES[:4]), bits=20, labels=LABELS[:4])
     database = write(tmp_path / "database.npz", codes=CODES[4:], labels=LABELS[4:])
-    found = evaluate_codes(read_evaluation_codes([query, database]), k=6)
+    found = evaluate_files([query, database], k=6)
     assert found == evaluate(CODES[:4], CODES[4:], LABELS[:4], LABELS[4:], k=6)
 
 
@@ -130,35 +131,34 @@ def test_exclude_self_goes_by_the_ids(tmp_path: Path) -> None:
     ids = np.arange(12)
     query = write(tmp_path / "query.npz", codes=CODES[:4], labels=LABELS[:4], ids=ids[:4])
     database = write(tmp_path / "database.npz", codes=CODES, labels=LABELS, ids=ids)
-    codes = read_evaluation_codes([query, database])
     sides = (CODES[:4], CODES, LABELS[:4], LABELS)
     for exclude in (False, True):
         expected = evaluate(*sides, query_ids=ids[:4], database_ids=ids, exclude_self=exclude)
-        assert evaluate_codes(codes, exclude_self=exclude) == expected
+        assert evaluate_files([query, database], exclude_self=exclude) == expected
         assert expected.queries_in_database == 4
     bare = write(tmp_path / "bare.npz", codes=CODES, labels=LABELS)
     with pytest.raises(InputError, match="exclude_self needs the ids"):
-        evaluate_codes(read_evaluation_codes([query, bare]), exclude_self=True)
+        evaluate_files([query, bare], exclude_self=True)
 
 
 def test_codes_of_other_lengths_cannot_be_compared(tmp_path: Path) -> None:
     query = write(tmp_path / "query.npz", codes=CODES[:, :16], labels=LABELS)
     database = write(tmp_path / "database.npz", codes=CODES, labels=LABELS)
     with pytest.raises(DataError, match="queries have 16 bits, the database 20: encode both by one model"):
-        evaluate_codes(read_evaluation_codes([query, database]))
+        evaluate_files([query, database])
 
 
 @pytest.mark.parametrize("labels", [LABELS * 2, LABELS * 0.5, np.where(LABELS, np.nan, 0)])
 def test_labels_that_are_neither_0_nor_1_are_refused(tmp_path: Path, labels: Any) -> None:
     path = write(tmp_path / "codes.npz", codes=CODES, labels=labels)
     with pytest.raises(InputError, match="must be bool, or hold only 0 and 1"):
-        evaluate_codes(read_evaluation_codes([path, path]))
+        evaluate_files([path, path])
 
 
 def test_labels_of_0_and_1_are_labels(tmp_path: Path) -> None:
     path = write(tmp_path / "codes.npz", codes=CODES, labels=LABELS.astype(np.float32))
     expected = evaluate(CODES, CODES, LABELS, LABELS)
-    assert evaluate_codes(read_evaluation_codes([path, path])) == expected
+    assert evaluate_files([path, path]) == expected
 
 
 def test_a_run_is_evaluated_with_its_rows_as_ids(feature_run: Path, feature_folder: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_run_is_evaluated_with_its_rows_as_ids(feature_run: Path, feature_fold
         database_ids=splits.database,
         k=50,
     )
-    found = evaluate_codes(read_evaluation_codes([feature_run]), k=50)
+    found = evaluate_files([feature_run], k=50)
     assert found == expected
     assert found.queries_in_database == 0
 
@@ -194,7 +194,7 @@ def test_a_feature_folder_is_encoded_with_labels_names_and_ids(
     assert np.array_equal(arrays["labels"], dataset.labels)
     assert arrays["names"].tolist() == list(dataset.names)
     assert len(np.unique(arrays["ids"])) == 160
-    found = evaluate_codes(read_evaluation_codes([tmp_path / "codes.npz"] * 2), exclude_self=True)
+    found = evaluate_files([tmp_path / "codes.npz"] * 2, exclude_self=True)
     assert found.queries_in_database == 160
     assert found.map_textbook > 0.6
 
@@ -218,13 +218,55 @@ def test_a_features_file_of_another_width_is_refused(feature_run: Path, tmp_path
     assert not (tmp_path / "codes.npz").exists()
 
 
-def test_a_data_set_of_other_classes_is_refused(feature_run: Path, tmp_path: Path) -> None:
+def test_a_data_set_keeps_the_names_of_its_own_classes(feature_run: Path, tmp_path: Path) -> None:
     folder = write_feature_folder(tmp_path / "data", count=20)
     (folder / "classes.txt").write_text("a\nb\nc\nd\ne\nf\n")
-    with pytest.raises(
-        DataError, match=r"6 classes that are not the model's 6.*put the model's classes into its"
-    ):
-        encode_to_file(HashModel.load(feature_run), [str(folder)], tmp_path / "codes.npz")
+    own, others = tmp_path / "own.npz", tmp_path / "others.npz"
+    model = HashModel.load(feature_run)
+    encode_to_file(model, [str(folder)], others)
+    assert read_codes(others).classes == tuple("abcdef")
+    (folder / "classes.txt").write_text("\n".join(model.classes))
+    encode_to_file(model, [str(folder)], own)
+    with pytest.raises(DataError, match="different classes"):
+        evaluate_files([own, others])
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    names = np.array([f"image {row}" for row in range(12)])
+    stored = CodeFile(20, pack(CODES), names, names, LABELS, tuple("abcde"), np.arange(12))
+    write_codes(tmp_path / "codes.npz", stored)
+    found = read_codes(tmp_path / "codes.npz")
+    for name in ("packed", "names", "paths", "labels", "ids"):
+        assert np.array_equal(getattr(found, name), getattr(stored, name))
+    assert (found.bits, found.classes) == (20, tuple("abcde"))
+    assert found.label_names(()) == [tuple(np.array(list("abcde"))[row].tolist()) for row in LABELS]
+
+
+def test_codes_of_a_run_of_before_are_read(tmp_path: Path) -> None:
+    np.savez(
+        tmp_path / "codes.npz",
+        bits=20,
+        classes=5,
+        query=pack(CODES[:4]),
+        query_rows=np.arange(4),
+        query_labels=np.packbits(LABELS[:4], axis=1),
+        database=pack(CODES[4:]),
+        database_rows=np.arange(4, 12),
+        database_labels=np.packbits(LABELS[4:], axis=1),
+    )
+    query, database = read_run_codes(tmp_path)
+    assert np.array_equal(query.packed, pack(CODES[:4]))
+    assert database.labels is not None
+    assert np.array_equal(database.labels, LABELS[4:])
+    rows = {"query_ids": np.arange(4), "database_ids": np.arange(4, 12)}
+    expected = evaluate(CODES[:4], CODES[4:], LABELS[:4], LABELS[4:], k=6, **rows)
+    assert evaluate_files([tmp_path], k=6) == expected
+
+
+def test_codes_without_labels_cannot_be_evaluated(tmp_path: Path) -> None:
+    bare = write(tmp_path / "bare.npz", codes=CODES)
+    with pytest.raises(DataError, match=r"bare.npz.*labels"):
+        evaluate_files([bare, bare])
 
 
 def test_images_are_encoded_with_their_names(
@@ -253,7 +295,7 @@ def test_broken_images_are_left_out_only_when_asked(
     good, bad = scene_folder / "images" / "000000.jpg", tmp_path / "bad.jpg"
     bad.write_text("not a picture")
     inputs, settings = [str(bad), str(good)], {"cache": feature_cache, "device": "cpu"}
-    with pytest.raises(DataError, match=r"(?s)1 of 2 images cannot be read.*bad\.jpg.*--skip-broken"):
+    with pytest.raises(DataError, match=r"(?s)1 of 2 images cannot be read.*bad\.jpg.*skip_broken=True"):
         encode_to_file(model, inputs, out, **settings)  # type: ignore[arg-type]
     assert not out.exists()
     written = encode_to_file(model, inputs, out, skip_broken=True, **settings)  # type: ignore[arg-type]

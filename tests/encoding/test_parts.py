@@ -13,7 +13,6 @@ from centerhash import __version__
 from centerhash.codes import pack
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.data import open_dataset
-from centerhash.encoding.encoder import model_digest
 from centerhash.encoding.parts import (
     Manifest,
     Part,
@@ -24,7 +23,7 @@ from centerhash.encoding.parts import (
     read_parts,
     write_part,
 )
-from centerhash.encoding.work import encode_parts
+from centerhash.encoding.work import encode_parts, model_digest, open_folder
 from centerhash.model import HashModel
 from tests.toys import CLASSES, Killed, cli, refused, separable, write_feature_folder
 
@@ -106,7 +105,7 @@ def test_features_are_encoded_in_parts(feature_run: Path, feature_folder: Path, 
         progress=lambda *step: steps.append(step),
     )
     assert (done.count, done.parts, done.found, done.broken) == (160, 3, 0, {})
-    assert steps == [(0, 160), (64, 160), (128, 160), (160, 160)]
+    assert steps == [("codes", done, 160) for done in (0, 64, 128, 160)]
     found = list(read_parts(tmp_path / "out"))
     assert [len(ids) for ids, _, _ in found] == [64, 64, 32]
     assert [id for ids, _, _ in found for id in ids] == list(data.names)
@@ -135,8 +134,14 @@ def test_features_that_are_gone_are_named(
 ) -> None:
     path = tmp_path / "features.npy"
     np.save(path, separable(7)[0])
+
+    def vanishing(*arguments: Any) -> Manifest:
+        manifest = open_folder(*arguments)
+        path.unlink()
+        return manifest
+
     with monkeypatch.context() as patched:
-        patched.setattr("centerhash.encoding.work.PartEncoder", lambda *_: path.unlink())
+        patched.setattr("centerhash.encoding.work.open_folder", vanishing)
         with pytest.raises(DataError, match=r"cannot read '.*features\.npy': No such file"):
             encode_parts(feature_run, [str(path)], tmp_path / "out")
 
@@ -152,6 +157,12 @@ def test_a_kill_costs_only_the_part_in_work(
         write_part(folder, number, part, manifest)
 
     arguments: Any = (feature_run, [str(feature_folder)])
+
+    def vanishing(*arguments: Any) -> Manifest:
+        manifest = open_folder(*arguments)
+        path.unlink()
+        return manifest
+
     with monkeypatch.context() as patched:
         patched.setattr(work, "write_part", killed)
         with pytest.raises(Killed):
@@ -186,7 +197,7 @@ def test_another_input_model_or_size_is_refused(feature_run: Path, tmp_path: Pat
     out = tmp_path / "out"
     encode_parts(feature_run, [str(data)], out)
     for words, run, entry, size in (
-        (r"begun with another model: give --out another", tmp_path / "model", data, 4096),
+        (r"begun with another model", tmp_path / "model", data, 4096),
         (r"begun with other images \(20 of them, now 30\)", feature_run, other, 4096),
         (r"begun with parts of 4,096 images, now 10", feature_run, data, 10),
     ):
@@ -201,7 +212,7 @@ def test_a_folder_of_other_files_is_left_alone(
     feature_run: Path, feature_folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ConfigError, match=r"holds other files \(notes.txt\): give --out a new or an empty"):
+    with pytest.raises(ConfigError, match=r"holds other files \(notes.txt\): name a new or an empty"):
         encode_parts(feature_run, [str(feature_folder)], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
@@ -227,8 +238,8 @@ def test_a_folder_without_a_manifest_is_refused(tmp_path: Path, content: str | N
 def test_what_cannot_be_encoded_writes_nothing(feature_run: Path, scene_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no backbone"):
         encode_parts(feature_run, [str(scene_folder)], tmp_path / "out")
-    with pytest.raises(ConfigError, match=r"unknown --engine 'rya'\. Did you mean 'ray'"):
-        encode_parts(feature_run, [str(scene_folder)], tmp_path / "out", engine="rya")
+    with pytest.raises(ConfigError, match=r"unknown runner 'rya'\. Did you mean 'ray'"):
+        encode_parts(feature_run, [str(scene_folder)], tmp_path / "out", runner="rya")
     with pytest.raises(ConfigError, match="a part holds at least 1 image, got 0"):
         encode_parts(feature_run, [str(scene_folder)], tmp_path / "out", part_size=0)
     np.save(tmp_path / "flat.npy", np.zeros(5, np.float32))

@@ -16,8 +16,8 @@ from typing import Any
 
 from centerhash.core.version import __version__
 from centerhash.networks.backbones import BACKBONES, DEFAULT_BACKBONE, choose_device
+from centerhash.networks.cache import default_cache
 from centerhash.networks.engines.table import ENGINES as INFERENCE_ENGINES
-from centerhash.networks.features import default_cache
 from centerhash.search.engines.table import ENGINES as INDEX_ENGINES
 
 REQUIRED = (

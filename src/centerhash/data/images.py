@@ -18,7 +18,7 @@ from PIL import ExifTags, Image, ImageFile
 from centerhash.core.errors import DataError, ImageError, InputError
 from centerhash.data.layouts.parquet import is_stored_image, stored_image
 
-ImageSource: TypeAlias = str | Path | bytes
+ImageSource: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.uint8]
 Stream: TypeAlias = io.BufferedReader | io.BytesIO
 Factory: TypeAlias = Callable[[IO[bytes], str | bytes], ImageFile.ImageFile]
 Accepts: TypeAlias = Callable[[bytes], bool | str]
@@ -45,11 +45,13 @@ _UPRIGHT = {
 def load_image(
     source: ImageSource, *, max_pixels: int = MAX_PIXELS, at_least: int | None = None
 ) -> Image.Image:
-    """Decode a file or its bytes into an upright RGB image; anything transparent is laid on white.
+    """Turn a file, its bytes, a PIL image or a uint8 array into an upright RGB image; transparency is laid on white.
 
     Images of more than `max_pixels` are refused by their header, before any pixel is decoded. With
     `at_least`, a JPEG is decoded at 1/2, 1/4 or 1/8 of its size where both sides stay that long: much faster.
     """
+    if isinstance(source, Image.Image | np.ndarray):
+        return _from_memory(source, max_pixels)
     name = _spoken(source)
     with _open_source(source, name) as stream:
         image = _read_header(stream, name)
@@ -65,7 +67,32 @@ def load_image(
     return rgb
 
 
-def check_image(source: ImageSource, *, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
+def _from_memory(source: Image.Image | NDArray[Any], max_pixels: int) -> Image.Image:
+    """An image that is decoded already: a PIL image, or an array (H, W), (H, W, 3) or (H, W, 4) of uint8."""
+    if isinstance(source, np.ndarray):
+        shape = source.shape
+        if (
+            source.dtype != np.uint8
+            or len(shape) not in (2, 3)
+            or 0 in shape
+            or shape[2:] not in ((), (3,), (4,))
+        ):
+            raise InputError(
+                "an image array must be uint8 of shape (height, width), (height, width, 3) or (height, width, 4), "
+                f"got {source.dtype} of shape {shape}."
+            )
+        source = Image.fromarray(source)
+    _check_size(source, "the image", max_pixels)
+    try:
+        rgb = _to_rgb(_turn_upright(source))
+    except Exception as error:  # a PIL image may read its file only now
+        raise ImageError(f"cannot read the image: {_reason(error)}.") from error
+    rgb = rgb.copy() if rgb is source else rgb
+    rgb.info = {}
+    return rgb
+
+
+def check_image(source: str | Path | bytes, *, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     """Decode an image as quickly as can be to see that it is whole; return its width and height as stored."""
     name = _spoken(source)
     with _open_source(source, name) as stream:
@@ -116,11 +143,11 @@ def content_key(path: str | Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _spoken(source: ImageSource) -> str:
+def _spoken(source: str | Path | bytes) -> str:
     return "image bytes" if isinstance(source, bytes) else f"'{source}'"
 
 
-def _open_source(source: ImageSource, name: str) -> Stream:
+def _open_source(source: str | Path | bytes, name: str) -> Stream:
     """Open bytes, a regular, non-empty file, or an image in a parquet file (`photos.parquet/12`)."""
     if not isinstance(source, bytes) and is_stored_image(Path(source)):
         source = stored_image(Path(source))

@@ -1,107 +1,149 @@
-"""Code files: packed codes with names, labels and ids in one .npz, written by `encode`, read by `evaluate`.
+"""Code files: packed codes with what is known of their items, in one .npz. The one layout of codes in a file.
 
-Arrays: `packed` (N, ceil(K/8)) uint8 and `bits`, or `codes` (N, K) of -1 and +1; for evaluation `labels`
-(N, C); optionally `ids` (N,) integers, so that a query can be told apart from its own database item.
+Arrays: `packed` (N, ceil(K/8)) uint8 and `bits`, or `codes` (N, K) of -1 and +1. Optional: `names` and `paths` (N,)
+text; `labels` (N, C) with `classes` (C,) text; `ids` (N,) integers, so that a query can be told apart from its own
+database item.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed, check_codes, pack
-from centerhash.core.errors import ConfigError, DataError
+from centerhash.codes import Packed, check_codes, check_packed, pack
+from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.files import read_npz, write_npz
-from centerhash.data import Dataset, list_images, open_dataset
-from centerhash.data.dataset import is_described
+from centerhash.core.progress import Progress, silent
+from centerhash.data.layouts.arrays import load_array
+from centerhash.encoding.inputs import list_inputs
 from centerhash.evaluation import evaluate
 
 if TYPE_CHECKING:
     from centerhash.evaluation import Evaluation
     from centerhash.model import HashModel
-    from centerhash.networks.features import FeatureTable, Progress
+    from centerhash.networks.engines import Engine
+
+QUERY, DATABASE = "query.npz", "database.npz"  # of a run
+_SKIP = "The features of all others are kept. Repair these files, or pass skip_broken=True to leave them out."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CodeFile:
-    """One side of an evaluation."""
+    """N codes of K bits, and what is known of their items."""
 
     bits: int
     packed: Packed
-    labels: NDArray[Any]  # (N, C) of bool, or of 0 and 1
-    ids: NDArray[np.int64] | None
+    names: NDArray[np.str_] | None = None
+    paths: NDArray[np.str_] | None = None
+    labels: NDArray[Any] | None = None  # (N, C) of bool, or of 0 and 1
+    classes: tuple[str, ...] | None = None
+    ids: NDArray[np.int64] | None = None
+
+    def label_names(self, default_classes: Sequence[str]) -> list[tuple[str, ...]] | None:
+        """Names of every item's labels; columns without names are those of `default_classes`."""
+        if self.labels is None:
+            return None
+        classes = self.classes or tuple(default_classes)
+        if self.labels.shape[1] != len(classes):
+            raise DataError(f"labels of shape {self.labels.shape} do not fit {len(classes)} classes.")
+        return [tuple(classes[column] for column in np.flatnonzero(row).tolist()) for row in self.labels]
 
 
-@dataclass(frozen=True)
-class Written:
-    """What `encode_to_file` did."""
+def write_codes(path: str | Path, codes: CodeFile) -> None:
+    """Write a code file, whole or not at all."""
+    arrays: dict[str, NDArray[Any]] = {"packed": codes.packed, "bits": np.array(codes.bits)}
+    for name in ("names", "paths", "labels", "ids"):
+        if getattr(codes, name) is not None:
+            arrays[name] = getattr(codes, name)
+    if codes.classes is not None:
+        arrays["classes"] = np.array(codes.classes, dtype=str)
+    write_npz(path, arrays)
 
-    count: int
-    warnings: tuple[str, ...]
-    engine: str | None = None  # that computed features; None where none were to compute
 
-
-def read_code_file(path: Path) -> CodeFile:
-    """Read a code file with labels, or say what it lacks."""
+def read_codes(path: str | Path) -> CodeFile:
+    """Read a code file, or say what is wrong with it."""
     arrays = read_npz(path)
-    if "packed" in arrays and "bits" in arrays:
-        bits, packed = whole_number(path, arrays["bits"]), arrays["packed"]
-    elif "codes" in arrays:
-        codes = check_codes(arrays["codes"], f"codes in '{path}'")
-        bits, packed = codes.shape[1], pack(codes)
-    else:
-        found = ", ".join(sorted(arrays)) or "nothing"
-        raise DataError(f"'{path}' holds {found}: it needs `packed` and `bits`, or `codes` of -1 and +1.")
-    if "labels" not in arrays:
-        raise DataError(
-            f"'{path}' has no array `labels` (N, C): encode a folder with labels.csv, or add the labels."
-        )
-    labels = arrays["labels"]
-    if labels.ndim != 2 or packed.ndim != 2 or len(labels) != len(packed):
-        raise DataError(f"'{path}': labels of shape {labels.shape} do not fit codes of shape {packed.shape}.")
-    return CodeFile(bits, packed, labels, arrays.get("ids"))
+    try:
+        if "packed" in arrays and "bits" in arrays:
+            bits = _whole_number(arrays["bits"])
+            packed = check_packed(arrays["packed"], bits)
+        elif "codes" in arrays:
+            codes = check_codes(arrays["codes"])
+            bits, packed = codes.shape[1], pack(codes)
+        else:
+            found = ", ".join(sorted(arrays)) or "nothing"
+            raise InputError(f"it holds {found}, but needs `packed` and `bits`, or `codes` of -1 and +1")
+        for name, dimensions in (("names", 1), ("paths", 1), ("ids", 1), ("labels", 2)):
+            array = arrays.get(name)
+            if array is not None and (array.ndim != dimensions or len(array) != len(packed)):
+                raise InputError(f"{name} of shape {array.shape} do not fit {len(packed):,} codes")
+    except InputError as error:
+        raise DataError(f"'{path}': {error}".rstrip(".") + ".") from None
+    texts = {name: arrays[name].astype(str) for name in ("names", "paths") if name in arrays}
+    # the codes.npz of an index of before has a count here
+    classes = tuple(map(str, arrays["classes"].tolist())) if arrays.get("classes", np.array(0)).ndim else None
+    return CodeFile(
+        bits, packed, texts.get("names"), texts.get("paths"), arrays.get("labels"), classes, arrays.get("ids")
+    )
 
 
-def whole_number(path: str | Path, bits: NDArray[Any]) -> int:
-    """The number of bits K that a code file states."""
+def _whole_number(bits: NDArray[Any]) -> int:
     if bits.size != 1 or bits.dtype.kind not in "iu":
-        raise DataError(f"'{path}': `bits` must be one whole number, got {bits.dtype} of shape {bits.shape}.")
+        raise InputError(f"`bits` must be one whole number, got {bits.dtype} of shape {bits.shape}")
     return int(bits.item())
 
 
-def read_evaluation_codes(paths: Sequence[Path]) -> tuple[CodeFile, CodeFile]:
-    """Queries and database: of a run's folder, or of two code files."""
-    if len(paths) == 1 and paths[0].is_dir():
-        from centerhash.training.run import read_codes
-
-        run = read_codes(paths[0])
-        return (
-            CodeFile(run.bits, run.query, run.query_labels, run.query_rows),
-            CodeFile(run.bits, run.database, run.database_labels, run.database_rows),
+def read_run_codes(folder: str | Path) -> tuple[CodeFile, CodeFile]:
+    """Codes of the queries and of the database that a finished run stored."""
+    place = Path(folder)
+    if (place / "codes.npz").exists():  # a run of version 0.1
+        return _read_old_run(place / "codes.npz")
+    if not ((place / QUERY).exists() and (place / DATABASE).exists()):
+        raise DataError(
+            f"'{folder}' holds no finished run (no {QUERY} and {DATABASE}): train into this folder again, which "
+            "resumes where it stopped."
         )
-    if len(paths) == 1 and not paths[0].exists():
+    return read_codes(place / QUERY), read_codes(place / DATABASE)
+
+
+def _read_old_run(path: Path) -> tuple[CodeFile, CodeFile]:
+    names = [f"{side}{part}" for side in ("query", "database") for part in ("", "_labels", "_rows")]
+    stored = read_npz(path, "bits", "classes", *names)
+    count = int(stored["classes"])
+
+    def side(name: str) -> CodeFile:
+        labels = np.unpackbits(stored[f"{name}_labels"], axis=1, count=count).astype(bool)
+        return CodeFile(int(stored["bits"]), stored[name], labels=labels, ids=stored[f"{name}_rows"])
+
+    return side("query"), side("database")
+
+
+def evaluate_files(paths: Sequence[Path], **settings: Any) -> Evaluation:
+    """Evaluate a run's folder, or two code files, queries then database; `settings` as for `evaluate`."""
+    if len(paths) == 1 and paths[0].is_dir():
+        query, database = read_run_codes(paths[0])
+    elif len(paths) == 1 and not paths[0].exists():
         raise DataError(f"no such run or code file: '{paths[0]}'.")
-    if len(paths) != 2:
+    elif len(paths) != 2:
         raise ConfigError(
             f"evaluate takes the folder of one run, or two code files (queries, then database); got {len(paths)}."
         )
-    query, database = (read_code_file(path) for path in paths)
-    return query, database
-
-
-def evaluate_codes(codes: tuple[CodeFile, CodeFile], **settings: Any) -> Evaluation:
-    """Evaluate queries against a database; `settings` as for `centerhash.evaluate`."""
-    query, database = codes
+    else:
+        query, database = (read_codes(path) for path in paths)
     if query.bits != database.bits:
         raise DataError(
             f"queries have {query.bits} bits, the database {database.bits}: encode both by one model."
         )
+    if query.labels is None or database.labels is None:
+        lacking = paths[0 if query.labels is None else -1]
+        raise DataError(f"'{lacking}' has no array `labels` (N, C): encode images with labels, or add them.")
+    if query.classes and database.classes and query.classes != database.classes:
+        raise DataError("queries and database have labels of different classes: encode one data set.")
     return evaluate(
         query.packed,
         database.packed,
@@ -114,66 +156,45 @@ def evaluate_codes(codes: tuple[CodeFile, CodeFile], **settings: Any) -> Evaluat
     )
 
 
+@dataclass(frozen=True)
+class Written:
+    """What `encode_to_file` did."""
+
+    count: int
+    warnings: tuple[str, ...]
+    engine: Engine | None = None  # that computed features; None where none were to compute
+
+
 def encode_to_file(
     model: HashModel,
-    inputs: Sequence[str],
+    entries: Sequence[str],
     out: Path,
     *,
     cache: Path | None = None,
     device: str = "auto",
     engine: str = "auto",
     skip_broken: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Written:
     """Encode images (files, folders, globs), a labelled data set, or a features .npy into one code file."""
-    single = Path(inputs[0]) if len(inputs) == 1 else None
-    arrays: dict[str, NDArray[Any]] = {}
-    warnings: tuple[str, ...] = ()
-    table: FeatureTable | None = None
-    if single is not None and single.suffix == ".npy":
-        from centerhash.data.layouts.arrays import load_array
-
-        features = load_array(single)
-    elif single is not None and is_described(single):
-        dataset = open_dataset(single)
-        warnings = dataset.warnings
-        if dataset.classes != model.classes:
-            raise DataError(
-                f"'{single}' has {len(dataset.classes)} classes that are not the model's {len(model.classes)}, in "
-                "this order: put the model's classes into its classes.txt."
-            )
-        arrays = {"labels": dataset.labels, "names": np.array(dataset.names), "ids": _ids(dataset)}
-        if dataset.features is not None:
-            features = dataset.features
-        else:
-            table = model.feature_table(
-                dataset.image_paths or (), cache=cache, device=device, progress=progress, engine=engine
-            )
+    inputs = list_inputs(entries)
+    kept, encoder = np.arange(len(inputs.ids)), None
+    if inputs.features is not None:
+        features: NDArray[Any] = load_array(inputs.features)
     else:
-        paths = list_images(inputs)
-        arrays = {"names": np.array([str(path) for path in paths])}
-        table = model.feature_table(paths, cache=cache, device=device, progress=progress, engine=engine)
-    if table is not None:
-        kept = _readable(table, skip_broken)
-        features = table.features[kept]
-        arrays = {name: values[kept] for name, values in arrays.items()}
-        warnings += table.warnings
-    packed = pack(model.encode_features(features))
-    write_npz(out, {"packed": packed, "bits": np.array(model.bits), **arrays})
-    return Written(len(packed), warnings, None if table is None else table.engine)
-
-
-def _ids(dataset: Dataset) -> NDArray[np.int64]:
-    """A number (N,) per item that no item of another folder has, so that only a query's own item is its own."""
-    folder = str(dataset.root.resolve())
-    digests = (blake2b(f"{folder}/{name}".encode(), digest_size=8).digest() for name in dataset.names)
-    return np.array([int.from_bytes(digest, "big", signed=True) for digest in digests], dtype=np.int64)
-
-
-def _readable(table: FeatureTable, skip_broken: bool) -> NDArray[np.int64]:
-    """The places of the images that can be read; an error where others are not to be skipped."""
-    if not skip_broken:
-        table.raise_if_broken(
-            "The features of all others are kept. Repair these files, or pass --skip-broken to go on without them."
-        )
-    return np.array([row for row in range(len(table.features)) if row not in table.broken], dtype=np.int64)
+        encoder = model.encoder(device=device, engine=engine)
+        table = encoder.table(inputs.images or (), cache, progress=progress)
+        if not skip_broken:
+            table.raise_if_broken(_SKIP)
+        features, kept = table.features[table.readable], table.readable
+    labels, numbers = inputs.labels, inputs.numbers()
+    written = CodeFile(
+        model.bits,
+        pack(model.encode_features(features)),
+        names=np.array(inputs.ids, dtype=str)[kept] if inputs.named else None,
+        labels=None if labels is None else labels[kept],
+        classes=None if labels is None else inputs.classes,
+        ids=None if numbers is None else numbers[kept],
+    )
+    write_codes(out, written)
+    return Written(len(kept), inputs.warnings, None if encoder is None else encoder.used_engine)

@@ -33,6 +33,20 @@ class Inputs:
     labels: NDArray[np.bool_] | None = None  # (N, C)
     classes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    root: Path | None = None  # of a data set
+
+    @property
+    def named(self) -> bool:
+        """Whether the ids are names, not the row numbers of a features file."""
+        return self.images is not None or self.root is not None
+
+    def numbers(self) -> NDArray[np.int64] | None:
+        """A number (N,) per item of a data set that no item of another folder has: a query knows its own item by it."""
+        if self.root is None:
+            return None
+        folder = str(self.root.resolve())
+        digests = (hashlib.blake2b(f"{folder}/{name}".encode(), digest_size=8).digest() for name in self.ids)
+        return np.array([int.from_bytes(digest, "big", signed=True) for digest in digests], dtype=np.int64)
 
     def __post_init__(self) -> None:
         for text in (*self.ids, *map(str, self.images or ())):
@@ -77,14 +91,19 @@ class Inputs:
                 yield str(file), status.st_size, status.st_mtime_ns
 
 
-def list_inputs(entries: Sequence[str]) -> Inputs:
-    """Find what `entries` stand for: images, folders and globs, one labelled data set, or one features .npy."""
+def list_inputs(entries: Sequence[str], *, ordered: bool = False) -> Inputs:
+    """Find what `entries` stand for: images, folders and globs, one labelled data set, or one features .npy.
+
+    `ordered` images are sorted by their paths, so that the same images named in another order are the same inputs.
+    """
     single = Path(entries[0]) if len(entries) == 1 else None
     if single is not None and single.suffix == ".npy":
         return _features_file(single)
     if single is not None and is_described(single):
         return _bare_parquet(single) or _data_set(single)
-    paths = sorted(list_images(entries), key=str)
+    paths = list_images(entries)
+    if ordered:
+        paths = sorted(paths, key=str)
     return Inputs([str(path) for path in paths], images=_absolute(paths))
 
 
@@ -99,7 +118,7 @@ def _data_set(root: Path) -> Inputs:
     found = open_dataset(root)
     images = None if found.features is not None else _absolute(found.image_paths or ())
     features = None if found.features is None else (root / "features.npy").absolute()
-    return Inputs(found.names, images, features, found.labels, found.classes, found.warnings)
+    return Inputs(found.names, images, features, found.labels, found.classes, found.warnings, found.root)
 
 
 def _bare_parquet(root: Path) -> Inputs | None:

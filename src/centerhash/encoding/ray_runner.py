@@ -1,7 +1,7 @@
 """Parts by Ray Data: actors that load the model once, here or on a cluster. All machines see the same files.
 
 A row of the Ray data set is the number of a part. An actor reads that part's inputs from the shared folder, encodes
-them as the local engine does, and writes the part there, so nothing large passes through Ray, and a dead worker costs
+them as the local runner does, and writes the part there, so nothing large passes through Ray, and a dead worker costs
 the parts in its hands.
 """
 
@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from centerhash.core.errors import CenterhashError, ConfigError, DataError, InputError, OutputError
-from centerhash.encoding.encoder import PartEncoder, Seen, model_digest
 from centerhash.encoding.parts import read_manifest
-from centerhash.encoding.work import finish_part
+from centerhash.encoding.work import Seen, finish_part, model_digest
 from centerhash.model import HashModel
+from centerhash.networks.encoder import Encoder
 
 _STORE = 200 * 2**20  # bytes of shared memory for a Ray of our own: only numbers of parts go through it
 _MOST_BLOCKS = 1000  # of the list of parts: an actor takes a block at a time
@@ -30,7 +30,7 @@ _QUIET = {  # of Ray: no reports to its makers, and nothing on the terminal
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_worker_niceness": "0",  # as quick as the local engine, also beside other work
+    "RAY_worker_niceness": "0",  # as quick as the local runner, also beside other work
 }
 _ERRORS = {kind.__name__: kind for kind in (InputError, ConfigError, DataError, OutputError)}
 
@@ -38,22 +38,23 @@ _ERRORS = {kind.__name__: kind for kind in (InputError, ConfigError, DataError, 
 class PartWorker:
     """An actor: called with numbers of parts, it writes those parts."""
 
-    def __init__(self, run: str, folder: str, device: str) -> None:
-        self._run, self._folder, self._device = Path(run), Path(folder), device
+    def __init__(self, run: str, folder: str, device: str, engine: str) -> None:
+        self._run, self._folder, self._device, self._engine = Path(run), Path(folder), device, engine
 
     @cached_property
-    def _encoder(self) -> PartEncoder:
-        model = HashModel.load(self._run)
-        if model_digest(model) != read_manifest(self._folder).model:
+    def _loaded(self) -> tuple[HashModel, Encoder | None]:
+        model, manifest = HashModel.load(self._run), read_manifest(self._folder)
+        if model_digest(model) != manifest.model:
             raise DataError(f"the model in '{self._run}' is another one on this machine: share the folder.")
-        return PartEncoder(model, self._device)
+        images = manifest.features is None
+        return model, model.encoder(device=self._device, engine=self._engine) if images else None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
         """Write the parts `part`; return how many images they were of, or the error that stopped the work."""
         done, kind, message = 0, "", ""
         try:
             for number in batch["part"]:
-                done += finish_part(self._folder, int(number), self._encoder)
+                done += finish_part(self._folder, int(number), *self._loaded)
         except CenterhashError as error:  # as words: Ray would bury it in traces of its own
             kind, message = type(error).__name__, str(error)
         return {"done": [done], "kind": [kind], "message": [message]}
@@ -64,6 +65,7 @@ def finish_parts(
     folder: Path,
     todo: Sequence[int],
     device: str = "auto",
+    engine: str = "auto",
     address: str | None = None,
     workers: int | None = None,
     seen: Seen | None = None,
@@ -76,7 +78,9 @@ def finish_parts(
     with _ray(address) as ray:
         gpus = 0 if device == "cpu" else int(ray.cluster_resources().get("GPU", 0))
         if device.startswith("cuda") and not gpus:
-            raise ConfigError(f"device '{device}' cannot be used: Ray sees no GPU. Try --device cpu or auto.")
+            raise ConfigError(
+                f"device '{device}' cannot be used: Ray sees no GPU. Try device 'cpu' or 'auto'."
+            )
         most = workers or gpus or int(ray.cluster_resources().get("CPU", 1))
         parts = ray.data.from_items(
             [{"part": number} for number in todo], override_num_blocks=min(len(todo), _MOST_BLOCKS)
@@ -89,6 +93,7 @@ def finish_parts(
                 str(run.absolute()),
                 str(folder.absolute()),
                 "cuda" if gpus else device if device != "auto" else "cpu",
+                engine,
             ),
             num_cpus=1,
             num_gpus=1 if gpus else 0,
@@ -116,7 +121,7 @@ def _ray(address: str | None) -> Iterator[Any]:
         import ray.data
         import ray.exceptions
     except ImportError:
-        raise ConfigError("--engine ray needs Ray: pip install 'centerhash[ray]'.") from None
+        raise ConfigError("the runner 'ray' needs Ray: pip install 'centerhash[ray]'.") from None
     if ray.is_initialized():
         yield ray
         return
@@ -139,7 +144,7 @@ def _start(ray: Any, address: str) -> None:
     except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(
-            f"Ray at '{address}' cannot be used: {reason}. Start it by `ray start --head`, or leave out --ray-address."
+            f"Ray at '{address}' cannot be used: {reason}. Start it by `ray start --head`, or leave the address out."
         ) from error
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False

@@ -1,19 +1,23 @@
-"""The work on a folder of parts: begin or go on, do one part, say at the end what is there and what was broken."""
+"""The work on a folder of parts: begin or resume, do one part, say at the end what is there and what was broken."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
+from safetensors.torch import save
 
+from centerhash.codes import pack
 from centerhash.core.errors import ConfigError, DataError, first_reasons, unknown_name
 from centerhash.core.files import atomic, make_folder, write_json, write_text
+from centerhash.core.progress import Progress, silent
 from centerhash.data.layouts.arrays import read_header
-from centerhash.encoding.encoder import PartEncoder, Seen, model_digest
 from centerhash.encoding.inputs import Inputs, list_inputs
 from centerhash.encoding.parts import (
     BROKEN,
@@ -22,18 +26,28 @@ from centerhash.encoding.parts import (
     Labels,
     LabelSource,
     Manifest,
+    Part,
     broken_in,
     part_path,
     read_manifest,
     write_part,
 )
 from centerhash.model import HashModel
-from centerhash.networks.features import Progress
+from centerhash.networks.encoder import Encoder
 
 PART_SIZE = (
     4096  # images: minutes of work on a small machine, and a kill loses no more than one part per worker
 )
-ENGINES = ("local", "ray")
+RUNNERS = ("local", "ray")
+
+Seen: TypeAlias = Callable[[int], None]  # called with how many more images are done
+
+
+def model_digest(model: HashModel) -> str:
+    """A digest of all that decides a model's codes; the place of its weight file does not."""
+    tensors = {name: tensor.contiguous() for name, tensor in sorted(model.tensors().items())}
+    spec = model.spec.model_dump_json(exclude={"weights"})
+    return sha256(spec.encode() + save(tensors)).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -52,47 +66,46 @@ def encode_parts(
     entries: Sequence[str],
     out: str | Path,
     *,
-    engine: str = "local",
+    runner: str = "local",
     part_size: int = PART_SIZE,
     device: str = "auto",
+    engine: str = "auto",
     skip_broken: bool = False,
     ray_address: str | None = None,
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Encoded:
     """Encode images, a data set or features by the model in `run` into parts in the folder `out`.
 
-    The same call goes on where a killed one stopped. Images that cannot be read are left out and listed in
+    The same call resumes where a killed one stopped. Images that cannot be read are left out and listed in
     broken.jsonl; without `skip_broken` they raise DataError when all else is done, and are tried again by the next
-    call. `ray_address` and `workers` are for the engine ray.
+    call. `ray_address` and `workers` are for the runner "ray".
     """
-    if engine not in ENGINES:
-        raise unknown_name("--engine", engine, ENGINES)
+    if runner not in RUNNERS:
+        raise unknown_name("runner", runner, RUNNERS)
     if part_size < 1:
         raise ConfigError(f"a part holds at least 1 image, got {part_size}.")
-    folder, model, inputs = Path(out), HashModel.load(run), list_inputs(entries)
+    folder, model, inputs = Path(out), HashModel.load(run), list_inputs(entries, ordered=True)
     if inputs.images is not None:
         model.backbone()  # refuses models without one before anything is written
     manifest = open_folder(folder, inputs, model, part_size)
     todo = [number for number in range(manifest.parts) if not _is_done(folder, number, skip_broken)]
     done = manifest.count - sum(_length(manifest, number) for number in todo)
-    if progress is not None:
-        progress(done, manifest.count)
+    progress("codes", done, manifest.count)
 
     def seen(more: int) -> None:
         nonlocal done
         done += more
-        if progress is not None:
-            progress(done, manifest.count)
+        progress("codes", done, manifest.count)
 
-    if todo and engine == "ray":
+    if todo and runner == "ray":
         from centerhash.encoding.ray_runner import finish_parts
 
-        finish_parts(Path(run), folder, todo, device, ray_address, workers, seen)
+        finish_parts(Path(run), folder, todo, device, engine, ray_address, workers, seen)
     elif todo:
-        encoder = PartEncoder(model, device)
+        encoder = None if inputs.images is None else model.encoder(device=device, engine=engine)
         for number in todo:
-            finish_part(folder, number, encoder, seen)
+            finish_part(folder, number, model, encoder, seen)
     return _concluded(folder, manifest, inputs.warnings, manifest.parts - len(todo), skip_broken)
 
 
@@ -125,9 +138,7 @@ def open_folder(folder: Path, inputs: Inputs, model: HashModel, part_size: int) 
     make_folder(folder)
     others = [path.name for path in folder.iterdir() if path.name != INPUTS and not path.name.startswith(".")]
     if others:
-        raise ConfigError(
-            f"'{folder}' holds other files ({min(others)}): give --out a new or an empty folder."
-        )
+        raise ConfigError(f"'{folder}' holds other files ({min(others)}): name a new or an empty folder.")
     _write_inputs(folder, inputs, wanted)
     write_json(folder / MANIFEST, wanted.model_dump())
     return wanted
@@ -143,8 +154,8 @@ def _check_same(folder: Path, stored: Manifest, wanted: Manifest) -> None:
     found = [text for text, differs in differences.items() if differs]
     if found:
         raise ConfigError(
-            f"'{folder}' was begun with {' and '.join(found)}: give --out another folder, or the same command "
-            "as before to go on."
+            f"'{folder}' was begun with {' and '.join(found)}: name another folder, or repeat the same "
+            "call to resume."
         )
 
 
@@ -177,28 +188,63 @@ def _read_inputs(folder: Path, number: int) -> tuple[list[str], list[str], list[
     try:
         table: Any = parquet.ParquetFile(folder / INPUTS).read_row_group(number)
     except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(
-            f"'{folder / INPUTS}' cannot be read ({error}): give --out another folder."
-        ) from error
+        raise DataError(f"'{folder / INPUTS}' cannot be read ({error}): name another folder.") from error
     ids, images, labels = (table.column(name).to_pylist() for name in ("id", "image", "labels"))
     return ids, images, [tuple(names or ()) for names in labels]
 
 
-def finish_part(folder: Path, number: int, encoder: PartEncoder, seen: Seen | None = None) -> int:
-    """Encode and write one part of a folder that `open_folder` began; return how many images it is of."""
+def finish_part(
+    folder: Path, number: int, model: HashModel, encoder: Encoder | None, seen: Seen | None = None
+) -> int:
+    """Encode and write one part of a folder that `open_folder` began; return how many images it is of.
+
+    All runners encode by this, with the same batches, so their codes are equal.
+    """
     manifest = read_manifest(folder)
     ids, images, stored = _read_inputs(folder, number)
     labels = stored if manifest.labels == "given" else None
-    if manifest.features is None:
-        part = encoder.encode_images(ids, [Path(image) for image in images], labels, seen)
+    if manifest.features is None and encoder is not None:
+        part = _encode_images(ids, [Path(image) for image in images], labels, model, encoder, seen)
     else:
-        read_header(Path(manifest.features))  # says what is wrong with a file that is gone or cut
-        features = np.load(manifest.features, mmap_mode="r", allow_pickle=False)[manifest.rows(number)]
-        part = encoder.encode_features(ids, features, labels)
+        features_file = Path(manifest.features or "")
+        read_header(features_file)  # says what is wrong with a file that is gone or cut
+        features = np.load(features_file, mmap_mode="r", allow_pickle=False)[manifest.rows(number)]
+        part = _encode_features(ids, features, labels, model)
         if seen is not None:
             seen(len(ids))
     write_part(folder, number, part, manifest)
     return len(ids)
+
+
+def _encode_images(
+    ids: Sequence[str],
+    images: Sequence[Path],
+    labels: Sequence[Labels] | None,
+    model: HashModel,
+    encoder: Encoder,
+    seen: Seen | None,
+) -> Part:
+    """Encode n image files; those that cannot be read are left out and named."""
+    kept: list[int] = []
+    broken: dict[str, str] = {}
+    features = [np.zeros((0, model.spec.features), dtype=np.float32)]
+    for step in encoder.stream(images):
+        kept += step.places
+        features.append(step.features)
+        broken |= {ids[place]: str(error) for place, error in step.broken.items()}
+        if seen is not None:
+            seen(step.seen)
+    given = None if labels is None else [labels[row] for row in kept]
+    part = _encode_features([ids[row] for row in kept], np.concatenate(features), given, model)
+    return replace(part, broken=broken)
+
+
+def _encode_features(
+    ids: Sequence[str], features: NDArray[Any], labels: Sequence[Labels] | None, model: HashModel
+) -> Part:
+    """Encode features (n, D). `labels` None: as the model predicts, where it does."""
+    named = model.label_names(features) if labels is None else labels
+    return Part(ids, pack(model.encode_features(features)), named, {})
 
 
 def _concluded(
@@ -212,7 +258,7 @@ def _concluded(
     if broken and not skip_broken:
         raise DataError(
             f"{broken_text(broken, manifest.count)}\nThe codes of all others are in '{folder}'. Repair these files "
-            "and run the same command again, or pass --skip-broken to do without them."
+            "and run the same command again, or pass skip_broken=True to leave them out."
         )
     return Encoded(manifest.count - len(broken), manifest.parts, found, broken, warnings)
 

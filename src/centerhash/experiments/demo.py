@@ -18,7 +18,7 @@ from centerhash.core.errors import ConfigError
 from centerhash.core.files import write_json
 from centerhash.data import Dataset, open_dataset
 from centerhash.data.scenes.scenes import write_scenes
-from centerhash.encoding.code_files import evaluate_codes, read_evaluation_codes
+from centerhash.encoding.code_files import evaluate_files
 from centerhash.evaluation import Evaluation
 from centerhash.experiments.convergence import Convergence, solver_convergence
 from centerhash.experiments.instances import Agreement, measure_agreement
@@ -119,7 +119,7 @@ def run_demo(
         config = TrainConfig(method=method, bits=bits, seed=seed, **chosen)
         models[method] = train(dataset, config, run, cache=folder / "cache", device=device)
         depth = len(dataset.splits.database)
-        evaluations[method] = evaluate_codes(read_evaluation_codes([run]), k=depth, precision_at=(1, 10, 100))
+        evaluations[method] = evaluate_files([run], k=depth, precision_at=(1, 10, 100))
         logs[method] = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     if report is not None:
         report("methods", len(DEMO_METHODS), len(DEMO_METHODS), "done")

@@ -29,7 +29,7 @@ from centerhash.experiments.workers import Job, run_in_processes
 from centerhash.methods.table import METHODS, get_method
 from centerhash.model import HashModel
 from centerhash.networks.backbones import DEFAULT_BACKBONE
-from centerhash.networks.features import default_cache
+from centerhash.networks.cache import default_cache
 from centerhash.training.fitting import Reporter, dataset_features, fit, resolve
 from centerhash.training.loop import TrainConfig
 from centerhash.training.run import fingerprint, versions

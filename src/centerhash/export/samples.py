@@ -13,8 +13,8 @@ from centerhash.core.errors import DataError
 from centerhash.data.images import list_images, squash_and_crop
 from centerhash.data.scenes.scenes import render_scene
 from centerhash.networks.backbones import Backbone
+from centerhash.networks.encoder import pixels_of
 from centerhash.networks.engines.table import Pixels
-from centerhash.networks.features import decode
 
 MOST = 512  # of the user's images: bounds memory, and more do not change the ranges
 
@@ -59,4 +59,4 @@ def image_sample(images: Sequence[str | Path], backbone: Backbone) -> Sample:
     if len(paths) < 2:
         raise DataError(f"{len(paths)} image is too few to export by: give at least 2, better 100.")
     places = np.linspace(0, len(paths) - 1, min(MOST, len(paths))).round().astype(int)
-    return Sample(np.stack([decode(paths[place], backbone) for place in places]), None, "images")
+    return Sample(np.stack([pixels_of(paths[place], backbone) for place in places]), None, "images")

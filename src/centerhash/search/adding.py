@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from centerhash.codes import pack
 from centerhash.model import HashModel
-from centerhash.networks.features import Progress
-from centerhash.search.encoder import ImageEncoder, Step
+from centerhash.search.encoder import ImageEncoder, Progress, Step
 from centerhash.search.engines.base import HammingIndex
 from centerhash.search.uploads import Uploads
 

@@ -18,15 +18,16 @@ from numpy.typing import NDArray
 
 from centerhash.core.errors import ConfigError, ImageError
 from centerhash.core.prefetch import batches_ahead
-from centerhash.data.images import MAX_PIXELS, content_key
+from centerhash.data.images import MAX_PIXELS, content_key, load_pixels
 from centerhash.model import HashModel
 from centerhash.networks.backbones import Backbone, choose_device
+from centerhash.networks.cache import network_cache
 from centerhash.networks.engines import Engine, choose_engine, open_engine
-from centerhash.networks.features import decode, network_cache
 
 ID_LETTERS = 16  # of the SHA-256 of a file's bytes: 64 bits, so a million files collide with odds of 1 : 4e7
 STEP = 32  # pictures per pass through the network
 
+Progress: TypeAlias = Callable[[int, int], None]
 Picture: TypeAlias = tuple[str, NDArray[np.uint8] | None]  # id; pixels (crop, crop, 3), None for a known id
 
 
@@ -84,7 +85,13 @@ class ImageEncoder:
 
     def pixels_of(self, source: Path | bytes) -> NDArray[np.uint8]:
         """Decode one file, or its bytes, to the pixels that the network wants; ImageError when it is broken."""
-        return decode(source, self.backbone, self._max_pixels)
+        return load_pixels(
+            source,
+            self.backbone.resize,
+            self.backbone.crop,
+            max_pixels=self._max_pixels,
+            interpolation=self.backbone.interpolation,
+        )
 
     def stream(self, paths: Sequence[Path], known: Callable[[str], bool]) -> Generator[Step, None, None]:
         """Yield the features of image files step by step; files whose id is `known` are not decoded."""

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from centerhash.core.errors import DataError
-from centerhash.encoding.encoder import model_digest
 from centerhash.encoding.parts import read_manifest, read_parts
+from centerhash.encoding.work import model_digest
 
 if TYPE_CHECKING:
     from centerhash.search import Added, Collection

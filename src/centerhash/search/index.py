@@ -24,10 +24,9 @@ from centerhash.core.errors import DataError, ImageError, InputError
 from centerhash.data.images import MAX_PIXELS, list_images
 from centerhash.model import Explained, HashModel
 from centerhash.networks.engines import Engine
-from centerhash.networks.features import Progress
 from centerhash.search.adding import Added, Adding, given_or_predicted, holds_with_file
 from centerhash.search.answers import Answer, Found, as_found, nearest
-from centerhash.search.encoder import ID_LETTERS, ImageEncoder
+from centerhash.search.encoder import ID_LETTERS, ImageEncoder, Progress
 from centerhash.search.engines.base import MAX_ID_BYTES, HammingIndex, Item
 from centerhash.search.engines.table import open_index
 from centerhash.search.folder import (
@@ -194,7 +193,7 @@ class Collection:
         encoder = self._encoder()
         pixels = encoder.pixels_of(source if isinstance(source, bytes) else Path(source))
         features = encoder.features([pixels])
-        explained = self.model.explain(features)[0] if self.model.has_centers else []
+        explained = list(self.model.explain_features(features)[0]) if self.model.has_centers else []
         return self._answer(
             pack(self.model.encode_features(features)),
             k,

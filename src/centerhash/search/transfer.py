@@ -13,7 +13,7 @@ from centerhash.codes import Packed, packed_width
 from centerhash.core.errors import DataError
 from centerhash.core.files import read_npz, write_npz
 from centerhash.data.layouts.folder import read_image_folder
-from centerhash.encoding.code_files import whole_number
+from centerhash.encoding.code_files import _whole_number as whole
 from centerhash.search.answers import as_found
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def import_codes(collection: Collection, path: str | Path) -> Added:
         raise DataError(
             f"'{path}' holds {found}: it needs `packed` and `bits`, as `centerhash encode` writes."
         )
-    stored = whole_number(path, arrays["bits"])
+    stored = whole(arrays["bits"])
     if stored != bits:
         raise DataError(
             f"'{path}' holds codes of {stored} bits, the collection of {bits}: encode by its model."

@@ -22,7 +22,7 @@ from centerhash.methods.losses.base import Objective
 from centerhash.methods.table import METHODS, get_method
 from centerhash.model import HashModel, ModelSpec
 from centerhash.networks.backbones import DEFAULT_BACKBONE, Backbone, get_backbone
-from centerhash.networks.features import image_features
+from centerhash.networks.encoder import image_features
 from centerhash.training.checkpoints import EpochRow
 from centerhash.training.distributed import Team
 from centerhash.training.loop import TrainConfig, fit_head, label_threshold

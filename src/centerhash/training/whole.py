@@ -13,7 +13,7 @@ from centerhash.data import Dataset
 from centerhash.data.splits import Splits
 from centerhash.model import TUNED, HashModel
 from centerhash.networks.backbones import Backbone, get_backbone
-from centerhash.networks.features import image_features
+from centerhash.networks.encoder import image_features
 from centerhash.networks.heads import build_head
 from centerhash.training.distributed import Team
 from centerhash.training.finetuning import WholeNetwork, find_broken, image_inputs, write_backbone

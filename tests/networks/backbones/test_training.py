@@ -52,6 +52,7 @@ def test_a_model_with_own_weights_is_used_only_with_them(
 
     kept = shutil.copy(weights, tmp_path / "kept")
     write_weights(weights, seed=2)
+    model = HashModel.load(tmp_path / "model")
     with pytest.raises(ConfigError, match=r"trained on features of timm-test_resnet-.* have changed"):
         model.encode(pictures, device="cpu")
     weights.unlink()

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from centerhash.core.errors import ConfigError
-from centerhash.networks import features as features_module
+from centerhash.networks import encoder as encoder_module
 from centerhash.networks.backbones import Backbone
+from centerhash.networks.encoder import Encoder
 from centerhash.networks.engines import compiled, open_engine
-from centerhash.networks.features import image_features
 from tests.networks.engines.toys import colours, pictures
 from tests.toys import names, write_images
 
@@ -87,7 +87,7 @@ def test_a_folder_that_cannot_be_written_costs_only_time(backbone: Backbone, tmp
     assert "is not kept, so that the next start converts it again: cannot write" in warning
 
 
-# --- image_features
+# --- the encoder
 
 
 @pytest.fixture
@@ -97,33 +97,38 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", [*COMPILED, "torch"])
-def test_image_features_name_their_engine(
+def test_an_encoder_names_the_engine_that_it_used(
     backbone: Backbone, tmp_path: Path, own_cache: Path, name: str
 ) -> None:
     paths = write_images(tmp_path / "pictures", 3)
-    first = image_features(paths, backbone, tmp_path / "cache", engine=name)
-    assert (first.engine, first.warnings, first.computed) == (name, (), 3)
+    encoder = Encoder(backbone, device="cpu", engine=name)
+    assert encoder.used_engine is None
+    first = encoder.table(paths, tmp_path / "cache")
+    assert encoder.used_engine is not None
+    assert (encoder.used_engine.name, first.computed) == (name, 3)
     assert (own_cache / "networks").exists() == (name != "torch")
-    again = image_features(paths, backbone, tmp_path / "cache", engine=name)
-    assert (again.engine, again.computed) == (None, 0)
-    expected = image_features(paths, backbone, engine="torch").features
+    expected = Encoder(backbone, device="cpu", engine="torch").table(paths).features
     np.testing.assert_allclose(first.features, expected, atol=1e-6)
 
 
 def test_engines_share_the_feature_cache(backbone: Backbone, tmp_path: Path, own_cache: Path) -> None:
     paths = write_images(tmp_path / "pictures", 2)
-    image_features(paths, backbone, tmp_path / "cache", engine="openvino")
-    assert image_features(paths, backbone, tmp_path / "cache", engine="torch").computed == 0
+    Encoder(backbone, device="cpu", engine="openvino").table(paths, tmp_path / "cache")
+    again = Encoder(backbone, device="cpu", engine="torch")
+    assert again.table(paths, tmp_path / "cache").computed == 0
+    assert again.used_engine is None
 
 
 def test_an_open_engine_is_used_as_it_is(backbone: Backbone, tmp_path: Path) -> None:
     engine = open_engine(backbone, "onnx")
     paths = write_images(tmp_path / "pictures", 2)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(features_module, "open_engine", lambda *_: pytest.fail("another engine was opened"))
-        assert image_features(paths, backbone, engine=engine).engine == "onnx"
+        patched.setattr(encoder_module, "open_engine", lambda *_: pytest.fail("another engine was opened"))
+        encoder = Encoder(backbone, device="cpu", engine=engine)
+        assert encoder.table(paths).computed == 2
+        assert encoder.engine is engine
 
 
-def test_an_unknown_engine_is_refused_before_any_image_is_read(backbone: Backbone, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="unknown engine 'tensorflow'"):
-        image_features([tmp_path / "gone.png"], backbone, engine="tensorflow")
+def test_an_unknown_engine_is_refused_before_any_image_is_read(backbone: Backbone) -> None:
+    with pytest.raises(ConfigError, match="tensorflow"):
+        Encoder(backbone, device="cpu", engine="tensorflow")

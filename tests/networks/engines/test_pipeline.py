@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from centerhash.networks import features as module
-from centerhash.networks.backbones import Backbone
-from centerhash.networks.features import image_features
+from centerhash.networks.encoder import Encoder
 from tests.networks.engines.toys import colours
 from tests.toys import write_images
 
@@ -22,7 +20,7 @@ class CountingEngine:
     """Notes how many pictures were decoded when it was called, and may first wait for the decoding to go on."""
 
     name = "counting"
-    warnings = ("a warning of the engine",)
+    warnings: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.decoded = 0
@@ -30,11 +28,11 @@ class CountingEngine:
         self.seen: list[int] = []  # pictures decoded by the time of each call
         self.waits_for = 0
 
-    def decode(self, path: Path, backbone: Backbone, **_: object) -> NDArray[np.uint8]:
+    def decode(self, encoder: Encoder, image: object) -> NDArray[np.uint8]:
         with self.begun:
             self.decoded += 1
             self.begun.notify_all()
-        return np.zeros((backbone.crop, backbone.crop, 3), dtype=np.uint8)
+        return np.zeros((encoder.backbone.crop, encoder.backbone.crop, 3), dtype=np.uint8)
 
     def features(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         with self.begun:
@@ -46,15 +44,14 @@ class CountingEngine:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
     counting = CountingEngine()
-    monkeypatch.setattr(module, "decode", counting.decode)
+    monkeypatch.setattr(Encoder, "pixels", lambda encoder, image: counting.decode(encoder, image))
     return counting
 
 
 def test_at_most_three_batches_of_pictures_are_held(engine: CountingEngine, tmp_path: Path) -> None:
     paths = write_images(tmp_path, 10 * BATCH, size=8)
-    table = image_features(paths, colours(), batch_size=BATCH, engine=engine)
+    table = Encoder(colours(), device="cpu", engine=engine).table(paths, batch=BATCH)
     assert table.features.all()
-    assert (table.engine, table.warnings) == ("counting", ("a warning of the engine",))
     assert len(engine.seen) == 10
     assert all(decoded <= BATCH * (call + 3) for call, decoded in enumerate(engine.seen))
 
@@ -62,5 +59,6 @@ def test_at_most_three_batches_of_pictures_are_held(engine: CountingEngine, tmp_
 def test_decoding_goes_on_while_the_network_computes(engine: CountingEngine, tmp_path: Path) -> None:
     """The first batch is in the network until the next two are decoded."""
     engine.waits_for = 3 * BATCH
-    image_features(write_images(tmp_path, 4 * BATCH, size=8), colours(), batch_size=BATCH, engine=engine)
+    paths = write_images(tmp_path, 4 * BATCH, size=8)
+    Encoder(colours(), device="cpu", engine=engine).table(paths, batch=BATCH)
     assert engine.seen[0] == 3 * BATCH

@@ -102,7 +102,7 @@ def train(
     from centerhash.cli import console
     from centerhash.core.options import read_options
     from centerhash.data.published.named import open_data
-    from centerhash.networks.features import default_cache
+    from centerhash.networks.cache import default_cache
     from centerhash.training.loop import TrainConfig
     from centerhash.training.presets import read_preset
     from centerhash.training.run import train as run_training
@@ -164,9 +164,9 @@ def evaluate(
     Examples: `centerhash evaluate run`, `centerhash evaluate query.npz database.npz --json`
     """
     from centerhash.cli import console
-    from centerhash.encoding.code_files import evaluate_codes, read_evaluation_codes
+    from centerhash.encoding.code_files import evaluate_files
 
-    result = evaluate_codes(read_evaluation_codes(codes), k=k, exclude_self=exclude_self, seed=seed)
+    result = evaluate_files(codes, k=k, exclude_self=exclude_self, seed=seed)
     if as_json:
         typer.echo(json.dumps(result.to_dict()))
         return
@@ -229,13 +229,13 @@ def encode(
             run,
             images,
             out,
-            engine=engine,
+            runner=engine,
             part_size=part_size or PART_SIZE,
             device=device,
             skip_broken=skip_broken,
             ray_address=ray_address,
             workers=workers,
-            progress=lambda done, total: report("codes", done, total),
+            progress=report,
         )
     console.warn(done.warnings)
     if done.broken:
@@ -256,7 +256,7 @@ def _encode_file(
     from centerhash.cli import console
     from centerhash.encoding.code_files import encode_to_file
     from centerhash.model import HashModel
-    from centerhash.networks.features import default_cache
+    from centerhash.networks.cache import default_cache
 
     model = HashModel.load(run)
     with console.progress() as report:
@@ -268,10 +268,10 @@ def _encode_file(
             device=device,
             engine="auto" if engine == "local" else engine,
             skip_broken=skip_broken,
-            progress=lambda done, total: report("features", done, total),
+            progress=report,
         )
     console.warn(written.warnings)
-    by = f", features by {written.engine}" if written.engine else ""
+    by = f", features by {written.engine.name}" if written.engine else ""
     console.out.print(f"{written.count:,} codes of {model.bits} bits in {out}{by}", soft_wrap=True)
 
 
@@ -294,7 +294,7 @@ def explain(
 
     model = HashModel.load(run)
     paths = list_images(images)
-    answers = model.explain(model.features_of(paths, device=device), top=top)
+    answers = model.explain(paths, top=top, device=device)
     if as_json:
         rows = [
             {"image": str(p), "labels": [vars(a) for a in found]}

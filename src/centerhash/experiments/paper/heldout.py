@@ -16,7 +16,7 @@ from centerhash.data.textfiles import normal_name, read_lines
 from centerhash.experiments.grid import Bench, Source
 from centerhash.experiments.paper.settings import Settings
 from centerhash.networks.backbones import DEFAULT_BACKBONE
-from centerhash.networks.features import default_cache
+from centerhash.networks.cache import default_cache
 from centerhash.training.fitting import dataset_features
 
 

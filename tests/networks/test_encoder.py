@@ -4,20 +4,33 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from centerhash.core.errors import DataError, OutputError
-from centerhash.networks import features as module
-from centerhash.networks.backbones import BACKBONES
-from centerhash.networks.features import FeatureTable, default_cache, image_features
+from centerhash.core.errors import DataError, ImageError, InputError, OutputError
+from centerhash.core.progress import Progress, silent
+from centerhash.networks import encoder as module
+from centerhash.networks.backbones import BACKBONES, Backbone
+from centerhash.networks.cache import default_cache
+from centerhash.networks.encoder import Encoder, FeatureTable
 from tests.toys import noise_image, started, write_images
 
 LITE0 = BACKBONES["efficientnet-lite0"]
 pytestmark = pytest.mark.usefixtures("kept_networks")
+
+
+def image_features(
+    paths: Sequence[Path],
+    backbone: Backbone,
+    cache: Path | None = None,
+    batch: int = 32,
+    progress: Progress = silent,
+) -> FeatureTable:
+    return Encoder(backbone, device="cpu").table(paths, cache, batch=batch, progress=progress)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +46,7 @@ def fresh(pictures: list[Path]) -> FeatureTable:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PART", 2)
+    monkeypatch.setattr(module, "PART", 2)
 
 
 def parts(cache: Path) -> list[Path]:
@@ -52,7 +65,7 @@ def test_features_are_finite_different_and_in_order(pictures: list[Path], fresh:
 
 
 def test_the_batch_size_hardly_matters(pictures: list[Path], fresh: FeatureTable) -> None:
-    found = image_features(pictures, LITE0, batch_size=2).features
+    found = image_features(pictures, LITE0, batch=2).features
     np.testing.assert_allclose(found, fresh.features, atol=1e-4)
 
 
@@ -69,7 +82,7 @@ def test_parts_that_begin_with_the_same_picture_are_kept_apart(
     pictures: list[Path], fresh: FeatureTable, tmp_path: Path
 ) -> None:
     one, two, three, *_ = pictures
-    image_features([one, two, one, three], LITE0, tmp_path, batch_size=2)
+    image_features([one, two, one, three], LITE0, tmp_path, batch=2)
     again = image_features([two, three], LITE0, tmp_path)
     assert again.computed == 0
     np.testing.assert_allclose(again.features, fresh.features[1:3], atol=1e-4)
@@ -79,7 +92,7 @@ def test_a_second_call_does_not_even_load_the_network(
     pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image_features(pictures[:1], LITE0, tmp_path)
-    monkeypatch.setattr(module, "decode", lambda *_: pytest.fail("a cached image was decoded"))
+    monkeypatch.setattr(Encoder, "pixels", lambda *_: pytest.fail("a cached image was decoded"))
     monkeypatch.setattr(module, "open_engine", lambda *_: pytest.fail("the network was loaded"))
     assert image_features(pictures[:1], LITE0, tmp_path).computed == 0
 
@@ -128,7 +141,7 @@ def test_the_same_picture_twice_in_one_call(pictures: list[Path], tmp_path: Path
 def test_a_damaged_part_is_computed_again(
     pictures: list[Path], fresh: FeatureTable, tmp_path: Path, damage: str
 ) -> None:
-    image_features(pictures[:4], LITE0, tmp_path, batch_size=2)
+    image_features(pictures[:4], LITE0, tmp_path, batch=2)
     victim, spared = parts(tmp_path)
     content = bytearray(victim.read_bytes())
     if damage == "cut":
@@ -154,17 +167,17 @@ def test_a_damaged_part_is_computed_again(
 def test_finished_parts_outlive_an_error(
     pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = module.decode
+    real = Encoder.pixels
 
-    def fails_at_the_last(path: Path, backbone: object) -> object:
+    def fails_at_the_last(encoder: Encoder, path: Path) -> object:
         if path == pictures[4]:
             raise MemoryError
-        return real(path, LITE0)
+        return real(encoder, path)
 
-    monkeypatch.setattr(module, "decode", fails_at_the_last)
+    monkeypatch.setattr(Encoder, "pixels", fails_at_the_last)
     with pytest.raises(MemoryError):
-        image_features(pictures, LITE0, tmp_path, batch_size=2)
-    monkeypatch.setattr(module, "decode", real)
+        image_features(pictures, LITE0, tmp_path, batch=2)
+    monkeypatch.setattr(Encoder, "pixels", real)
     assert image_features(pictures, LITE0, tmp_path).computed == 1
 
 
@@ -230,7 +243,11 @@ def test_progress_rises_to_the_total(pictures: list[Path], tmp_path: Path, cache
         image_features(pictures[:cached], LITE0, tmp_path)
     calls: list[tuple[int, int]] = []
     image_features(
-        pictures, LITE0, tmp_path, batch_size=2, progress=lambda done, total: calls.append((done, total))
+        pictures,
+        LITE0,
+        tmp_path,
+        batch=2,
+        progress=lambda stage, done, total, note="": calls.append((done, total)),
     )
     done = [call[0] for call in calls]
     assert calls[0] == (cached, 5)
@@ -266,10 +283,10 @@ def test_a_killed_process_leaves_its_finished_parts(tmp_path: Path) -> None:
     """A process is killed while it works; what it had stored is neither lost nor damaged."""
     paths, cache = write_images(tmp_path / "pictures", 60), tmp_path / "cache"
     script = (
-        "import sys; from pathlib import Path; from centerhash.networks import features; "
-        "from centerhash.networks.backbones import BACKBONES; features._PART = 4; "
+        "import sys; from pathlib import Path; from centerhash.networks import encoder; "
+        "from centerhash.networks.backbones import BACKBONES; encoder.PART = 4; "
         "images = sorted(Path(sys.argv[1]).glob('*.png')); "
-        "features.image_features(images, BACKBONES['efficientnet-lite0'], Path(sys.argv[2]), batch_size=2)"
+        "encoder.Encoder(BACKBONES['efficientnet-lite0']).table(images, Path(sys.argv[2]), batch=2)"
     )
     with started(sys.executable, "-c", script, str(tmp_path / "pictures"), str(cache)) as process:
         limit = time.monotonic() + 120
@@ -283,3 +300,49 @@ def test_a_killed_process_leaves_its_finished_parts(tmp_path: Path) -> None:
     resumed = image_features(paths, LITE0, cache)
     assert resumed.computed == 60 - 4 * finished
     np.testing.assert_allclose(resumed.features, image_features(paths, LITE0).features, atol=1e-4)
+
+
+# --- single images and streams
+
+
+def test_files_bytes_images_and_arrays_have_the_same_features(
+    pictures: list[Path], fresh: FeatureTable
+) -> None:
+    path = pictures[0]
+    image = Image.open(path)
+    forms = [path, str(path), path.read_bytes(), image, np.asarray(image.convert("RGB"))]
+    found = Encoder(LITE0, device="cpu").features(forms)
+    np.testing.assert_allclose(found, np.repeat(fresh.features[:1], 5, axis=0), atol=1e-4)
+
+
+def test_broken_images_of_a_list_are_named(pictures: list[Path], tmp_path: Path) -> None:
+    encoder = Encoder(LITE0, device="cpu")
+    with pytest.raises(ImageError, match=r"gone\.jpg"):
+        encoder.features([tmp_path / "gone.jpg"])
+    with pytest.raises(DataError, match=r"(?s)2 of 3 images.*gone\.jpg.*0 bytes"):
+        encoder.features([pictures[0], tmp_path / "gone.jpg", b""])
+
+
+@pytest.mark.parametrize(
+    "wrong", [np.zeros((4, 4, 3), np.float32), np.zeros((4,), np.uint8), np.zeros((4, 4, 2), np.uint8)]
+)
+def test_arrays_that_are_no_image_are_refused(wrong: object) -> None:
+    with pytest.raises(InputError, match="uint8 of shape"):
+        Encoder(LITE0, device="cpu").pixels(wrong)  # type: ignore[arg-type]
+
+
+def test_a_stream_leaves_out_what_is_known_and_names_what_is_broken(
+    pictures: list[Path], tmp_path: Path
+) -> None:
+    images = [*pictures[:3], tmp_path / "gone.png", pictures[3]]
+
+    def key(image: object) -> str | None:
+        return None if image == pictures[1] else Path(str(image)).stem
+
+    steps = list(Encoder(LITE0, device="cpu").stream(images, key, batch=3))
+    assert [step.seen for step in steps] == [3, 2]
+    assert [step.places for step in steps] == [[0, 2], [4]]
+    assert [step.keys for step in steps] == [[pictures[0].stem, pictures[2].stem], [pictures[3].stem]]
+    assert [step.known for step in steps] == [1, 0]
+    assert [list(step.broken) for step in steps] == [[], [3]]
+    assert [step.features.shape for step in steps] == [(2, 1280), (1, 1280)]

@@ -1,0 +1,82 @@
+"""The feature cache: features of image files, computed once, keyed by the image's bytes and the backbone.
+
+The cache is a folder per backbone with parts of a few hundred images each. A part is written whole or not at
+all, so a kill loses at most the part in work, and several processes may fill the same cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centerhash.core.errors import DataError
+from centerhash.core.files import read_npz, write_npz
+
+PART = 256  # images per part: a few seconds of work on a small machine
+
+
+def default_cache() -> Path:
+    """Folder of the cache unless one is named: $CENTERHASH_CACHE, or the user's cache folder."""
+    named = os.environ.get("CENTERHASH_CACHE")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "centerhash"
+
+
+def network_cache() -> Path:
+    """Folder of the converted networks: one for all, whatever cache the features go to."""
+    return default_cache() / "networks"
+
+
+@dataclass
+class FeatureCache:
+    """Features on disk by content key."""
+
+    folder: Path
+    _rows: dict[str, tuple[Path, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for part in sorted(self.folder.glob("*.npz")):
+            try:
+                keys = read_npz(part, "keys")["keys"].tolist()
+            except DataError:
+                self._drop(part)
+                continue
+            self._rows.update((key, (part, row)) for row, key in enumerate(keys))
+
+    def read(self, keys: Mapping[int, str], out: NDArray[np.float32]) -> list[int]:
+        """Copy the features of `keys`, by row, into those rows of `out` (N, D); return the rows that were there."""
+        by_part: dict[Path, list[tuple[int, int]]] = {}
+        for row, key in keys.items():
+            if key in self._rows:
+                part, stored_row = self._rows[key]
+                by_part.setdefault(part, []).append((row, stored_row))
+        found: list[int] = []
+        for part, pairs in by_part.items():
+            target, source = (list(side) for side in zip(*pairs, strict=True))
+            try:
+                out[target] = read_npz(part, "features")["features"][source]
+            except (DataError, ValueError, IndexError):  # damaged, or features of another shape
+                self._drop(part)
+                continue
+            found += target
+        return found
+
+    def _drop(self, part: Path) -> None:
+        """Forget a damaged part: it can only cost its images' time again."""
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+    def write(self, keys: Sequence[str], features: NDArray[np.float32]) -> None:
+        """Add one part, named after all its keys: whoever writes a file of that name writes the same."""
+        part = self.folder / f"{hashlib.sha256(''.join(keys).encode()).hexdigest()}.npz"
+        write_npz(part, {"keys": np.array(keys), "features": features})
+        self._rows.update((key, (part, row)) for row, key in enumerate(keys))
