@@ -157,12 +157,6 @@ def test_a_kill_costs_only_the_part_in_work(
         write_part(folder, number, part, manifest)
 
     arguments: Any = (feature_run, [str(feature_folder)])
-
-    def vanishing(*arguments: Any) -> Manifest:
-        manifest = open_folder(*arguments)
-        path.unlink()
-        return manifest
-
     with monkeypatch.context() as patched:
         patched.setattr(work, "write_part", killed)
         with pytest.raises(Killed):
