@@ -66,7 +66,7 @@ def eager(paths: Sequence[Path], batch: int = 32) -> Callable[[], Any]:
         for start in range(0, len(paths), batch):
             pixels = torch.from_numpy(np.stack(plain(paths[start : start + batch])))
             with torch.inference_mode():
-                codes.append(pack(binarise(head(network(pixels)).numpy())))
+                codes.append(pack(binarise(head(network(pixels)).logits.numpy())))
         return codes
 
     return work
