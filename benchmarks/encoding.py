@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from centerhash.networks.features import image_features
 
 from benchmarks.loading import plain, write_photos
 from benchmarks.reporting import arguments_of, show, store
@@ -29,7 +30,6 @@ from centerhash.codes import binarise, pack
 from centerhash.model import HashModel, ModelSpec
 from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
 from centerhash.networks.engines import ENGINES, Engine, open_engine
-from centerhash.networks.features import image_features
 from centerhash.networks.heads import HeadOptions, build_head
 
 BACKBONE = get_backbone(DEFAULT_BACKBONE)
@@ -66,7 +66,7 @@ def eager(paths: Sequence[Path], batch: int = 32) -> Callable[[], Any]:
         for start in range(0, len(paths), batch):
             pixels = torch.from_numpy(np.stack(plain(paths[start : start + batch])))
             with torch.inference_mode():
-                codes.append(pack(binarise(head(network(pixels)).numpy())))
+                codes.append(pack(binarise(head(network(pixels)).logits.numpy())))
         return codes
 
     return work

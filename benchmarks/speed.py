@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.reporting import arguments_of, show, store
 from centerhash import evaluate, hash_centers
-from centerhash.methods.losses.central import Ics, IcsOptions, center_distances
+from centerhash.methods.losses.central import ICS, center_distances
 from centerhash.methods.weights import exact_weights, label_slots, printed_weights
 from centerhash.networks.heads import HeadOptions, build_head
 
@@ -77,16 +77,16 @@ def solver() -> dict[str, float]:
     labels[:, 0] |= ~labels.any(dim=1)
     inputs = torch.randn(batch, features, generator=generator)
     head = build_head(features, BITS, HeadOptions())
-    objective = Ics(torch.from_numpy(hash_centers(CLASSES, BITS)), IcsOptions())
+    objective = ICS(hash_centers(CLASSES, BITS))
     optimizer = torch.optim.AdamW(head.parameters())
 
     def step() -> None:
         optimizer.zero_grad()
-        objective(head(inputs), labels).total.backward()
+        objective(head(inputs), labels).backward()
         optimizer.step()
 
     slots = label_slots(labels)
-    logits = head(inputs).detach()
+    logits = head(inputs).logits.detach()
     distances = center_distances(logits, objective.centers).gather(1, slots.classes) / BITS
     whole = seconds(step, repeats=50)
     exact = seconds(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from centerhash.codes import hamming
-from centerhash.core.errors import ConfigError, DataError, InputError, OutputError
+from centerhash.core.errors import ConfigError, DataError, InputError, OutputError, UnknownMethodError
 from centerhash.data import Dataset, open_dataset
 from centerhash.methods.centers import hash_centers
 from centerhash.methods.table import METHODS
@@ -398,7 +398,7 @@ def test_a_model_of_an_unknown_method_is_named(stored: Path, tmp_path: Path) -> 
     shutil.copytree(stored, tmp_path / "run")
     path = tmp_path / "run" / "model.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "method": "icss"}))
-    with pytest.raises(DataError, match=r"another version: unknown method 'icss'. Did you mean 'ics'"):
+    with pytest.raises(UnknownMethodError, match="'icss', which is not known here"):
         HashModel.load(tmp_path / "run")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import operator
 import shutil
 import threading
 from collections.abc import Iterable, Mapping
@@ -25,7 +26,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from centerhash.codes import Codes, binarise
-from centerhash.core.errors import ConfigError, DataError, InputError
+from centerhash.core.errors import ConfigError, DataError, InputError, UnknownMethodError
 from centerhash.core.files import atomic, write_text
 from centerhash.core.options import Options
 from centerhash.core.progress import Progress, silent
@@ -33,10 +34,10 @@ from centerhash.core.tables import to_frame
 from centerhash.data.images import MAX_PIXELS, ImageSource
 from centerhash.methods.losses.central import CentralObjective, center_similarities
 from centerhash.methods.shallow.base import ShallowHash
-from centerhash.methods.table import METHODS, get_method
+from centerhash.methods.table import METHODS, stored_method
 from centerhash.networks.backbones import Backbone, get_backbone
 from centerhash.networks.encoder import Encoder
-from centerhash.networks.heads import HeadOptions, build_head
+from centerhash.networks.heads import HeadOptions, HeadOutput, build_head
 
 TUNED = "backbone.safetensors"  # beside the model, where the backbone was fine-tuned
 _IMAGES = "an image is a path, bytes, a PIL image or a uint8 array, or a list of these"
@@ -101,23 +102,23 @@ class _Head:
     """The encoder of a deep method: a head whose signs do not depend on the batch they are computed in."""
 
     def __init__(self, spec: ModelSpec, tensors: Mapping[str, Tensor]) -> None:
-        self._bits = spec.bits
         self._head = build_head(spec.features, spec.bits, spec.head, len(spec.classes))
         self._head.load_state_dict(dict(tensors))
         self._head.eval()
         self._precise_head = copy.deepcopy(self._head).double()
 
-    def values(self, features: NDArray[Any]) -> NDArray[np.float64]:
-        """Logits (N, K) of features (N, D), and after them the evidence (N, C) where the method reads it."""
+    def outputs(self, features: NDArray[Any]) -> HeadOutput:
+        """What the head reads from features (N, D), in float64."""
         with torch.inference_mode():
             rows = torch.from_numpy(features.astype(np.float32))
-            outputs: Tensor = self._head(rows).double()
-            sizes = outputs[:, : self._bits].abs()
+            output: HeadOutput = self._head(rows).each(Tensor.double)
+            sizes = output.logits.abs()
             doubtful = (sizes < _DOUBT * sizes.amax(dim=1, keepdim=True).clamp_min(1)).any(dim=1)
             if bool(doubtful.any()):
-                outputs[doubtful] = self._precise_head(rows[doubtful].double())
-            numbers: NDArray[np.float64] = outputs.numpy()
-            return numbers
+                for part, better in zip(output, self._precise_head(rows[doubtful].double()), strict=True):
+                    if part is not None:
+                        part[doubtful] = better
+            return output
 
 
 class HashModel:
@@ -132,7 +133,7 @@ class HashModel:
         self._encoders: dict[tuple[str, str, int], Encoder] = {}
         self._opening = threading.Lock()
         self._tensors = dict(tensors)
-        method = get_method(spec.method)
+        self.method = method = stored_method(spec.method)
         options = method.options(spec.options, spec.bits)
         own = {k.removeprefix("encoder."): v for k, v in tensors.items() if k.startswith("encoder.")}
         self._centers = tensors["centers"].float() if method.family == "central" else None
@@ -195,17 +196,24 @@ class HashModel:
 
     def logits(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Logits (N, K) of features (N, D); their signs are the codes, whatever the batch they came in."""
-        return self._outputs(features)[:, : self.bits]
+        logits: NDArray[np.float32] = self._outputs(features).logits.numpy()
+        return logits
 
-    def _outputs(self, features: NDArray[Any]) -> NDArray[np.float32]:
-        """Logits (N, K), and after them the evidence (N, C) where the method reads it."""
+    def _outputs(self, features: NDArray[Any]) -> HeadOutput:
+        """Logits (N, K) and what else the head reads, float32."""
         features = _checked(features, self.spec.features)
-        width = self.bits + (len(self.classes) if self.spec.head.evidence else 0)
-        result = np.empty((len(features), width), dtype=np.float32)
-        for start in range(0, len(features), _CHUNK):
-            values = self._encoder.values(features[start : start + _CHUNK])
-            result[start : start + _CHUNK] = np.where(values < 0, np.minimum(values, -_TINY), values)
-        return result
+        starts = range(0, max(1, len(features)), _CHUNK)
+        chunks = [self._chunk(features[start : start + _CHUNK]) for start in starts]
+        parts = zip(*chunks, strict=True)
+        return HeadOutput._make(None if part[0] is None else torch.cat(part) for part in parts)
+
+    def _chunk(self, features: NDArray[Any]) -> HeadOutput:
+        encoder = self._encoder
+        if isinstance(encoder, _Head):
+            output = encoder.outputs(features)
+        else:
+            output = HeadOutput(torch.from_numpy(encoder.values(features)))
+        return output.each(lambda part: torch.where(part < 0, part.clamp_max(-_TINY), part).float())
 
     def encode_features(self, features: NDArray[Any]) -> Codes:
         """Codes (N, K) of features (N, D)."""
@@ -293,13 +301,11 @@ class HashModel:
         if labels.shape != (len(features), len(self.classes)):
             expected = (len(features), len(self.classes))
             raise InputError(f"labels must be of shape {expected}, got {labels.shape}.")
-        outputs, chunks = self._outputs(features), []
-        for start in range(0, len(outputs), _CHUNK):
+        output, chunks = self._outputs(features), []
+        for start in range(0, len(features), _CHUNK):
             rows = slice(start, start + _CHUNK)
-            batch = self.objective.weights(
-                torch.from_numpy(outputs[rows]), torch.from_numpy(labels[rows].copy())
-            )
-            chunks.append(batch.numpy())
+            batch = output.each(operator.itemgetter(rows))
+            chunks.append(self.objective.weights(batch, torch.from_numpy(labels[rows].copy())).numpy())
         return np.concatenate(chunks) if chunks else np.zeros(labels.shape, dtype=np.float32)
 
     def similarities(self, features: NDArray[Any]) -> NDArray[np.float32]:
@@ -370,6 +376,8 @@ class HashModel:
                 f"'{path}' holds no finished model (model.json, model.safetensors): pass the folder of a "
                 "finished run, or train into it again to finish it."
             ) from None
+        except UnknownMethodError:
+            raise
         # ValueError: no json, no UTF-8, other fields, an unknown method or option, centers that do not fit
         except (ValueError, TypeError, SafetensorError, RuntimeError, KeyError) as error:
             reason = str(error).splitlines()[0]

@@ -28,6 +28,7 @@ from centerhash.export.samples import image_sample, scene_sample
 from centerhash.methods.shallow.projections import Lsh
 from centerhash.model import HashModel
 from centerhash.networks.backbones import BACKBONES
+from centerhash.networks.heads import Head
 from centerhash.training.fitting import fit
 from tests.networks.engines.toys import pictures, small_backbone, untrained_model
 from tests.toys import CLASSES, feature_dataset, toy_config, write_images
@@ -89,7 +90,7 @@ def test_the_metadata_tell_all_that_a_program_needs(model: HashModel, file: Path
 
 
 def test_a_logit_of_zero_sets_its_bit_and_bits_past_the_last_are_zero() -> None:
-    network = Deployed(nn.Identity(), nn.Identity(), 10)
+    network = Deployed(nn.Identity(), Head(), 10)
     logits = torch.tensor([[0.0, -1, 1, -0.0, -1e-30, 1, 1, 1, 2, -2]])
     _, code = network(logits)
     assert code.tolist() == [[0b10110111, 0b10000000]]
@@ -119,7 +120,7 @@ def test_hyperplanes_give_the_values_of_their_method() -> None:
     function = Lsh.from_arrays(arrays)
     features = np.concatenate([dataset.features[:20], np.zeros((1, dataset.features.shape[1]), np.float32)])
     found = Hyperplanes(function)(torch.from_numpy(features))
-    np.testing.assert_allclose(found.numpy(), function.values(features), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found.logits.numpy(), function.values(features), rtol=1e-5, atol=1e-7)
 
 
 def test_shallow_methods_of_kernels_are_refused() -> None:

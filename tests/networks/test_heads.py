@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from centerhash.core.errors import ConfigError
+from centerhash.core.errors import ConfigError, InputError
 from centerhash.core.options import read_options
-from centerhash.networks.heads import HeadOptions, build_head
+from centerhash.networks.heads import DivideAndEncode, HeadOptions, HeadOutput, build_head
 
 PLAIN = {"standardise": False, "input_dropout": 0.0, "hidden": (), "logit_norm": False}
 
@@ -19,7 +20,7 @@ def test_a_linear_head_is_one_linear_map() -> None:
     head = build_head(5, 8, HeadOptions(**PLAIN)).eval()
     linear = next(layer for layer in head if isinstance(layer, nn.Linear))
     features = torch.randn(3, 5)
-    torch.testing.assert_close(head(features), features @ linear.weight.T + linear.bias)
+    torch.testing.assert_close(head(features).logits, features @ linear.weight.T + linear.bias)
 
 
 def test_the_order_of_the_layers() -> None:
@@ -64,3 +65,103 @@ def test_a_norm_takes_the_place_of_the_bias() -> None:
 def test_impossible_dropout_is_refused(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"option '{name}' of the head cannot be {value}"):
         read_options(HeadOptions, {name: value}, "the head")
+
+
+@pytest.mark.parametrize(("features", "bits"), [(12, 4), (14, 4), (5, 4), (4, 4), (33, 8)])
+def test_every_bit_sees_its_own_slice_alone(features: int, bits: int) -> None:
+    torch.manual_seed(0)
+    layer = DivideAndEncode(features, bits)
+    inputs = torch.randn(3, features, requires_grad=True)
+    sizes = [len(part) for part in np.array_split(np.arange(features), bits)]
+    start = 0
+    for bit, size in enumerate(sizes):
+        (gradient,) = torch.autograd.grad(layer(inputs)[:, bit].sum(), inputs)
+        seen = gradient[0].nonzero().flatten().tolist()
+        assert seen == list(range(start, start + size))
+        expected = inputs[:, start : start + size] @ layer.weight[bit, :size] + layer.bias[bit]
+        torch.testing.assert_close(layer(inputs)[:, bit], expected)
+        start += size
+    assert start == features
+
+
+def test_padding_of_short_slices_is_never_trained() -> None:
+    layer = DivideAndEncode(5, 2)
+    layer(torch.randn(3, 5)).square().sum().backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.tolist()[1][2] == layer.weight.grad.tolist()[1][2] == 0
+
+
+def test_divide_and_encode_stores_its_weights_only_and_refuses_too_few_features() -> None:
+    assert set(DivideAndEncode(9, 4).state_dict()) == {"weight", "bias"}
+    with pytest.raises(InputError, match="3 features cannot be divided into 4 slices"):
+        DivideAndEncode(3, 4)
+
+
+# what heads stored before their outputs had names: by the places of their layers
+STORED = {
+    "0.running_mean": (5,),
+    "0.running_var": (5,),
+    "0.num_batches_tracked": (),
+    "2.weight": (12, 5),
+    "3.weight": (12,),
+    "3.bias": (12,),
+    "3.running_mean": (12,),
+    "3.running_var": (12,),
+    "3.num_batches_tracked": (),
+}
+PLAIN_END = {"6.weight": (8, 12), "6.bias": (8,), "7.matrix": (8, 8)}
+EVIDENCE_END = {
+    "6.code.0.weight": (8, 12),
+    "6.code.0.bias": (8,),
+    "6.code.1.matrix": (8, 8),
+    "6.evidence.weight": (3, 12),
+    "6.evidence.bias": (3,),
+}
+
+
+@pytest.mark.parametrize("evidence", [False, True])
+def test_heads_of_earlier_versions_are_read_by_the_same_names(evidence: bool) -> None:
+    shapes = STORED | (EVIDENCE_END if evidence else PLAIN_END)
+    generator = torch.Generator().manual_seed(0)
+    stored = {
+        name: torch.rand(shape, generator=generator) if shape else torch.tensor(7)
+        for name, shape in shapes.items()
+    }
+    head = build_head(5, 8, HeadOptions(hidden=(12,), rotate=True, evidence=evidence), classes=3).eval()
+    assert list(head.state_dict()) == list(stored)
+    head.load_state_dict(stored)
+    features = torch.randn(4, 5, generator=generator)
+    found = head(features)
+    scaled = (features - stored["0.running_mean"]) / (stored["0.running_var"] + 1e-5).sqrt()
+    hidden = (scaled @ stored["2.weight"].T - stored["3.running_mean"]) / (
+        stored["3.running_var"] + 1e-5
+    ).sqrt()
+    hidden = (hidden * stored["3.weight"] + stored["3.bias"]).relu()
+    last = "6.code.0" if evidence else "6"
+    matrix = stored["6.code.1.matrix" if evidence else "7.matrix"]
+    logits = (hidden @ stored[f"{last}.weight"].T + stored[f"{last}.bias"]) @ matrix
+    torch.testing.assert_close(found.logits, logits)
+    if evidence:
+        expected = hidden @ stored["6.evidence.weight"].T + stored["6.evidence.bias"]
+        torch.testing.assert_close(found.evidence, expected)
+    else:
+        assert found.evidence is None
+
+
+def test_evidence_does_not_shape_the_hidden_layer() -> None:
+    head = build_head(5, 8, HeadOptions(hidden=(12,), evidence=True), classes=3)
+    output = head(torch.randn(6, 5))
+    assert output.evidence is not None
+    output.evidence.sum().backward()
+    assert [name for name, part in head.named_parameters() if part.grad is not None] == [
+        "6.evidence.weight",
+        "6.evidence.bias",
+    ]
+
+
+def test_each_part_of_an_output_is_changed_alike() -> None:
+    doubled = HeadOutput(torch.ones(2, 3), torch.ones(2, 4)).each(lambda part: 2 * part)
+    assert doubled.evidence is not None
+    assert doubled.logits.tolist() == [[2] * 3] * 2
+    assert doubled.evidence.tolist() == [[2] * 4] * 2
+    assert HeadOutput(torch.ones(2, 3)).each(torch.neg).evidence is None

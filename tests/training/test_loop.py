@@ -270,10 +270,7 @@ def test_a_checkpoint_that_cannot_be_taken_up_is_named(tmp_path: Path, damage: s
 def test_a_loss_that_is_no_number_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     config = toy_config(**BRIEF)
     broken = objective(config)
-    forward = broken.forward
-    monkeypatch.setattr(
-        broken, "forward", lambda *batch: forward(*batch)._replace(total=batch[0].sum() * math.nan)
-    )
+    monkeypatch.setattr(broken, "terms", lambda batch: {"center": batch.logits.sum() * math.nan})
     with pytest.raises(
         DataError, match=r"the loss became nan in epoch 1: lower --learning-rate \(now 0\.02\)"
     ):

@@ -44,10 +44,10 @@ def test_length_says_nothing_and_zeros_are_allowed() -> None:
 def test_the_head_turns_its_logits() -> None:
     head = build_head(5, 8, HeadOptions(hidden=(), rotate=True)).eval()
     features = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
-    before = head(features).detach()
+    before = head(features).logits.detach()
     rotation = rotate_head(head, before.numpy())
     np.testing.assert_allclose(rotation.numpy(), code_rotation(before.numpy()), atol=1e-6)
-    torch.testing.assert_close(head(features), before @ rotation)
+    torch.testing.assert_close(head(features).logits, before @ rotation)
 
 
 def test_a_turn_keeps_every_angle_to_the_centers() -> None:

@@ -3,6 +3,7 @@
 CenterhashError
 ├── InputError (also a ValueError)     a caller's values: arrays, options, names
 │   ├── ConfigError                    an unknown or impossible option or name
+│   │   └── UnknownMethodError         a model of a method that is not registered here
 │   └── DataError                      files that hold the data: csv, arrays, splits
 │       └── ImageError                 one image that cannot be read
 ├── NotFittedError                     a model asked for codes before it was trained
@@ -27,6 +28,10 @@ class InputError(CenterhashError, ValueError):
 
 class ConfigError(InputError):
     """An option or a name is unknown or impossible."""
+
+
+class UnknownMethodError(ConfigError):
+    """A stored model names a method that is neither built in nor registered."""
 
 
 class DataError(InputError):

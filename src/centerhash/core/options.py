@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -23,6 +24,19 @@ class MethodOptions(Options):
     def for_bits(self, bits: int) -> MethodOptions:
         """Return a copy in which every value that depends on the number of bits is filled in."""
         return self
+
+
+def options_beside(kind: type) -> type[MethodOptions]:
+    """The class of a method's options: its attribute `options_class`, or `<Class>Options` in the same module.
+
+    A class without either has the options of the class that it is based on.
+    """
+    for base in kind.__mro__:
+        beside = getattr(sys.modules.get(base.__module__), f"{base.__name__}Options", None)
+        found = vars(base).get("options_class", beside)
+        if isinstance(found, type) and issubclass(found, MethodOptions):
+            return found
+    return MethodOptions
 
 
 OptionsType = TypeVar("OptionsType", bound=Options)

@@ -22,7 +22,7 @@ from centerhash.encoding.code_files import evaluate_files
 from centerhash.evaluation import Evaluation
 from centerhash.experiments.convergence import Convergence, solver_convergence
 from centerhash.experiments.instances import Agreement, measure_agreement
-from centerhash.methods.losses.central import Ics, center_distances
+from centerhash.methods.losses.central import ICS, center_distances
 from centerhash.methods.table import METHODS
 from centerhash.methods.weights import label_slots
 from centerhash.model import HashModel
@@ -153,7 +153,7 @@ def _convergence(
     rows = dataset.splits.train
     rows = rows[dataset.labels[rows].sum(axis=1) >= 2][:images]
     objective = model.objective
-    if not isinstance(objective, Ics):
+    if not isinstance(objective, ICS):
         raise ConfigError(f"convergence is measured on 'ics', got '{model.spec.method}'.")
     slots = label_slots(torch.from_numpy(dataset.labels[rows]))
     logits = torch.from_numpy(model.logits(features[rows]))

@@ -11,10 +11,10 @@ from torch.nn import functional
 from centerhash.codes import packed_width
 from centerhash.core.errors import ConfigError
 from centerhash.methods.shallow.projections import LinearHash
-from centerhash.methods.table import METHODS, get_method
+from centerhash.methods.table import METHODS, Method
 from centerhash.model import HashModel
 from centerhash.networks.backbones import Backbone, import_timm
-from centerhash.networks.heads import build_head
+from centerhash.networks.heads import HeadOutput, build_head
 
 
 class Hyperplanes(nn.Module):
@@ -29,13 +29,13 @@ class Hyperplanes(nn.Module):
         self.register_buffer("projection", torch.from_numpy(function.projection))
         self.register_buffer("offset", torch.from_numpy(function.offset))
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Values (B, K), computed in float64 as in training."""
+    def forward(self, features: Tensor) -> HeadOutput:
+        """Values (B, K) as logits, computed in float64 as in training."""
         wide = features.double()
         if self.unit:
             lengths = wide.square().sum(dim=1, keepdim=True).sqrt()
             wide = wide / torch.where(lengths > 0, lengths, torch.ones_like(lengths))
-        return (wide @ self.projection - self.offset).float()
+        return HeadOutput((wide @ self.projection - self.offset).float())
 
 
 class Deployed(nn.Module):
@@ -50,7 +50,8 @@ class Deployed(nn.Module):
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """A bit is set where its logit is at least 0; bits past K are 0."""
-        logits: Tensor = self.encoder(self.backbone(pixels))[:, : self.bits]
+        output: HeadOutput = self.encoder(self.backbone(pixels))
+        logits = output.logits
         bits = functional.pad((logits >= 0).to(torch.int32), (0, -self.bits % 8))
         code = (bits.reshape(-1, packed_width(self.bits), 8) * self.places).sum(dim=2)
         return logits, code.to(torch.uint8)
@@ -65,7 +66,7 @@ def deployed(model: HashModel, backbone: Backbone) -> Deployed:
 
 
 def _encoder(model: HashModel) -> nn.Module:
-    spec, method = model.spec, get_method(model.spec.method)
+    spec, method = model.spec, model.method
     own = {
         name.removeprefix("encoder."): tensor
         for name, tensor in model.tensors().items()
@@ -77,7 +78,7 @@ def _encoder(model: HashModel) -> nn.Module:
         return head
     kind = method.shallow_class()
     if not issubclass(kind, LinearHash):
-        linear = [name for name, row in METHODS.items() if _is_linear(name) or row.family != "shallow"]
+        linear = [name for name, row in METHODS.items() if row.family != "shallow" or _is_linear(row)]
         raise ConfigError(
             f"a model of method '{spec.method}' cannot be exported, since it is no network of plain layers: use "
             f"`centerhash encode`, or train one of {', '.join(linear)}."
@@ -85,9 +86,8 @@ def _encoder(model: HashModel) -> nn.Module:
     return Hyperplanes(kind.from_arrays({name: tensor.numpy() for name, tensor in own.items()}))
 
 
-def _is_linear(name: str) -> bool:
-    method = get_method(name)
-    return method.family == "shallow" and issubclass(method.shallow_class(), LinearHash)
+def _is_linear(method: Method) -> bool:
+    return issubclass(method.shallow_class(), LinearHash)
 
 
 def fix_padding(network: nn.Module, size: int) -> None:

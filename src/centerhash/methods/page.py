@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import tomllib
 from collections.abc import Iterator
@@ -14,8 +13,8 @@ _BITS = (16, 64)  # lengths whose defaults are shown
 
 _HEAD = """# Methods
 
-Made by `centerhash methods --markdown > docs/methods.md` from the rows of `methods.py` and the classes that they name;
-a test keeps the two equal. Every method trains by `centerhash train DATA --method NAME --bits K --out RUN`, on images and
+Made by `centerhash methods --markdown > docs/methods.md` from `methods/table.py` and the classes that it names; a test
+keeps the two equal. Every method trains by `centerhash train DATA --method NAME --bits K --out RUN`, on images and
 on features, and encodes unseen images. Options are set by `-o NAME=VALUE`.
 
 Each method is written from its paper's idea, not from other people's code. The papers other than ICS were not at hand
@@ -30,7 +29,7 @@ training list, held out (`centerhash compare --validation`), one seed.
 def methods_page() -> str:
     """The whole page as markdown."""
     notes = method_notes()
-    sections = (line for row in METHODS.values() for line in _method(row, notes[row.name]))
+    sections = (line for row in _built_in() for line in _method(row, notes[row.name]))
     return "\n".join([_HEAD, _overview(), *sections, ""])
 
 
@@ -39,23 +38,25 @@ def method_notes() -> dict[str, dict[str, str]]:
     return tomllib.loads(files("centerhash.methods").joinpath("notes.toml").read_text(encoding="utf-8"))
 
 
+def _built_in() -> list[Method]:
+    return [row for row in METHODS.values() if row.registered is None]
+
+
 def _overview() -> str:
     lines = ["| name | family | year | labels | an image with several labels |", "|---|---|---|---|---|"]
     lines += [
         f"| [`{row.name}`](#{row.name}) | {row.family} | {row.year} | {'yes' if row.uses_labels else 'no'} | "
         f"{row.multi_label} |"
-        for row in METHODS.values()
+        for row in _built_in()
     ]
     return "\n".join(lines)
 
 
 def _method(row: Method, notes: dict[str, str]) -> Iterator[str]:
-    module_name, class_name = row.home.split(":")
-    kind = getattr(importlib.import_module(f"centerhash.{module_name}"), class_name)
-    path = module_name.replace(".", "/")
+    path = row.home.split(":")[0].replace(".", "/")
     yield f"\n## {row.name}\n"
     yield f"**{row.title}**: {row.paper}, {row.year}. In [`{path}.py`](../src/centerhash/{path}.py).\n"
-    yield inspect.cleandoc(kind.__doc__ or "")
+    yield inspect.cleandoc(row.load().__doc__ or "")
     yield f"\n```text\n{notes['equations']}\n```\n"
     yield f"*Defaults:* {notes['defaults']}\n"
     yield f"*Departs from the paper:* {notes['departures']}"

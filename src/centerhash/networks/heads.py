@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, NamedTuple
 
 import torch
 from pydantic import Field
@@ -28,7 +29,7 @@ class HeadOptions(Options):
         None, description="one slice of the last layer per bit; None: as the method has it"
     )
     rotate: bool | None = Field(
-        None, description="turn the trained logits to where signs lose least; None: as the method has it"
+        None, description="rotate the trained logits to where signs lose least; None: as the method has it"
     )
     evidence: bool | None = Field(
         None, description="read class evidence beside the bits; None: as the method has it"
@@ -41,8 +42,19 @@ class HeadOptions(Options):
         return self.model_copy(update=unset)
 
 
+class HeadOutput(NamedTuple):
+    """What a head reads from a batch; None where it does not read that."""
+
+    logits: Tensor  # (B, K): their signs are the code
+    evidence: Tensor | None = None  # (B, C): how much speaks for each class
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> HeadOutput:
+        """The same with every part changed in the same way."""
+        return HeadOutput._make(None if part is None else change(part) for part in self)
+
+
 class Rotation(nn.Module):
-    """Turns logits (B, K); the identity while the head learns, set once after that."""
+    """Rotates logits (B, K); the identity while the head learns, set once after that."""
 
     matrix: Tensor
 
@@ -87,7 +99,7 @@ class DivideAndEncode(nn.Module):
 
 
 class CodeAndEvidence(nn.Module):
-    """Two readings of the last hidden layer (B, H): K logits, and after them the evidence (B, C) for every class.
+    """Two readings of the last hidden layer (B, H): logits (B, K), and the evidence (B, C) for every class.
 
     The evidence learns from the hidden layer without shaping it, so that codes are the same with and without it.
     """
@@ -96,15 +108,24 @@ class CodeAndEvidence(nn.Module):
         super().__init__()
         self.code, self.evidence = code, nn.Linear(width, classes)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Outputs (B, K + C)."""
-        return torch.cat([self.code(hidden), self.evidence(hidden.detach())], dim=1)
+    def forward(self, hidden: Tensor) -> HeadOutput:
+        """Both readings of hidden (B, H)."""
+        return HeadOutput(self.code(hidden), self.evidence(hidden.detach()))
 
 
-def build_head(features: int, bits: int, options: HeadOptions, classes: int = 0) -> nn.Sequential:
+class Head(nn.Sequential):
+    """The layers from features (B, D) to a `HeadOutput`; models and checkpoints store them by their numbers."""
+
+    def forward(self, features: Tensor) -> HeadOutput:
+        """Logits (B, K) of a batch, and what else the last layer reads."""
+        output: Tensor | HeadOutput = super().forward(features)  # type: ignore[no-untyped-call]  # untyped in torch
+        return output if isinstance(output, HeadOutput) else HeadOutput(output)
+
+
+def build_head(features: int, bits: int, options: HeadOptions, classes: int = 0) -> Head:
     """Standardise, dropout, then (linear, norm, ReLU, dropout) per hidden width, then linear to K bits.
 
-    The output is (B, K), or (B, K + C) with evidence for C classes.
+    With `options.evidence` the last layer also reads the evidence for C classes.
     """
     layers: list[nn.Module] = []
     if options.standardise:
@@ -128,4 +149,4 @@ def build_head(features: int, bits: int, options: HeadOptions, classes: int = 0)
         last.append(Rotation(bits))
     if options.evidence:
         last = [CodeAndEvidence(nn.Sequential(*last), width, classes)]
-    return nn.Sequential(*layers, *last)
+    return Head(*layers, *last)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from centerhash.core.errors import ConfigError
 from centerhash.networks.backbones import choose_device
+from centerhash.networks.heads import HeadOutput
 
 Precision: TypeAlias = Literal["32", "bf16", "16"]
 _PATIENCE = timedelta(days=2)  # one process may compute features for hours while the others wait
@@ -57,9 +58,9 @@ class Team:
         """Back-propagate."""
         torch.autograd.backward(loss)
 
-    def gather(self, rows: Tensor, count: int) -> Tensor:
+    def gather(self, output: HeadOutput, count: int) -> HeadOutput:
         """All `count` rows of a batch from the shares of all processes, with their gradients."""
-        return rows
+        return output
 
     def wait(self) -> None:
         """Return when all processes are here."""
@@ -101,12 +102,11 @@ class FabricTeam(Team):
         """Back-propagate; Fabric scales the loss where the precision needs it."""
         self._fabric.backward(loss)
 
-    def gather(self, rows: Tensor, count: int) -> Tensor:
+    def gather(self, output: HeadOutput, count: int) -> HeadOutput:
         """All rows of a batch; their gradients are summed over the processes."""
         if self.size == 1:
-            return rows
-        gathered: Tensor = _Gather.apply(rows, self, count)  # type: ignore[no-untyped-call]  # untyped in torch
-        return gathered
+            return output
+        return output.each(lambda rows: _Gather.apply(rows, self, count))  # type: ignore[no-untyped-call]  # untyped in torch
 
     def wait(self) -> None:
         """Return when all processes are here."""

@@ -24,13 +24,14 @@ from centerhash.core.files import atomic
 from centerhash.core.prefetch import batches_ahead
 from centerhash.data.images import ImageSource, load_image
 from centerhash.networks.backbones import Backbone
+from centerhash.networks.heads import HeadOutput
 from centerhash.training.loop import Inputs, ParameterGroup
 
 _AHEAD = 3  # batches that are decoded while one is in use
 
 
 class WholeNetwork(nn.Module):
-    """A backbone and a head, uint8 images (B, H, W, 3) in, logits (B, K) out.
+    """A backbone and a head, uint8 images (B, H, W, 3) in, the head's output out.
 
     The backbone's batch norms keep the statistics of its first training: those of small batches are noise, and
     several processes then agree without talking.
@@ -48,10 +49,10 @@ class WholeNetwork(nn.Module):
                 layer.eval()
         return self
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits of a batch."""
-        logits: Tensor = self.head(self.backbone(images))
-        return logits
+    def forward(self, images: Tensor) -> HeadOutput:
+        """What the head reads from a batch."""
+        output: HeadOutput = self.head(self.backbone(images))
+        return output
 
     def groups(self, backbone_rate: float) -> list[ParameterGroup]:
         """The head's parameters, and the backbone's at the share `backbone_rate` of the learning rate."""

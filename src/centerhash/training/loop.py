@@ -23,7 +23,7 @@ from centerhash.core.options import Options
 from centerhash.methods.losses.base import Objective
 from centerhash.methods.losses.central import center_similarities
 from centerhash.networks.backbones import DEFAULT_BACKBONE
-from centerhash.networks.heads import HeadOptions, build_head
+from centerhash.networks.heads import HeadOptions, HeadOutput, build_head
 from centerhash.training.checkpoints import EpochRow, restore, store
 from centerhash.training.distributed import Precision, Team, share_layers
 
@@ -204,11 +204,9 @@ def _run_epoch(
         optimizer.zero_grad(set_to_none=True)
         for part in micro_batches(batch, config.accumulate):
             with team.autocast():
-                logits = network(next(reading).to(team.device, non_blocking=True))
-            places = part.to(team.device)
-            terms = objective(
-                team.gather(logits.float(), len(part)), targets[part].to(team.device), places, progress
-            )
+                output: HeadOutput = network(next(reading).to(team.device, non_blocking=True))
+            whole = team.gather(output.each(Tensor.float), len(part))
+            terms = objective.loss_terms(whole, targets[part].to(team.device), part.to(team.device), progress)
             team.backward(terms.total * (len(part) / len(batch)))
             for name, value in {"loss": terms.total.detach(), **terms.parts}.items():
                 sums[name] = sums.get(name, 0.0) + float(value) * len(part)

@@ -31,7 +31,6 @@ from centerhash.core.files import explained, make_folder, read_npz, write_json, 
 from centerhash.core.version import __version__
 from centerhash.data import Dataset
 from centerhash.data.splits import Splits
-from centerhash.methods.table import get_method
 from centerhash.model import TUNED, HashModel
 from centerhash.training.checkpoints import EpochRow
 from centerhash.training.distributed import open_team
@@ -129,7 +128,7 @@ def _write_results(
         {"train": splits.train, "query": splits.query, "database": splits.database},
     )
     model.save(folder)
-    if get_method(model.spec.method).family == "central":
+    if model.has_centers:
         _write_weights(folder, model, features, dataset.labels, splits.train)
     _write_codes(folder, model, features, dataset, splits, report)
     _drop_checkpoints(folder)

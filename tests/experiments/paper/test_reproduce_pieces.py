@@ -24,6 +24,7 @@ from centerhash.experiments.paper.settings import Settings
 from centerhash.experiments.paper.study_figures import printed_path
 from centerhash.experiments.paper.weights import choose, evenness
 from centerhash.methods.table import METHODS
+from centerhash.networks.heads import Head
 from tests.toys import CLASSES, feature_dataset, write_images
 
 # What the paper prints
@@ -261,14 +262,14 @@ def test_data_without_areas_is_refused() -> None:
 
 def test_cross_entropy_by_hand() -> None:
     logits, labels = torch.tensor([[0.0, 0.0], [0.0, 100.0]]), torch.tensor([[True, False], [False, True]])
-    loss = Classification()(logits, labels).total
+    loss = Classification()(logits, labels)
     assert float(loss) == pytest.approx(3 * np.log(2) / 4)
 
 
 def test_classifier_weights_are_a_softmax_over_the_labels() -> None:
     features = np.log(np.array([[1.0, 3.0, 9.0], [5.0, 1.0, 1.0]])).astype(np.float32)
     labels = np.array([[True, True, False], [False, False, False]])
-    found = classifier_weights(torch.nn.Identity(), features, labels)
+    found = classifier_weights(Head(torch.nn.Identity()), features, labels)
     assert found == pytest.approx(np.array([[0.25, 0.75, 0], [0, 0, 0]]))
 
 

@@ -8,11 +8,9 @@ from torch.nn.functional import cross_entropy
 
 from centerhash.methods.centers import hash_centers
 from centerhash.methods.losses.central import center_similarities
-from centerhash.methods.losses.orthohash import OrthoHash, OrthoHashOptions, margin_logits
-from centerhash.methods.losses.softmax import IcsSoftmax, IcsSoftmaxOptions
-from tests.methods.losses.toys import BITS, CLASSES, learned, sample
-from tests.toys import CLASSES as ANIMALS
-from tests.toys import feature_dataset, toy_config
+from centerhash.methods.losses.orthohash import OrthoHash, margin_logits
+from centerhash.methods.losses.softmax import IcsSoftmax
+from tests.methods.losses.toys import BITS, CLASSES, sample
 
 CENTERS = torch.from_numpy(hash_centers(CLASSES, BITS, seed=2)).double()
 
@@ -37,52 +35,20 @@ def test_orthohash_by_a_loop(margin: float) -> None:
         partition = math.log(sum(math.exp(score) for score in scores))
         own = [j for j in range(CLASSES) if labels[row, j]]
         rows.append(sum(partition - scores[j] for j in own) / len(own))
-    objective = OrthoHash(CENTERS, OrthoHashOptions(scale=scale, margin=margin)).double()
-    assert float(objective(logits, labels).total) == pytest.approx(sum(rows) / len(rows))
+    objective = OrthoHash(CENTERS, scale=scale, margin=margin).double()
+    assert float(objective(logits, labels)) == pytest.approx(sum(rows) / len(rows))
 
 
 def test_one_label_gives_the_usual_cross_entropy() -> None:
     logits, _ = sample(rows=CLASSES)
     labels = torch.eye(CLASSES, dtype=torch.bool)
-    found = OrthoHash(CENTERS, OrthoHashOptions(scale=3.0)).double()(logits, labels).total
+    found = OrthoHash(CENTERS, scale=3.0).double()(logits, labels)
     expected = cross_entropy(3 * center_similarities(logits, CENTERS), torch.arange(CLASSES))
     assert float(found) == pytest.approx(float(expected))
 
 
 def test_it_is_the_softmax_form_with_equal_weights() -> None:
     logits, labels = sample()
-    ours = IcsSoftmax(CENTERS, IcsSoftmaxOptions(scale=6.0, entropy=1e9)).double()
-    theirs = OrthoHash(CENTERS, OrthoHashOptions(scale=6.0)).double()
-    assert float(ours(logits, labels).total) == pytest.approx(float(theirs(logits, labels).total))
-
-
-def test_gradient_is_right_in_float64() -> None:
-    logits, labels = sample(rows=4)
-    objective = OrthoHash(CENTERS, OrthoHashOptions(margin=0.2)).double()
-    assert torch.autograd.gradcheck(lambda z: objective(z, labels).total, (logits.requires_grad_(),))
-
-
-def test_batches_at_the_edge_have_finite_losses_and_gradients() -> None:
-    objective = OrthoHash(CENTERS.float(), OrthoHashOptions(margin=0.2))
-    everything = torch.ones(3, CLASSES, dtype=torch.bool)
-    alone = torch.eye(CLASSES, dtype=torch.bool)
-    for labels in (everything, ~everything, everything[:1], alone, torch.cat([alone, ~everything])):
-        for scale in (0.0, 1.0, 1e4):
-            logits = (scale * torch.randn(len(labels), BITS)).requires_grad_()
-            loss = objective(logits, labels).total
-            loss.backward()
-            assert torch.isfinite(loss)
-            assert logits.grad is not None
-            assert torch.isfinite(logits.grad).all()
-            assert objective.weights(logits, labels).sum(dim=1).tolist() == pytest.approx(
-                labels.any(dim=1).float().tolist()
-            )
-
-
-def test_a_small_head_learns_separable_images() -> None:
-    dataset = feature_dataset()
-    config = toy_config(epochs=25)
-    centers = torch.from_numpy(hash_centers(len(ANIMALS), config.bits))
-    _, log, score = learned(dataset, OrthoHash(centers, OrthoHashOptions()), config)
-    assert log[-1]["loss"] < log[0]["loss"]
-    assert score > 0.95
+    ours = IcsSoftmax(CENTERS, scale=6.0, entropy=1e9).double()
+    theirs = OrthoHash(CENTERS, scale=6.0).double()
+    assert float(ours(logits, labels)) == pytest.approx(float(theirs(logits, labels)))

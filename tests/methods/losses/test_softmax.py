@@ -9,22 +9,23 @@ from torch.nn.functional import log_softmax
 
 from centerhash.methods.centers import hash_centers
 from centerhash.methods.losses.softmax import IcsSoftmax, IcsSoftmaxOptions, step_loss
+from centerhash.networks.heads import HeadOutput
 from tests.methods.losses.toys import BITS, CLASSES, sample
 
 CENTERS = torch.from_numpy(hash_centers(CLASSES, BITS, seed=2)).double()
 
 
 def objective(**options: float) -> IcsSoftmax:
-    return IcsSoftmax(CENTERS, IcsSoftmaxOptions(**options)).double()
+    return IcsSoftmax(CENTERS, **options).double()
 
 
-def with_evidence(seed: int = 3) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs (B, BITS + CLASSES), the evidence alone, and labels."""
+def with_evidence(seed: int = 3) -> tuple[HeadOutput, Tensor, Tensor]:
+    """A head's output, its evidence alone, and labels."""
     logits, labels = sample()
     evidence = 3 * torch.randn(
         len(logits), CLASSES, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
     )
-    return torch.cat([logits, evidence], dim=1), evidence, labels
+    return HeadOutput(logits, evidence), evidence, labels
 
 
 def looped(surprise: list[float], own: list[int], entropy: float) -> tuple[list[float], float]:
@@ -41,7 +42,7 @@ def surprises(scores: list[float]) -> list[float]:
 
 def test_the_loss_of_the_code_by_a_loop() -> None:
     logits, labels = sample()
-    found = objective(scale=4.0, entropy=1.5)(logits, labels).total
+    found = objective(scale=4.0, entropy=1.5)(logits, labels)
     rows = []
     for row in range(len(logits)):
         norm = math.sqrt(sum(float(z) ** 2 for z in logits[row]) * BITS)
@@ -52,8 +53,8 @@ def test_the_loss_of_the_code_by_a_loop() -> None:
 
 def test_evidence_adds_a_loss_of_its_own_and_leaves_that_of_the_code() -> None:
     outputs, evidence, labels = with_evidence()
-    alone = objective()(outputs[:, :BITS], labels)
-    both = objective(evidence_entropy=0.7)(outputs, labels)
+    alone = objective().loss_terms(outputs.logits, labels)
+    both = objective(evidence_entropy=0.7).loss_terms(outputs, labels)
     rows = [
         looped(surprises(evidence[row].tolist()), [j for j in range(CLASSES) if labels[row, j]], 0.7)[1]
         for row in range(len(labels))
@@ -71,30 +72,31 @@ def test_weights_come_from_the_evidence_where_there_is_some() -> None:
         own = [j for j in range(CLASSES) if labels[row, j]]
         expected, _ = looped(surprises(evidence[row].tolist()), own, 2.0)
         assert weights[row, own].tolist() == pytest.approx(expected)
-    by_code = objective().weights(outputs[:, :BITS], labels)
+    by_code = objective().weights(outputs.logits, labels)
     assert not torch.allclose(weights, by_code)
     torch.testing.assert_close(by_code.sum(dim=1), torch.ones(len(labels), dtype=torch.float64))
 
 
 def test_gradient_is_that_of_the_loss_with_its_weights_held_fixed() -> None:
-    outputs, _, labels = with_evidence()
-    method = objective()
-    found = outputs.clone().requires_grad_()
-    method(found, labels).total.backward()
-    code, evidence = method.parted(outputs)
+    (logits, evidence), _, labels = with_evidence()
     assert evidence is not None
-    by_code = torch.where(labels, -method.distances(code) / method.entropy, -math.inf).softmax(dim=1)
+    method = objective()
+    by_code = torch.where(labels, -method.distances(logits) / method.entropy, -math.inf).softmax(dim=1)
     by_evidence = torch.where(labels, evidence / method.options.evidence_entropy, -math.inf).softmax(dim=1)
 
-    def loss(values: Tensor) -> Tensor:
-        code, evidence = values[:, :BITS], values[:, BITS:]
-        surprise = by_code * method.distances(code) - by_evidence * log_softmax(evidence, dim=1)
+    def loss(logits: Tensor, evidence: Tensor) -> Tensor:
+        surprise = by_code * method.distances(logits) - by_evidence * log_softmax(evidence, dim=1)
         return surprise.sum(dim=1).mean()
 
-    reference = outputs.clone().requires_grad_()
-    loss(reference).backward()
-    torch.testing.assert_close(found.grad, reference.grad)
-    assert torch.autograd.gradcheck(loss, (outputs.clone().requires_grad_(),))
+    found = HeadOutput(logits, evidence).each(lambda part: part.clone().requires_grad_())
+    reference = HeadOutput(logits, evidence).each(lambda part: part.clone().requires_grad_())
+    assert found.evidence is not None
+    assert reference.evidence is not None
+    method(found, labels).backward()
+    loss(reference.logits, reference.evidence).backward()
+    torch.testing.assert_close(found.logits.grad, reference.logits.grad)
+    torch.testing.assert_close(found.evidence.grad, reference.evidence.grad)
+    assert torch.autograd.gradcheck(loss, (reference.logits, reference.evidence))
 
 
 def test_the_weights_of_a_step_are_its_minimiser() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from centerhash.experiments.grid import Bench
-from centerhash.methods.losses.base import LossTerms, Objective
+from centerhash.methods.losses.base import Batch, Objective
 from centerhash.methods.weights import softmax_weights
 from centerhash.training.loop import TrainConfig, fit_head
 
@@ -21,11 +21,10 @@ _CHUNK = 4096  # rows per pass through the head
 class Classification(Objective):
     """Binary cross entropy of every class, one logit each."""
 
-    def forward(
-        self, logits: Tensor, labels: Tensor, places: Tensor | None = None, progress: float = 0.0
-    ) -> LossTerms:
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
         """Mean over images and classes of logits (B, C) against labels (B, C)."""
-        return LossTerms(binary_cross_entropy_with_logits(logits, labels.to(logits.dtype)), {})
+        targets = batch.labels.to(batch.logits.dtype)
+        return {"class": binary_cross_entropy_with_logits(batch.logits, targets)}
 
 
 def fit_classifier(bench: Bench, config: TrainConfig) -> nn.Module:
@@ -52,6 +51,6 @@ def classifier_weights(
     with torch.inference_mode():
         for start in range(0, len(features), _CHUNK):
             rows = slice(start, start + _CHUNK)
-            logits = head(torch.from_numpy(features[rows].astype(np.float32)))
+            logits = head(torch.from_numpy(features[rows].astype(np.float32))).logits
             parts.append(softmax_weights(logits, torch.from_numpy(labels[rows].copy())).numpy())
     return np.concatenate(parts) if parts else np.zeros(labels.shape, dtype=np.float32)

@@ -17,7 +17,7 @@ from centerhash.experiments.paper.printed import printed
 from centerhash.experiments.paper.settings import Section, Settings
 from centerhash.experiments.paper.tasks import Task, make_task, run_tasks, trained
 from centerhash.experiments.rows import Row
-from centerhash.methods.losses.central import Ics, center_distances
+from centerhash.methods.losses.central import ICS, center_distances
 from centerhash.methods.table import METHODS
 from centerhash.methods.weights import LabelSlots, label_slots
 from centerhash.model import HashModel
@@ -65,14 +65,14 @@ def work(bench: Bench, task: Task) -> Row:
     }
 
 
-def batch_distances(bench: Bench, model: HashModel, images: int) -> tuple[Tensor, LabelSlots, Ics]:
+def batch_distances(bench: Bench, model: HashModel, images: int) -> tuple[Tensor, LabelSlots, ICS]:
     """Distances (B, L) of the first `images` training images with several labels to the centers of their labels."""
     labels, train = bench.dataset.labels, bench.dataset.splits.train
     rows = train[labels[train].sum(axis=1) >= 2][:images]
     if not len(rows):
         raise DataError("no training image has two labels: there are no weights to solve.")
     objective = model.objective
-    if not isinstance(objective, Ics):
+    if not isinstance(objective, ICS):
         raise ConfigError(f"the weight solver is that of 'ics', got '{model.spec.method}'.")
     slots = label_slots(torch.from_numpy(labels[rows]))
     logits = torch.from_numpy(model.logits(bench.features[rows]))

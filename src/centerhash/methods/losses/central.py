@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
+from centerhash.core.errors import InputError
 from centerhash.core.options import MethodOptions
-from centerhash.methods.losses.base import LossTerms, Objective
+from centerhash.methods.losses.base import Batch, Objective
 from centerhash.methods.weights import (
     Form,
     LabelSlots,
@@ -30,6 +33,7 @@ from centerhash.methods.weights import (
     printed_weights,
     scatter_weights,
 )
+from centerhash.networks.heads import HeadOutput
 
 
 def center_distances(logits: Tensor, centers: Tensor) -> Tensor:
@@ -79,62 +83,89 @@ def center_similarities(logits: Tensor, centers: Tensor) -> Tensor:
     return normalize(logits, dim=1) @ centers.T / math.sqrt(centers.shape[1])
 
 
+def check_centers(centers: Tensor | NDArray[Any]) -> Tensor:
+    """Centers (C, K) as float32; InputError unless each has the length sqrt(K), as -1 and +1 have, also rotated."""
+    numbers = (
+        torch.as_tensor(np.array(centers) if isinstance(centers, np.ndarray) else centers).detach().float()
+    )
+    if numbers.ndim != 2 or not numbers.numel():
+        raise InputError(f"centers must be of shape (C, K), got {tuple(numbers.shape)}.")
+    bits = numbers.shape[1]
+    if not bool(((numbers**2).sum(dim=1) - bits).abs().max() <= 1e-3 * bits):
+        raise InputError(
+            f"centers must be of -1 and +1, one row of {bits} bits per class; got values from "
+            f"{float(numbers.min()):g} to {float(numbers.max()):g}. hash_centers(classes, bits) makes them."
+        )
+    return numbers
+
+
 class CentralObjective(Objective):
-    """What the central methods share: centers, the labelled part of a batch, and weights over all classes."""
+    """What the central methods share: centers, the labelled part of a batch, and weights over all classes.
+
+    `centers` (C, K) of -1 and +1 are a tensor or an array, as `hash_centers` makes them.
+    """
 
     centers: Tensor
 
-    def __init__(self, centers: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("centers", centers.float(), persistent=False)
+    def __init__(
+        self, centers: Tensor | NDArray[Any], *, options: MethodOptions | None = None, **values: Any
+    ) -> None:
+        super().__init__(options=options, **values)
+        self.register_buffer("centers", check_centers(centers), persistent=False)
+        self.sizes = (self.centers.shape[0], self.centers.shape[1])
+        self.options = self.options.for_bits(self.centers.shape[1])
 
-    def forward(
-        self, logits: Tensor, labels: Tensor, places: Tensor | None = None, progress: float = 0.0
-    ) -> LossTerms:
-        """Mean loss over the images that have a label; zero, with a gradient of zero, when none has."""
-        labelled = labels.any(dim=1)
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
+        """Means over the images that have a label; nothing when none has."""
+        labelled = batch.labels.any(dim=1)
         if not bool(labelled.any()):
-            return LossTerms(logits.sum() * 0, {})
-        terms = self.terms(logits[labelled], labels[labelled])
-        means = {name: value.mean() for name, value in terms.items()}
-        total = torch.stack(list(means.values())).sum()
-        return LossTerms(total, {name: value.detach() for name, value in means.items()})
+            return {}
+        return {name: value.mean() for name, value in self.image_terms(batch.rows(labelled)).items()}
 
     @torch.no_grad()
-    def weights(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def weights(self, output: Tensor | HeadOutput, labels: Tensor) -> Tensor:
         """Weight (B, C) of each label of each image; rows sum to 1, or to 0 without labels."""
-        slots = label_slots(labels)
-        return scatter_weights(self.slot_weights(logits, slots), slots, labels.shape[1])
+        batch = self.checked(output, labels)
+        slots = label_slots(batch.labels)
+        return scatter_weights(self.slot_weights(batch, slots), slots, labels.shape[1])
 
     @abstractmethod
-    def terms(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Per-image terms (B,) by name, already multiplied by their coefficients; their sum is the loss."""
+    def image_terms(self, batch: Batch) -> dict[str, Tensor]:
+        """Per-image terms (B,) by name, already multiplied by their coefficients; every image has a label."""
 
-    def slot_weights(self, logits: Tensor, slots: LabelSlots) -> Tensor:
+    def slot_weights(self, batch: Batch, slots: LabelSlots) -> Tensor:
         """Weights (B, L) of the labels in their slots; equal unless a method learns them."""
-        return equal_weights(slots.mask, logits.dtype)
+        return equal_weights(slots.mask, batch.logits.dtype)
 
 
-class CsqOptions(MethodOptions):
+class CSQOptions(MethodOptions):
     """Options of CSQ."""
 
     gamma: float = Field(0.5, ge=0, description="coefficient of the quantisation loss, per bit")
 
 
-class Csq(CentralObjective):
+class CSQ(CentralObjective):
     """CSQ (Yuan et al., 2020): one binary centroid per image, the majority of its labels' centers."""
 
+    options: CSQOptions
     tie_vector: Tensor
 
-    def __init__(self, centers: Tensor, options: CsqOptions, seed: int = 0) -> None:
-        super().__init__(centers)
-        self.options = options
+    def __init__(
+        self,
+        centers: Tensor | NDArray[Any],
+        *,
+        seed: int = 0,
+        options: CSQOptions | None = None,
+        **values: Any,
+    ) -> None:
+        super().__init__(centers, options=options, **values)
         draw = torch.randint(0, 2, (centers.shape[1],), generator=torch.Generator().manual_seed(seed))
         self.register_buffer("tie_vector", draw.float() * 2 - 1, persistent=False)
 
-    def terms(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    def image_terms(self, batch: Batch) -> dict[str, Tensor]:
         """BCE to the centroid, and quantisation; both per bit."""
-        target = majority_centroid(labels, self.centers, self.tie_vector)
+        logits = batch.logits
+        target = majority_centroid(batch.labels, self.centers, self.tie_vector)
         distance = softplus(-target * logits).mean(dim=1)  # Eq. (2) with the one center of this image
         return {
             "center": distance,
@@ -142,30 +173,29 @@ class Csq(CentralObjective):
         }
 
 
-class EwcsOptions(MethodOptions):
+class EWCSOptions(MethodOptions):
     """Options of E-WCS."""
 
     gamma: float = Field(0.5, ge=0, description="coefficient of the quantisation loss, per bit")
 
 
-class Ewcs(CentralObjective):
+class EWCS(CentralObjective):
     """E-WCS (Sec. 4.5.1): all centers of an image's labels, each with the weight 1/c."""
 
-    def __init__(self, centers: Tensor, options: EwcsOptions, seed: int = 0) -> None:
-        super().__init__(centers)
-        self.options = options
+    options: EWCSOptions
 
-    def terms(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    def image_terms(self, batch: Batch) -> dict[str, Tensor]:
         """Mean BCE to the labels' centers, Eq. (3) with equal weights, and quantisation; both per bit."""
-        bits = logits.shape[1]
-        omega = weighted_distance(equal_weights(labels, logits.dtype), center_distances(logits, self.centers))
+        logits, bits = batch.logits, batch.logits.shape[1]
+        equal = equal_weights(batch.labels, logits.dtype)
+        omega = weighted_distance(equal, center_distances(logits, self.centers))
         return {"center": omega / bits, "quantisation": self.options.gamma * quantisation_loss(logits) / bits}
 
 
 PRINTED_BETA = {16: 0.001, 32: 0.01, 64: 0.1}  # Sec. 4.5.2
 
 
-class IcsOptions(MethodOptions):
+class ICSOptions(MethodOptions):
     """Options of ICS. docs/paper.md says where the defaults leave the printed form, and why."""
 
     solver: Literal["exact", "pgd", "printed"] = Field(
@@ -182,7 +212,7 @@ class IcsOptions(MethodOptions):
     rate: float = Field(0.1, gt=0, description="step size eta of PGD, Eq. (14)")
     steps: int = Field(10, ge=1, description="steps of PGD")
 
-    def for_bits(self, bits: int) -> IcsOptions:
+    def for_bits(self, bits: int) -> ICSOptions:
         """Fill in beta and lambda: what a validation split preferred per bit, or the paper's for summed distances.
 
         At 16 bits few centers can be near one code, so it pays to follow the nearest ones (lambda 0.125); at 64
@@ -194,34 +224,41 @@ class IcsOptions(MethodOptions):
         return self.model_copy(update={"beta": beta, "entropy": entropy})
 
 
-class Ics(CentralObjective):
+class ICS(CentralObjective):
     """ICS, the paper's method: solve the weights with the network fixed, then the loss with them fixed."""
 
-    def __init__(self, centers: Tensor, options: IcsOptions, seed: int = 0) -> None:
-        super().__init__(centers)
-        self.options = options.for_bits(centers.shape[1])
-        self.beta, self.entropy = float(self.options.beta or 0), float(self.options.entropy or 0)
-        self.scale = 1 / centers.shape[1] if options.per_bit else 1.0
+    options: ICSOptions
 
-    def terms(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    def __init__(
+        self, centers: Tensor | NDArray[Any], *, options: ICSOptions | None = None, **values: Any
+    ) -> None:
+        super().__init__(centers, options=options, **values)
+        self.beta, self.entropy = float(self.options.beta or 0), float(self.options.entropy or 0)
+        self.scale = 1 / centers.shape[1] if self.options.per_bit else 1.0
+
+    def image_terms(self, batch: Batch) -> dict[str, Tensor]:
         """Algorithm 1 for one batch: J1 of Eq. (4)/(8) with fixed weights, and gamma J_q of Eq. (12).
 
         lambda R is constant in the network's parameters, so it is left out of what is differentiated.
         """
-        slots = label_slots(labels)
-        distances = self.scale * center_distances(logits, self.centers).gather(1, slots.classes)
+        slots = label_slots(batch.labels)
+        distances = self.slot_distances(batch, slots)
         weights = self.solve(distances.detach(), slots)
         loss = central_loss(
             weights, distances, slots.mask, self.beta, self.options.form, self.options.normalised
         )
         return {
             "center": loss,
-            "quantisation": self.options.gamma * self.scale * quantisation_loss(logits),
+            "quantisation": self.options.gamma * self.scale * quantisation_loss(batch.logits),
         }
 
-    def slot_weights(self, logits: Tensor, slots: LabelSlots) -> Tensor:
+    def slot_distances(self, batch: Batch, slots: LabelSlots) -> Tensor:
+        """Distances (B, L) to the centers of an image's labels."""
+        return self.scale * center_distances(batch.logits, self.centers).gather(1, slots.classes)
+
+    def slot_weights(self, batch: Batch, slots: LabelSlots) -> Tensor:
         """Weights (B, L) that the solver finds for these outputs of the network."""
-        return self.solve(self.scale * center_distances(logits, self.centers).gather(1, slots.classes), slots)
+        return self.solve(self.slot_distances(batch, slots), slots)
 
     def solve(self, distances: Tensor, slots: LabelSlots) -> Tensor:
         """The weight step for distances (B, L): "calculate weights by projected gradient descent"."""

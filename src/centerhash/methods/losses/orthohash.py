@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from centerhash.core.options import MethodOptions
+from centerhash.methods.losses.base import Batch
 from centerhash.methods.losses.central import CentralObjective, center_similarities, weighted_distance
 from centerhash.methods.weights import equal_weights
 
@@ -33,13 +34,11 @@ class OrthoHash(CentralObjective):
     A large cosine to a binary vector is a small quantisation error, so there is no loss of its own for it.
     """
 
-    def __init__(self, centers: Tensor, options: OrthoHashOptions, seed: int = 0) -> None:
-        super().__init__(centers)
-        self.options = options
+    options: OrthoHashOptions
 
-    def terms(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    def image_terms(self, batch: Batch) -> dict[str, Tensor]:
         """Cross entropy (B,) between equal targets over the labels and the softmax over all centers."""
-        similarities = center_similarities(logits, self.centers)
+        labels, similarities = batch.labels, center_similarities(batch.logits, self.centers)
         scores = margin_logits(similarities, labels, self.options.scale, self.options.margin)
         distances = -log_softmax(scores, dim=1)
-        return {"center": weighted_distance(equal_weights(labels, logits.dtype), distances)}
+        return {"center": weighted_distance(equal_weights(labels, distances.dtype), distances)}

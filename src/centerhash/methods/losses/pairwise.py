@@ -13,7 +13,6 @@ without dissimilar ones or without any has the loss of what is left.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 
 import torch
 from pydantic import Field
@@ -21,13 +20,12 @@ from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
 from centerhash.core.options import MethodOptions
-from centerhash.methods.losses.base import LossTerms, Objective
+from centerhash.methods.losses.base import Batch, Objective
 from centerhash.methods.weights import log_cosh
 
-_SMALLEST_DISTANCE = (
-    0.01  # bits, added to DCH's distance: the logarithm of a dissimilar pair stays finite at 0
-)
-_SMALLEST_NORM = 1e-6  # below it a code counts as having no direction, and its gradient stays in range
+# bits, added to DCH's distance: the logarithm of a dissimilar pair stays finite at 0
+_SMALLEST_DISTANCE = 0.01
+SMALLEST_NORM = 1e-6  # below it a code counts as having no direction, and its gradient stays in range
 
 
 def shared_labels(labels: Tensor) -> Tensor:
@@ -89,7 +87,7 @@ def continuation(progress: float, stages: int, last: float) -> float:
 
 def cosine_distance(left: Tensor, right: Tensor) -> Tensor:
     """Relaxed Hamming distance in bits between rows (B, K) and (M, K): K/2 (1 - cosine), (B, M)."""
-    cosine = normalize(left, dim=1, eps=_SMALLEST_NORM) @ normalize(right, dim=1, eps=_SMALLEST_NORM).T
+    cosine = normalize(left, dim=1, eps=SMALLEST_NORM) @ normalize(right, dim=1, eps=SMALLEST_NORM).T
     return left.shape[1] / 2 * (1 - cosine).clamp_min(0)
 
 
@@ -109,23 +107,7 @@ def cauchy_quantisation(codes: Tensor, gamma: float) -> Tensor:
     return torch.log1p(cosine_distance(codes.abs(), corner)[:, 0] / gamma)
 
 
-class PairwiseObjective(Objective):
-    """What the pairwise methods share: named terms whose sum is the loss."""
-
-    def forward(
-        self, logits: Tensor, labels: Tensor, places: Tensor | None = None, progress: float = 0.0
-    ) -> LossTerms:
-        """The pair loss and the quantisation loss of a batch."""
-        terms = self.terms(logits, labels, progress)
-        total = torch.stack(list(terms.values())).sum()
-        return LossTerms(total, {name: value.detach() for name, value in terms.items()})
-
-    @abstractmethod
-    def terms(self, logits: Tensor, labels: Tensor, progress: float) -> dict[str, Tensor]:
-        """Terms of a batch by name, already multiplied by their coefficients."""
-
-
-class DhnOptions(MethodOptions):
+class DHNOptions(MethodOptions):
     """Options of DHN."""
 
     slope: float | None = Field(None, gt=0, description="slope of the sigmoid over inner products")
@@ -133,25 +115,26 @@ class DhnOptions(MethodOptions):
         1.0, ge=0, alias="lambda", description="coefficient of the quantisation loss, per bit"
     )
 
-    def for_bits(self, bits: int) -> DhnOptions:
-        """Fill in the slope 8 / K: the paper's 1/2 at 16 bits, and the same range of the sigmoid at any length."""
-        return self.model_copy(update={"slope": self.slope or 8 / bits})
+    def slope_at(self, bits: int) -> float:
+        """8 / K unless given: the paper's 1/2 at 16 bits, and the same range of the sigmoid at any length."""
+        return self.slope or 8 / bits
+
+    def for_bits(self, bits: int) -> DHNOptions:
+        """Fill in the slope."""
+        return self.model_copy(update={"slope": self.slope_at(bits)})
 
 
-class Dhn(PairwiseObjective):
+class DHN(Objective):
     """DHN (Zhu et al., 2016): logistic likelihood of the pairs, and a bi-modal Laplacian prior on the codes."""
 
-    def __init__(self, classes: int, bits: int, options: DhnOptions, seed: int = 0) -> None:
-        super().__init__()
-        self.options = options.for_bits(bits)
-        self.slope = float(self.options.slope or 0)
+    options: DHNOptions
 
-    def terms(self, logits: Tensor, labels: Tensor, progress: float) -> dict[str, Tensor]:
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
         """Unweighted mean over all pairs, and lambda times the quantisation loss, of codes tanh(z)."""
-        codes, similar = torch.tanh(logits), shared_labels(labels)
-        losses = logistic_loss(codes @ codes.T, similar, self.slope)
+        codes, similar = torch.tanh(batch.logits), shared_labels(batch.labels)
+        losses = logistic_loss(codes @ codes.T, similar, self.options.slope_at(codes.shape[1]))
         return {
-            "pair": masked_mean(losses, pairs_of_two(len(labels), labels.device)),
+            "pair": masked_mean(losses, pairs_of_two(len(codes), codes.device)),
             "quantisation": self.options.quantisation * bimodal_loss(codes).mean(),
         }
 
@@ -164,38 +147,39 @@ class HashNetOptions(MethodOptions):
     last_beta: float = Field(10.0, ge=1, description="beta of the last stage; the first has 1")
     jaccard: bool = Field(False, description="weight similar pairs by their share of common labels, Eq. (2)")
 
+    def alpha_at(self, bits: int) -> float:
+        """10 / K unless given, so that the sigmoid sees the same range at every length."""
+        return self.alpha or 10 / bits
+
     def for_bits(self, bits: int) -> HashNetOptions:
-        """Fill in alpha = 10 / K, so that the sigmoid sees the same range at every length."""
-        return self.model_copy(update={"alpha": self.alpha or 10 / bits})
+        """Fill in alpha."""
+        return self.model_copy(update={"alpha": self.alpha_at(bits)})
 
 
-class HashNet(PairwiseObjective):
+class HashNet(Objective):
     """HashNet (Cao et al., 2017): weighted likelihood of the pairs, of codes tanh(beta z) with beta growing.
 
     The continuation takes the place of a quantisation loss. The paper trains every stage to its end and lets beta
     go to infinity; here the stages share the training evenly and the last beta is finite.
     """
 
-    def __init__(self, classes: int, bits: int, options: HashNetOptions, seed: int = 0) -> None:
-        super().__init__()
-        self.options = options.for_bits(bits)
-        self.alpha = float(self.options.alpha or 0)
+    options: HashNetOptions
 
-    def terms(self, logits: Tensor, labels: Tensor, progress: float) -> dict[str, Tensor]:
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
         """Eq. (4) with the weights of Eq. (2).
 
         Eq. (2) multiplies by the Jaccard similarity of the labels. That would drop all dissimilar pairs, so they
         keep the factor 1.
         """
-        beta = continuation(progress, self.options.stages, self.options.last_beta)
-        codes, similar = torch.tanh(beta * logits), shared_labels(labels)
-        losses = logistic_loss(codes @ codes.T, similar, self.alpha)
+        beta = continuation(batch.progress, self.options.stages, self.options.last_beta)
+        codes, similar = torch.tanh(beta * batch.logits), shared_labels(batch.labels)
+        losses = logistic_loss(codes @ codes.T, similar, self.options.alpha_at(codes.shape[1]))
         if self.options.jaccard:
-            losses = torch.where(similar, jaccard(labels) * losses, losses)
-        return {"pair": balanced_mean(losses, similar, pairs_of_two(len(labels), labels.device))}
+            losses = torch.where(similar, jaccard(batch.labels) * losses, losses)
+        return {"pair": balanced_mean(losses, similar, pairs_of_two(len(codes), codes.device))}
 
 
-class DchOptions(MethodOptions):
+class DCHOptions(MethodOptions):
     """Options of DCH."""
 
     gamma: float | None = Field(
@@ -203,28 +187,30 @@ class DchOptions(MethodOptions):
     )
     quantisation: float = Field(1.0, ge=0, alias="lambda", description="coefficient of the quantisation loss")
 
-    def for_bits(self, bits: int) -> DchOptions:
-        """Fill in gamma = K.
+    def gamma_at(self, bits: int) -> float:
+        """K unless given.
 
         The paper keeps a radius of two bits dense, with gamma of 2 to 50; a ranking of the whole database, on a
         validation split at 64 bits, was better with 50 and 128 than with 6 and 19.
         """
-        return self.model_copy(update={"gamma": self.gamma or float(bits)})
+        return self.gamma or float(bits)
+
+    def for_bits(self, bits: int) -> DCHOptions:
+        """Fill in gamma."""
+        return self.model_copy(update={"gamma": self.gamma_at(bits)})
 
 
-class Dch(PairwiseObjective):
+class DCH(Objective):
     """DCH (Cao et al., 2018): Cauchy likelihood of the pairs, and a Cauchy prior on the codes."""
 
-    def __init__(self, classes: int, bits: int, options: DchOptions, seed: int = 0) -> None:
-        super().__init__()
-        self.options = options.for_bits(bits)
-        self.gamma = float(self.options.gamma or 0)
+    options: DCHOptions
 
-    def terms(self, logits: Tensor, labels: Tensor, progress: float) -> dict[str, Tensor]:
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
         """Weighted Cauchy cross entropy, and lambda times the quantisation loss, of codes tanh(z)."""
-        codes, similar = torch.tanh(logits), shared_labels(labels)
-        losses = cauchy_loss(cosine_distance(codes, codes), similar, self.gamma)
+        codes, similar = torch.tanh(batch.logits), shared_labels(batch.labels)
+        gamma = self.options.gamma_at(codes.shape[1])
+        losses = cauchy_loss(cosine_distance(codes, codes), similar, gamma)
         return {
-            "pair": balanced_mean(losses, similar, pairs_of_two(len(labels), labels.device)),
-            "quantisation": self.options.quantisation * cauchy_quantisation(codes, self.gamma).mean(),
+            "pair": balanced_mean(losses, similar, pairs_of_two(len(codes), codes.device)),
+            "quantisation": self.options.quantisation * cauchy_quantisation(codes, gamma).mean(),
         }

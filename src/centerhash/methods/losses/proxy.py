@@ -6,16 +6,16 @@ Codes are relaxed to u = tanh(logits) and compared by their cosine.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from centerhash.core.options import MethodOptions
-from centerhash.methods.losses.base import LossTerms, Objective
-from centerhash.methods.losses.pairwise import masked_mean, pairs_of_two, shared_labels
-
-_SMALLEST_NORM = 1e-6  # below it a code counts as having no direction, and its gradient stays in range
+from centerhash.methods.losses.base import Batch, Objective
+from centerhash.methods.losses.pairwise import SMALLEST_NORM, masked_mean, pairs_of_two, shared_labels
 
 
 def griesmer_distance(classes: int, bits: int) -> int:
@@ -61,7 +61,7 @@ def irrelevant_pairs(labels: Tensor) -> Tensor:
     return pairs & several[:, None] & several
 
 
-class Hyp2Options(MethodOptions):
+class HyP2Options(MethodOptions):
     """Options of HyP2."""
 
     threshold: float | None = Field(
@@ -72,25 +72,31 @@ class Hyp2Options(MethodOptions):
     )
 
 
-class Hyp2(Objective):
+class HyP2(Objective):
     """HyP2 (Xu et al., 2022): a proxy per class, and pairs of images with several labels but none in common."""
 
-    def __init__(self, classes: int, bits: int, options: Hyp2Options, seed: int = 0) -> None:
-        super().__init__()
-        self.options = options
-        given = options.threshold
+    options: HyP2Options
+
+    def __init__(
+        self,
+        classes: int,
+        bits: int,
+        *,
+        seed: int = 0,
+        options: HyP2Options | None = None,
+        **values: Any,
+    ) -> None:
+        super().__init__(options=options, **values)
+        self.sizes = (classes, bits)
+        given = self.options.threshold
         self.threshold = cosine_threshold(classes, bits) if given is None else given
         draw = torch.randn(classes, bits, generator=torch.Generator().manual_seed(seed))
         self.proxies = nn.Parameter(draw)
 
-    def forward(
-        self, logits: Tensor, labels: Tensor, places: Tensor | None = None, progress: float = 0.0
-    ) -> LossTerms:
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
         """Proxy loss of a batch and beta times its pair loss; an image without labels is far from every proxy."""
-        codes = normalize(torch.tanh(logits), dim=1, eps=_SMALLEST_NORM)
-        cosines = codes @ normalize(self.proxies, dim=1, eps=_SMALLEST_NORM).T
-        near, far = proxy_loss(cosines, labels, self.threshold)
-        apart = masked_mean(excess(codes @ codes.T, self.threshold), irrelevant_pairs(labels))
-        terms = {"near": near, "far": far, "pair": self.options.pair * apart}
-        total = torch.stack(list(terms.values())).sum()
-        return LossTerms(total, {name: value.detach() for name, value in terms.items()})
+        codes = normalize(torch.tanh(batch.logits), dim=1, eps=SMALLEST_NORM)
+        cosines = codes @ normalize(self.proxies, dim=1, eps=SMALLEST_NORM).T
+        near, far = proxy_loss(cosines, batch.labels, self.threshold)
+        apart = masked_mean(excess(codes @ codes.T, self.threshold), irrelevant_pairs(batch.labels))
+        return {"near": near, "far": far, "pair": self.options.pair * apart}

@@ -8,17 +8,20 @@ paper's two steps: solve the weights with the network fixed, then descend with t
 
 from __future__ import annotations
 
+from typing import Any
+
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from centerhash.core.options import MethodOptions
+from centerhash.methods.losses.base import Batch
 from centerhash.methods.losses.central import CentralObjective, center_similarities, weighted_distance
 from centerhash.methods.weights import LabelSlots, softmax_weights
 
-CODE_SHARPNESS = (
-    4.0  # of the weights that train the codes, as a softmax of the cosine, at every number of bits
-)
+# of the weights that train the codes, as a softmax of the cosine, at every number of bits
+CODE_SHARPNESS = 4.0
 
 
 class IcsSoftmaxOptions(MethodOptions):
@@ -57,36 +60,31 @@ class IcsSoftmax(CentralObjective):
     The loss is the sum of both steps' losses. Equal weights (lambda -> infinity) give OrthoHash's codes.
     """
 
-    def __init__(self, centers: Tensor, options: IcsSoftmaxOptions, seed: int = 0) -> None:
-        super().__init__(centers)
-        self.options = options.for_bits(centers.shape[1])
+    options: IcsSoftmaxOptions
+
+    def __init__(
+        self, centers: Tensor | NDArray[Any], *, options: IcsSoftmaxOptions | None = None, **values: Any
+    ) -> None:
+        super().__init__(centers, options=options, **values)
         self.scale, self.entropy = self.options.scale, float(self.options.entropy or 0)
 
-    def terms(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Losses (B,) of outputs (B, K), or (B, K + C) with evidence."""
-        code, evidence = self.parted(logits)
-        terms = {"center": step_loss(self.distances(code), labels, self.entropy)}
-        if evidence is not None:
-            terms["evidence"] = step_loss(
-                -log_softmax(evidence, dim=1), labels, self.options.evidence_entropy
-            )
+    def image_terms(self, batch: Batch) -> dict[str, Tensor]:
+        """Losses (B,) of the code and, where the head reads it, of the evidence."""
+        labels, terms = batch.labels, {}
+        terms["center"] = step_loss(self.distances(batch.logits), labels, self.entropy)
+        if batch.output.evidence is not None:
+            surprise = -log_softmax(batch.output.evidence, dim=1)
+            terms["evidence"] = step_loss(surprise, labels, self.options.evidence_entropy)
         return terms
 
-    def slot_weights(self, logits: Tensor, slots: LabelSlots) -> Tensor:
+    def slot_weights(self, batch: Batch, slots: LabelSlots) -> Tensor:
         """Weights (B, L): softmax of -d / lambda over the image's labels, by the evidence where there is some."""
-        code, evidence = self.parted(logits)
-        scores = (
-            -self.distances(code) / self.entropy
-            if evidence is None
-            else evidence / self.options.share_entropy
-        )
+        if batch.output.evidence is None:
+            scores = -self.distances(batch.logits) / self.entropy
+        else:
+            scores = batch.output.evidence / self.options.share_entropy
         return softmax_weights(scores.gather(1, slots.classes), slots.mask)
 
     def distances(self, logits: Tensor) -> Tensor:
         """Negative log-likelihood (B, C) of each center."""
         return -log_softmax(self.scale * center_similarities(logits, self.centers), dim=1)
-
-    def parted(self, outputs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Logits (B, K), and the evidence (B, C) where the head reads it; a stored code has none."""
-        bits = self.centers.shape[1]
-        return outputs[:, :bits], outputs[:, bits:] if outputs.shape[1] > bits else None

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from centerhash.core.options import MethodOptions
-from centerhash.methods.losses.base import LossTerms, Objective
+from centerhash.methods.losses.base import Batch, Objective
 from centerhash.methods.losses.pairwise import pairs_of_two, shared_labels
 
 
@@ -59,36 +59,26 @@ def triplet_loss(distances: Tensor, similar: Tensor, other: Tensor, margin: floa
     return ((as_positive * shifted).sum() - (as_negative * distances).sum()) / total
 
 
-class DnnhOptions(MethodOptions):
+class DNNHOptions(MethodOptions):
     """Options of DNNH."""
 
-    margin: float | None = Field(None, gt=0, description="what a negative must be farther by, in bits")
+    margin: float = Field(1.0, gt=0, description="what a negative must be farther by, in bits")
     epsilon: float = Field(
         0.5, gt=0, le=0.5, description="half the width in which the threshold lets a bit through"
     )
 
-    def for_bits(self, bits: int) -> DnnhOptions:
-        """Fill in the margin: the paper's one bit."""
-        return self.model_copy(update={"margin": self.margin or 1.0})
 
-
-class Dnnh(Objective):
+class DNNH(Objective):
     """DNNH (Lai et al., 2015): triplet ranking of codes in (0, 1) behind the piece-wise threshold.
 
     The paper's divide-and-encode module is `DivideAndEncode`, the last layer of the head.
     """
 
-    def __init__(self, classes: int, bits: int, options: DnnhOptions, seed: int = 0) -> None:
-        super().__init__()
-        self.options = options.for_bits(bits)
-        self.margin = float(self.options.margin or 0)
+    options: DNNHOptions
 
-    def forward(
-        self, logits: Tensor, labels: Tensor, places: Tensor | None = None, progress: float = 0.0
-    ) -> LossTerms:
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
         """Mean ranking loss over all triplets of the batch."""
-        codes = piecewise_threshold(torch.sigmoid(logits), self.options.epsilon)
-        shares = shared_labels(labels)
-        pairs = pairs_of_two(len(labels), labels.device)
-        loss = triplet_loss(squared_distances(codes), pairs & shares, pairs & ~shares, self.margin)
-        return LossTerms(loss, {"triplet": loss.detach()})
+        codes = piecewise_threshold(torch.sigmoid(batch.logits), self.options.epsilon)
+        shares, pairs = shared_labels(batch.labels), pairs_of_two(len(codes), codes.device)
+        distances = squared_distances(codes)
+        return {"triplet": triplet_loss(distances, pairs & shares, pairs & ~shares, self.options.margin)}

@@ -28,7 +28,7 @@ from torch.nn.functional import softplus
 
 from centerhash.core.errors import InputError
 from centerhash.core.options import MethodOptions
-from centerhash.methods.losses.base import LossTerms, Objective
+from centerhash.methods.losses.base import Batch, Objective
 
 _BLOCK = 512  # rows that move together, at most; fewer when there are few images
 _BLOCKS = 16
@@ -116,7 +116,7 @@ def relaxed_codes(labels: NDArray[np.bool_], bits: int, sweeps: int, seed: int) 
     return codes
 
 
-class CnnhOptions(MethodOptions):
+class CNNHOptions(MethodOptions):
     """Options of CNNH."""
 
     sweeps: int = Field(
@@ -124,34 +124,33 @@ class CnnhOptions(MethodOptions):
     )
 
 
-class Cnnh(Objective):
+class CNNH(Objective):
     """CNNH (Xia et al., 2014): codes of the training images from the similarity matrix, then learned by the network."""
 
+    options: CNNHOptions
     codes: Tensor
 
-    def __init__(self, classes: int, bits: int, options: CnnhOptions, seed: int = 0) -> None:
-        super().__init__()
-        self.options, self.bits, self.seed = options, bits, seed
-        # not stored: `prepare` makes it again before a run goes on, and only training needs it
+    def __init__(
+        self, bits: int, *, seed: int = 0, options: CNNHOptions | None = None, **values: Any
+    ) -> None:
+        super().__init__(options=options, **values)
+        self.sizes, self.seed = (None, bits), seed
+        # not stored: `prepare` makes it again before a run is resumed, and only training needs it
         self.register_buffer("codes", torch.empty(0, bits), persistent=False)
 
     def prepare(self, features: NDArray[Any], rows: NDArray[np.int64], labels: NDArray[np.bool_]) -> None:
         """Stage 1: the codes (n, K) in {-1, +1} of the training images, kept at their places."""
-        found = relaxed_codes(labels, self.bits, self.options.sweeps, self.seed)
+        found = relaxed_codes(labels, self.codes.shape[1], self.options.sweeps, self.seed)
         self.codes = torch.from_numpy(np.where(found >= 0, np.float32(1), np.float32(-1))).to(
             self.codes.device
         )
 
-    def forward(
-        self, logits: Tensor, labels: Tensor, places: Tensor | None = None, progress: float = 0.0
-    ) -> LossTerms:
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
         """Stage 2: mean over bits and images of the cross entropy between sigmoid(z) and the image's code."""
-        if not len(self.codes):
-            raise InputError("CNNH has no codes to learn yet: call prepare() with the training images first.")
-        if places is None:
+        if batch.places is None or not len(self.codes):
             raise InputError(
-                "CNNH needs the places (B,) of a batch's images among the training images, got None: its targets are "
-                "codes of single images, found by prepare(), not labels."
+                "CNNH learns codes of single images: call prepare() with the training images first, then the loss with "
+                "the places (B,) of a batch's images among them."
             )
-        loss = softplus(-self.codes[places].to(logits.dtype) * logits).mean()
-        return LossTerms(loss, {"code": loss.detach()})
+        targets = self.codes[batch.places].to(batch.logits.dtype)
+        return {"code": softplus(-targets * batch.logits).mean()}

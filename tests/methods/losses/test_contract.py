@@ -1,0 +1,181 @@
+"""What every loss promises: a scalar from logits and labels, finite at the edges, options by name, shapes checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from centerhash.core.errors import ConfigError, InputError
+from centerhash.core.options import MethodOptions
+from centerhash.methods import losses
+from centerhash.methods.centers import hash_centers
+from centerhash.methods.losses import CNNH, CSQ, DHN, EWCS, ICS, Batch, ICSOptions, Objective
+from centerhash.methods.table import METHODS
+from centerhash.methods.weights import label_slots
+from centerhash.networks.heads import HeadOutput
+from tests.methods.losses.toys import BITS, CLASSES, sample
+
+CENTERS = hash_centers(CLASSES, BITS, seed=2)
+DEEP = [row for row in METHODS.values() if row.family != "shallow"]
+PLACES = torch.arange(40)
+
+
+def loss_of(row: Any) -> Objective:
+    """The loss of a method, CNNH's with codes for forty images."""
+    options = row.options({}, BITS)
+    loss = row.objective(CLASSES, BITS, torch.from_numpy(CENTERS), options, 0)
+    assert isinstance(loss, Objective)
+    loss.prepare(np.zeros((40, 1)), np.arange(40), np.random.default_rng(0).random((40, CLASSES)) < 0.4)
+    return loss
+
+
+@pytest.mark.parametrize("row", DEEP, ids=lambda row: row.name)
+def test_a_loss_is_a_scalar_and_its_parts_add_up(row: Any) -> None:
+    loss, (logits, labels) = loss_of(row), sample()
+    places = PLACES[: len(logits)]
+    logits = logits.float().requires_grad_()
+    total = loss(logits, labels, places)
+    assert total.shape == ()
+    total.backward()
+    assert logits.grad is not None
+    assert logits.grad.abs().sum() > 0
+    terms = loss.loss_terms(HeadOutput(logits), labels.int(), places)
+    assert torch.equal(terms.total, total)
+    assert float(total.detach()) == pytest.approx(sum(float(part) for part in terms.parts.values()), rel=1e-5)
+
+
+@pytest.mark.parametrize("row", [row for row in DEEP if row.name != "ics-softmax"], ids=lambda row: row.name)
+def test_gradients_are_right_in_float64(row: Any) -> None:
+    """The weights of a central method are held fixed in the network step, so they are frozen here."""
+    loss, (logits, labels) = loss_of(row).double(), sample(rows=4)
+    if isinstance(loss, ICS):
+        frozen = loss.slot_weights(Batch(HeadOutput(logits), labels), label_slots(labels)).detach()
+        loss.solve = lambda distances, slots: frozen  # type: ignore[method-assign,assignment]
+
+    def total(values: Tensor) -> Tensor:
+        found: Tensor = loss(values, labels, PLACES[:4], 0.3)
+        return found
+
+    assert torch.autograd.gradcheck(total, (logits.requires_grad_(),))
+
+
+@pytest.mark.parametrize("row", DEEP, ids=lambda row: row.name)
+def test_batches_at_the_edge_have_finite_losses_and_gradients(row: Any) -> None:
+    loss, generator = loss_of(row), torch.Generator().manual_seed(0)
+    everything, alone = torch.ones(3, CLASSES, dtype=torch.bool), torch.eye(CLASSES, dtype=torch.bool)
+    mixed = torch.cat([alone, ~everything])
+    for labels in (everything, ~everything, everything[:1], ~everything[:1], alone, mixed):
+        for scale in (0.0, 1.0, 1e4):
+            for same in (False, True):
+                logits = scale * torch.randn(len(labels), BITS, generator=generator)
+                logits = (logits[:1].expand(len(labels), -1).clone() if same else logits).requires_grad_()
+                found = loss.loss_terms(logits, labels, PLACES[: len(labels)], 0.99)
+                found.total.backward()
+                assert torch.isfinite(found.total)
+                assert all(bool(torch.isfinite(part)) for part in found.parts.values())
+                assert logits.grad is not None
+                assert torch.isfinite(logits.grad).all()
+                if isinstance(loss, losses.CentralObjective):
+                    weights = loss.weights(logits, labels)
+                    torch.testing.assert_close(weights.sum(dim=1), labels.any(dim=1).float())
+                    assert (weights[~labels] == 0).all()
+
+
+def test_the_same_centers_as_array_or_tensor_of_any_kind() -> None:
+    logits, labels = sample()
+    kinds = [
+        CENTERS,
+        CENTERS.astype(np.float64),
+        torch.from_numpy(CENTERS),
+        torch.from_numpy(CENTERS).double(),
+    ]
+    found = {float(EWCS(centers)(logits.float(), labels)) for centers in kinds}
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    "centers", [(CENTERS + 1) // 2, CENTERS / 4, CENTERS[0], CENTERS[:0], CENTERS.astype(np.float32) * np.nan]
+)
+def test_centers_that_are_none_are_refused(centers: Any) -> None:
+    with pytest.raises(InputError, match="centers must be of"):
+        ICS(centers)
+
+
+def test_rotated_centers_are_centers() -> None:
+    turned = torch.linalg.qr(torch.randn(BITS, BITS, generator=torch.Generator().manual_seed(0)))[0]
+    logits, labels = sample()
+    plain = losses.OrthoHash(CENTERS)(logits.float(), labels)
+    rotated = losses.OrthoHash(torch.from_numpy(CENTERS).float() @ turned)(logits.float() @ turned, labels)
+    torch.testing.assert_close(rotated, plain)
+
+
+def test_options_by_name_by_alias_or_as_a_whole() -> None:
+    whole = ICS(CENTERS, options=ICSOptions(gamma=0.3, entropy=0.1))
+    assert ICS(CENTERS, gamma=0.3, **{"lambda": 0.1}).options == whole.options
+    assert ICS(CENTERS, gamma=0.3, entropy=0.1).options == whole.options
+    assert None not in ICS(CENTERS).options.model_dump().values()
+    with pytest.raises(ConfigError, match="Did you mean 'gamma'"):
+        ICS(CENTERS, gama=1)
+    with pytest.raises(ConfigError, match="ICSOptions"):
+        CSQ(CENTERS, options=ICSOptions())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="also gamma"):
+        ICS(CENTERS, options=ICSOptions(), gamma=1)
+
+
+LOGITS, LABELS = torch.zeros(4, BITS), torch.ones(4, CLASSES, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("output", "labels"),
+    [
+        (LOGITS[:, :8], LABELS),
+        (LOGITS, LABELS[:, :2]),
+        (LOGITS[:3], LABELS),
+        (LOGITS[0], LABELS[0]),
+        (LOGITS.int(), LABELS),
+        (LOGITS, 2 * LABELS.int()),
+        (LOGITS, torch.arange(4)),
+        (HeadOutput(LOGITS, torch.zeros(4, 2)), LABELS),
+        (LOGITS.numpy(), LABELS),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_the_base_class(output: Any, labels: Tensor) -> None:
+    for loss in (ICS(CENTERS), losses.HyP2(CLASSES, BITS)):
+        with pytest.raises(InputError, match="takes"):
+            loss(output, labels)
+
+
+def test_pairs_take_any_sizes_and_cnnh_its_bits() -> None:
+    assert DHN()(LOGITS[:, :5], LABELS[:, :3]).isfinite()
+    with pytest.raises(InputError, match=f"B, {BITS}"):
+        CNNH(BITS)(LOGITS[:, :5], LABELS)
+
+
+class Plain(Objective):
+    """A loss without options."""
+
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
+        return {"size": batch.logits.square().mean()}
+
+
+class Child(ICS):
+    """ICS by another name."""
+
+
+def test_options_are_those_of_the_nearest_class_that_has_some() -> None:
+    assert type(Plain().options) is MethodOptions
+    assert isinstance(Child(CENTERS).options, ICSOptions)
+    with pytest.raises(ConfigError, match="Allowed: none"):
+        Plain(gamma=1)
+
+
+def test_the_public_names_are_all_there() -> None:
+    assert dir(losses) == sorted(losses.__all__)
+    for name in losses.__all__:
+        assert getattr(losses, name).__name__ == name
+    with pytest.raises(AttributeError, match="Ics"):
+        _ = losses.Ics
