@@ -1,15 +1,10 @@
 """centerhash: compact binary codes for multi-label images, learned around hash centers.
 
-    import centerhash as ch
+    import centerhash
 
-    data = ch.open_dataset("photos")
-    model = ch.train(data, method="ics", bits=64, out="run")
+    data = centerhash.open_dataset("photos")
+    model = centerhash.fit(data, centerhash.TrainConfig(method="ics", bits=64))
     model.encode("photo.jpg")                       # (64,) of -1 and +1
-    ch.evaluate(model, data)
-
-    index = ch.Index.create("photos.index", model)
-    index.add("photos")
-    index.search("photo.jpg", k=5)
 
 The letters used in every shape: B batch, N database, Q queries, C classes, D features, K bits.
 """
@@ -25,13 +20,14 @@ if TYPE_CHECKING:
     from centerhash.codes import binarise, hamming, pack, unpack
     from centerhash.core.errors import CenterhashError
     from centerhash.data import Dataset, Splits, open_dataset
-    from centerhash.evaluation import Evaluation, evaluate_codes, ranking
+    from centerhash.evaluation import Evaluation, evaluate, ranking
     from centerhash.methods import losses, weights
     from centerhash.methods.centers import hash_centers
-    from centerhash.methods.table import METHODS, register_method
+    from centerhash.methods.table import METHODS
     from centerhash.model import HashModel, load
-    from centerhash.search import Index
-    from centerhash.training import TrainConfig, evaluate, train
+    from centerhash.search import Collection
+    from centerhash.training.fitting import evaluate_model, fit
+    from centerhash.training.loop import TrainConfig
 
 # The public names and where they live: imported on first use, so that `import centerhash` and the command
 # line's help do not wait for torch and numba. A module is named by itself.
@@ -40,13 +36,14 @@ _HOMES = {
     "Dataset": "data",
     "Evaluation": "evaluation",
     "HashModel": "model",
-    "Index": "search",
+    "Collection": "search",
     "METHODS": "methods.table",
     "Splits": "data",
-    "TrainConfig": "training",
+    "TrainConfig": "training.loop",
     "binarise": "codes",
-    "evaluate": "training",
-    "evaluate_codes": "evaluation",
+    "evaluate": "evaluation",
+    "evaluate_model": "training.fitting",
+    "fit": "training.fitting",
     "hamming": "codes",
     "hash_centers": "methods.centers",
     "load": "model",
@@ -54,8 +51,6 @@ _HOMES = {
     "open_dataset": "data",
     "pack": "codes",
     "ranking": "evaluation",
-    "register_method": "methods.table",
-    "train": "training",
     "unpack": "codes",
     "weights": "methods",
 }
@@ -63,16 +58,17 @@ _HOMES = {
 __all__ = [
     "METHODS",
     "CenterhashError",
+    "Collection",
     "Dataset",
     "Evaluation",
     "HashModel",
-    "Index",
     "Splits",
     "TrainConfig",
     "__version__",
     "binarise",
     "evaluate",
-    "evaluate_codes",
+    "evaluate_model",
+    "fit",
     "hamming",
     "hash_centers",
     "load",
@@ -80,8 +76,6 @@ __all__ = [
     "open_dataset",
     "pack",
     "ranking",
-    "register_method",
-    "train",
     "unpack",
     "weights",
 ]

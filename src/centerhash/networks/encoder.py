@@ -209,9 +209,17 @@ class Encoder:
         return FeatureTable(features, broken, len(missing))
 
 
-def image_features(paths, backbone, cache=None, device="cpu", batch_size=32, progress=None, engine="auto"):  # type: ignore
-    """Until training calls `Encoder`."""
-    tell = silent if progress is None else (lambda stage, done, total, note="": progress(done, total))
-    return Encoder(backbone, device=device, engine=engine).table(
-        paths, cache, batch=batch_size, progress=tell
-    )
+def image_features(
+    paths: Sequence[Path],
+    backbone: Backbone,
+    cache: Path | None = None,
+    device: str | torch.device = "cpu",
+    progress: Callable[[int, int], None] | None = None,
+) -> FeatureTable:
+    """`Encoder.table` of one backbone."""
+
+    def tell(stage: str, done: int, total: int, note: str = "", /) -> None:
+        if progress is not None:
+            progress(done, total)
+
+    return Encoder(backbone, device=device).table(paths, cache, progress=tell)
