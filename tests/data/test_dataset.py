@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from centerhash.core.errors import DataError
-from centerhash.data import Dataset, Splits, open_dataset
+from centerhash.core.errors import DataError, InputError
+from centerhash.data import Dataset, Splits, make_splits, open_dataset
 
 SPLITS = Splits(np.array([1, 2]), np.array([0]), np.array([1, 2]))
 LABELS = np.array([[True, False], [False, True], [True, True]])
@@ -61,28 +63,21 @@ def test_warnings_of_all_kinds_are_collected(tmp_path: Path) -> None:
     assert data.splits.made == "column"
 
 
-def test_missing_path(tmp_path: Path) -> None:
-    text = message(tmp_path / "nowhere")
-    assert text.startswith(
-        f"no such folder: '{tmp_path / 'nowhere'}'. Give a folder of images with labels.csv"
-    )
+@pytest.mark.parametrize("path", ["nowhere", "000.jpg", "."])
+def test_a_path_without_data_says_what_may_be_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "000.jpg").touch()
+    text = message(path)
+    assert f"'{path}'" in text
+    assert "Give a folder of images with labels.csv" in text
 
 
-def test_a_file_instead_of_a_folder(tmp_path: Path) -> None:
-    text = message(image_folder(tmp_path) / "labels.csv")
-    assert text.startswith(f"'{tmp_path / 'labels.csv'}' is a file, not a folder. Give a folder of images")
-
-
-def test_empty_folder(tmp_path: Path) -> None:
-    assert message(tmp_path) == (
-        f"'{tmp_path}' is no data set: it is empty. Give a folder of images with "
-        "labels.csv (columns file_name and labels, names joined by '|'; or file_name and one column of 0/1 "
-        "per class),\n  or a folder of features with features.npy (N, D), labels.npy (N, C) and classes.txt,\n"
-        "  or a folder with COCO's json (annotations/instances_*.json, or one json file beside the images),\n"
-        "  or a Hugging Face imagefolder (metadata.csv or metadata.jsonl with file_name and labels),\n"
-        "  or a parquet file, or a folder of them, as the library datasets writes them (image, labels),\n"
-        "  or a folder per class (photos/dog/1.jpg; also photos/train/dog/1.jpg, photos/test/dog/2.jpg)."
-    )
+@pytest.mark.parametrize("path", [None, 3, ["photos"], b"photos"])
+def test_what_is_no_path_is_refused(path: Any) -> None:
+    with pytest.raises(InputError, match="a path must be a str or a Path, got"):
+        open_dataset(path)
 
 
 def test_a_folder_of_something_else_says_what_it_holds(tmp_path: Path) -> None:
@@ -108,6 +103,98 @@ def test_queries_that_are_everything_leave_an_empty_database(tmp_path: Path) -> 
     np.save(root / "query.npy", np.arange(3))
     np.save(root / "train.npy", np.arange(3))
     assert "the split 'database' is empty: it needs at least one row" in message(root)
+
+
+# ---------------------------------------------------------------- in memory
+
+FEATURES = np.arange(80, dtype=np.float32).reshape(20, 4)
+TRUTH = np.tile(LABELS[:2], (10, 1))
+NAMED = [("dog",), ("cat", "dog")] * 10
+
+
+@pytest.mark.parametrize(
+    ("features", "labels"),
+    [
+        (FEATURES, TRUTH),
+        (FEATURES.tolist(), TRUTH.astype(int).tolist()),
+        (torch.from_numpy(FEATURES).requires_grad_(), torch.from_numpy(TRUTH)),
+        (torch.from_numpy(FEATURES).bfloat16(), torch.from_numpy(TRUTH).float()),
+        (FEATURES.astype(np.float64), TRUTH.astype(np.uint8)),
+        (FEATURES.astype(np.int16), TRUTH.astype(np.float64)),
+    ],
+)
+def test_arrays_tensors_and_lists_are_a_data_set(features: Any, labels: Any) -> None:
+    data = Dataset.from_arrays(features, labels, seed=4)
+    assert data.features is not None
+    assert (data.kind, data.features.dtype, data.labels.dtype) == ("features", np.float32, np.bool_)
+    np.testing.assert_array_equal(data.features, FEATURES)
+    np.testing.assert_array_equal(data.labels, TRUTH)
+    assert (data.classes, data.names[3]) == (("0", "1"), "3")
+    assert data.splits.made == "drawn with seed 4"
+    np.testing.assert_array_equal(data.splits.query, make_splits(20, seed=4).query)
+
+
+@pytest.mark.parametrize("labels", [NAMED, list(map(set, NAMED)), np.array(NAMED, dtype=object)])
+def test_labels_may_be_names(labels: Any) -> None:
+    data = Dataset.from_arrays(FEATURES, labels)
+    assert data.classes == ("cat", "dog")
+    assert data.labels[:2].astype(int).tolist() == [[0, 1], [1, 1]]
+    assert Dataset.from_arrays(FEATURES, labels, ["dog", "ant", "cat"]).classes == ("dog", "ant", "cat")
+    assert Dataset.from_arrays(FEATURES, ["dog", "cat"] * 10).labels[0].tolist() == [False, True]
+
+
+def test_splits_may_be_given() -> None:
+    data = Dataset.from_arrays(FEATURES, TRUTH, query=torch.tensor([1, 0]), train=[5, 7], name="toy")
+    assert data.splits.query.tolist() == [1, 0]
+    assert data.splits.train.tolist() == [5, 7]
+    assert data.splits.database.tolist() == list(range(2, 20))
+    assert data.splits.made == "given; database is all but the queries"
+    assert repr(data) == "Dataset('toy', 20 x 4 features, 2 classes, train 2 / query 2 / database 18)"
+    assert len(data) == 20
+
+
+def test_image_files_are_a_data_set(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"{row}.jpg") for row in range(20)]
+    data = Dataset.from_images(paths, NAMED, names=map(str, range(20)), name="photos")
+    assert data.image_paths == tuple(map(Path, paths))
+    assert repr(data) == "Dataset('photos', 20 images, 2 classes, train 18 / query 2 / database 18)"
+    assert Dataset.from_images(paths, NAMED).names == tuple(paths)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"features": "features.npy"}, "features must be a numpy array, .*got str"),
+        ({"features": None}, "got NoneType"),
+        ({"features": [[1, 2], [3]]}, "cannot be read as an array"),
+        ({"features": FEATURES[0]}, r"shape \(N, D\)"),
+        ({"features": FEATURES[:0]}, "must not be empty"),
+        ({"features": FEATURES[:7]}, "features have 7 rows, but labels 20"),
+        ({"features": np.full((20, 2), np.nan)}, "must be finite"),
+        ({"labels": TRUTH[:, 0].astype(int)}, "numpy.eye"),
+        ({"labels": TRUTH * 2}, "2 in row 0, column 0"),
+        ({"labels": None}, "labels must be"),
+        ({"labels": [["dog"], [True]] * 10}, "the label True"),
+        ({"labels": NAMED, "classes": ["cat", "dig"]}, "Did you mean 'dig'"),
+        ({"classes": ["cat"]}, "2 columns for 1 classes"),
+        ({"classes": "ab"}, "one name per class, got 'ab'"),
+        ({"classes": ["a", 3]}, "name 2 is 3"),
+        ({"classes": ["a", "a"]}, "more than once"),
+        ({"names": ["a"]}, "names must be 20"),
+        ({"query": [20]}, "points outside"),
+        ({"query": "test"}, "the split 'query' must be"),
+        ({"seed": -1}, "the seed"),
+    ],
+)
+def test_arrays_that_do_not_fit(change: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        Dataset.from_arrays(**{"features": FEATURES, "labels": TRUTH, **change})
+
+
+@pytest.mark.parametrize("paths", ["photos", None, [3] * 20, ["a.jpg"]])
+def test_paths_that_do_not_fit(paths: Any) -> None:
+    with pytest.raises(InputError, match="path"):
+        Dataset.from_images(paths, TRUTH)
 
 
 # ---------------------------------------------------------------- Dataset

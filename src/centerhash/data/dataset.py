@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.core.errors import DataError, nearest
-from centerhash.data.layouts.arrays import read_feature_folder
-from centerhash.data.layouts.class_folders import read_class_folders, sign_of_class_folders
-from centerhash.data.layouts.coco_json import read_coco_folder, sign_of_coco
-from centerhash.data.layouts.folder import ImageFolder, read_image_folder
-from centerhash.data.layouts.imagefolder import TABLES, read_imagefolder, sign_of_imagefolder
-from centerhash.data.layouts.parquet import SUFFIX, read_parquet, sign_of_parquet
-from centerhash.data.splits import Splits, check_splits, make_splits, splits_from_files
-from centerhash.data.textfiles import first_few
+from centerhash.core.errors import DataError, InputError
+from centerhash.data.layouts.arrays import read_arrays, read_labels
+from centerhash.data.layouts.contents import Contents
+from centerhash.data.layouts.parquet import SUFFIX
+from centerhash.data.layouts.table import read_layout
+from centerhash.data.splits import Splits, as_indices, check_splits, make_splits
+
+# rows of one split, as a caller has them: an array, a tensor, a list
+Rows: TypeAlias = NDArray[Any] | Sequence[int] | Any | None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Labels (N, C) of N images, their splits, and where the images or their features (N, D) are.
 
@@ -60,6 +59,73 @@ class Dataset:
         if self.areas is not None:
             object.__setattr__(self, "areas", _read_only(self.areas))
 
+    @classmethod
+    def from_arrays(
+        cls,
+        features: Any,
+        labels: Any,
+        classes: Iterable[str] | None = None,
+        *,
+        names: Iterable[str] | None = None,
+        train: Rows = None,
+        query: Rows = None,
+        database: Rows = None,
+        seed: int = 0,
+        name: str = "arrays",
+    ) -> Dataset:
+        """A data set of features in memory: numpy arrays, torch tensors or lists.
+
+        Args:
+            features: (N, D), finite; float16 and float32 are kept as they are, other numbers become float32.
+            labels: (N, C) of bool or 0 and 1; or for each image its label names, such as [["dog"], ["cat", "dog"]].
+            classes: names of the C columns; "0", "1", ... without them, or all names in `labels`, sorted.
+            names: of the N images; their row numbers without them.
+            train: row numbers to train on. Splits that are not given are drawn with `seed`, as by `open_dataset`.
+            query: row numbers of the queries.
+            database: row numbers to search among.
+            seed: of the splits that are drawn.
+            name: of the data set.
+
+        """
+        contents = _named(read_arrays(features, labels, classes), names)
+        return _in_memory(contents, {"train": train, "query": query, "database": database}, seed, name)
+
+    @classmethod
+    def from_images(
+        cls,
+        paths: Iterable[str | Path],
+        labels: Any,
+        classes: Iterable[str] | None = None,
+        *,
+        names: Iterable[str] | None = None,
+        train: Rows = None,
+        query: Rows = None,
+        database: Rows = None,
+        seed: int = 0,
+        name: str = "images",
+    ) -> Dataset:
+        """A data set of image files, called by their paths unless `names` are given; the rest as in `from_arrays`."""
+        if isinstance(paths, str | Path) or not isinstance(paths, Iterable):
+            raise InputError(
+                f"paths must be a list of image files, got {paths!r}: use open_dataset for a folder."
+            )
+        files = tuple(map(_as_path, paths))
+        found, truth = read_labels(labels, classes)
+        if len(files) != len(truth):
+            raise InputError(
+                f"{len(files):,} paths, but {len(truth):,} rows of labels: give one row per image."
+            )
+        contents = _named(Contents(tuple(map(str, files)), found, truth, paths=files), names)
+        return _in_memory(contents, {"train": train, "query": query, "database": database}, seed, name)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        held = "images" if self.features is None else f"x {self.features.shape[1]:,} features"
+        splits = " / ".join(f"{name} {len(rows):,}" for name, rows in self.splits.items())
+        return f"Dataset({self.name!r}, {self.size:,} {held}, {len(self.classes):,} classes, {splits})"
+
     @property
     def size(self) -> int:
         """The number of rows N."""
@@ -82,164 +148,59 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
+def _as_path(value: Any) -> Path:
+    if not isinstance(value, str | Path):
+        raise InputError(f"a path must be a str or a Path, got {value!r}.")
+    return Path(value)
+
+
+def _named(contents: Contents, names: Iterable[str] | None) -> Contents:
+    if names is None:
+        return contents
+    given = () if isinstance(names, str) or not isinstance(names, Iterable) else tuple(map(str, names))
+    if len(given) != len(contents.names):
+        raise InputError(
+            f"names must be {len(contents.names):,}, one per image, got {len(given) or repr(names)}."
+        )
+    return replace(contents, names=given)
+
+
+def _in_memory(contents: Contents, rows: Mapping[str, Rows], seed: int, name: str) -> Dataset:
+    given = {split: as_indices(members, split) for split, members in rows.items() if members is not None}
+    return complete(replace(contents, splits=given, source="given"), name, Path(), seed)
+
+
 def open_dataset(path: str | Path, seed: int = 0) -> Dataset:
     """Open and check a data set of any layout; splits that it does not name are drawn with `seed`."""
-    root = Path(path)
-    if not root.exists():
-        raise DataError(f"no such folder: '{root}'. Give {_all_layouts()}.")
-    if root.is_file() and root.suffix != SUFFIX:
-        raise DataError(f"'{root}' is a file, not a folder. Give {_all_layouts()}.")
-    layout = find_layout(root)
-    if layout is None:
-        raise DataError(_unknown(root))
-    return layout.open(root, seed)
+    root = _as_path(path)
+    contents = read_layout(root)
+    return complete(contents, root.resolve().name.removesuffix(SUFFIX), root, seed)
 
 
-def find_layout(root: Path) -> Layout | None:
-    """Return the layout of a folder or parquet file, None where there is none; two at once are refused.
-
-    Folders of pictures only count as classes where no file describes them.
-    """
-    if root.is_file():
-        return next(layout for layout in LAYOUTS if layout.name == "parquet")
-    signs = {layout.name: layout.sign(root) for layout in LAYOUTS if layout.by_file}
-    told = [layout for layout in LAYOUTS if signs.get(layout.name)]
-    if len(told) > 1:
-        both = " and ".join(f"{signs[layout.name]} ({layout.name})" for layout in told[:2])
-        raise DataError(f"'{root}' holds both {both}: keep them in two folders.")
-    implied = (layout for layout in LAYOUTS if not layout.by_file and layout.sign(root))
-    return told[0] if told else next(implied, None)
+def complete(contents: Contents, name: str, root: Path, seed: int) -> Dataset:
+    """The data set of some contents; splits that they do not name are drawn."""
+    splits = make_splits(len(contents.labels), contents.splits, seed=seed, source=contents.source)
+    warnings = check_splits(splits, len(contents.labels))
+    bare = int((~contents.labels.any(axis=1)).sum())
+    if bare:
+        warnings.append(
+            f"{bare:,} of {len(contents.labels):,} rows carry no label: "
+            "they teach nothing and are relevant to no query."
+        )
+    return assemble(contents, name, root, splits, warnings)
 
 
-def is_described(path: Path) -> bool:
-    """Whether a file says what the images at `path` show; folders of pictures alone do not, whatever their names."""
-    if not path.is_dir() and not (path.is_file() and path.suffix == SUFFIX):
-        return False
-    layout = find_layout(path)
-    return layout is not None and layout.by_file
-
-
-def _unknown(root: Path) -> str:
-    """Say what is in a folder of no layout."""
-    entries = sorted(entry.name + ("/" if entry.is_dir() else "") for entry in root.iterdir())
-    found = f"it holds {first_few(entries)}" if entries else "it is empty"
-    for wanted in ("labels.csv", "features.npy", *TABLES):
-        match = nearest(wanted, entries, cutoff=0.8)
-        if match:
-            found += f" (rename '{match}' to '{wanted}'?)"
-            break
-    return f"'{root}' is no data set: {found}. Give {_all_layouts()}."
-
-
-def _all_layouts() -> str:
-    return ",\n  or ".join(layout.description for layout in LAYOUTS)
-
-
-def _open_images(read: Callable[[Path], ImageFolder], root: Path, seed: int) -> Dataset:
-    folder = read(root)
-    splits = make_splits(len(folder.labels), folder.splits, seed=seed, source=folder.source)
-    name = root.resolve().name.removesuffix(SUFFIX)
-    return image_dataset(name, root, folder, splits, _common_warnings(folder.labels, splits))
-
-
-def image_dataset(
-    name: str, root: Path, folder: ImageFolder, splits: Splits, warnings: Sequence[str]
-) -> Dataset:
-    """The data set of a folder's images with chosen splits; `warnings` are added to the folder's own."""
+def assemble(contents: Contents, name: str, root: Path, splits: Splits, warnings: Sequence[str]) -> Dataset:
+    """The data set of some contents with chosen splits; `warnings` are added to their own."""
     return Dataset(
         name=name,
         root=root,
-        classes=folder.classes,
-        labels=folder.labels,
+        classes=contents.classes,
+        labels=contents.labels,
         splits=splits,
-        image_paths=folder.paths,
-        names=folder.names,
-        areas=folder.areas,
-        warnings=(*folder.warnings, *warnings),
+        features=contents.features,
+        image_paths=contents.paths,
+        names=contents.names,
+        areas=contents.areas,
+        warnings=(*contents.warnings, *warnings),
     )
-
-
-def _open_features(root: Path, seed: int) -> Dataset:
-    folder = read_feature_folder(root)
-    names = tuple(map(str, range(len(folder.labels))))
-    given: Mapping[str, NDArray[np.int64]] = splits_from_files(root, names)
-    splits = make_splits(len(folder.labels), given, seed=seed, source="files")
-    return Dataset(
-        name=root.resolve().name,
-        root=root,
-        classes=folder.classes,
-        labels=folder.labels,
-        splits=splits,
-        features=folder.features,
-        names=names,
-        warnings=(*folder.warnings, *_common_warnings(folder.labels, splits)),
-    )
-
-
-def _common_warnings(labels: NDArray[np.bool_], splits: Splits) -> Sequence[str]:
-    warnings = check_splits(splits, len(labels))
-    bare = int((~labels.any(axis=1)).sum())
-    if bare:
-        warnings.append(
-            f"{bare:,} of {len(labels):,} rows carry no label: "
-            "they teach nothing and are relevant to no query."
-        )
-    return warnings
-
-
-@dataclass(frozen=True)
-class Layout:
-    """One way to store a data set: `sign` names the file or folder that shows it, `open` takes (root, seed)."""
-
-    name: str
-    sign: Callable[[Path], str | None]
-    open: Callable[[Path, int], Dataset]
-    description: str  # completes "Give ..."
-    by_file: bool = True  # whether a file describes the images
-
-
-def _has(name: str) -> Callable[[Path], str | None]:
-    """A sign: the file of that name is there."""
-    return lambda root: name if (root / name).is_file() else None
-
-
-LAYOUTS: tuple[Layout, ...] = (
-    Layout(
-        "images",
-        _has("labels.csv"),
-        partial(_open_images, read_image_folder),
-        "a folder of images with labels.csv (columns file_name and labels, names joined by '|'; "
-        "or file_name and one column of 0/1 per class)",
-    ),
-    Layout(
-        "features",
-        _has("features.npy"),
-        _open_features,
-        "a folder of features with features.npy (N, D), labels.npy (N, C) and classes.txt",
-    ),
-    Layout(
-        "coco",
-        sign_of_coco,
-        partial(_open_images, read_coco_folder),
-        "a folder with COCO's json (annotations/instances_*.json, or one json file beside the images)",
-    ),
-    Layout(
-        "imagefolder",
-        sign_of_imagefolder,
-        partial(_open_images, read_imagefolder),
-        "a Hugging Face imagefolder (metadata.csv or metadata.jsonl with file_name and labels)",
-    ),
-    Layout(
-        "parquet",
-        sign_of_parquet,
-        partial(_open_images, read_parquet),
-        "a parquet file, or a folder of them, as the library datasets writes them (image, labels)",
-    ),
-    Layout(
-        "classes",
-        sign_of_class_folders,
-        partial(_open_images, read_class_folders),
-        "a folder per class (photos/dog/1.jpg; also photos/train/dog/1.jpg, photos/test/dog/2.jpg)",
-        by_file=False,
-    ),
-)

@@ -6,17 +6,16 @@ are drawn from the database. Smaller sets give a tenth to the queries and train 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from centerhash.core.arrays import as_array, whole_number
 from centerhash.core.errors import ConfigError, DataError, did_you_mean
-from centerhash.data.layouts.arrays import load_array
-from centerhash.data.textfiles import duplicates, first_few, normal_name, read_lines
 
 Indices: TypeAlias = NDArray[np.int64]
 
@@ -24,6 +23,16 @@ SPLIT_NAMES = ("train", "query", "database")
 MOST_QUERIES = 5_000
 MOST_TRAINING = 10_000
 QUERY_SHARE = 0.1
+
+# What folders and files are called. Where a set has test and validation images, test images are the queries and
+# validation images are only searched.
+_WORDS: Mapping[str, str] = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("test", "query", "queries"), "query"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
+    **dict.fromkeys(("database", "gallery"), "database"),
+}
+SPLIT_FOLDERS = "train, test (or query, val), database (or gallery)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,16 +48,20 @@ class Splits:
     made: str = "given"
 
     def __post_init__(self) -> None:
-        for name in SPLIT_NAMES:
-            indices = as_indices(getattr(self, name), name).copy()
+        for name, rows in self.items():
+            indices = as_indices(rows, name).copy()
             indices.setflags(write=False)  # a shuffle in place would silently change every later user
             object.__setattr__(self, name, indices)
 
+    def items(self) -> Iterator[tuple[str, Indices]]:
+        """Yield name and rows of train, query and database."""
+        return ((name, getattr(self, name)) for name in SPLIT_NAMES)
+
     def without(self, rows: NDArray[Any] | Sequence[int]) -> Splits:
         """Return the splits without these rows, such as images that cannot be read."""
-        left = {name: getattr(self, name) for name in SPLIT_NAMES}
+        left = {}
         dropped = as_indices(rows, "dropped rows")
-        for name, indices in left.items():
+        for name, indices in self.items():
             left[name] = indices[~np.isin(indices, dropped)]
             if indices.size and not left[name].size:
                 raise DataError(
@@ -59,13 +72,13 @@ class Splits:
 
 def as_indices(values: NDArray[Any] | Sequence[int], name: str) -> Indices:
     """Turn row numbers into int64 (n,), refusing masks and fractions."""
-    array = np.asarray(values)
+    array = as_array(values, f"the split '{name}'")
     if array.ndim != 1:
         raise DataError(f"the split '{name}' must be a list of row numbers, got shape {array.shape}.")
     if array.size == 0:
         return np.empty(0, dtype=np.int64)
     if array.dtype == np.bool_:
-        raise DataError(f"the split '{name}' is a mask of bool: save numpy.flatnonzero(mask) instead.")
+        raise DataError(f"the split '{name}' is a mask of bool: give numpy.flatnonzero(mask) instead.")
     if array.dtype.kind not in "iu":
         raise DataError(f"the split '{name}' must hold whole row numbers, got {array.dtype}.")
     return array.astype(np.int64)
@@ -95,8 +108,8 @@ def check_splits(splits: Splits, size: int) -> list[str]:
 
     Training rows in the database are part of the protocol and give no warning.
     """
-    for name in SPLIT_NAMES:
-        check_indices(getattr(splits, name), size, name)
+    for name, indices in splits.items():
+        check_indices(indices, size, name)
     warnings = []
     leaked = np.intersect1d(splits.train, splits.query).size
     if leaked:
@@ -108,7 +121,7 @@ def check_splits(splits: Splits, size: int) -> list[str]:
     if own:
         warnings.append(
             f"{own:,} of {splits.query.size:,} queries are also in the database, "
-            "so a query would retrieve itself: evaluate with --exclude-self."
+            "so a query would retrieve itself: evaluate with exclude_self=True."
         )
     used = np.unique(np.concatenate([splits.train, splits.query, splits.database])).size
     if used < size:
@@ -117,15 +130,14 @@ def check_splits(splits: Splits, size: int) -> list[str]:
 
 
 def make_splits(
-    size: int, given: Mapping[str, NDArray[Any]] | None = None, *, seed: int = 0, source: str = "given"
+    size: int, given: Mapping[str, Any] | None = None, *, seed: int = 0, source: str = "given"
 ) -> Splits:
     """Complete the splits that are `given` (any of train, query, database) for `size` rows.
 
     Queries are drawn from outside the given training rows, and outside the given database where rows are left
     there; the database is all but the queries; training rows are drawn from the database without the queries.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ConfigError(f"the seed must be a whole number of at least 0, got {seed!r}.")
+    whole_number(seed, "the seed", 0)
     known = {name: as_indices(values, name) for name, values in (given or {}).items()}
     for name, indices in known.items():
         if name not in SPLIT_NAMES:
@@ -201,43 +213,24 @@ def splits_from_column(cells: Sequence[str], where: Sequence[str]) -> dict[str, 
     return {name: np.array(rows, dtype=np.int64) for name, rows in members.items() if rows}
 
 
-def splits_from_files(root: Path, names: Sequence[str]) -> dict[str, Indices]:
-    """Read `train.txt` (one name per line) or `train.npy` (row numbers); the same for query and database."""
-    found: dict[str, Indices] = {}
-    rows: dict[str, int] = {}
-    for split in SPLIT_NAMES:
-        listed, numbered = root / f"{split}.txt", root / f"{split}.npy"
-        if listed.is_file() and numbered.is_file():
-            raise DataError(f"both {listed.name} and {numbered.name} are in '{root}': remove one of them.")
-        if listed.is_file():
-            rows = rows or {name: row for row, name in enumerate(names)}
-            found[split] = _read_list(listed, rows)
-        elif numbered.is_file():
-            found[split] = _read_numbers(numbered, len(names))
-    return found
+def folder_split(name: str) -> str | None:
+    """Return train, query, validation or database for a folder such as `train`, `Test`, `val2017`; else None."""
+    return _WORDS.get(re.sub(r"[-_]?\d+$", "", name.lower()))
 
 
-def _read_numbers(path: Path, size: int) -> Indices:
-    values = load_array(path)
-    try:
-        indices = as_indices(values, path.stem)
-        check_indices(indices, size, path.stem)
-    except DataError as error:
-        raise DataError(f"'{path}': {error}") from error
-    return indices
+def file_split(stem: str) -> str | None:
+    """Return the split that a file's name begins with, as in `train-00000-of-00002`; else None."""
+    return _WORDS.get(re.split(r"[-_.\d]", stem.lower(), maxsplit=1)[0])
 
 
-def _read_list(path: Path, rows: Mapping[str, int]) -> Indices:
-    listed = [normal_name(line) for line in read_lines(path) if line]
-    if not listed:
-        raise DataError(f"'{path}' is empty: write one file name per line, or remove it.")
-    unknown = [name for name in listed if name not in rows]
-    if unknown:
-        raise DataError(
-            f"'{path}' lists {len(unknown):,} file(s) that the data does not have: {first_few(unknown)}."
-            f"{did_you_mean(unknown[0], rows, cutoff=0.8)}"
-        )
-    repeated = duplicates(listed)
-    if repeated:
-        raise DataError(f"'{path}' lists {len(repeated):,} file(s) more than once: {first_few(repeated)}.")
-    return np.array([rows[name] for name in listed], dtype=np.int64)
+def splits_from_words(words: Sequence[str | None]) -> dict[str, Indices]:
+    """Turn one word per row into the splits that are named.
+
+    A single word on all rows says nothing: much of what is published holds only a `train` part.
+    """
+    if len(set(words)) < 2:
+        return {}
+    asking = "query" if "query" in words else "validation"
+    kinds = {"train": "train", "query": asking, "database": "database"}
+    rows = {split: [row for row, word in enumerate(words) if word == kind] for split, kind in kinds.items()}
+    return {split: np.array(members, dtype=np.int64) for split, members in rows.items() if members}

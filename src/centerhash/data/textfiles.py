@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import TypeVar
 
 from centerhash.core.errors import DataError
+
+Name = TypeVar("Name", str, int)
 
 
 def read_text(path: Path) -> str:
@@ -33,14 +36,20 @@ def read_lines(path: Path) -> list[str]:
 
 def read_classes(path: Path) -> tuple[str, ...]:
     """Read `classes.txt`: one class name per line, in the order of the label columns."""
-    classes = tuple(read_lines(path))
+    return check_classes(read_lines(path), f"'{path}'")
+
+
+def check_classes(names: Iterable[str], where: str = "classes") -> tuple[str, ...]:
+    """Return class names, all different; `where` is what holds them, for error texts."""
+    classes = () if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
     if not classes:
-        raise DataError(f"'{path}' is empty: write one class name per line.")
-    if "" in classes:
-        raise DataError(f"'{path}', line {classes.index('') + 1} is empty: write one class name per line.")
+        raise DataError(f"{where} must hold one name per class, got {names!r}.")
+    if not all(isinstance(name, str) and name for name in classes):
+        wrong = next(place for place, name in enumerate(classes) if not isinstance(name, str) or not name)
+        raise DataError(f"{where}: name {wrong + 1} is {classes[wrong]!r}, but every class needs a name.")
     repeated = duplicates(classes)
     if repeated:
-        raise DataError(f"'{path}' names these classes more than once: {first_few(repeated)}.")
+        raise DataError(f"{where} names these classes more than once: {first_few(repeated)}.")
     return classes
 
 
@@ -56,7 +65,7 @@ def leads_out(name: str) -> bool:
     return rooted or "\0" in name or ".." in posix.parts or ".." in windows.parts
 
 
-def duplicates(names: Iterable[str]) -> list[str]:
+def duplicates(names: Iterable[Name]) -> list[Name]:
     """Return the names that occur more than once, in order of first appearance."""
     return [name for name, count in Counter(names).items() if count > 1]
 

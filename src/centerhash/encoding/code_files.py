@@ -19,7 +19,7 @@ from centerhash.codes import Packed, check_codes, check_packed, pack
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.files import read_npz, write_npz
 from centerhash.core.progress import Progress, silent
-from centerhash.data.layouts.arrays import load_array
+from centerhash.data.npy import load_array
 from centerhash.encoding.inputs import list_inputs
 from centerhash.evaluation import evaluate
 

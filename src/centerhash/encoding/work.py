@@ -17,7 +17,7 @@ from centerhash.codes import pack
 from centerhash.core.errors import ConfigError, DataError, first_reasons, unknown_name
 from centerhash.core.files import atomic, make_folder, write_json, write_text
 from centerhash.core.progress import Progress, silent
-from centerhash.data.layouts.arrays import read_header
+from centerhash.data.npy import read_header
 from centerhash.encoding.inputs import Inputs, list_inputs
 from centerhash.encoding.parts import (
     BROKEN,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from centerhash.codes import Packed, packed_width
 from centerhash.core.errors import DataError
 from centerhash.core.files import read_npz, write_npz
-from centerhash.data.layouts.folder import read_image_folder
+from centerhash.data.layouts.labels_csv import read_image_folder
 from centerhash.encoding.code_files import _whole_number as whole
 from centerhash.search.answers import as_found
 
@@ -26,7 +26,7 @@ def given_labels(entries: Sequence[str | Path]) -> dict[Path, tuple[str, ...]]:
     for entry in map(Path, entries):
         if (entry / "labels.csv").is_file():
             folder = read_image_folder(entry)
-            for path, row in zip(folder.paths, folder.labels, strict=True):
+            for path, row in zip(folder.paths or (), folder.labels, strict=True):
                 found[path] = _names(row, folder.classes)
     return found
 

@@ -119,14 +119,6 @@ def test_split_files_name_images_by_folder(tmp_path: Path) -> None:
     assert folder.source == "files"
 
 
-def test_splits_by_folders_and_by_files_are_refused(tmp_path: Path) -> None:
-    fill(tmp_path, "train/dog/1.jpg", "train/cat/1.jpg", "test/dog/1.jpg")
-    (tmp_path / "query.txt").write_text("test/dog/1.jpg\n")
-    assert "names its splits twice, in the folders and in query.*: remove one of the two." in message(
-        tmp_path
-    )
-
-
 def test_one_folder_of_pictures_is_no_data_set(tmp_path: Path) -> None:
     text = message(fill(tmp_path, "images/1.jpg", "images/2.jpg"))
     assert text.startswith(

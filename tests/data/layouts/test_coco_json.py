@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from centerhash.core.errors import DataError
-from centerhash.data.layouts.coco_json import find_instances, read_coco_folder
+from centerhash.data.layouts.coco_json import find_instances, read_coco, read_coco_folder
+from tests.layouts import LEFT_HALF, QUARTER, coco_document, coco_object, write_jpeg
 from tests.own_images import CLASSES, instances, items, write_coco, write_coco_beside, write_pictures
+
+NAMES = ("a.jpg", "sub/b.jpg", "c.jpg")
 
 
 def put(file: Path, document: Any) -> None:
@@ -41,7 +44,9 @@ def test_where_the_images_of_annotations_may_lie(tmp_path: Path, folder: str) ->
     rows = items(4)
     write_pictures(tmp_path / folder, [name for name, _ in rows])
     put(tmp_path / "annotations" / "instances_train2017.json", instances(rows))
-    assert read_coco_folder(tmp_path).paths[3] == tmp_path / folder / "003.png"
+    paths = read_coco_folder(tmp_path).paths
+    assert paths is not None
+    assert paths[3] == tmp_path / folder / "003.png"
 
 
 @pytest.mark.parametrize("name", ["_annotations.coco.json", "labels.json"])
@@ -106,14 +111,90 @@ def test_an_image_in_two_files(tmp_path: Path) -> None:
     )
 
 
-def test_malformed_files_are_named(tmp_path: Path) -> None:
-    write_coco_beside(tmp_path, 4)
-    file = tmp_path / "_annotations.coco.json"
-    whole = file.read_text()
-    file.write_text(whole[:-40])
-    assert f"'{file}' is not valid json" in message(tmp_path)
-    file.write_text("[]")
-    assert f"'{file}' holds no object of images, annotations and categories" in message(tmp_path)
-    file.write_text(whole)
-    (tmp_path / "002.png").unlink()
-    assert "'002.png'" in message(tmp_path)
+# ---------------------------------------------------------------- one annotation file
+
+
+def write(folder: Path, document: Any) -> Path:
+    path = folder / "instances.json"
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    for name in NAMES:
+        write_jpeg(folder / "images" / name)
+    return path
+
+
+def test_labels_areas_and_the_order_of_classes(tmp_path: Path) -> None:
+    objects = [
+        coco_object(1, 18, area=200.0, bbox=[0, 0, 20, 10], segmentation=[QUARTER]),
+        coco_object(1, 18, area=400.0, bbox=[0, 0, 20, 20], segmentation=[LEFT_HALF]),  # covers the first one
+        coco_object(1, 1, area=8.0, bbox=[30, 0, 4, 2], segmentation=[[30, 0, 34, 0, 34, 2, 30, 2]]),
+        coco_object(
+            2, 3, area=400.0, bbox=[0, 0, 20, 20], segmentation={"size": [20, 40], "counts": [0, 400, 400]}
+        ),
+    ]
+    folder = read_coco(write(tmp_path, coco_document(NAMES, objects)), tmp_path / "images")
+    assert folder.classes == ("person", "car", "dog")  # by category id
+    assert folder.names == NAMES
+    assert folder.paths is not None
+    assert folder.paths[1] == tmp_path / "images" / "sub" / "b.jpg"
+    assert folder.labels.astype(int).tolist() == [[1, 0, 1], [0, 1, 0], [0, 0, 0]]
+    assert folder.areas is not None
+    np.testing.assert_allclose(folder.areas, [[0.01, 0, 0.5], [0, 0.5, 0], [0, 0, 0]], rtol=0.03)
+    assert folder.splits == {}
+    assert folder.warnings == ()
+
+
+@pytest.mark.parametrize("lost", ["width", "area and box"])
+def test_unknown_sizes_give_no_areas(tmp_path: Path, lost: str) -> None:
+    document = coco_document(NAMES, [coco_object(1, 1)] if lost != "width" else [coco_object(1, 1, area=5)])
+    if lost == "width":
+        del document["images"][0]["width"]
+    folder = read_coco(write(tmp_path, document), tmp_path / "images")
+    assert folder.areas is None
+    assert folder.labels[0, 0]
+    assert "does not say how large every object is" in folder.warnings[0]
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    return {**coco_document(NAMES, [coco_object(1, 1, area=1)]), **changes}
+
+
+def masks(**fields: Any) -> dict[str, Any]:
+    return changed(annotations=[coco_object(1, 1, **fields)])
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ("{", "not valid json"),
+        ("[" * 100_000, "not valid json"),
+        ("[]", "holds no object of images"),
+        ({"images": []}, "no list 'annotations'; it has: images."),
+        (changed(images={}), "no list 'images'"),
+        (changed(images=[1]), "no list 'images'"),
+        (changed(images=[]), "images: there is none"),
+        (changed(categories=[]), "categories must hold one name per class"),
+        (changed(categories=[{"id": "1", "name": "x"}]), "'id' is '1', which is no int"),
+        (changed(categories=[{"id": 1, "name": 5}]), "'name' is 5, which is no str"),
+        (changed(categories=[{"id": 1, "name": "x"}, {"id": 2, "name": "x"}]), "more than once: 'x'"),
+        (changed(categories=[{"id": 1, "name": "x"}, {"id": 1, "name": "y"}]), "the id 1"),
+        (changed(images=[{"id": 1, "file_name": "../a.jpg"}]), "'../a.jpg' leads out"),
+        (changed(images=[{"id": 7, "file_name": "a.jpg"}, {"id": 7, "file_name": "c.jpg"}]), "the id 7"),
+        (changed(images=[{"id": 1, "file_name": "z.jpg"}]), "'z.jpg'"),
+        (changed(annotations=[coco_object(9, 1)]), "annotation 0: no entry has the image_id 9"),
+        (changed(annotations=[coco_object(1, 2)]), "no entry has the category_id 2"),
+        (changed(annotations=[{"image_id": [1]}]), "'image_id' is [1]"),
+        (masks(area=-1), "the masks of 'a.jpg' cannot be read: an area of -1"),
+        (masks(area="x"), "the masks of 'a.jpg'"),
+        (masks(segmentation={"size": [1, 2], "counts": [5]}), "run lengths of 5 pixels"),
+        (masks(segmentation=[[1, 2, 3]]), "the masks of 'a.jpg'"),
+    ],
+)
+def test_files_that_are_not_of_the_form(tmp_path: Path, document: Any, expected: str) -> None:
+    with pytest.raises(DataError) as caught:
+        read_coco(write(tmp_path, document), tmp_path / "images")
+    assert expected in str(caught.value)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="No such file"):
+        read_coco(tmp_path / "no.json", tmp_path)

@@ -12,8 +12,8 @@ from pyarrow import parquet
 
 from centerhash.core.errors import DataError
 from centerhash.data import open_dataset
-from centerhash.data.dataset import LAYOUTS, find_layout, is_described
 from centerhash.data.images import load_image
+from centerhash.data.layouts.table import LAYOUTS, find_layout, is_described
 from tests.own_images import (
     CLASSES,
     WRITERS,

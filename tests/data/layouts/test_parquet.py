@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from centerhash.core.errors import DataError, ImageError
 from centerhash.data import content_key, list_images, load_image, open_dataset
-from centerhash.data.layouts.folder import ImageFolder
+from centerhash.data.layouts.contents import Contents
 from centerhash.data.layouts.parquet import read_parquet, stored_image
 from tests.own_images import CLASSES, described, items, parquet_table, png
 
@@ -37,7 +37,7 @@ def pictures(count: int = 3) -> list[dict[str, Any]]:
 
 def read(
     root: Path, labels: Any, features: Mapping[str, Any] | None = None, column: str = "labels"
-) -> ImageFolder:
+) -> Contents:
     return read_parquet(write(root / "x.parquet", {"image": pictures(), column: labels}, features))
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from centerhash.core.errors import DataError, did_you_mean
 from centerhash.data.images import SUFFIXES
-from centerhash.data.layouts.folder import ImageFolder, given_classes, named_splits, subfolders
-from centerhash.data.layouts.split_words import SPLIT_FOLDERS, folder_split, splits_from_words
+from centerhash.data.layouts.contents import Contents, given_classes, named_splits, subfolders
+from centerhash.data.splits import SPLIT_FOLDERS, folder_split, splits_from_words
 from centerhash.data.textfiles import first_few
 
 _ENDINGS = tuple(SUFFIXES)
@@ -22,7 +22,7 @@ def sign_of_class_folders(root: Path) -> str | None:
     return next((f"{folder.name}/" for folder in subfolders(root) if any(_pictures_below(folder))), None)
 
 
-def read_class_folders(root: Path) -> ImageFolder:
+def read_class_folders(root: Path) -> Contents:
     """Read the labels and splits of images from the folders that they lie in; `classes.txt` may fix the order.
 
     Folders below a class belong to it.
@@ -44,9 +44,9 @@ def read_class_folders(root: Path) -> ImageFolder:
     labels = np.zeros((len(names), len(classes)), dtype=np.bool_)
     labels[np.arange(len(names)), [columns[name] for name in found]] = True
     words = [folder_split(steps[0]) if split else None for steps in parts]
-    splits, source = named_splits(root, names, splits_from_words(words), "folders", "the folders")
+    splits, source = named_splits(root, names, splits_from_words(words), "folders")
     paths = tuple(root / name for name in names)
-    return ImageFolder(tuple(names), paths, classes, labels, None, splits, source, _warnings(root, folders))
+    return Contents(tuple(names), classes, labels, splits, source, paths, warnings=_warnings(root, folders))
 
 
 def _checked_classes(root: Path, found: Sequence[str]) -> tuple[str, ...]:

@@ -1,20 +1,24 @@
-"""Own images in COCO's form: `annotations/instances_train.json` beside `train/`, or one json file per folder."""
+"""Images described in COCO's form: `annotations/instances_train.json` beside `train/`, or one json file per folder."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError
-from centerhash.data.layouts.folder import ImageFolder, named_splits, subfolders
-from centerhash.data.layouts.split_words import file_split, folder_split, splits_from_words
-from centerhash.data.published.coco import read_coco
-from centerhash.data.textfiles import duplicates, first_few
+from centerhash.data.layouts.contents import Contents, checked_names, named_splits, present, subfolders
+from centerhash.data.masks import covered_share
+from centerhash.data.splits import file_split, folder_split, splits_from_words
+from centerhash.data.textfiles import check_classes, duplicates, first_few, read_text
 
+Entry: TypeAlias = Mapping[str, Any]
+Groups: TypeAlias = Mapping[tuple[int, int], Sequence[Entry]]  # the objects by row and class
 Value = TypeVar("Value", np.bool_, np.float32)
 
 _PREFIX = "instances_"
@@ -46,14 +50,15 @@ def sign_of_coco(root: Path) -> str | None:
     return next((file.relative_to(root).as_posix() for file in find_instances(root)), None)
 
 
-def read_coco_folder(root: Path) -> ImageFolder:
-    """Read and join all annotation files; splits are told by the names of the files or their folders.
+def read_coco_folder(root: Path) -> Contents:
+    """Read and join all annotation files; splits are told by the names of the files or their folders."""
+    return read_coco_files(root, find_instances(root))
 
-    The joined set has the classes of all parts.
-    """
-    files = find_instances(root)
+
+def read_coco_files(root: Path, files: Sequence[Path]) -> Contents:
+    """Read annotation files of a folder, and join them: the whole has the classes of all."""
     parts = [read_coco(file, _images_of(root, file)) for file in files]
-    paths = tuple(path for part in parts for path in part.paths)
+    paths = tuple(path for part in parts for path in part.paths or ())
     names = tuple(path.relative_to(root).as_posix() for path in paths)
     repeated = duplicates(names)
     if repeated:
@@ -64,15 +69,15 @@ def read_coco_folder(root: Path) -> ImageFolder:
     classes = tuple(dict.fromkeys(name for part in parts for name in part.classes))
     areas = [_spread(part.areas, part.classes, classes) for part in parts if part.areas is not None]
     words = [_split_of(file) for file, part in zip(files, parts, strict=True) for _ in part.names]
-    splits, source = named_splits(root, names, splits_from_words(words), "files", "the annotation files")
-    return ImageFolder(
+    splits, source = named_splits(root, names, splits_from_words(words), "file names")
+    return Contents(
         names=names,
-        paths=paths,
         classes=classes,
         labels=np.concatenate([_spread(part.labels, part.classes, classes) for part in parts]),
-        areas=np.concatenate(areas) if len(areas) == len(parts) else None,
         splits=splits,
         source=source,
+        paths=paths,
+        areas=np.concatenate(areas) if len(areas) == len(parts) else None,
         warnings=tuple(warning for part in parts for warning in part.warnings),
     )
 
@@ -97,3 +102,122 @@ def _spread(values: NDArray[Value], own: Sequence[str], classes: Sequence[str]) 
     spread = np.zeros((len(values), len(classes)), dtype=values.dtype)
     spread[:, [classes.index(name) for name in own]] = values
     return spread
+
+
+# ---------------------------------------------------------------- one annotation file
+
+
+def read_coco(instances_json: Path, images: Path) -> Contents:
+    """Read an instances file, whose file names are relative to the folder `images`.
+
+    Classes stand in the order of their category ids. `areas` (N, C) is the share of the frame that the objects of
+    a label cover together (see `masks.covered_share`), or None where the file does not say it for every object.
+    Crowds are objects like any other. Images without objects are kept, with no label.
+    """
+    document = _parse(instances_json)
+    pictures, objects, categories = (
+        _entries(document, key, instances_json) for key in ("images", "annotations", "categories")
+    )
+    classes, columns = _classes(categories, instances_json)
+    names, rows = _names(pictures, instances_json)
+    groups = _grouped(objects, rows, columns, instances_json)
+    labels = np.zeros((len(names), len(classes)), dtype=np.bool_)
+    for row, column in groups:
+        labels[row, column] = True
+    areas = _areas(groups, pictures, labels.shape, instances_json)
+    unknown = () if areas is not None else (f"'{instances_json}' does not say how large every object is.",)
+    paths = present(images, names, instances_json)
+    return Contents(names, classes, labels, paths=paths, areas=areas, warnings=unknown)
+
+
+def _parse(path: Path) -> Entry:
+    try:
+        document = json.loads(read_text(path))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise DataError(f"'{path}' is not valid json ({error}): copy it again.") from error
+    if not isinstance(document, dict):
+        raise DataError(f"'{path}' holds no object of images, annotations and categories: not COCO's form.")
+    return document
+
+
+def _entries(document: Entry, key: str, path: Path) -> list[Entry]:
+    """Return one of the lists of the file, of objects only."""
+    entries = document.get(key)
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        keys = ", ".join(sorted(document)) or "nothing"
+        raise DataError(
+            f"'{path}' has no list '{key}'; it has: {keys}. Give a file in the form of COCO's instances_*.json "
+            "with images, annotations and categories."
+        )
+    return entries
+
+
+def _value(entry: Entry, key: str, kind: type, where: str) -> Any:
+    value = entry.get(key)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise DataError(f"{where}: '{key}' is {value!r}, which is no {kind.__name__}.")
+    return value
+
+
+def _classes(categories: Sequence[Entry], path: Path) -> tuple[tuple[str, ...], dict[int, int]]:
+    """Return the class names in the order of their ids, and the column of each id."""
+    where = f"'{path}', categories"
+    named = sorted(
+        (_value(entry, "id", int, where), _value(entry, "name", str, where)) for entry in categories
+    )
+    classes = check_classes([name for _, name in named], where)
+    return classes, _positions([number for number, _ in named], where)
+
+
+def _names(pictures: Sequence[Entry], path: Path) -> tuple[tuple[str, ...], dict[int, int]]:
+    """Return the file names, and the row of each image id."""
+    where = f"'{path}', images"
+    if not pictures:
+        raise DataError(f"{where}: there is none.")
+    names = [_value(entry, "file_name", str, where) for entry in pictures]
+    places = [f"{where}, entry {position}" for position in range(len(names))]
+    return checked_names(names, places), _positions(
+        [_value(entry, "id", int, where) for entry in pictures], where
+    )
+
+
+def _positions(ids: Sequence[int], where: str) -> dict[int, int]:
+    positions = {number: position for position, number in enumerate(ids)}
+    if len(positions) < len(ids):
+        raise DataError(f"{where}: more than one entry has the id {duplicates(ids)[0]}.")
+    return positions
+
+
+def _grouped(
+    objects: Sequence[Entry], rows: Mapping[int, int], columns: Mapping[int, int], path: Path
+) -> dict[tuple[int, int], list[Entry]]:
+    groups: dict[tuple[int, int], list[Entry]] = defaultdict(list)
+    for position, entry in enumerate(objects):
+        where = f"'{path}', annotation {position}"
+        row = rows.get(_value(entry, "image_id", int, where))
+        column = columns.get(_value(entry, "category_id", int, where))
+        if row is None or column is None:
+            key = "image_id" if row is None else "category_id"
+            raise DataError(f"{where}: no entry has the {key} {entry[key]!r}.")
+        groups[row, column].append(entry)
+    return groups
+
+
+def _areas(
+    groups: Groups, pictures: Sequence[Entry], shape: tuple[int, int], path: Path
+) -> NDArray[np.float32] | None:
+    """The shares (N, C) of the frame, or None where one of them is unknown."""
+    areas = np.zeros(shape, dtype=np.float32)
+    for (row, column), entries in groups.items():
+        width, height = pictures[row].get("width"), pictures[row].get("height")
+        if not width or not height:
+            return None
+        try:
+            share = covered_share(entries, float(width), float(height))
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            name = pictures[row]["file_name"]
+            raise DataError(f"'{path}': the masks of '{name}' cannot be read: {error}.") from error
+        if share is None:
+            return None
+        areas[row, column] = share
+    return areas

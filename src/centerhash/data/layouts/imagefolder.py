@@ -10,30 +10,29 @@ from pathlib import Path
 from typing import Any
 
 from centerhash.core.errors import DataError
-from centerhash.data.layouts.folder import (
-    ImageFolder,
-    check_present,
+from centerhash.data.layouts.contents import (
+    Contents,
     checked_names,
     given_classes,
     named_splits,
+    present,
     subfolders,
 )
 from centerhash.data.layouts.label_cells import LABEL_COLUMNS, Cell, label_matrix, missing_column, read_cell
 from centerhash.data.layouts.labels_csv import read_rows
-from centerhash.data.layouts.split_words import folder_split, splits_from_words
+from centerhash.data.splits import folder_split, splits_from_words
 from centerhash.data.textfiles import read_lines
 
 TABLES = ("metadata.csv", "metadata.jsonl")
 
 
 @dataclass(frozen=True)
-class _Table:
-    """One metadata file: file names relative to its folder, where each stands, and the labels."""
+class _Entry:
+    """What a metadata file says of one image: its name relative to the file's folder, and its labels."""
 
-    path: Path
-    file_names: list[str]
-    places: list[str]
-    cells: list[Cell]
+    where: str
+    file_name: str
+    cell: Cell
 
 
 def find_tables(root: Path) -> list[Path]:
@@ -47,27 +46,25 @@ def sign_of_imagefolder(root: Path) -> str | None:
     return next((path.relative_to(root).as_posix() for path in find_tables(root)), None)
 
 
-def read_imagefolder(root: Path) -> ImageFolder:
+def read_imagefolder(root: Path) -> Contents:
     """Read file names and labels of all metadata files, and check that every image is there.
 
     Labels are names, numbers (named by `classes.txt`), lists of them, or `objects` with a category each.
     """
-    names: list[str] = []
-    places: list[str] = []
-    cells: list[Cell] = []
-    for path in _checked_tables(root):
-        table = _read_csv(path) if path.suffix == ".csv" else _read_jsonl(path)
-        checked = checked_names(table.file_names, table.places, path.name)
-        files = [path.parent / name for name in checked]
-        check_present(path.parent, checked, files, path.name)
-        names += [file.relative_to(root).as_posix() for file in files]
-        places += table.places
-        cells += table.cells
-    classes, labels = label_matrix(cells, given_classes(root), places.__getitem__, "classes.txt")
+    entries: list[_Entry] = []
+    paths: list[Path] = []
+    for table in _checked_tables(root):
+        read = _read_csv(table) if table.suffix == ".csv" else _read_jsonl(table)
+        names = checked_names([entry.file_name for entry in read], [entry.where for entry in read])
+        paths += present(table.parent, names, table)
+        entries += read
+    names = tuple(path.relative_to(root).as_posix() for path in paths)
+    classes, labels = label_matrix(
+        [entry.cell for entry in entries], given_classes(root), lambda row: entries[row].where, "classes.txt"
+    )
     words = [folder_split(name.split("/")[0]) if "/" in name else None for name in names]
-    splits, source = named_splits(root, names, splits_from_words(words), "folders", "the folders")
-    paths = tuple(root / name for name in names)
-    return ImageFolder(tuple(names), paths, classes, labels, None, splits, source, ())
+    splits, source = named_splits(root, names, splits_from_words(words), "folders")
+    return Contents(names, classes, labels, splits, source, tuple(paths))
 
 
 def _checked_tables(root: Path) -> list[Path]:
@@ -82,29 +79,26 @@ def _checked_tables(root: Path) -> list[Path]:
     return tables
 
 
-def _read_csv(path: Path) -> _Table:
+def _read_csv(path: Path) -> list[_Entry]:
     rows = read_rows(path)
-    column = _label_column(path, rows.columns)
-    cells = [read_cell(cell, where) for where, cell in rows.pairs(column)]
-    return _Table(path, [name.strip() for name in rows.columns["file_name"]], rows.where, cells)
+    column = _label_column(f"'{path}'", rows.columns)
+    pairs = zip(rows.column("file_name"), rows.pairs(column), strict=True)
+    return [_Entry(where, name, read_cell(cell, where)) for name, (where, cell) in pairs]
 
 
-def _read_jsonl(path: Path) -> _Table:
-    table = _Table(path, [], [], [])
+def _read_jsonl(path: Path) -> list[_Entry]:
+    entries = []
     for number, line in enumerate(read_lines(path), start=1):
         if line:
             where = f"'{path}', line {number}"
             entry = _json_object(line, where)
-            column = _label_column(where, entry)
-            name = entry["file_name"]
-            if not isinstance(name, str):
-                raise DataError(f"{where}: file_name is {name!r}, which is no text.")
-            table.file_names.append(name)
-            table.places.append(where)
-            table.cells.append(read_cell(entry[column], where))
-    if not table.cells:
+            cell = read_cell(entry[_label_column(where, entry)], where)
+            if not isinstance(entry["file_name"], str):
+                raise DataError(f"{where}: file_name is {entry['file_name']!r}, which is no text.")
+            entries.append(_Entry(where, entry["file_name"], cell))
+    if not entries:
         raise DataError(f"'{path}' is empty: write one json object per line and image.")
-    return table
+    return entries
 
 
 def _json_object(line: str, where: str) -> dict[str, Any]:
@@ -117,9 +111,8 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
     return entry
 
 
-def _label_column(place: str | Path, columns: Iterable[str]) -> str:
+def _label_column(where: str, columns: Iterable[str]) -> str:
     """Return the column of the labels, once the file name is there too."""
-    where = f"'{place}'" if isinstance(place, Path) else place
     there = list(columns)
     if "file_name" not in there:
         raise DataError(missing_column(where, "file_name", there))

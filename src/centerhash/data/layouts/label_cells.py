@@ -28,7 +28,7 @@ def read_cell(value: Any, where: str) -> Cell:
         return () if value == _UNLABELLED else (value,)
     if isinstance(value, Mapping):
         return read_cell(_category(value, where), where)
-    if isinstance(value, list):
+    if isinstance(value, list | tuple | set | frozenset):
         return tuple(dict.fromkeys(label for entry in value for label in read_cell(entry, where)))
     raise DataError(
         f"{where}: the label {value!r} is no name and no class number. Give names, whole numbers, or lists of them."
@@ -64,7 +64,23 @@ def _category(entry: Mapping[str, Any], where: str) -> Any:
 def label_matrix(
     cells: Sequence[Cell], classes: tuple[str, ...] | None, where: Callable[[int], str], names_from: str
 ) -> tuple[tuple[str, ...], NDArray[np.bool_]]:
-    """Return the classes and labels (N, C).
+    """Return the classes and labels (N, C); arguments as for `label_columns`."""
+    found, columns = label_columns(cells, classes, where, names_from)
+    return found, filled(columns, len(found))
+
+
+def filled(columns: Sequence[Sequence[int]], width: int) -> NDArray[np.bool_]:
+    """Return labels (N, C) that are True in the `columns` of each row."""
+    labels = np.zeros((len(columns), width), dtype=np.bool_)
+    for row, members in enumerate(columns):
+        labels[row, members] = True
+    return labels
+
+
+def label_columns(
+    cells: Sequence[Cell], classes: tuple[str, ...] | None, where: Callable[[int], str], names_from: str
+) -> tuple[tuple[str, ...], list[list[int]]]:
+    """Return the classes, and the columns of each image's labels.
 
     `classes` gives names to class numbers and fixes the order; without it every label is its own name, sorted.
     `where` says where a row stands, and `names_from` where the names came from, for error texts.
@@ -73,14 +89,15 @@ def label_matrix(
     if not found:
         raise DataError(f"{where(0)} and all others carry no label: nothing can be learned from them.")
     columns = {name: column for column, name in enumerate(found)}
-    labels = np.zeros((len(cells), len(found)), dtype=np.bool_)
+    members: list[list[int]] = []
     for row, cell in enumerate(cells):
+        members.append([])
         for label in cell:
             column = _column(label, columns, named=classes is not None)
             if column is None:
                 raise DataError(f"{where(row)}: {_unknown(label, found, names_from)}")
-            labels[row, column] = True
-    return found, labels
+            members[-1].append(column)
+    return found, members
 
 
 def _sorted_names(labels: Iterable[str | int]) -> tuple[str, ...]:

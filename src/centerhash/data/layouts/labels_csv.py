@@ -1,4 +1,4 @@
-"""`labels.csv`: which classes each image shows, in one of two forms.
+"""Folders of images with a `labels.csv`: which classes each image shows, in one of two forms.
 
 Form A has a column `labels` (names joined by `|`) and perhaps `areas` (shares of the frame, in the same
 order), `boxes` (not read here) and `split`. Form B has one column of 0/1 per class and perhaps `split`.
@@ -13,68 +13,61 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError, did_you_mean, nearest
-from centerhash.data.layouts.label_cells import missing_column
+from centerhash.data.layouts.contents import Contents, checked_names, given_classes, named_splits, present
+from centerhash.data.layouts.label_cells import filled, label_columns, missing_column, read_cell
+from centerhash.data.splits import splits_from_column
 from centerhash.data.textfiles import duplicates, first_few, read_text
+
+Classes: TypeAlias = tuple[str, ...]
+Parsed: TypeAlias = tuple[Classes, NDArray[np.bool_], NDArray[np.float32] | None, tuple[str, ...]]
 
 _KNOWN = ("file_name", "labels", "areas", "boxes", "split")
 _TYPO = 0.75  # likeness from which an unknown column counts as a misspelt known one
 _TRUTH = {"1": True, "0": False, "true": True, "false": False, "1.0": True, "0.0": False}
 
 
-@dataclass(frozen=True, eq=False)
-class LabelTable:
-    """The contents of `labels.csv`: labels (N, C), areas (N, C) or None, cells of the split column or None.
-
-    `where` says for each row where it stands in the file, for error texts.
-    """
-
-    file_names: tuple[str, ...]
-    where: tuple[str, ...]
-    classes: tuple[str, ...]
-    labels: NDArray[np.bool_]
-    areas: NDArray[np.float32] | None
-    split: tuple[str, ...] | None
-    warnings: tuple[str, ...]
-
-
 @dataclass(frozen=True)
-class _Rows:
-    """Raw cells by column, all columns of equal length."""
+class Rows:
+    """Raw cells by column, all columns of equal length; `where` says where each row stands, for error texts."""
 
     path: Path
     columns: dict[str, list[str]]
     where: list[str]
+
+    def column(self, name: str) -> list[str]:
+        """The cells of a column that must be there."""
+        if name not in self.columns:
+            raise DataError(missing_column(f"'{self.path}'", name, self.columns))
+        return self.columns[name]
 
     def pairs(self, column: str) -> Iterator[tuple[str, str]]:
         """Yield (where, cell) for each row of a column."""
         return zip(self.where, self.columns[column], strict=True)
 
 
-def read_label_table(path: Path, classes: tuple[str, ...] | None = None) -> LabelTable:
-    """Read `labels.csv` in either form; `classes` fixes the class order, otherwise names are sorted."""
-    rows = read_rows(path)
-    if "file_name" not in rows.columns:
-        raise DataError(missing_column(f"'{path}'", "file_name", rows.columns))
+def read_image_folder(root: Path) -> Contents:
+    """Read `labels.csv`, `classes.txt` and the splits of a folder, and check that every image is there.
+
+    The images themselves are opened later, one by one. `classes.txt` fixes the order of the classes, otherwise their
+    names are sorted.
+    """
+    rows = read_rows(root / "labels.csv")
+    names = checked_names(rows.column("file_name"), rows.where)
     read = _read_joined if "labels" in rows.columns else _read_columns
-    found, labels, areas, warnings = read(rows, classes)
-    split = rows.columns.get("split")
-    return LabelTable(
-        file_names=tuple(cell.strip() for cell in rows.columns["file_name"]),
-        where=tuple(rows.where),
-        classes=found,
-        labels=labels,
-        areas=areas,
-        split=None if split is None else tuple(split),
-        warnings=warnings,
-    )
+    classes, labels, areas, warnings = read(rows, given_classes(root))
+    paths = present(root, names, rows.path)
+    column = splits_from_column(rows.columns["split"], rows.where) if "split" in rows.columns else {}
+    splits, source = named_splits(root, names, column, "column")
+    return Contents(names, classes, labels, splits, source, paths, areas=areas, warnings=warnings)
 
 
-def read_rows(path: Path) -> _Rows:
+def read_rows(path: Path) -> Rows:
     """Split the file into columns and check that every line has as many cells as the header."""
     reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
     header: list[str] = []
@@ -99,7 +92,7 @@ def read_rows(path: Path) -> _Rows:
     _check_header(path, header)
     if not cells:
         raise DataError(f"'{path}' has a header but no rows: write one line per image.")
-    return _Rows(path, {name: [row[i] for row in cells] for i, name in enumerate(header)}, where)
+    return Rows(path, {name: [row[i] for row in cells] for i, name in enumerate(header)}, where)
 
 
 def _check_header(path: Path, header: Sequence[str]) -> None:
@@ -111,12 +104,12 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
             raise DataError(f"'{path}' is separated by {spoken}: save it with commas.")
 
 
-def _typo_of(column: str, rows: _Rows) -> str | None:
+def _typo_of(column: str, rows: Rows) -> str | None:
     """Return the known column that `column` seems to misspell, unless that one is there already."""
     return nearest(column, [name for name in _KNOWN if name not in rows.columns], _TYPO)
 
 
-def _ignored(rows: _Rows, extra: Sequence[str]) -> tuple[str, ...]:
+def _ignored(rows: Rows, extra: Sequence[str]) -> tuple[str, ...]:
     """Refuse extra columns that look like misspelt known ones; warn about the others."""
     for column in extra:
         match = _typo_of(column, rows)
@@ -128,49 +121,18 @@ def _ignored(rows: _Rows, extra: Sequence[str]) -> tuple[str, ...]:
     return (f"'{rows.path}': ignored the columns {shown}.",)
 
 
-Parsed = tuple[tuple[str, ...], NDArray[np.bool_], NDArray[np.float32] | None, tuple[str, ...]]
-
-
-def _read_joined(rows: _Rows, classes: tuple[str, ...] | None) -> Parsed:
+def _read_joined(rows: Rows, given: Classes | None) -> Parsed:
     """Form A: names joined by `|` in the column `labels`."""
     warnings = _ignored(rows, [column for column in rows.columns if column not in _KNOWN])
-    named = [_split_labels(cell, where) for where, cell in rows.pairs("labels")]
-    found = classes or tuple(sorted({label for labels in named for label in labels}))
-    if not found:
-        raise DataError(f"'{rows.path}' names no label in any row: fill the column 'labels'.")
-    position = {name: column for column, name in enumerate(found)}
-    labels = np.zeros((len(named), len(found)), dtype=np.bool_)
-    for row, names in enumerate(named):
-        for name in names:
-            if name not in position:
-                raise DataError(
-                    f"{rows.where[row]}: label '{name}' is not in classes.txt.{did_you_mean(name, found)} "
-                    "Correct the label, or add it to classes.txt."
-                )
-            labels[row, position[name]] = True
+    cells = [read_cell(cell, where) for where, cell in rows.pairs("labels")]
+    classes, columns = label_columns(cells, given, rows.where.__getitem__, "classes.txt")
+    labels = filled(columns, len(classes))
     if "areas" not in rows.columns:
-        return found, labels, None, warnings
+        return classes, labels, None, warnings
     areas = np.zeros(labels.shape, dtype=np.float32)
-    for row, (where, cell) in enumerate(rows.pairs("areas")):
-        for name, share in zip(named[row], _split_areas(cell, where, len(named[row])), strict=True):
-            areas[row, position[name]] = share
-    return found, labels, areas, warnings
-
-
-def _split_labels(cell: str, where: str) -> list[str]:
-    """Split `dog|cat`; an entirely empty cell means no label."""
-    if cell == "":
-        return []
-    names = [name.strip() for name in cell.split("|")]
-    if "" in names:
-        raise DataError(
-            f"{where}: an empty label in '{cell}'. Write names joined by '|', or leave the cell quite empty "
-            "for an image without labels."
-        )
-    repeated = duplicates(names)
-    if repeated:
-        raise DataError(f"{where}: the label '{repeated[0]}' stands twice in '{cell}'.")
-    return names
+    for members, shares, (where, cell) in zip(columns, areas, rows.pairs("areas"), strict=True):
+        shares[members] = _split_areas(cell, where, len(members))
+    return classes, labels, areas, warnings
 
 
 def _split_areas(cell: str, where: str, count: int) -> list[float]:
@@ -193,7 +155,7 @@ def _share(text: str, where: str) -> float:
     return share
 
 
-def _read_columns(rows: _Rows, classes: tuple[str, ...] | None) -> Parsed:
+def _read_columns(rows: Rows, given: Classes | None) -> Parsed:
     """Form B: one column of 0/1 per class."""
     columns = [column for column in rows.columns if column not in ("file_name", "split")]
     if not columns:
@@ -202,14 +164,14 @@ def _read_columns(rows: _Rows, classes: tuple[str, ...] | None) -> Parsed:
             "or one column of 0/1 per class."
         )
     found, warnings = tuple(sorted(columns)), tuple[str, ...]()
-    if classes is not None:
-        for name in classes:
+    if given is not None:
+        for name in given:
             if name not in rows.columns:
                 raise DataError(
                     f"'{rows.path}' has no column for the class '{name}' of classes.txt."
                     f"{did_you_mean(name, columns)} Its class columns: {first_few(columns)}."
                 )
-        found, warnings = classes, _ignored(rows, [column for column in columns if column not in classes])
+        found, warnings = given, _ignored(rows, [column for column in columns if column not in given])
     elif "" in columns:
         raise DataError(
             f"'{rows.path}': column {list(rows.columns).index('') + 1} has no name. "
@@ -219,7 +181,7 @@ def _read_columns(rows: _Rows, classes: tuple[str, ...] | None) -> Parsed:
     return found, labels, None, warnings
 
 
-def _truth_column(rows: _Rows, column: str) -> NDArray[np.bool_]:
+def _truth_column(rows: Rows, column: str) -> NDArray[np.bool_]:
     values = np.empty(len(rows.where), dtype=np.bool_)
     for row, (where, cell) in enumerate(rows.pairs(column)):
         truth = _TRUTH.get(cell.strip().lower())
@@ -231,7 +193,7 @@ def _truth_column(rows: _Rows, column: str) -> NDArray[np.bool_]:
     return values
 
 
-def _meant(column: str, rows: _Rows) -> str:
+def _meant(column: str, rows: Rows) -> str:
     """Say what a column of form B may be instead of a class."""
     match = column if column in _KNOWN else _typo_of(column, rows)
     if match in ("areas", "boxes"):

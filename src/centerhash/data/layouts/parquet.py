@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Any
 
 from centerhash.core.errors import DataError, ImageError
-from centerhash.data.layouts.folder import ImageFolder, given_classes, named_splits, subfolders
+from centerhash.data.layouts.contents import Contents, given_classes, named_splits, subfolders
 from centerhash.data.layouts.label_cells import (
     CATEGORY_KEYS,
     LABEL_COLUMNS,
@@ -25,7 +25,7 @@ from centerhash.data.layouts.label_cells import (
     missing_column,
     read_cell,
 )
-from centerhash.data.layouts.split_words import file_split, folder_split, splits_from_words
+from centerhash.data.splits import file_split, folder_split, splits_from_words
 
 SUFFIX = ".parquet"
 _BLOCK = 16  # images that are read together: a few megabytes of photos
@@ -46,7 +46,7 @@ def sign_of_parquet(root: Path) -> str | None:
     return next((_shown(file, root) for file in find_parquet(root)), None)
 
 
-def read_parquet(root: Path) -> ImageFolder:
+def read_parquet(root: Path) -> Contents:
     """Read the labels of a parquet file, or of all in a folder; the images stay where they are.
 
     Splits are told by names such as `train-00000-of-00002.parquet`. Class numbers get their names from the file's own
@@ -57,7 +57,7 @@ def read_parquet(root: Path) -> ImageFolder:
     if not paths:
         raise DataError(f"'{root}' holds no rows: write one row per image.")
     names = _names(parts, root)
-    given = given_classes(root) if root.is_dir() else None
+    given = given_classes(root)
     classes, labels = label_matrix(
         [cell for part in parts for cell in part.cells],
         given or _agreed_classes(parts),
@@ -65,10 +65,8 @@ def read_parquet(root: Path) -> ImageFolder:
         "classes.txt" if given else "the file's own description",
     )
     words = [word for part in parts for word in [_split_of(part.file)] * len(part.cells)]
-    splits, source = splits_from_words(words), "files"
-    if root.is_dir():
-        splits, source = named_splits(root, names, splits, source, "the names of the parquet files")
-    return ImageFolder(names, paths, classes, labels, None, splits, source, ())
+    splits, source = named_splits(root, names, splits_from_words(words), "file names")
+    return Contents(names, classes, labels, splits, source, paths)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from centerhash.core.errors import unknown_name
-from centerhash.data.layouts.folder import ImageFolder
+from centerhash.data.layouts.contents import Contents
 from centerhash.data.published.coco import read_coco_parts
 from centerhash.data.published.download import RemoteFile
 from centerhash.data.published.flickr25k import read_flickr25k, read_flickr25k_38
@@ -65,7 +65,7 @@ class NamedSet:
     folder: str  # below --root
     files: tuple[RemoteFile, ...]
     needs: tuple[str, ...]  # paths below the folder without which nothing can be read; "a|b" is either
-    reader: Callable[[Path], ImageFolder]
+    reader: Callable[[Path], Contents]
     by_hand: tuple[str, ...] = ()
     depth: int = COMMON_DEPTH
 
@@ -100,7 +100,7 @@ def _coco(year: str, files: tuple[RemoteFile, ...]) -> NamedSet:
 
 
 def _nuswide(
-    classes: int, images: int, split: RandomSplit, reader: Callable[[Path], ImageFolder], which: str
+    classes: int, images: int, split: RandomSplit, reader: Callable[[Path], Contents], which: str
 ) -> NamedSet:
     return NamedSet(
         name=f"nuswide{classes}",
@@ -132,7 +132,7 @@ def _nuswide(
 
 
 def _flickr25k(
-    name: str, classes: int, which: str, split: RandomSplit, reader: Callable[[Path], ImageFolder]
+    name: str, classes: int, which: str, split: RandomSplit, reader: Callable[[Path], Contents]
 ) -> NamedSet:
     return NamedSet(
         name=name,
@@ -161,7 +161,7 @@ def _flickr25k(
 
 
 def _voc(
-    year: int, images: int, split: str, files: tuple[RemoteFile, ...], reader: Callable[[Path], ImageFolder]
+    year: int, images: int, split: str, files: tuple[RemoteFile, ...], reader: Callable[[Path], Contents]
 ) -> NamedSet:
     return NamedSet(
         name=f"voc{year}",

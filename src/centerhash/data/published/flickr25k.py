@@ -7,57 +7,33 @@ from pathlib import Path
 import numpy as np
 
 from centerhash.core.errors import DataError
-from centerhash.data.layouts.folder import ImageFolder
-from centerhash.data.published.readers import check_present, first_present, with_labels
+from centerhash.data.layouts.contents import Contents, first_present, present
 from centerhash.data.textfiles import read_lines
 
 # what is to be seen at all (24), and where it is what the picture is about (14, "relevant")
-POTENTIAL = (
-    *(
-        "animals",
-        "baby",
-        "bird",
-        "car",
-        "clouds",
-        "dog",
-        "female",
-        "flower",
-        "food",
-        "indoor",
-        "lake",
-        "male",
-    ),
-    *(
-        "night",
-        "people",
-        "plant_life",
-        "portrait",
-        "river",
-        "sea",
-        "sky",
-        "structures",
-        "sunset",
-        "transport",
-    ),
-    *("tree", "water"),
+_POTENTIAL = (
+    "animals baby bird car clouds dog female flower food indoor lake male night people plant_life portrait "
+    "river sea sky structures sunset transport tree water"
 )
-RELEVANT = (
-    *("baby_r1", "bird_r1", "car_r1", "clouds_r1", "dog_r1", "female_r1", "flower_r1", "male_r1", "night_r1"),
-    *("people_r1", "portrait_r1", "river_r1", "sea_r1", "tree_r1"),
+POTENTIAL = tuple(_POTENTIAL.split())
+_RELEVANT = (
+    "baby_r1 bird_r1 car_r1 clouds_r1 dog_r1 female_r1 flower_r1 male_r1 night_r1 people_r1 portrait_r1 "
+    "river_r1 sea_r1 tree_r1"
 )
+RELEVANT = tuple(_RELEVANT.split())
 
 
-def read_flickr25k(root: Path) -> ImageFolder:
+def read_flickr25k(root: Path) -> Contents:
     """Read the 24 potential annotations."""
     return _read(root, POTENTIAL)
 
 
-def read_flickr25k_38(root: Path) -> ImageFolder:
+def read_flickr25k_38(root: Path) -> Contents:
     """Read the 24 potential and the 14 relevant annotations."""
     return _read(root, POTENTIAL + RELEVANT)
 
 
-def _read(root: Path, classes: tuple[str, ...]) -> ImageFolder:
+def _read(root: Path, classes: tuple[str, ...]) -> Contents:
     """Read `CLASS.txt` files, which hold the numbers of the images, counted from 1."""
     photos = first_present(root, ("mirflickr", "mirflickr25k", "images"))
     folder = first_present(root, ("mirflickr25k_annotations_v080", "annotations", "mirflickr/annotations"))
@@ -68,9 +44,7 @@ def _read(root: Path, classes: tuple[str, ...]) -> ImageFolder:
     for column, rows in enumerate(numbers.values()):
         labels[np.array(rows, dtype=np.int64) - 1, column] = True
     names = tuple(f"im{number}.jpg" for number in range(1, count + 1))
-    paths = tuple(photos / name for name in names)
-    check_present(names, paths, folder)
-    return with_labels(ImageFolder(names, paths, classes, labels, None, {}, "", ()))
+    return Contents(names, classes, labels, paths=present(photos, names, folder)).labelled()
 
 
 def _read_numbers(path: Path) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from centerhash.core.errors import ConfigError, DataError
-from centerhash.data.dataset import Dataset, image_dataset, open_dataset
+from centerhash.data.dataset import Dataset, assemble, open_dataset
 from centerhash.data.published.catalogue import DATASETS, NamedSet, RandomSplit, get_dataset
 from centerhash.data.published.listfiles import read_lists
 from centerhash.data.splits import Splits, check_splits, make_splits
@@ -92,7 +92,7 @@ def open_named(name: str, root: str | Path, seed: int = 0, lists: str | Path | N
         splits = make_splits(len(folder.names), folder.splits, seed=seed, source=folder.source)
         warnings = ()
     warnings = (*warnings, *check_splits(splits, len(folder.names)))
-    return image_dataset(row.name, home, folder, splits, warnings)
+    return assemble(folder, row.name, home, splits, warnings)
 
 
 def open_data(

@@ -8,42 +8,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError
-from centerhash.data.layouts.folder import ImageFolder
+from centerhash.data.layouts.contents import Contents, first_present
 from centerhash.data.published.listfiles import FileIndex
-from centerhash.data.published.readers import first_present, keep_rows, with_labels
 from centerhash.data.textfiles import first_few, read_lines
 
 # the 21 most frequent of the 81 classes, on which most figures are published ("TC-21")
-FREQUENT = (
-    *(
-        "animal",
-        "beach",
-        "buildings",
-        "clouds",
-        "flowers",
-        "grass",
-        "lake",
-        "mountain",
-        "ocean",
-        "person",
-        "plants",
-    ),
-    *("reflection", "road", "rocks", "sky", "snow", "sunset", "tree", "vehicle", "water", "window"),
+_FREQUENT = (
+    "animal beach buildings clouds flowers grass lake mountain ocean person plants reflection road rocks sky "
+    "snow sunset tree vehicle water window"
 )
+FREQUENT = tuple(_FREQUENT.split())
 CLASSES = 81
 
 
-def read_nuswide81(root: Path) -> ImageFolder:
+def read_nuswide81(root: Path) -> Contents:
     """Read all 81 classes, in alphabetical order."""
     return _read(root, _all_classes(_label_folder(root)))
 
 
-def read_nuswide21(root: Path) -> ImageFolder:
+def read_nuswide21(root: Path) -> Contents:
     """Read the 21 most frequent classes; images that show none of them are left out."""
     return _read(root, FREQUENT)
 
 
-def _read(root: Path, classes: tuple[str, ...]) -> ImageFolder:
+def _read(root: Path, classes: tuple[str, ...]) -> Contents:
     """Read `Labels_CLASS.txt` and `Imagelist.txt`; photos that are not there are left out with a warning.
 
     Flickr's users take their photos away, so that hardly any copy is whole.
@@ -61,17 +49,15 @@ def _read(root: Path, classes: tuple[str, ...]) -> ImageFolder:
         )
     missing = len(listed) - rows.size
     gone = f"{missing:,} of {len(listed):,} photos of NUS-WIDE are not under '{root}' and are left out."
-    whole = ImageFolder(
-        names=tuple(file or name for file, name in zip(found, listed, strict=True)),
-        paths=tuple(root / (file or name) for file, name in zip(found, listed, strict=True)),
+    files = [file or name for file, name in zip(found, listed, strict=True)]
+    whole = Contents(
+        names=tuple(files),
         classes=classes,
         labels=np.column_stack(columns),
-        areas=None,
-        splits={},
-        source="",
+        paths=tuple(root / file for file in files),
         warnings=(gone,) if missing else (),
     )
-    return with_labels(keep_rows(whole, rows))
+    return whole.keep(rows).labelled()
 
 
 def _label_folder(root: Path) -> Path:

@@ -14,42 +14,28 @@ from xml.etree import ElementTree
 import numpy as np
 
 from centerhash.core.errors import DataError, did_you_mean
-from centerhash.data.layouts.folder import ImageFolder
-from centerhash.data.published.masks import Object, covered_share
-from centerhash.data.published.readers import check_present, first_present, with_labels
-from centerhash.data.splits import Indices
+from centerhash.data.layouts.contents import Contents, first_present, present
+from centerhash.data.masks import Object, covered_share
 from centerhash.data.textfiles import duplicates, first_few, read_lines
 
-CLASSES = (
-    *(
-        "aeroplane",
-        "bicycle",
-        "bird",
-        "boat",
-        "bottle",
-        "bus",
-        "car",
-        "cat",
-        "chair",
-        "cow",
-        "diningtable",
-        "dog",
-    ),
-    *("horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
+_CLASSES = (
+    "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person "
+    "pottedplant sheep sofa train tvmonitor"
 )
+CLASSES = tuple(_CLASSES.split())
 
 
-def read_voc2007(root: Path) -> ImageFolder:
+def read_voc2007(root: Path) -> Contents:
     """Read VOC 2007: `trainval` trains and is searched, `test` asks."""
     return _read(root, "VOC2007", known="trainval", asking="test")
 
 
-def read_voc2012(root: Path) -> ImageFolder:
+def read_voc2012(root: Path) -> Contents:
     """Read VOC 2012, whose test labels are secret: `train` trains and is searched, `val` asks."""
     return _read(root, "VOC2012", known="train", asking="val")
 
 
-def _read(root: Path, year: str, *, known: str, asking: str) -> ImageFolder:
+def _read(root: Path, year: str, *, known: str, asking: str) -> Contents:
     home = first_present(root, (f"VOCdevkit/{year}", year))
     parts = {part: _read_part(home, part) for part in (known, asking)}
     numbers = tuple(number for part in parts.values() for number in part)
@@ -57,30 +43,21 @@ def _read(root: Path, year: str, *, known: str, asking: str) -> ImageFolder:
     if repeated:
         raise DataError(f"'{home}': {first_few(repeated)} stand in the lists of {known} and {asking} twice.")
     names = tuple(f"{number}.jpg" for number in numbers)
-    paths = tuple(home / "JPEGImages" / name for name in names)
-    check_present(names, paths, home / "ImageSets" / "Main")
+    paths = present(home / "JPEGImages", names, home / "ImageSets" / "Main")
     labels = np.zeros((len(names), len(CLASSES)), dtype=np.bool_)
     areas = np.zeros(labels.shape, dtype=np.float32)
     for row, number in enumerate(numbers):
         for name, share in read_annotation(home / "Annotations" / f"{number}.xml").items():
             labels[row, CLASSES.index(name)] = True
             areas[row, CLASSES.index(name)] = share
-    splits = _splits(len(parts[known]), len(numbers))
-    return with_labels(
-        ImageFolder(names, paths, CLASSES, labels, areas, splits, f"official {known}, {asking}", ())
-    )
+    learned, rest = np.split(np.arange(len(numbers)), [len(parts[known])])
+    splits = {"train": learned, "query": rest, "database": learned}
+    source = f"official {known}, {asking}"
+    return Contents(names, CLASSES, labels, splits, source, paths, areas=areas).labelled()
 
 
 def _read_part(home: Path, part: str) -> list[str]:
     return [line.split()[0] for line in read_lines(home / "ImageSets" / "Main" / f"{part}.txt") if line]
-
-
-def _splits(known: int, total: int) -> dict[str, Indices]:
-    return {
-        "train": np.arange(known),
-        "query": np.arange(known, total),
-        "database": np.arange(known),
-    }
 
 
 def read_annotation(path: Path) -> Mapping[str, float]:

@@ -1,0 +1,127 @@
+"""The layouts of data sets on disk, and how a folder's own is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from centerhash.core.errors import DataError, nearest
+from centerhash.data.layouts.arrays import read_feature_folder
+from centerhash.data.layouts.class_folders import read_class_folders, sign_of_class_folders
+from centerhash.data.layouts.coco_json import read_coco_folder, sign_of_coco
+from centerhash.data.layouts.contents import Contents
+from centerhash.data.layouts.imagefolder import TABLES, read_imagefolder, sign_of_imagefolder
+from centerhash.data.layouts.labels_csv import read_image_folder
+from centerhash.data.layouts.parquet import SUFFIX, read_parquet, sign_of_parquet
+from centerhash.data.textfiles import first_few
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way to store a data set: `sign` names the file or folder that shows it."""
+
+    name: str
+    sign: Callable[[Path], str | None]
+    read: Callable[[Path], Contents]
+    description: str  # completes "Give ..."
+    by_file: bool = True  # whether a file describes the images
+
+
+def _has(name: str) -> Callable[[Path], str | None]:
+    """A sign: the file of that name is there."""
+    return lambda root: name if (root / name).is_file() else None
+
+
+LAYOUTS: tuple[Layout, ...] = (
+    Layout(
+        "images",
+        _has("labels.csv"),
+        read_image_folder,
+        "a folder of images with labels.csv (columns file_name and labels, names joined by '|'; "
+        "or file_name and one column of 0/1 per class)",
+    ),
+    Layout(
+        "features",
+        _has("features.npy"),
+        read_feature_folder,
+        "a folder of features with features.npy (N, D), labels.npy (N, C) and classes.txt",
+    ),
+    Layout(
+        "coco",
+        sign_of_coco,
+        read_coco_folder,
+        "a folder with COCO's json (annotations/instances_*.json, or one json file beside the images)",
+    ),
+    Layout(
+        "imagefolder",
+        sign_of_imagefolder,
+        read_imagefolder,
+        "a Hugging Face imagefolder (metadata.csv or metadata.jsonl with file_name and labels)",
+    ),
+    Layout(
+        "parquet",
+        sign_of_parquet,
+        read_parquet,
+        "a parquet file, or a folder of them, as the library datasets writes them (image, labels)",
+    ),
+    Layout(
+        "classes",
+        sign_of_class_folders,
+        read_class_folders,
+        "a folder per class (photos/dog/1.jpg; also photos/train/dog/1.jpg, photos/test/dog/2.jpg)",
+        by_file=False,
+    ),
+)
+
+
+def read_layout(root: Path) -> Contents:
+    """Read the data set at a path, of any layout."""
+    if not root.exists():
+        raise DataError(f"no such folder: '{root}'. Give {_all_layouts()}.")
+    if root.is_file() and root.suffix != SUFFIX:
+        raise DataError(f"'{root}' is a file, not a folder. Give {_all_layouts()}.")
+    layout = find_layout(root)
+    if layout is None:
+        raise DataError(_unknown(root))
+    return layout.read(root)
+
+
+def find_layout(root: Path) -> Layout | None:
+    """Return the layout of a folder or parquet file, None where there is none; two at once are refused.
+
+    Folders of images only count as classes where no file describes them.
+    """
+    if root.is_file():
+        return next(layout for layout in LAYOUTS if layout.name == "parquet")
+    signs = {layout.name: layout.sign(root) for layout in LAYOUTS if layout.by_file}
+    told = [layout for layout in LAYOUTS if signs.get(layout.name)]
+    if len(told) > 1:
+        both = " and ".join(f"{signs[layout.name]} ({layout.name})" for layout in told[:2])
+        raise DataError(f"'{root}' holds both {both}: keep them in two folders.")
+    implied = (layout for layout in LAYOUTS if not layout.by_file and layout.sign(root))
+    return told[0] if told else next(implied, None)
+
+
+def is_described(path: Path) -> bool:
+    """Whether a file says what the images at `path` show; folders of images alone do not, whatever their names."""
+    if not path.is_dir() and not (path.is_file() and path.suffix == SUFFIX):
+        return False
+    layout = find_layout(path)
+    return layout is not None and layout.by_file
+
+
+def _unknown(root: Path) -> str:
+    """Say what is in a folder of no layout."""
+    entries = sorted(entry.name + ("/" if entry.is_dir() else "") for entry in root.iterdir())
+    found = f"it holds {first_few(entries)}" if entries else "it is empty"
+    for wanted in ("labels.csv", "features.npy", *TABLES):
+        match = nearest(wanted, entries, cutoff=0.8)
+        if match:
+            found += f" (rename '{match}' to '{wanted}'?)"
+            break
+    return f"'{root}' is no data set: {found}. Give {_all_layouts()}."
+
+
+def _all_layouts() -> str:
+    return ",\n  or ".join(layout.description for layout in LAYOUTS)
