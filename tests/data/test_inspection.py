@@ -153,11 +153,11 @@ def photos(tmp_path: Path) -> Path:
 
 
 def test_pictures_of_a_set_with_everything_wrong(photos: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    found = inspect_dataset(open_dataset(photos), progress=lambda done, total: seen.append((done, total)))
+    seen: list[tuple[object, ...]] = []
+    found = inspect_dataset(open_dataset(photos), progress=lambda *told: seen.append(told))
     pictures = found.pictures
     assert pictures is not None
-    assert seen == [(number, 17) for number in range(1, 18)]
+    assert seen == [("images", number, 17) for number in range(1, 18)]
     assert [name for name, _ in pictures.broken] == ["test/cat/cut.png", "train/dog/bad.jpg"]
     assert "not an image of a known format" in pictures.broken[1][1]
     assert len(pictures.sizes) == 15

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -15,16 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import ImageError
+from centerhash.core.prefetch import batches_ahead
+from centerhash.core.progress import Progress, silent
 from centerhash.data.dataset import Dataset
 from centerhash.data.images import check_image, content_key
 from centerhash.data.splits import SPLIT_NAMES, Splits
 from centerhash.data.textfiles import first_few
 
-Progress: TypeAlias = Callable[[int, int], None]  # done, total
 Size: TypeAlias = tuple[int, int]  # width, height
 
 _EXAMPLES = 5
-_WINDOW = 512  # images that are in work or waiting at a time
+_BATCH = 128  # images that are decoded together
 _FEW = 10  # training images below which a class can hardly be learned
 
 
@@ -100,7 +99,7 @@ class Inspection:
         return {**plain, "unlabelled": self.unlabelled, "labels_mean": self.labels_mean}
 
 
-def inspect_dataset(dataset: Dataset, *, images: bool = True, progress: Progress | None = None) -> Inspection:
+def inspect_dataset(dataset: Dataset, *, images: bool = True, progress: Progress = silent) -> Inspection:
     """Look at labels and splits and, with `images`, decode every image to find broken ones and copies."""
     classes = count_classes(dataset)
     pictures = None
@@ -151,20 +150,18 @@ class _Look:
     size: Size
 
 
-def inspect_pictures(dataset: Dataset, paths: Sequence[Path], progress: Progress | None = None) -> Pictures:
+def inspect_pictures(dataset: Dataset, paths: Sequence[Path], progress: Progress = silent) -> Pictures:
     """Decode all images in threads; equal bytes make copies."""
     looks: dict[int, _Look] = {}
     broken: list[tuple[str, str]] = []
-    with ThreadPoolExecutor(max_workers=min(8, (os.cpu_count() or 1) + 1)) as pool:
-        for start in range(0, len(paths), _WINDOW):
-            window = paths[start : start + _WINDOW]
-            for row, look in enumerate(pool.map(_look, window), start):
-                if isinstance(look, ImageError):
-                    broken.append((dataset.names[row], str(look)))
-                else:
-                    looks[row] = look
-                if progress is not None:
-                    progress(row + 1, len(paths))
+    batches = (paths[start : start + _BATCH] for start in range(0, len(paths), _BATCH))
+    for row, future in enumerate(future for batch in batches_ahead(_look, batches) for future in batch):
+        look = future.result()
+        if isinstance(look, ImageError):
+            broken.append((dataset.names[row], str(look)))
+        else:
+            looks[row] = look
+        progress("images", row + 1, len(paths))
     groups = equal_rows({row: look.key for row, look in looks.items()})
     return Pictures(
         broken=tuple(broken),

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from centerhash.core.errors import ConfigError
 from centerhash.core.files import write_json
+from centerhash.core.progress import Progress, silent
 from centerhash.data import Dataset, open_dataset
 from centerhash.data.scenes.scenes import write_scenes
 from centerhash.encoding.code_files import evaluate_files
@@ -26,7 +27,7 @@ from centerhash.methods.losses.central import ICS, center_distances
 from centerhash.methods.table import METHODS
 from centerhash.methods.weights import label_slots
 from centerhash.model import HashModel
-from centerhash.training.fitting import Reporter, dataset_features
+from centerhash.training.fitting import dataset_features
 from centerhash.training.loop import TrainConfig
 from centerhash.training.run import train, versions
 
@@ -88,7 +89,7 @@ def run_demo(
     seed: int = 0,
     epochs: int | None = None,
     device: str = "auto",
-    report: Reporter | None = None,
+    report: Progress | None = None,
 ) -> DemoResult:
     """Make scenes, compute features, train, evaluate, and write `out`/report.html with raw `results.json`.
 
@@ -102,7 +103,7 @@ def run_demo(
         scenes,
         seed=seed,
         workers=min(2, os.cpu_count() or 1),
-        progress=None if report is None else lambda done, total: report("scenes", done, total, ""),
+        progress=report or silent,
     )
     dataset = open_dataset(data, seed=seed)
     if dataset.areas is None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from centerhash.core.errors import ConfigError, DataError, OutputError
+from centerhash.core.errors import DataError, InputError, OutputError
 from centerhash.data.scenes import backdrops, glyphs, scenes, staging
 from centerhash.data.scenes.glyphs import CLASSES, DISTRACTORS, GLYPHS
 from centerhash.data.scenes.scenes import MIN_AREA, Scene, Sprite, render_scene, write_scenes
@@ -281,13 +281,13 @@ def test_another_process_makes_the_same_pixels() -> None:
         ({"index": -1}, "index must be a whole number of at least 0, got -1"),
         ({"index": 0.5}, r"index must be .* got 0\.5"),
         ({"index": 0, "seed": -3}, "seed must be .* got -3"),
-        ({"index": 0, "size": 8}, "size must be a whole number of pixels from 32 to 1024, got 8"),
+        ({"index": 0, "size": 8}, "size must be a whole number from 32 to 1,024, got 8"),
         ({"index": 0, "size": 4096}, "got 4096"),
         ({"index": 0, "size": True}, "got True"),
     ],
 )
 def test_impossible_numbers_are_refused(arguments: dict[str, int], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(InputError, match=message):
         render_scene(**arguments)
 
 
@@ -295,11 +295,11 @@ def test_impossible_numbers_are_refused(arguments: dict[str, int], message: str)
 
 
 def test_a_folder_holds_images_and_a_table(tmp_path: Path) -> None:
-    calls: list[tuple[int, int]] = []
+    calls: list[tuple[object, ...]] = []
     folder = write_scenes(
         tmp_path / "new" / "scenes", 5, seed=3, size=SMALL, progress=lambda *c: calls.append(c)
     )
-    assert calls == [(number, 5) for number in range(1, 6)]
+    assert calls == [("scenes", number, 5) for number in range(1, 6)]
     with (folder / "labels.csv").open(newline="", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     assert list(rows[0]) == ["file_name", "labels", "areas", "boxes"]
@@ -316,7 +316,7 @@ def test_a_folder_holds_images_and_a_table(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_run_goes_on_and_ends_the_same(tmp_path: Path) -> None:
-    def stop(done: int, total: int) -> None:
+    def stop(stage: str, done: int, total: int, note: str = "") -> None:
         if done == 3:
             raise KeyboardInterrupt
 
@@ -380,15 +380,15 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"count": 0}, "count must be from 1 to 1000000, got 0"),
-        ({"count": 2, "workers": 0}, "workers must be from 1 to 256, got 0"),
+        ({"count": 0}, "count must be a whole number from 1 to 1,000,000, got 0"),
+        ({"count": 2, "workers": 0}, "workers must be"),
         ({"count": 2, "size": 1}, "size must be"),
     ],
 )
 def test_impossible_folders_are_refused_before_writing(
     tmp_path: Path, arguments: dict[str, int], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(InputError, match=message):
         write_scenes(tmp_path / "scenes", **arguments)
     assert list(tmp_path.iterdir()) == []
 

@@ -72,7 +72,7 @@ def download(
     row = get_dataset(name)
     with console.progress() as report:
         fetched = fetch_and_unpack(
-            row.files, root / row.folder, mirror=mirror, keep_archives=keep_archives, report=report
+            row.files, root / row.folder, mirror=mirror, keep_archives=keep_archives, progress=report
         )
     news = f"fetched {', '.join(fetched)}" if fetched else "all files had been fetched before"
     console.out.print(f"{row.title}: {news}, in {root / row.folder}", soft_wrap=True)

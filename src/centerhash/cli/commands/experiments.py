@@ -49,9 +49,7 @@ def scenes(
     from centerhash.data.scenes.scenes import write_scenes
 
     with console.progress() as report:
-        write_scenes(
-            out, count, seed=seed, size=size, progress=lambda done, total: report("scenes", done, total)
-        )
+        write_scenes(out, count, seed=seed, size=size, progress=report)
     console.out.print(
         f"{count:,} scenes in {out}: train on them with `centerhash train {out} --out run`", soft_wrap=True
     )

@@ -37,9 +37,7 @@ def inspect(
 
     dataset = open_dataset(data, seed=seed)
     with console.progress() as report:
-        found = inspect_dataset(
-            dataset, images=images, progress=lambda done, total: report("images", done, total)
-        )
+        found = inspect_dataset(dataset, images=images, progress=report)
     if out is not None:
         from centerhash.core.files import write_json
         from centerhash.data.inspection_plot import write_plot

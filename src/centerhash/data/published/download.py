@@ -1,11 +1,10 @@
-"""Fetching files over HTTP: in pieces that a later try goes on with, and checked before they count as there."""
+"""Fetching files over HTTP: in pieces from which a later try resumes, and checked before they count as there."""
 
 from __future__ import annotations
 
 import hashlib
 import http.client
 import json
-import os
 import time
 import urllib.error
 import urllib.request
@@ -13,22 +12,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, TypeAlias
+from typing import IO, Any
 from urllib.parse import urlsplit
 
-from centerhash.core.errors import ConfigError, DataError, OutputError
-from centerhash.core.files import make_folder, write_json
-from centerhash.core.version import __version__
-from centerhash.data.published.unpack import check_space, unpack
+from filelock import FileLock, Timeout
 
-Report: TypeAlias = Callable[[str, int, int, str], None]  # stage, done, total, note
+from centerhash.core.errors import ConfigError, DataError, OutputError
+from centerhash.core.files import explained, make_folder, write_json
+from centerhash.core.progress import Progress, silent
+from centerhash.core.version import __version__
+from centerhash.data.published.unpack import check_space, in_megabytes, unpack
 
 _BLOCK = 2**20
 _TIMEOUT = 60.0  # seconds without a byte
 _TRIES = 6  # in a row without a single new byte
 _LONGEST_WAIT = 60.0
 _PASSING = (408, 425, 429, 500, 502, 503, 504)  # the same request may work later
-_MEGABYTE = 10**6
 _RECEIPTS = ".unpacked"  # folder with one note per finished archive
 
 
@@ -65,19 +64,19 @@ def download(
     *,
     mirror: str | None = None,
     keep_archives: bool = False,
-    report: Report | None = None,
+    progress: Progress = silent,
 ) -> list[str]:
     """Fetch and unpack archives into `folder`, and return the names of those that were not there yet.
 
-    Finished steps are skipped, so the same call goes on where it stopped. Archives are deleted once unpacked,
+    Finished steps are skipped, so the same call resumes where it stopped. Archives are deleted once unpacked,
     unless `keep_archives`.
     """
     with _alone(make_folder(folder / _RECEIPTS) / "lock"):
         todo = [file for file in files if not is_unpacked(file, folder)]
         check_space(folder, sum(_still_needed(file, folder) for file in todo))
         for file in todo:
-            archive = fetch(file, folder / file.name, mirror=mirror, report=report)
-            unpack(archive, folder / file.into, progress=_in_megabytes(report, f"unpack {file.name}"))
+            archive = fetch(file, folder / file.name, mirror=mirror, progress=progress)
+            unpack(archive, folder / file.into, progress=progress)
             write_json(_receipt(file, folder), asdict(file))
             if not keep_archives:
                 archive.unlink()
@@ -87,19 +86,18 @@ def download(
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
     """Refuse a second process: two that write one part would spoil it. A kill lets the lock go."""
-    if os.name != "posix":
-        yield
-        return
-    import fcntl
-
-    with _opened(lock, "ab") as stream:
+    held = FileLock(lock)
+    with explained(lock):
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            held.acquire(timeout=0)
+        except Timeout:
             raise ConfigError(
                 f"another process downloads into '{lock.parent.parent}': wait for it."
             ) from None
+    try:
         yield
+    finally:
+        held.release()
 
 
 def is_unpacked(file: RemoteFile, folder: Path) -> bool:
@@ -123,26 +121,18 @@ def _still_needed(file: RemoteFile, folder: Path) -> int:
     return max(0, size - there) + size
 
 
-def _in_megabytes(report: Report | None, stage: str) -> Callable[[int, int], None]:
-    def tell(done: int, total: int) -> None:
-        if report is not None:
-            report(stage, done // _MEGABYTE, max(total // _MEGABYTE, 1), "MB")
-
-    return tell
-
-
 def fetch(
     file: RemoteFile,
     target: Path,
     *,
     mirror: str | None = None,
-    report: Report | None = None,
+    progress: Progress = silent,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Path:
     """Fetch one file to `target`, which exists only when it is whole and its checksum is right.
 
-    Bytes go to `target.part`; a later call asks for the rest only, and starts anew when the file has changed on
-    the server. Cut connections are tried again, with growing pauses, as long as there is progress.
+    Bytes go to `target.part`; a later call asks for the rest only, and starts again when the file has changed
+    on the server. Cut connections are tried again, with growing pauses, as long as there is progress.
     """
     if target.is_file():  # from an earlier call, or put there by hand
         wrong = _difference(file, target)
@@ -153,18 +143,16 @@ def fetch(
     addresses = _addresses(file, mirror)
     while True:
         try:
-            _fetch_whole(addresses[0], file, target, _in_megabytes(report, file.name), sleep)
+            _fetch_whole(addresses[0], file, target, progress, sleep)
             break
         except _NotThere as error:
             addresses = addresses[1:]
             if not addresses:
-                raise DataError(f"{error} Try a mirror: --mirror URL, or look at the home page.") from error
+                raise DataError(f"{error} Try another mirror, or look at the home page.") from error
     wrong = _difference(file, _part(target))
     if wrong:
         _part(target).unlink()
-        raise DataError(
-            f"'{file.name}' {wrong}. It was deleted: run the same command again, or choose another --mirror."
-        )
+        raise DataError(f"'{file.name}' {wrong}. It was deleted: fetch it again, or from another mirror.")
     _part(target).replace(target)
     _note(target).unlink(missing_ok=True)
     return target
@@ -193,14 +181,14 @@ def _note(target: Path) -> Path:
 
 
 def _fetch_whole(
-    url: str, file: RemoteFile, target: Path, tell: Callable[[int, int], None], sleep: Callable[[float], None]
+    url: str, file: RemoteFile, target: Path, progress: Progress, sleep: Callable[[float], None]
 ) -> None:
     """Ask again until all bytes are there; give up after several tries without a new one."""
     failed = 0
     while True:
         before = _length(_part(target))
         try:
-            if _fetch_some(url, file, target, tell):
+            if _fetch_some(url, file, target, progress):
                 return
             reason = "the connection was cut"
         except urllib.error.HTTPError as error:
@@ -215,7 +203,7 @@ def _fetch_whole(
         if failed >= _TRIES:
             raise DataError(
                 f"'{url}' could not be fetched ({reason}) in {_TRIES} tries. {_length(_part(target)):,} bytes are "
-                "kept: the same command goes on from there."
+                "kept: the same call resumes from there."
             )
         sleep(min(_LONGEST_WAIT, 2.0**failed))
 
@@ -224,7 +212,7 @@ def _length(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def _fetch_some(url: str, file: RemoteFile, target: Path, tell: Callable[[int, int], None]) -> bool:
+def _fetch_some(url: str, file: RemoteFile, target: Path, progress: Progress) -> bool:
     """Make one request, for the rest where a part is there; return whether all bytes are there now."""
     part = _part(target)
     piece = _read_note(target)
@@ -242,7 +230,7 @@ def _fetch_some(url: str, file: RemoteFile, target: Path, tell: Callable[[int, i
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
             start = start if answer.status == 206 and _starts_at(answer, start) else 0
-            return _take(answer, url, start, target, tell)
+            return _take(answer, url, start, target, progress)
     except urllib.error.HTTPError as error:
         if error.code != 416:
             raise
@@ -265,9 +253,7 @@ def _starts_at(answer: http.client.HTTPResponse, start: int) -> bool:
     return True
 
 
-def _take(
-    answer: http.client.HTTPResponse, url: str, start: int, target: Path, tell: Callable[[int, int], None]
-) -> bool:
+def _take(answer: http.client.HTTPResponse, url: str, start: int, target: Path, progress: Progress) -> bool:
     """Write an answer behind the first `start` bytes of the part; return whether it is whole."""
     length = answer.headers.get("Content-Length")
     total = start + int(length) if length is not None and length.isdecimal() else None
@@ -280,7 +266,7 @@ def _take(
         while block := answer.read(_BLOCK):
             _write(stream, block, target)
             done += len(block)
-            tell(done, total or done)
+            in_megabytes(progress, target.name, total or done)(done)
     return total is None or done >= total
 
 

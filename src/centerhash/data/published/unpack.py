@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, TypeAlias
+from typing import IO
 
 from centerhash.core.errors import DataError, OutputError
 from centerhash.core.files import make_folder
+from centerhash.core.progress import Progress, silent
 from centerhash.data.textfiles import leads_out
 
-Progress: TypeAlias = Callable[[int, int], None]  # bytes done, bytes in total
-
 _BLOCK = 2**20
+_MEGABYTE = 10**6
 # No data set shrinks a hundredfold; small archives of text may.
 _LARGEST_RATIO, _ALWAYS_ALLOWED = 100, 2**30
 
@@ -33,9 +33,7 @@ class Member:
     open: Callable[[], IO[bytes]] | None
 
 
-def unpack(
-    archive: Path, folder: Path, *, most_bytes: int | None = None, progress: Progress | None = None
-) -> int:
+def unpack(archive: Path, folder: Path, *, most_bytes: int | None = None, progress: Progress = silent) -> int:
     """Unpack a .zip, .tar or .tar.gz into `folder` and return the number of files.
 
     Everything is written into a temporary folder beside and moved when it is whole. Refused are members that lead
@@ -52,7 +50,7 @@ def unpack(
         try:
             _remove(temporary)  # what a kill has left behind
             temporary.mkdir()
-            count = _write_all(members, temporary, total, progress)
+            count = _write_all(members, temporary, in_megabytes(progress, f"unpack {archive.name}", total))
             _move(temporary, folder)
         finally:
             _remove(temporary)
@@ -139,7 +137,12 @@ def _check(name: str, odd: str) -> None:
         raise DataError(f"the archive holds '{name}', which is {odd}, not a file: it was not unpacked.")
 
 
-def _write_all(members: list[Member], folder: Path, total: int, progress: Progress | None) -> int:
+def in_megabytes(progress: Progress, stage: str, total: int) -> Callable[[int], None]:
+    """A callback for the bytes done of `total`, that tells whole megabytes of `stage`."""
+    return lambda done: progress(stage, done // _MEGABYTE, max(total // _MEGABYTE, 1), "MB")
+
+
+def _write_all(members: list[Member], folder: Path, tell: Callable[[int], None]) -> int:
     """Write the members below an empty folder that only this process knows."""
     written, count = 0, 0
     for member in members:
@@ -151,8 +154,7 @@ def _write_all(members: list[Member], folder: Path, total: int, progress: Progre
         with member.open() as source, target.open("wb") as stream:
             size = _copy(source, stream, member)
         written, count = written + size, count + 1
-        if progress is not None:
-            progress(written, total)
+        tell(written)
     return count
 
 

@@ -22,8 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from centerhash.core.errors import ConfigError, DataError, OutputError
+from centerhash.core.arrays import whole_number
+from centerhash.core.errors import DataError, OutputError
 from centerhash.core.files import atomic, make_folder, write_json, write_text
+from centerhash.core.progress import Progress, silent
 from centerhash.data.scenes.backdrops import draw_backdrop
 from centerhash.data.scenes.glyphs import CLASSES, glyph, opaque
 from centerhash.data.scenes.staging import Actor, plan_scene
@@ -70,8 +72,9 @@ class Sprite:
 
 def render_scene(index: int, seed: int = 0, size: int = 224) -> Scene:
     """Make scene number `index` of the endless series `seed` as `size` x `size` pixels."""
-    _check_numbers(index=index, seed=seed)
-    _check_size(size)
+    whole_number(index, "index", 0)
+    whole_number(seed, "seed", 0)
+    whole_number(size, "size", *SIZES)
     attempt = 0
     while True:
         rng = np.random.default_rng([seed, index, attempt])
@@ -84,25 +87,6 @@ def render_scene(index: int, seed: int = 0, size: int = 224) -> Scene:
     for sprite in sprites:
         image.paste(sprite.image, (sprite.left, sprite.top), sprite.image)
     return _describe(image, sprites)
-
-
-def _check_numbers(**numbers: int) -> None:
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-            raise ConfigError(f"{name} must be a whole number of at least 0, got {value!r}.")
-
-
-def _check_range(name: str, value: int, most: int) -> None:
-    _check_numbers(**{name: value})
-    if not 1 <= value <= most:
-        raise ConfigError(f"{name} must be from 1 to {most}, got {value}.")
-
-
-def _check_size(size: int) -> None:
-    if isinstance(size, bool) or not isinstance(size, int | np.integer) or not SIZES[0] <= size <= SIZES[1]:
-        raise ConfigError(
-            f"size must be a whole number of pixels from {SIZES[0]} to {SIZES[1]}, got {size!r}."
-        )
 
 
 def draw_sprite(actor: Actor, size: int) -> Sprite:
@@ -189,28 +173,27 @@ def write_scenes(
     count: int,
     seed: int = 0,
     size: int = 224,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = silent,
     workers: int = 1,
 ) -> Path:
     """Write scenes 0 to `count` - 1 as `images/000000.jpg` ... with `labels.csv`, and return the folder.
 
-    A run that was interrupted goes on where it stopped; `labels.csv` comes last, so its presence means that
+    A run that was interrupted resumes where it stopped; `labels.csv` comes last, so its presence means that
     all images are there. The same settings give the same bytes, with any number of worker processes.
-    `progress` is called with (scenes done, count). A script that asks for several `workers` must keep its
-    own work under `if __name__ == "__main__":`, since each of them imports it.
+    A script that asks for several `workers` must keep its own work under `if __name__ == "__main__":`, since each
+    of them imports it.
     """
-    _check_numbers(seed=seed)
-    _check_size(size)
-    _check_range("count", count, MOST_SCENES)
-    _check_range("workers", workers, MOST_WORKERS)
+    whole_number(count, "count", 1, MOST_SCENES)
+    whole_number(seed, "seed", 0)
+    whole_number(size, "size", *SIZES)
+    whole_number(workers, "workers", 1, MOST_WORKERS)
     target = make_folder(folder)
     _claim(target, {"recipe": RECIPE, "count": int(count), "seed": int(seed), "size": int(size)})
     make_folder(target / "images")
     rows = []
     for row in _rows(partial(_finished_row, target, seed=seed, size=size), count, workers):
         rows.append(row)
-        if progress is not None:
-            progress(len(rows), count)
+        progress("scenes", len(rows), count)
     table = _as_csv(rows)
     # an equal file keeps its time stamp, so that nothing that was computed from it looks outdated
     if not (target / "labels.csv").is_file() or (target / "labels.csv").read_bytes() != table.encode():
@@ -238,7 +221,7 @@ def _claim(folder: Path, settings: Mapping[str, int]) -> None:
     if found != settings:
         raise DataError(
             f"'{folder}' was begun with other settings ({_as_text(found)}) than asked for now "
-            f"({_as_text(settings)}); choose another folder, or the same settings to go on with this one."
+            f"({_as_text(settings)}); choose another folder, or the same settings to resume this one."
         )
 
 
@@ -260,7 +243,7 @@ def _rows(make: Callable[[int], Row], count: int, workers: int) -> Iterator[Row]
     except BrokenProcessPool as error:
         raise OutputError(
             f"one of {workers} processes making scenes ended too early (out of memory, or a script without "
-            '`if __name__ == "__main__":`); run it again with workers=1, it goes on where it stopped.'
+            '`if __name__ == "__main__":`); run it again with workers=1, it resumes where it stopped.'
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
