@@ -8,7 +8,6 @@ from centerhash.core.errors import (
     DataError,
     ImageError,
     InputError,
-    NotFittedError,
     OutputError,
     first_reasons,
     nearest,
@@ -36,10 +35,9 @@ def test_input_errors_are_value_errors(kind: type[Exception]) -> None:
     assert issubclass(kind, CenterhashError)
 
 
-@pytest.mark.parametrize("kind", [NotFittedError, OutputError])
-def test_other_errors_are_not_value_errors(kind: type[Exception]) -> None:
-    assert issubclass(kind, CenterhashError)
-    assert not issubclass(kind, ValueError)
+def test_a_result_that_cannot_be_written_is_no_value_error() -> None:
+    assert issubclass(OutputError, CenterhashError)
+    assert not issubclass(OutputError, ValueError)
 
 
 def test_an_image_that_cannot_be_read_is_a_data_error() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from centerhash import evaluation
 from centerhash.codes import pack
@@ -35,7 +36,10 @@ def call(**changes: Any) -> None:
         ({"query_labels": LABELS[:2] * 3}, "query_labels must be bool, or hold only 0 and 1, found .*3"),
         ({"query_labels": np.full((2, 3), np.nan)}, "query_labels must be bool.* nan"),
         ({"query_codes": pack(CODES[:2])}, r"query_codes of shape \(2, 1\) are bytes.* pass bits="),
-        ({"bits": 8}, r"query_codes of 8 bits must be packed into uint8 of shape \(items, 1\), got int8"),
+        ({"bits": 8}, r"query_codes of 8 bits must be uint8 of shape \(N, 1\), got int8"),
+        ({"query_codes": "codes.npz"}, "query_codes must be a numpy array, .* got str"),
+        ({"database_labels": None}, "database_labels must be .* got NoneType"),
+        ({"query_ids": ["a", "b"]}, "query_ids must be .* got list of <U1"),
         ({"bits": 0}, "bits must be a whole number of at least 1, got 0"),
         ({"k": 0}, "k must be a whole number of at least 1, got 0"),
         ({"k": 2.5}, "k must be a whole number of at least 1, got 2.5"),
@@ -64,7 +68,7 @@ def test_unusable_input_is_named(changes: dict[str, Any], message: str) -> None:
 
 def test_packed_codes_of_another_length_are_refused() -> None:
     packed = pack(CODES)
-    with pytest.raises(InputError, match="database_codes have bits set beyond the first 5"):
+    with pytest.raises(InputError, match="database_codes have bits set past the first 5"):
         evaluate(packed[:1] & 0b11111000, packed | 1, LABELS[:1], LABELS, bits=5)
 
 
@@ -79,6 +83,11 @@ def test_so_many_shared_labels_that_gains_overflow_are_refused() -> None:
     with pytest.raises(InputError, match="may share 1001 labels, at most 1000 can be graded"):
         evaluate(CODES[:1], CODES[:1], labels, labels)
     assert evaluate(CODES[:1], CODES[:1], labels[:, 1:], labels[:, 1:]).ndcg == pytest.approx(1.0)
+
+
+def test_tensors_are_codes_and_labels() -> None:
+    codes, labels = torch.from_numpy(CODES).float().requires_grad_(), torch.from_numpy(LABELS).bfloat16()
+    assert evaluate(codes[:2], codes, labels[:2], labels) == evaluate(CODES[:2], CODES, LABELS[:2], LABELS)
 
 
 def test_no_place_of_precision_is_fine() -> None:

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from centerhash.cli.commands.export import export as export_command
 from centerhash.codes import binarise, pack
-from centerhash.core.errors import ConfigError, DataError
+from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.export import onnx as module
 from centerhash.export.deployment import Deployed, Hyperplanes, deployed, fix_padding
 from centerhash.export.onnx import CodeComparison, compare_codes, export_model
@@ -169,11 +169,11 @@ def test_one_image_is_too_few(photos: Path) -> None:
 
 
 def test_codes_are_compared_bit_by_bit() -> None:
-    """Rows: equal, one bit other, three bits other; the last six bits of ten do not exist."""
+    """Rows: equal, one bit other, three bits other; the codes have ten bits."""
     before = np.array([[0b11110000, 0], [0b11110000, 0], [0, 0]], dtype=np.uint8)
-    after = np.array([[0b11110000, 0], [0b01110000, 0], [0b11000000, 0b01111111]], dtype=np.uint8)
+    after = np.array([[0b11110000, 0], [0b01110000, 0], [0b11000000, 0b01000000]], dtype=np.uint8)
     assert compare_codes(before, after, 10) == CodeComparison(3, 1 - 4 / 30, 1 / 3)
-    with pytest.raises(DataError, match="not of the same images"):
+    with pytest.raises(InputError, match="not of the same images"):
         compare_codes(before, after[:2], 10)
 
 

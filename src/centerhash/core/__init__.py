@@ -1,1 +1,1 @@
-"""Core: errors, files, options, progress, prefetching, locks. Knows nothing of images or codes."""
+"""Core: errors, arrays, files, options, progress, prefetching, locks. Knows nothing of images or codes."""

@@ -6,7 +6,6 @@ CenterhashError
 │   │   └── UnknownMethodError         a model of a method that is not registered here
 │   └── DataError                      files that hold the data: csv, arrays, splits
 │       └── ImageError                 one image that cannot be read
-├── NotFittedError                     a model asked for codes before it was trained
 └── OutputError                        a result that could not be written
 """
 
@@ -40,10 +39,6 @@ class DataError(InputError):
 
 class ImageError(DataError):
     """One image cannot be read; names the file and the reason."""
-
-
-class NotFittedError(CenterhashError):
-    """A model was asked for codes before it was trained."""
 
 
 class OutputError(CenterhashError):

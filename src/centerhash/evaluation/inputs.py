@@ -9,32 +9,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import check_codes, check_packed, pack, to_words
+from centerhash.core.arrays import as_array, whole_number
 from centerhash.core.errors import InputError
 
 LONGEST = int(np.iinfo(np.uint16).max) - 1  # distances are kept as uint16, and one more value marks no item
-
-
-def positive(value: Any, name: str) -> int:
-    """Return `value` as int when it is a whole number of at least 1."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or value < 1:
-        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}.")
-    return int(value)
 
 
 def cutoffs(values: Iterable[Any]) -> tuple[int, ...]:
     """Return the places at which precision is asked for, in the given order."""
     if not isinstance(values, Iterable):
         raise InputError(f"precision_at must be numbers of places such as (1, 10, 100), got {values!r}.")
-    return tuple(positive(value, "each place in precision_at") for value in values)
+    return tuple(whole_number(value, "each place in precision_at", 1) for value in values)
 
 
 def code_words(codes: NDArray[Any], bits: int | None, name: str) -> tuple[NDArray[np.uint64], int]:
     """Return codes as words (N, W) with their number of bits.
 
     Without `bits`, `codes` is (N, K) in {-1, +1}; with it, the bytes (N, ceil(K/8)) of `codes.pack`. The words
-    are a copy: numba compiles anew for arrays that are read-only, as memory-mapped ones are.
+    are a copy: numba compiles again for arrays that are read-only, as memory-mapped ones are.
     """
-    codes = np.asarray(codes)
+    codes = as_array(codes, name)
     if codes.ndim != 2 or codes.size == 0:
         raise InputError(f"{name} must be (items, bits) with at least one of each, got shape {codes.shape}.")
     if bits is None:
@@ -45,7 +39,7 @@ def code_words(codes: NDArray[Any], bits: int | None, name: str) -> tuple[NDArra
             )
         packed, length = pack(check_codes(codes, name)), codes.shape[1]
     else:
-        packed, length = check_packed(codes, positive(bits, "bits"), name), int(bits)
+        packed, length = check_packed(codes, whole_number(bits, "bits", 1), name), int(bits)
     if length > LONGEST:
         raise InputError(f"{name} have {length} bits, at most {LONGEST} can be compared.")
     return to_words(packed).copy(), length
@@ -58,7 +52,7 @@ def planes(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def label_words(labels: NDArray[Any], name: str) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Return labels (N, C) as words (N, L), and the number of labels of each item (N,)."""
-    labels = np.asarray(labels)
+    labels = as_array(labels, name)
     if labels.ndim != 2 or labels.size == 0:
         raise InputError(
             f"{name} must be (items, classes) with at least one of each, got shape {labels.shape}."
@@ -82,7 +76,7 @@ def item_ids(ids: NDArray[Any] | None, items: int, name: str) -> NDArray[np.int6
     """Return the integer ids (N,) of the items, or None when they are not given."""
     if ids is None:
         return None
-    ids = np.asarray(ids)
+    ids = as_array(ids, name)
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise InputError(f"{name} must be a row of integers, got {ids.dtype} of shape {ids.shape}.")
     if ids.size != items:

@@ -1,12 +1,11 @@
 """The compiled loops: Hamming distances, a counting sort of them, and the sums behind the metrics.
 
-Only this module and `index.scan` import numba. Codes and labels come as 64-bit words: W words hold a code, L words hold
+Codes and labels come as 64-bit words: W words hold a code, L words hold
 the labels of an item. A query is a row of words (W,), the database is planes (W, N): each word is one
 contiguous scan from index 0, which becomes vector instructions, for one word as for sixteen.
 
-The compiled loops release the interpreter lock, and plain threads run them over blocks of queries. numba's own
-parallel loops are not used: they go through OpenMP and change the number of threads that torch computes with in
-the same process. A query needs O(N) memory while it is worked on; results do not depend on the threads.
+Plain threads run the loops over blocks of queries (see `core.compiled`). A query needs O(N) memory while it is worked
+on; results do not depend on the threads.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from centerhash.core.arrays import whole_number
 from centerhash.evaluation import kernels
-from centerhash.evaluation.inputs import code_words, planes, positive, same
+from centerhash.evaluation.inputs import code_words, planes, same
 
 
 def ranking(
@@ -21,6 +22,6 @@ def ranking(
     queries, length = code_words(query_codes, bits, "query_codes")
     database, database_length = code_words(database_codes, bits, "database_codes")
     same("bits", length, database_length, ("query_codes", "database_codes"))
-    shown = min(positive(top, "top"), len(database))
+    shown = min(whole_number(top, "top", 1), len(database))
     indices, distances = kernels.nearest(queries, planes(database), length, shown)
     return indices, distances.astype(np.int64)

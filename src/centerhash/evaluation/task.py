@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from centerhash.core.arrays import whole_number
 from centerhash.core.errors import InputError
 from centerhash.evaluation import inputs, kernels
 
@@ -104,22 +105,16 @@ def make_task(
     names = ("query_codes", "database_codes"), ("query_labels", "database_labels")
     inputs.same("bits", queries.bits, database.bits, names[0])
     inputs.same("classes", queries.classes, database.classes, names[1])
-    order = _tie_order(len(database), seed)
+    order = np.random.default_rng(whole_number(seed, "seed", 0)).permutation(len(database))
     return Task(
         queries=queries,
         database_codes=inputs.planes(database.codes[order]),
         database_labels=inputs.planes(database.labels[order]),
         own=np.full(len(queries), -1) if left_out is None else _after(order, left_out),
         most_shared=_most_shared(queries.label_numbers, database.label_numbers),
-        k=inputs.positive(k, "k"),
+        k=whole_number(k, "k", 1),
         precision_at=inputs.cutoffs(precision_at),
     )
-
-
-def _tie_order(items: int, seed: int) -> NDArray[np.int64]:
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise InputError(f"seed must be a whole number of at least 0, got {seed!r}.")
-    return np.random.default_rng(seed).permutation(items)
 
 
 def _after(order: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -80,8 +80,8 @@ def _encoder(model: HashModel) -> nn.Module:
     if not issubclass(kind, LinearHash):
         linear = [name for name, row in METHODS.items() if row.family != "shallow" or _is_linear(row)]
         raise ConfigError(
-            f"a model of method '{spec.method}' cannot be exported, since it is no network of plain layers: use "
-            f"`centerhash encode`, or train one of {', '.join(linear)}."
+            f"a model of method '{spec.method}' cannot be exported, since it is no network of plain layers: encode "
+            f"with the model itself, or train one of {', '.join(linear)}."
         )
     return Hyperplanes(kind.from_arrays({name: tensor.numpy() for name, tensor in own.items()}))
 

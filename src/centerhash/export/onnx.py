@@ -6,7 +6,7 @@ Preprocessing, backbone and head are inside; classes, centers and how to bring a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,9 +15,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed, pack
-from centerhash.core.errors import ConfigError, DataError, unknown_name
+from centerhash.codes import Packed, check_packed, pack
+from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
 from centerhash.core.files import atomic
+from centerhash.core.progress import Progress, silent
 from centerhash.core.version import __version__
 from centerhash.evaluation import evaluate
 from centerhash.export.deployment import deployed
@@ -37,8 +38,6 @@ LEAST_AGREEMENT = {
 }  # share of bits that must equal PyTorch's, or nothing is written
 SCENES = {"float32": 32, "int8": 128}  # emoji scenes, where no images are given
 _BATCH = 16  # images per pass of the check
-
-Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -86,8 +85,9 @@ def compare_codes(
 
     For mAP every image asks for all others (leave-one-out, whole ranking, divided by the relevant items found).
     """
-    if before.shape != after.shape:
-        raise DataError(f"codes of shapes {before.shape} and {after.shape} are not of the same images.")
+    before, after = check_packed(before, bits, "codes before"), check_packed(after, bits, "codes after")
+    if len(before) != len(after):
+        raise InputError(f"{len(before):,} and {len(after):,} codes are not of the same images.")
     wrong = np.unpackbits(before ^ after, axis=1, count=bits).sum(axis=1)
     count = len(before)
     equal_bits = 1 - float(wrong.sum()) / (count * bits) if count else 1.0
@@ -120,7 +120,7 @@ def export_model(
     format: str = "onnx",
     int8: bool = False,
     images: Sequence[str | Path] | None = None,
-    report: Report | None = None,
+    progress: Progress = silent,
 ) -> Exported:
     """Write a model of images as one file, if its codes are PyTorch's on `images` (emoji scenes without any).
 
@@ -128,32 +128,32 @@ def export_model(
     """
     _check_export(format)
     numbers: Literal["float32", "int8"] = "int8" if int8 else "float32"
-    say: Report = report if report is not None else lambda stage: None
     backbone = model.backbone()
     network = deployed(model, backbone)
-    say("reading images")
+    progress("export", 0, 4, "reading images")
     sample = scene_sample(backbone, SCENES[numbers]) if images is None else image_sample(images, backbone)
     calibration, check = sample.halves() if int8 else (sample, sample)
-    say("converting")
+    progress("export", 1, 4, "converting")
     onnx_bytes = converted(network, backbone.crop, ("logits", "code"), any_batch=True)
     if int8:
-        say("quantising")
+        progress("export", 2, 4, "quantising")
         onnx_bytes = quantised(onnx_bytes, calibration.pixels)
     onnx_bytes = _with_metadata(onnx_bytes, metadata_of(model, backbone))
-    say("comparing")
+    progress("export", 3, 4, "comparing")
     comparison = _compared(onnx_bytes, model, backbone, check)
     if comparison.equal_bits < LEAST_AGREEMENT[numbers]:
         raise DataError(
             f"only {comparison.equal_bits:.2%} of the exported model's bits equal PyTorch's on {check.what}, less "
             f"than {LEAST_AGREEMENT[numbers]:.1%}: nothing was written. "
             + (
-                "Calibrate on images like yours, or leave out --int8."
+                "Calibrate on images like yours, or export float32."
                 if int8
-                else "Use --engine torch instead."
+                else "Encode with PyTorch instead."
             )
         )
     with atomic(out) as stream:
         stream.write(onnx_bytes)
+    progress("export", 4, 4, "written")
     return Exported(Path(out), numbers, len(onnx_bytes), check.what, comparison)
 
 

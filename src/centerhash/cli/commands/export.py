@@ -31,12 +31,12 @@ def export(
     Example: `centerhash export run --out model.onnx`
     """
     from centerhash.cli import console
-    from centerhash.export.onnx import export_model
+    from centerhash.export import export_model
     from centerhash.model import HashModel
 
-    with console.err.status("loading") as status:
+    with console.progress() as progress:
         done = export_model(
-            HashModel.load(run), out, format=format, int8=int8, images=calibration, report=status.update
+            HashModel.load(run), out, format=format, int8=int8, images=calibration, progress=progress
         )
     if as_json:
         typer.echo(json.dumps(done.to_dict()))
