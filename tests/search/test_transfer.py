@@ -111,5 +111,5 @@ def test_given_labels_are_those_of_folders_with_labels_csv(scene_folder: Path, t
     line = (scene_folder / "labels.csv").read_text().splitlines()[1].split(",")
     assert sorted(given[scene_folder / line[0]]) == sorted(line[1].split("|"))
     (tmp_path / "labels.csv").write_text("file_name,labels\nnone.jpg,dog\n")
-    with pytest.raises(DataError, match=r"1 of 1 images of labels.csv are not in"):
+    with pytest.raises(DataError, match="1 of 1 images of"):
         given_labels([tmp_path])

@@ -275,8 +275,6 @@ def test_a_disk_that_fills_up_is_not_a_cut_connection(
         pytest.skip("only Linux has a device that is always full")
     (tmp_path / "a.bin.part").symlink_to(full)
     waits: list[float] = []
-    with pytest.raises(
-        OutputError, match=r"cannot write '.*part': No space left on device. What is there is kept"
-    ):
+    with pytest.raises(OutputError, match="the disk is full"):
         quick(remote(server), tmp_path / "a.bin", waits)
     assert waits == []

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from filelock import FileLock, Timeout
 
-from centerhash.core.errors import ConfigError, DataError, OutputError
+from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import explained, make_folder, write_json
 from centerhash.core.progress import Progress, silent
 from centerhash.core.version import __version__
@@ -261,21 +261,22 @@ def _take(answer: http.client.HTTPResponse, url: str, start: int, target: Path, 
         write_json(_note(target), asdict(_Piece(url, total, _validator(answer))))
     if total is not None:
         check_space(target.parent, total - start)
-    done = start
-    with _opened(_part(target), "ab" if start else "wb") as stream:
+    done, part = start, _part(target)
+    with explained(part):
+        stream = part.open("ab" if start else "wb")
+    with stream:
         while block := answer.read(_BLOCK):
-            _write(stream, block, target)
+            with explained(part):  # a full disk must not look like a cut connection
+                stream.write(block)
+                stream.flush()
             done += len(block)
             in_megabytes(progress, target.name, total or done)(done)
     return total is None or done >= total
 
 
 def _validator(answer: http.client.HTTPResponse) -> str | None:
-    etag: str | None = answer.headers.get("ETag")
-    if etag is not None and not etag.startswith("W/"):
-        return etag
-    changed: str | None = answer.headers.get("Last-Modified")
-    return changed
+    etag, changed = answer.headers.get("ETag"), answer.headers.get("Last-Modified")
+    return etag if etag is not None and not etag.startswith("W/") else changed
 
 
 def _read_note(target: Path) -> _Piece | None:
@@ -284,28 +285,6 @@ def _read_note(target: Path) -> _Piece | None:
         stored: dict[str, Any] = json.loads(_note(target).read_text())
         return _Piece(**stored)
     return None
-
-
-@contextmanager
-def _opened(path: Path, mode: str) -> Iterator[IO[bytes]]:
-    try:
-        stream: IO[bytes] = path.open(mode)
-    except OSError as error:
-        raise OutputError(f"cannot write '{path}': {error.strerror or error}.") from error
-    with stream:
-        yield stream
-
-
-def _write(stream: IO[bytes], block: bytes, target: Path) -> None:
-    """Write a block; a full disk must not look like a cut connection."""
-    try:
-        stream.write(block)
-        stream.flush()
-    except OSError as error:
-        raise OutputError(
-            f"cannot write '{_part(target)}': {error.strerror or error}. What is there is kept: free some space, "
-            "then run the same command again."
-        ) from error
 
 
 def _difference(file: RemoteFile, path: Path) -> str:

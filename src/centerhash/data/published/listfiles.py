@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from centerhash.core.errors import DataError
 from centerhash.data.dataset import Dataset
 from centerhash.data.images import SUFFIXES
-from centerhash.data.splits import SPLIT_NAMES, Indices, Splits, check_splits
+from centerhash.data.splits import SPLIT_NAMES, Splits, check_splits
 from centerhash.data.textfiles import first_few, read_classes, read_lines
 
 _FILES = {"train": ("train",), "query": ("test", "query"), "database": ("database",)}
@@ -71,12 +72,8 @@ class FileIndex:
 
 def _common_end(first: Sequence[str], second: Sequence[str]) -> int:
     """How many last parts two paths share."""
-    length = 0
-    for one, other in zip(reversed(first), reversed(second), strict=False):
-        if one != other:
-            break
-        length += 1
-    return length
+    pairs = zip(reversed(first), reversed(second), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def read_lists(folder: Path, root: Path) -> Dataset:
@@ -87,9 +84,15 @@ def read_lists(folder: Path, root: Path) -> Dataset:
     """
     if not root.is_dir():
         raise DataError(f"no such folder: '{root}'. Give the folder that holds the images of the lists.")
-    listed = {split: _read_split(folder, split) for split in SPLIT_NAMES}
+    listed = {
+        split: [image for path in list_files(folder, split) for image in _read_list(path)]
+        for split in SPLIT_NAMES
+    }
     classes = _classes(folder, listed)
-    found, missing = _find_all(FileIndex(root), listed)
+    index, paths = FileIndex(root), (image.path for images in listed.values() for image in images)
+    places = {path: index.find(path) for path in dict.fromkeys(paths)}
+    found = {path: file for path, file in places.items() if file is not None}
+    missing = [path for path, file in places.items() if file is None]
     if not found:
         raise DataError(
             f"none of the {len(missing):,} images of the lists in '{folder}' is under '{root}': "
@@ -100,9 +103,8 @@ def read_lists(folder: Path, root: Path) -> Dataset:
     members = {
         split: [rows[found[image.path]] for image in listed[split] if image.path in found] for split in listed
     }
-    splits = Splits(
-        **{split: _unique(numbers) for split, numbers in members.items()}, made=f"lists in '{folder}'"
-    )
+    unique = {split: np.array(list(dict.fromkeys(numbers))) for split, numbers in members.items()}
+    splits = Splits(**unique, made=f"lists in '{folder}'")
     repeated = sum(len(numbers) - len(set(numbers)) for numbers in members.values())
     names = tuple(rows)
     return Dataset(
@@ -153,13 +155,6 @@ def list_files(folder: Path, split: str) -> list[Path]:
     )
 
 
-def _read_split(folder: Path, split: str) -> list[ListedImage]:
-    images: list[ListedImage] = []
-    for path in list_files(folder, split):
-        images += _read_list(path)
-    return images
-
-
 def _read_list(path: Path) -> list[ListedImage]:
     lines = [(number, line) for number, line in enumerate(read_lines(path), 1) if line]
     if not lines:
@@ -189,15 +184,11 @@ def _read_line(line: str, width: int, where: str) -> ListedImage:
 
 
 def _classes(folder: Path, listed: Mapping[str, Sequence[ListedImage]]) -> tuple[str, ...]:
-    widths = {split: len(images[0].labels) for split, images in listed.items()}
-    if len(set(widths.values())) > 1:
-        shown = ", ".join(f"{split} {width}" for split, width in widths.items())
+    widths = {len(image.labels): image.path for images in listed.values() for image in images}
+    if len(widths) > 1:
+        shown = ", ".join(f"{width} for '{path}'" for width, path in widths.items())
         raise DataError(f"the lists in '{folder}' have different numbers of labels per line: {shown}.")
-    for split, images in listed.items():
-        odd = next((image for image in images if len(image.labels) != widths[split]), None)
-        if odd is not None:
-            raise DataError(f"'{folder}': '{odd.path}' has {len(odd.labels)} labels, others {widths[split]}.")
-    width = widths["train"]
+    (width,) = widths
     if not (folder / "classes.txt").is_file():
         return tuple(f"class {number}" for number in range(width))
     classes = read_classes(folder / "classes.txt")
@@ -206,21 +197,6 @@ def _classes(folder: Path, listed: Mapping[str, Sequence[ListedImage]]) -> tuple
             f"'{folder / 'classes.txt'}' names {len(classes)} classes, but the lists have {width} labels."
         )
     return classes
-
-
-def _find_all(
-    index: FileIndex, listed: Mapping[str, Sequence[ListedImage]]
-) -> tuple[dict[str, str], list[str]]:
-    """Return the file of each listed path, and the paths without one."""
-    found: dict[str, str] = {}
-    missing: list[str] = []
-    for path in dict.fromkeys(image.path for images in listed.values() for image in images):
-        file = index.find(path)
-        if file is None:
-            missing.append(path)
-        else:
-            found[path] = file
-    return found, missing
 
 
 def _labels(
@@ -237,10 +213,6 @@ def _labels(
     text = "".join("".join(first[row]) for row in range(len(rows)))
     digits = np.frombuffer(text.encode(), dtype=np.uint8).reshape(len(rows), width)
     return digits == ord("1"), contradictions
-
-
-def _unique(numbers: Iterable[int]) -> Indices:
-    return np.array(list(dict.fromkeys(numbers)), dtype=np.int64)
 
 
 def _notes(missing: Sequence[str], found: int, repeated: int, contradictions: int, root: Path) -> list[str]:

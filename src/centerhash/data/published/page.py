@@ -9,12 +9,12 @@ from centerhash.data.published.download import RemoteFile
 
 _HEAD = """# Data sets
 
-Made by `centerhash datasets --markdown > docs/datasets.md` from the rows of `data/catalogue.py`; a test keeps the two
-equal. `centerhash datasets --root DIR` lists them and says which are there, `centerhash download NAME --root DIR` fetches
-one, `centerhash train NAME --root DIR --out RUN` trains on it. `DIR` holds one folder per data set, named below; the
+Made by `centerhash datasets --markdown > docs/datasets.md` from the rows of `data/published/catalogue.py`; a test keeps
+the two equal. `centerhash datasets --root DIR` lists them and says which are there, `centerhash download NAME --root DIR`
+fetches one, `centerhash train NAME --root DIR --out RUN` trains on it. `DIR` holds one folder per data set, named below; the
 folder of a data set itself will do as well.
 
-Downloads go on where they stopped: by the same command, also after a kill. An archive is checked by its size and MD5
+Downloads resume where they stopped: by the same command, also after a kill. An archive is checked by its size and MD5
 checksum where these are known, unpacked beside its place, moved there when it is whole, and then deleted
 (`--keep-archives` keeps it). Members that lead out of the folder, links and devices are refused. The disk must hold the
 archives and as much again. `--mirror URL` fetches from another address, where the files lie at the same path
