@@ -130,9 +130,18 @@ def check_splits(splits: Splits, size: int) -> list[str]:
 
 
 def make_splits(
-    size: int, given: Mapping[str, Any] | None = None, *, seed: int = 0, source: str = "given"
+    size: int,
+    given: Mapping[str, Any] | None = None,
+    *,
+    seed: int = 0,
+    source: str = "given",
+    queries: int | None = None,
+    training: int = MOST_TRAINING,
 ) -> Splits:
     """Complete the splits that are `given` (any of train, query, database) for `size` rows.
+
+    So many `queries` are drawn, a tenth of the rows and at most 5,000 unless said, and at most so many rows for
+    `training`.
 
     Queries are drawn from outside the given training rows, and outside the given database where rows are left
     there; the database is all but the queries; training rows are drawn from the database without the queries.
@@ -149,14 +158,15 @@ def make_splits(
     origin = [source] if known else []
     drawn = []
     if "query" not in known:
-        known["query"] = _draw_queries(size, known, generator)
+        count = min(MOST_QUERIES, max(1, round(QUERY_SHARE * size))) if queries is None else queries
+        known["query"] = _draw_queries(size, known, count, generator)
         drawn.append("query")
     if "database" not in known:
         known["database"] = np.setdiff1d(np.arange(size), known["query"])
         if origin:
             origin.append("database is all but the queries")
     if "train" not in known:
-        known["train"] = _draw_training(known, generator)
+        known["train"] = _draw_training(known, training, generator)
         drawn.append("train")
     if drawn:
         which = f"{' and '.join(drawn)} " if origin else ""
@@ -164,8 +174,10 @@ def make_splits(
     return Splits(**known, made="; ".join(origin))
 
 
-def _draw_queries(size: int, known: Mapping[str, Indices], generator: np.random.Generator) -> Indices:
-    """Draw a tenth of the rows, at most 5,000, from outside the training rows."""
+def _draw_queries(
+    size: int, known: Mapping[str, Indices], count: int, generator: np.random.Generator
+) -> Indices:
+    """Draw `count` rows from outside the training rows."""
     nothing = np.empty(0, dtype=np.int64)
     free = np.setdiff1d(np.arange(size), known.get("train", nothing))
     if free.size == 0:
@@ -175,20 +187,17 @@ def _draw_queries(size: int, known: Mapping[str, Indices], generator: np.random.
         )
     unsearched = np.setdiff1d(free, known.get("database", nothing))
     pool = unsearched if unsearched.size else free
-    count = min(MOST_QUERIES, max(1, round(QUERY_SHARE * size)), pool.size)
-    return np.sort(generator.choice(pool, size=count, replace=False))
+    return np.sort(generator.choice(pool, size=min(count, pool.size), replace=False))
 
 
-def _draw_training(known: Mapping[str, Indices], generator: np.random.Generator) -> Indices:
-    """Draw at most 10,000 rows of the database that are no queries; all of them where there are fewer."""
+def _draw_training(known: Mapping[str, Indices], most: int, generator: np.random.Generator) -> Indices:
+    """Draw at most `most` rows of the database that are no queries; all of them where there are fewer."""
     pool = np.setdiff1d(known["database"], known["query"])
     if pool.size == 0:
         raise DataError(
             "every row of the database is also a query, so none is left to train on: name the training rows."
         )
-    if pool.size <= MOST_TRAINING:
-        return pool
-    return np.sort(generator.choice(pool, size=MOST_TRAINING, replace=False))
+    return pool if pool.size <= most else np.sort(generator.choice(pool, size=most, replace=False))
 
 
 def splits_from_column(cells: Sequence[str], where: Sequence[str]) -> dict[str, Indices]:

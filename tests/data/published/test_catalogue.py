@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from centerhash.core.errors import ConfigError, DataError
+from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.data import make_splits
 from centerhash.data.published.catalogue import DATASETS, NamedSet, OfficialSplit, RandomSplit, get_dataset
 from centerhash.data.published.download import download
@@ -155,7 +155,7 @@ def test_seeds_decide() -> None:
     first, again, other = (draw_splits(100, rule, seed, 100)[0] for seed in (0, 0, 1))
     assert np.array_equal(first.train, again.train)
     assert not np.array_equal(first.query, other.query)
-    with pytest.raises(ConfigError, match="the seed must be a whole number of at least 0, got -1"):
+    with pytest.raises(InputError, match="the seed"):
         draw_splits(100, rule, -1, 100)
 
 
@@ -168,7 +168,7 @@ def test_a_smaller_copy_keeps_the_counts_where_it_can_and_shrinks_them_else() ->
     assert (splits.train.size, splits.query.size) == (5, 2)
     splits, _ = draw_splits(2, rule, 0, 100)
     assert (splits.train.size, splits.query.size, splits.database.size) == (1, 1, 1)
-    with pytest.raises(DataError, match="1 image\\(s\\) cannot be split"):
+    with pytest.raises(DataError, match="cannot be split"):
         draw_splits(1, rule, 0, 100)
 
 

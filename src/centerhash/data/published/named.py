@@ -6,8 +6,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.data.dataset import Dataset, assemble, open_dataset
 from centerhash.data.published.catalogue import DATASETS, NamedSet, RandomSplit, get_dataset
@@ -59,18 +57,8 @@ def draw_splits(size: int, rule: RandomSplit, seed: int, whole: int) -> tuple[Sp
             f"this copy has {size:,} of the {whole:,} labelled images: {query:,} queries and {train:,} training "
             "images are drawn from it, so that figures cannot be compared with published ones.",
         )
-    if seed < 0:
-        raise ConfigError(f"the seed must be a whole number of at least 0, got {seed}.")
-    if size < 2:
-        raise DataError(
-            f"{size} image(s) cannot be split: at least 2 are needed, one to ask and one to find."
-        )
-    generator = np.random.default_rng(seed)
-    queries = np.sort(generator.choice(size, size=query, replace=False))
-    database = np.setdiff1d(np.arange(size), queries)
-    training = np.sort(generator.choice(database, size=min(train, database.size), replace=False))
-    given = {"train": training, "query": queries, "database": database}
-    return make_splits(size, given, seed=seed, source=f"{rule.source}, drawn with seed {seed}"), warnings
+    splits = make_splits(size, seed=seed, queries=query, training=train)
+    return replace(splits, made=f"{rule.source}, {splits.made}"), warnings
 
 
 def open_named(name: str, root: str | Path, seed: int = 0, lists: str | Path | None = None) -> Dataset:
