@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from centerhash.cli.commands.experiments import read_bits, read_methods, read_settings
 from centerhash.experiments.rows import read_rows
+from centerhash.methods.table import METHODS
 from tests.stored import stored_row
 from tests.toys import cli, cli_process, command, refused, started, write_feature_folder
 
@@ -72,19 +74,36 @@ def test_the_same_command_and_from_give_the_same_tables(compared: Path, feature_
     ("words", "reason"),
     [
         (["--methods", "isc"], "unknown method 'isc'. Did you mean 'ics'?"),
-        (["--methods", ","], "nothing to compare: --methods is empty"),
-        (["--bits", "16;32"], "--bits takes lengths of codes such as 16,32,64, got '16;32'"),
-        (["--bits", "4"], "option 'bits' of training cannot be 4"),
-        (["--seeds", "0"], "--seeds must be at least 1, got 0"),
-        (["--jobs", "0"], "--jobs must be at least 1, got 0"),
+        (["--methods", ","], "--methods is empty"),
+        (["--bits", "16;32"], "got '16;32'"),
+        (["--bits", ","], "--bits takes lengths"),
+        (["--bits", "4"], "'bits' of training cannot be 4"),
+        (["--seeds", "0"], "--seeds"),
+        (["--jobs", "0"], "--jobs"),
         (["--methods", "ics", "-o", "ics:lamda=1"], "Did you mean 'lambda'?"),
+        (["--methods", "ics", "-o", "isc:lambda=1"], "Did you mean 'ics'?"),
+        (["--methods", "ics", "-o", "csq:gamma=1"], "It must be in --methods"),
+        (["--methods", "ics", "-o", "ics:bits=16"], "unknown option of method 'ics'"),
         (["-o", "lambda=1"], "--option takes METHOD:NAME=VALUE"),
-        (["--epochs", "0"], "option 'epochs' of training cannot be 0"),
+        (["-o", "ics:lambda"], "--option takes METHOD:NAME=VALUE"),
+        (["-o", "ics:=1"], "--option takes METHOD:NAME=VALUE"),
+        (["--epochs", "0"], "'epochs' of training cannot be 0"),
     ],
 )
 def test_what_compare_refuses(feature_folder: Path, tmp_path: Path, words: list[str], reason: str) -> None:
     assert reason in refused(cli("compare", feature_folder, "--out", tmp_path / "out", *words))
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_asked_for_is_read_from_text() -> None:
+    assert read_methods("all") == list(METHODS)
+    assert read_methods(" ics, csq,ics ") == ["ics", "csq"]
+    assert read_bits("16, 64,16") == [16, 64]
+    texts = ["ics:lambda=0.2", "ics : learning_rate = 0.01", "all:schedule=steps", 'csq:head={"hidden": [8]}']
+    assert read_settings(texts, ["csq", "ics"]) == {
+        "ics": {"options": {"lambda": "0.2"}, "learning_rate": 0.01, "schedule": "steps"},
+        "csq": {"schedule": "steps", "head": {"hidden": [8]}},
+    }
 
 
 def test_data_and_a_place_for_results_are_needed(feature_folder: Path, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_second_run_reuses_scenes_features_and_models(demo: DemoResult) -> None:
         bits=32,
         epochs=6,
         device="cpu",
-        report=lambda stage, done, total, note: computed.append(stage),
+        progress=lambda stage, done, total, note="": computed.append(stage),
     )
     assert again.evaluations == demo.evaluations
     changed = {path.name for path, time in kept.items() if path.stat().st_mtime_ns != time}

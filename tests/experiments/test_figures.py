@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from centerhash.experiments.figures import COLOURS, STYLES, Series, line_plot, swatch
+from centerhash.experiments.figures import LOOKS, Series, line_plot, look, swatch
 from centerhash.methods.table import METHODS
 
 # Machado, Oliveira and Fernandes 2009, full severity, for linear RGB
@@ -43,25 +43,24 @@ def lab(colour: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def test_every_method_has_a_colour_and_a_style() -> None:
-    assert set(METHODS) <= set(COLOURS)
-    assert set(COLOURS) == set(STYLES)
+    assert set(METHODS) <= set(LOOKS)
 
 
 def test_no_two_methods_look_the_same_without_colour() -> None:
-    assert len(set(STYLES.values())) == len(STYLES)
+    assert len({(found.line, found.mark) for found in LOOKS.values()}) == len(LOOKS)
 
 
 @pytest.mark.parametrize("vision", VISION)
 def test_colours_of_one_line_style_are_told_apart(vision: str) -> None:
-    seen = {name: lab(VISION[vision] @ linear(colour)) for name, colour in COLOURS.items()}
-    pairs = [pair for pair in combinations(COLOURS, 2) if STYLES[pair[0]][0] == STYLES[pair[1]][0]]
+    seen = {name: lab(VISION[vision] @ linear(colour)) for name, (colour, _, _) in LOOKS.items()}
+    pairs = [pair for pair in combinations(LOOKS, 2) if LOOKS[pair[0]].line == LOOKS[pair[1]].line]
     close = [pair for pair in pairs if np.linalg.norm(seen[pair[0]] - seen[pair[1]]) < 15]
     assert close == []
 
 
-@pytest.mark.parametrize("name", COLOURS)
+@pytest.mark.parametrize("name", LOOKS)
 def test_colours_stand_out_from_white(name: str) -> None:
-    luminance = (XYZ @ linear(COLOURS[name]))[1]
+    luminance = (XYZ @ linear(LOOKS[name].colour))[1]
     assert 1.05 / (luminance + 0.05) >= 2
 
 
@@ -79,7 +78,7 @@ def test_a_plot_names_its_lines_and_is_reproducible() -> None:
     svg = draw()
     assert svg == draw()
     assert set(re.findall(r'data-series="(\w+)"', svg)) == {"s0", "s1"}
-    assert COLOURS["csq"].lower() in svg
+    assert LOOKS["csq"].colour.lower() in svg
     assert ">chance<" in svg
     assert ">32<" in svg
     assert ">64<" not in svg  # beyond the data
@@ -98,7 +97,7 @@ def test_a_second_setting_is_drawn_hollow() -> None:
     assert "fill='#fff'" not in swatch("ics")
 
 
-@pytest.mark.parametrize("name", [*COLOURS, "newer"])
+@pytest.mark.parametrize("name", [*LOOKS, "newer"])
 def test_every_method_has_a_swatch(name: str) -> None:
     assert swatch(name).startswith("<svg")
-    assert COLOURS.get(name, "#000000") in swatch(name)
+    assert look(name).colour in swatch(name)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from centerhash.core.errors import DataError
-from centerhash.experiments.rows import completed, other_setting, read_rows, rounded
+from centerhash.experiments.rows import completed, other_setting, read_rows, rounded, row_key, task_name
 from centerhash.training.fitting import resolve
 from centerhash.training.loop import TrainConfig
 from tests.stored import early_row, stored_row
@@ -99,3 +99,17 @@ def test_a_row_of_a_setting_that_is_gone_stays_as_it_is() -> None:
     assert completed(row) == row
     unknown = {"config": {"method": "no-longer-here", "bits": 32}}
     assert completed(unknown) == unknown
+
+
+def test_rows_and_failures_are_found_by_what_was_asked() -> None:
+    config = {"method": "ics", "bits": 16, "seed": 0}
+    row = {"task": {"value": 0.1, "config": config}, "found": {}}
+    assert row_key(row) == row_key({"config": config, "about": {"value": 0.1}, "error": "x"})
+    assert row_key(row) != row_key({"config": config})
+    assert task_name(config, {"value": 0.1, "test": {}}) == "ics 16 bits seed 0 (value 0.1)"
+
+
+def test_a_row_of_a_part_of_the_paper_is_filled_up_too() -> None:
+    config = resolve(TrainConfig(method="csq", bits=32)).model_dump(mode="json")
+    earlier = {k: v for k, v in config.items() if k != "precision"}
+    assert completed({"task": {"config": earlier, "value": 1}}) == {"task": {"config": config, "value": 1}}

@@ -15,7 +15,7 @@ from centerhash.evaluation.result import Evaluation
 from centerhash.methods.table import METHODS
 
 if TYPE_CHECKING:
-    from centerhash.experiments.grid import Cell
+    from centerhash.experiments.bench import Task
     from centerhash.experiments.rows import Row
     from centerhash.networks.engines import Engine
 
@@ -84,7 +84,7 @@ def curve_table(result: Evaluation) -> Table:
     return table
 
 
-def cell_done(done: int, total: int, cell: Cell, row: Row) -> None:
+def cell_done(done: int, total: int, cell: Task, row: Row) -> None:
     """Print one line on stderr for a cell of a grid that has ended."""
     if "error" in row:
         text = f"failed: {row['error']}"

@@ -5,23 +5,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from centerhash.core.errors import ConfigError, DataError
+from centerhash.data import Dataset
+from centerhash.methods.losses.central import ICS, center_distances
 from centerhash.methods.weights import (
     Gradient,
     descended_weights,
     equal_weights,
     exact_weights,
+    label_slots,
     printed_gradient,
     printed_weights,
     projected_gradient_descent,
     true_gradient,
     weight_objective,
 )
+from centerhash.model import HashModel
 
 TIMED_STEPS = 10  # within which the paper says that the loss has converged
 
@@ -37,6 +43,26 @@ class Convergence:
     exact_milliseconds: float  # the exact solver's time for the whole batch
     printed_milliseconds: float  # that of ten printed steps
     true_milliseconds: float  # that of ten steps along the true gradient
+
+
+def batch_distances(
+    model: HashModel, features: NDArray[Any], dataset: Dataset, images: int
+) -> tuple[Tensor, Tensor, float, float]:
+    """What a trained ICS model solves for its first `images` training images with several labels.
+
+    Distances (B, L) to the centers of their labels, the mask (B, L) of labels, beta and lambda.
+    """
+    labels, rows = dataset.labels, dataset.splits.train
+    rows = rows[labels[rows].sum(axis=1) >= 2][:images]
+    if not len(rows):
+        raise DataError("no training image has two labels: there are no weights to solve.")
+    objective = model.objective
+    if not isinstance(objective, ICS):
+        raise ConfigError(f"the weight solver is that of 'ics', got '{model.spec.method}'.")
+    slots = label_slots(torch.from_numpy(labels[rows]))
+    logits = torch.from_numpy(model.logits(features[rows]))
+    distances = objective.scale * center_distances(logits, model.centers).gather(1, slots.classes)
+    return distances, slots.mask, objective.beta, objective.entropy
 
 
 def solver_convergence(

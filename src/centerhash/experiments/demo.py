@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from rich.table import Table
 
@@ -21,11 +20,9 @@ from centerhash.data import Dataset, open_dataset
 from centerhash.data.scenes.scenes import write_scenes
 from centerhash.encoding.code_files import evaluate_files
 from centerhash.evaluation import Evaluation
-from centerhash.experiments.convergence import Convergence, solver_convergence
-from centerhash.experiments.instances import Agreement, measure_agreement
-from centerhash.methods.losses.central import ICS, center_distances
+from centerhash.experiments.agreement import Agreement, measure_agreement
+from centerhash.experiments.convergence import Convergence, batch_distances, solver_convergence
 from centerhash.methods.table import METHODS
-from centerhash.methods.weights import label_slots
 from centerhash.model import HashModel
 from centerhash.training.fitting import dataset_features
 from centerhash.training.loop import TrainConfig
@@ -47,6 +44,7 @@ class DemoResult:
     evaluations: dict[str, Evaluation]
     agreements: dict[str, Agreement]
     weights: dict[str, NDArray[np.float32]]  # (Q, C) of the queries, per method
+    areas: NDArray[np.float32]  # (Q, C) of the queries
     convergence: Convergence
     logs: dict[str, list[dict[str, float]]]
     seconds: float
@@ -58,14 +56,8 @@ class DemoResult:
             title=f"emoji scenes, {self.bits} bits, {first.queries:,} queries against {first.database:,} images",
             title_justify="left",
         )
-        for column in (
-            "method",
-            "mAP",
-            "over tie orders",
-            "precision@10",
-            "NDCG",
-            "weight vs. area (Pearson)",
-        ):
+        columns = ("method", "mAP", "over tie orders", "precision@10", "NDCG", "weight vs. area (Pearson)")
+        for column in columns:
             table.add_column(column, justify="left" if column == "method" else "right")
         for name, found in self.evaluations.items():
             agreement = self.agreements.get(name)
@@ -89,13 +81,13 @@ def run_demo(
     seed: int = 0,
     epochs: int | None = None,
     device: str = "auto",
-    report: Progress | None = None,
+    progress: Progress = silent,
 ) -> DemoResult:
     """Make scenes, compute features, train, evaluate, and write `out`/report.html with raw `results.json`.
 
     Everything finished is kept: a second run reuses scenes, features and models.
     """
-    from centerhash.experiments.report import write_report
+    from centerhash.experiments.demo_report import write_report
 
     started, folder = time.monotonic(), Path(out)
     data = write_scenes(
@@ -103,27 +95,25 @@ def run_demo(
         scenes,
         seed=seed,
         workers=min(2, os.cpu_count() or 1),
-        progress=report or silent,
+        progress=progress,
     )
     dataset = open_dataset(data, seed=seed)
     if dataset.areas is None:
-        raise ConfigError(f"'{data}' has no areas: choose another --out folder.")
+        raise ConfigError(f"'{data}' has no areas: choose another folder.")
     chosen = {} if epochs is None else {"epochs": epochs}
     models, evaluations, logs = {}, {}, {}
     features, _ = dataset_features(
-        dataset, TrainConfig().backbone, cache=folder / "cache", device=device, report=report
+        dataset, TrainConfig().backbone, cache=folder / "cache", device=device, report=progress
     )
     for number, method in enumerate(DEMO_METHODS):
         run = folder / "runs" / f"{method}-{bits}-{seed}"
-        if report is not None:
-            report("methods", number, len(DEMO_METHODS), METHODS[method].title)
+        progress("methods", number, len(DEMO_METHODS), METHODS[method].title)
         config = TrainConfig(method=method, bits=bits, seed=seed, **chosen)
         models[method] = train(dataset, config, run, cache=folder / "cache", device=device)
         depth = len(dataset.splits.database)
         evaluations[method] = evaluate_files([run], k=depth, precision_at=(1, 10, 100))
         logs[method] = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    if report is not None:
-        report("methods", len(DEMO_METHODS), len(DEMO_METHODS), "done")
+    progress("methods", len(DEMO_METHODS), len(DEMO_METHODS), "done")
 
     queries = dataset.splits.query
     labels, areas = dataset.labels[queries], dataset.areas[queries]
@@ -138,28 +128,14 @@ def run_demo(
         evaluations=evaluations,
         agreements=agreements,
         weights=weights,
-        convergence=_convergence(models["ics"], features, dataset),
+        areas=areas,
+        convergence=solver_convergence(*batch_distances(models["ics"], features, dataset, 256)),
         logs=logs,
         seconds=time.monotonic() - started,
     )
     write_json(folder / "results.json", _raw(result))
     write_report(result)
     return result
-
-
-def _convergence(
-    model: HashModel, features: NDArray[Any], dataset: Dataset, images: int = 256
-) -> Convergence:
-    """The solvers on distances of training images with several labels, by the trained ICS model."""
-    rows = dataset.splits.train
-    rows = rows[dataset.labels[rows].sum(axis=1) >= 2][:images]
-    objective = model.objective
-    if not isinstance(objective, ICS):
-        raise ConfigError(f"convergence is measured on 'ics', got '{model.spec.method}'.")
-    slots = label_slots(torch.from_numpy(dataset.labels[rows]))
-    logits = torch.from_numpy(model.logits(features[rows]))
-    distances = objective.scale * center_distances(logits, model.centers).gather(1, slots.classes)
-    return solver_convergence(distances, slots.mask, objective.beta, objective.entropy)
 
 
 def _raw(result: DemoResult) -> dict[str, Any]:

@@ -5,100 +5,70 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
-import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
 
 from centerhash.core.figures import new_figure, svg_text
 
-if TYPE_CHECKING:  # they bring torch, which tables and plots of stored results do not need
-    from centerhash.experiments.convergence import Convergence
-    from centerhash.experiments.instances import Agreement
+
+class Look(NamedTuple):
+    """How a method is drawn, in all figures."""
+
+    colour: str
+    line: str = "-"
+    mark: str = "."
 
 
-# told apart by all common kinds of colour vision within one line style of STYLES
-COLOURS: Mapping[str, str] = {
-    "lsh": "#7F52E5",
-    "sh": "#C8A24A",
-    "itq": "#009E73",
-    "bre": "#B15928",
-    "ksh": "#340554",
-    "sdh": "#2F4F3F",
-    "cnnh": "#332288",
-    "dnnh": "#B8860B",
-    "dhn": "#AA4499",
-    "hashnet": "#117733",
-    "dch": "#6FA8DC",
-    "csq": "#999999",
-    "ewcs": "#E69F00",
-    "ics": "#0072B2",
-    "ics-printed": "#56B4E9",
-    "ics-softmax": "#D55E00",
-    "orthohash": "#000000",
-    "hyp2": "#882255",
-}
-# line style by kind (shallow, deep, around centers or proxies) and marker within the kind
-STYLES: Mapping[str, tuple[str, str]] = {
-    "lsh": (":", "o"),
-    "sh": (":", "s"),
-    "itq": (":", "D"),
-    "bre": (":", "v"),
-    "ksh": (":", "^"),
-    "sdh": (":", "P"),
-    "cnnh": ("--", "s"),
-    "dnnh": ("--", "D"),
-    "dhn": ("--", "v"),
-    "hashnet": ("--", "^"),
-    "dch": ("--", "o"),
-    "csq": ("-", "s"),
-    "ewcs": ("-", "D"),
-    "ics": ("-", "o"),
-    "ics-printed": ("-", "v"),
-    "ics-softmax": ("-", "^"),
-    "orthohash": ("-", "P"),
-    "hyp2": ("-", "X"),
+# Line style by kind (shallow, deep, around centers or proxies), mark within the kind; the colours of one line style
+# are told apart with all common kinds of colour vision
+LOOKS: Mapping[str, Look] = {
+    "lsh": Look("#7F52E5", ":", "o"),
+    "sh": Look("#C8A24A", ":", "s"),
+    "itq": Look("#009E73", ":", "D"),
+    "bre": Look("#B15928", ":", "v"),
+    "ksh": Look("#340554", ":", "^"),
+    "sdh": Look("#2F4F3F", ":", "P"),
+    "cnnh": Look("#332288", "--", "s"),
+    "dnnh": Look("#B8860B", "--", "D"),
+    "dhn": Look("#AA4499", "--", "v"),
+    "hashnet": Look("#117733", "--", "^"),
+    "dch": Look("#6FA8DC", "--", "o"),
+    "csq": Look("#999999", "-", "s"),
+    "ewcs": Look("#E69F00", "-", "D"),
+    "ics": Look("#0072B2", "-", "o"),
+    "ics-printed": Look("#56B4E9", "-", "v"),
+    "ics-softmax": Look("#D55E00", "-", "^"),
+    "orthohash": Look("#000000", "-", "P"),
+    "hyp2": Look("#882255", "-", "X"),
 }
 
 
-def weight_scatter(agreements: Mapping[str, Agreement], titles: Mapping[str, str]) -> str:
-    """Weight against area share, one panel per method, with its correlations."""
-    with new_figure(3.5 * len(agreements), 3.7, len(agreements)) as (figure, axes):
-        for axis, (method, found) in zip(axes, agreements.items(), strict=True):
-            axis.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=1, zorder=1)
-            colour = COLOURS.get(method, "#000000")
-            axis.scatter(found.shares, found.weights, s=7, alpha=0.35, linewidths=0, color=colour, zorder=2)
-            axis.set_title(
-                f"{titles[method]}\nPearson {found.pearson:.2f}, Spearman {found.spearman:.2f}", fontsize=10
-            )
-            axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="true share of the labelled area", aspect="equal")
-        axes[0].set_ylabel("learned weight")
-        return svg_text(figure)
+def look(method: str) -> Look:
+    """The look of a method, also of one that this version does not have."""
+    return LOOKS.get(method, Look("#000000"))
 
 
-def convergence_plot(found: Convergence) -> str:
-    """Objective above its minimum against the number of steps, both gradients."""
-    with new_figure(6.4, 3.4) as (figure, (axis,)):
-        for values, name, colour, marker in (
-            (found.true, "true gradient", "#0072B2", "o"),
-            (found.printed, "gradient as printed, Eq. (13)", "#D55E00", "s"),
-        ):
-            above = np.maximum(values - found.minimum, 1e-9)
-            axis.semilogy(above, label=name, color=colour, marker=marker, markersize=3, linewidth=1.5)
-        axis.set(xlabel="steps of projected gradient descent", ylabel="objective above its minimum")
-        axis.legend(frameon=False)
-        return svg_text(figure)
+CHANCE: dict[str, Any] = {
+    "color": "#777777",
+    "linewidth": 1,
+    "linestyle": (0, (1, 3)),
+}  # of levels to compare with
 
 
-def loss_plot(logs: Mapping[str, list[dict[str, float]]], titles: Mapping[str, str]) -> str:
-    """Training loss per epoch, each method's relative to its first epoch."""
-    with new_figure(6.4, 3.4) as (figure, (axis,)):
-        for method, rows in logs.items():
-            losses = np.array([row["loss"] for row in rows])
-            epochs = [row["epoch"] for row in rows]
-            axis.plot(epochs, losses / losses[0], label=titles[method], color=COLOURS.get(method, "#000000"))
-        axis.set(xlabel="epoch", ylabel="loss relative to the first epoch")
-        axis.legend(frameon=False)
-        return svg_text(figure)
+# of the curves of the weight solvers: name, colour, mark
+SOLVERS = {
+    "true": ("true gradient", "#0072B2", "o"),
+    "printed": ("gradient as printed, Eq. (13)", "#D55E00", "s"),
+}
+
+
+def area_scatter(axis: Axes, shares: Any, weights: Any, colour: str) -> None:
+    """One point per label: its share of the labelled area, and its weight."""
+    axis.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=1, zorder=1)
+    axis.scatter(shares, weights, s=7, alpha=0.35, linewidths=0, color=colour, zorder=2)
+    axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
 
 
 @dataclass(frozen=True)
@@ -125,7 +95,7 @@ def line_plot(
     markers: int = 12,
     reference: tuple[str, float] | None = None,
     width: float = 4.6,
-) -> str:
+) -> Markup:
     """Lines with at most `markers` marks each.
 
     `ticks` make a logarithmic x axis; `limits` are the lowest and highest y, `across` those of x; `reference` is
@@ -133,14 +103,14 @@ def line_plot(
     """
     with new_figure(width, 3.4) as (figure, (axis,)):
         for line in series:
-            colour, (style, marker) = COLOURS.get(line.method, "#000000"), STYLES.get(line.method, ("-", "."))
+            colour, style, mark = look(line.method)
             drawn = axis.errorbar(
                 line.x,
                 line.y,
                 yerr=line.spread or None,
                 color=colour,
                 linestyle=style,
-                marker=marker,
+                marker=mark,
                 markersize=4.5,
                 markerfacecolor="white" if line.hollow else colour,
                 markevery=max(1, -(-len(line.x) // markers)),
@@ -152,7 +122,7 @@ def line_plot(
                 artist.set_gid(f"series-{line.key}")
         if reference is not None:
             name, level = reference
-            axis.axhline(level, color="#777777", linewidth=1, linestyle=(0, (1, 3)))
+            axis.axhline(level, **CHANCE)
             axis.annotate(
                 name, (1, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8
             )
@@ -170,10 +140,10 @@ def line_plot(
         return named_series(svg_text(figure))
 
 
-def named_series(svg: str) -> str:
+def named_series(svg: str) -> Markup:
     """Name the lines in a way that may repeat within one page, and drop all names that nothing refers to."""
     svg = re.sub(r'<g id="series-([^"]+)">', r'<g class="series" data-series="\1">', svg)
-    return re.sub(r'<g id="[a-zA-Z0-9_.]+">', "<g>", svg)
+    return Markup(re.sub(r'<g id="[a-zA-Z0-9_.]+">', "<g>", svg))
 
 
 _MARKS = {  # outlines around (18, 7), as matplotlib draws them
@@ -189,11 +159,11 @@ _MARKS = {  # outlines around (18, 7), as matplotlib draws them
 _DASHES = {"-": "none", "--": "6 3", ":": "1.6 2.4"}
 
 
-def swatch(method: str, hollow: bool = False) -> str:
+def swatch(method: str, hollow: bool = False) -> Markup:
     """A piece of a method's line, for keys and tables."""
-    colour, (style, marker) = COLOURS.get(method, "#000000"), STYLES.get(method, ("-", "."))
-    return (
+    colour, style, mark = look(method)
+    return Markup(
         "<svg class='swatch' viewBox='0 0 36 14' width='36' height='14' aria-hidden='true'>"
         f"<path d='M1 7h34' stroke='{colour}' stroke-width='2' stroke-dasharray='{_DASHES[style]}'/>"
-        f"<path d='{_MARKS[marker]}' fill='{'#fff' if hollow else colour}' stroke='{colour}'/></svg>"
+        f"<path d='{_MARKS[mark]}' fill='{'#fff' if hollow else colour}' stroke='{colour}'/></svg>"
     )

@@ -1,9 +1,13 @@
-"""Raw results: one json object per line, as `centerhash compare` stores them."""
+"""Raw results: one json object per line, as `centerhash compare` and `centerhash reproduce` store them.
+
+A row says what was measured on (data, fingerprint, split, images, depth), what was trained (config, in `task` where a
+part of the paper asked for more than a training), and what was found.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,16 +17,14 @@ from centerhash.core.errors import ConfigError, DataError
 from centerhash.training.fitting import resolve
 from centerhash.training.loop import TrainConfig
 
-Row: TypeAlias = dict[str, Any]  # data, split, images, config, evaluation, seconds, versions
+Row: TypeAlias = dict[str, Any]
+FACTS = ("data", "split", "images", "evaluation")  # of every row beside its config, old or new
 
 
-RESULT_KEYS = ("config", "data", "split", "images", "evaluation")  # of every row, old or new
-
-
-def read_rows(path: str | Path, keys: Sequence[str] = RESULT_KEYS) -> list[Row]:
+def read_rows(path: str | Path, keys: Sequence[str] = FACTS) -> list[Row]:
     """The rows of a file of json lines, none when there is no such file; a last line torn by a kill is left out.
 
-    Every row must have the `keys`.
+    Every row must have a config and the `keys`.
     """
     try:
         lines = Path(path).read_bytes().split(b"\n")
@@ -36,8 +38,8 @@ def read_rows(path: str | Path, keys: Sequence[str] = RESULT_KEYS) -> list[Row]:
             continue
         try:
             row = json.loads(line)
-            if not isinstance(row, dict) or not all(key in row for key in keys):
-                raise ValueError(f"it needs {', '.join(keys)}")
+            if not isinstance(row, dict) or not {*keys, "config"} <= {*row, *row.get("task", {})}:
+                raise ValueError(f"it needs config, {', '.join(keys)}")
         except ValueError as error:  # no json, or no UTF-8
             if number == len(lines):
                 break
@@ -46,18 +48,35 @@ def read_rows(path: str | Path, keys: Sequence[str] = RESULT_KEYS) -> list[Row]:
     return rows
 
 
+def row_line(row: Row) -> str:
+    """A row as one line of text, without the line break."""
+    return json.dumps(row, separators=(",", ":"))
+
+
+def row_key(row: Row) -> str:
+    """What a row or a failure is the answer to, as `Task.key` writes it."""
+    identity = row["task"] if "task" in row else {**row.get("about", {}), "config": row["config"]}
+    return json.dumps(identity, sort_keys=True)
+
+
+def task_name(config: Mapping[str, Any], about: Mapping[str, Any]) -> str:
+    """A training as people call it, with what else is known of it in brackets."""
+    name = f"{config['method']} {config['bits']} bits seed {config['seed']}"
+    shown = ", ".join(f"{key} {value}" for key, value in about.items() if not isinstance(value, dict))
+    return f"{name} ({shown})" if shown else name
+
+
 def completed(row: Row) -> Row:
     """The row with its configuration filled up: settings that its version did not have yet get what it did.
 
-    A configuration that this version refuses stays as it is: such a row is history, and matches no cell.
+    A configuration that this version refuses stays as it is: such a row is history, and matches no task.
     """
+    if "task" in row:
+        return {**row, "task": completed(row["task"])}
+    stored = row["config"]
     try:
-        stored = row["config"]
-        head = {
-            "rotate": False,
-            "evidence": False,
-            **stored.get("head", {}),
-        }  # as all did before there was a choice
+        # as all did before there was a choice
+        head = {"rotate": False, "evidence": False, **stored.get("head", {})}
         config = resolve(TrainConfig.model_validate({**stored, "head": head}))
     except (ConfigError, ValidationError):
         return row

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from rich.table import Table
 
 from centerhash.core.errors import DataError
-from centerhash.experiments.rows import Row, other_setting
+from centerhash.experiments.rows import Row, other_setting, task_name
 from centerhash.methods.table import METHODS
 
 MAPS = {"map_peers": "peers", "map_textbook": "textbook"}
@@ -65,6 +65,7 @@ class Line:
     method: str
     variant: str  # what tells it from the method's other lines, such as "lambda=0.2"; empty for the only one
     scores: Mapping[int, Score]  # by bits
+    hollow: bool = False  # every second setting of one method, drawn with hollow marks
 
     @property
     def title(self) -> str:
@@ -137,8 +138,8 @@ def _lines(method: str, rows: Sequence[Row]) -> list[Line]:
         variant = ", ".join(f"{key.rpartition('.')[2]}={found.get(key)}" for key in varying)
         groups.setdefault(variant, {}).setdefault(int(row["config"]["bits"]), []).append(row)
     return [
-        Line(method, variant, {bits: Score(tuple(by_bits[bits])) for bits in sorted(by_bits)})
-        for variant, by_bits in sorted(groups.items())
+        Line(method, variant, {bits: Score(tuple(by_bits[bits])) for bits in sorted(by_bits)}, place % 2 == 1)
+        for place, (variant, by_bits) in enumerate(sorted(groups.items()))
     ]
 
 
@@ -182,90 +183,66 @@ def time_texts(line: Line, bits: Sequence[int]) -> list[str]:
     ]
 
 
-def _score_cells(summary: Summary, measure: str) -> list[tuple[str, list[str]]]:
-    """Lines of title and cells, the chance level last."""
-    cells = [
-        (line.title, [score_text(summary, line.scores.get(bits), measure) for bits in summary.bits])
-        for line in summary.lines
+def score_cells(summary: Summary, line: Line, measure: str, bold: str = "{}") -> list[str]:
+    """Texts of a line by bits; the best of each column, as it is printed, is put into `bold`."""
+    texts = [score_text(summary, line.scores.get(bits), measure) for bits in summary.bits]
+    best = [f"{summary.best(measure, bits) or 0:.3f}" for bits in summary.bits]
+    return [
+        bold.format(text) if text.startswith(top) else text for text, top in zip(texts, best, strict=True)
     ]
-    return [*cells, ("chance", [f"{summary.chance(measure):.3f}"] * len(summary.bits))]
-
-
-def _time_cells(summary: Summary) -> list[tuple[str, list[str]]]:
-    return [(line.title, time_texts(line, summary.bits)) for line in summary.lines]
-
-
-def _titles(summary: Summary) -> dict[str, str]:
-    k = f"{summary.first['evaluation']['k']:,}"
-    return {
-        "map_peers": f"mAP@{k}, peers: over the relevant items among the first {k}",
-        "map_textbook": f"mAP@{k}, textbook: over all relevant items, at most {k}",
-    }
-
-
-TIME_TITLE = "Seconds of training, and images encoded per second (from features)"
 
 
 # Whole tables
 
 
+def _tables(summary: Summary, bold: str = "{}") -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Title, heads and lines of each table: mAP in both conventions, the chance level last, and times."""
+    k, heads = f"{summary.first['evaluation']['k']:,}", [f"{bits} bits" for bits in summary.bits]
+    for measure, title in (
+        ("map_peers", f"mAP@{k}, peers: over the relevant items among the first {k}"),
+        ("map_textbook", f"mAP@{k}, textbook: over all relevant items, at most {k}"),
+    ):
+        lines = [[line.title, *score_cells(summary, line, measure, bold)] for line in summary.lines]
+        chance = ["chance", *[f"{summary.chance(measure):.3f}"] * len(heads)]
+        yield title, ["method", *heads], [*lines, chance]
+    times = [[line.title, *time_texts(line, summary.bits)] for line in summary.lines]
+    title = "Seconds of training, and images encoded per second (from features)"
+    yield title, ["method", *heads, "images/s"], times
+
+
 def terminal_tables(summary: Summary) -> list[Table]:
-    """The tables for a terminal: mAP in both conventions, and times."""
-    heads = [f"{bits} bits" for bits in summary.bits]
+    """The tables for a terminal."""
     tables = []
-    for measure, title in _titles(summary).items():
-        tables.append(_table(f"{summary.first['data']}: {title}", heads, _score_cells(summary, measure)))
-    return [*tables, _table(TIME_TITLE, [*heads, "images/s"], _time_cells(summary))]
-
-
-def _table(title: str, heads: Sequence[str], lines: Sequence[tuple[str, Sequence[str]]]) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column("method")
-    for head in heads:
-        table.add_column(head, justify="right")
-    for name, cells in lines:
-        table.add_row(name, *cells, style="dim" if name == "chance" else None)
-    return table
+    for title, heads, lines in _tables(summary):
+        named = title if title.startswith("Seconds") else f"{summary.first['data']}: {title}"
+        table = Table(title=named, title_justify="left")
+        for head in heads:
+            table.add_column(head, justify="left" if head == "method" else "right")
+        for line in lines:
+            table.add_row(*line, style="dim" if line[0] == "chance" else None)
+        tables.append(table)
+    return tables
 
 
 def markdown(summary: Summary, failures: Sequence[Row] = ()) -> str:
     """The same as markdown, the best of each column in bold."""
-    heads = [f"{bits} bits" for bits in summary.bits]
     parts = [f"# {summary.first['data']}", summary.about()]
-    for measure, title in _titles(summary).items():
-        bold = _bold_best(summary, measure)
-        lines = [(name, bold(cells)) for name, cells in _score_cells(summary, measure)]
-        parts += [f"## {title}", _markdown_table(heads, lines)]
-    parts += [f"## {TIME_TITLE}", _markdown_table([*heads, "images/s"], _time_cells(summary))]
+    for title, heads, lines in _tables(summary, "**{}**"):
+        parts += [f"## {title}", markdown_table(heads, lines)]
     if failures:
-        parts.append("## Failed")
-        parts.append("\n".join(f"- {failure_text(row)}" for row in failures))
+        parts += ["## Failed", "\n".join(f"- {failure_text(row)}" for row in failures)]
     return "\n\n".join(parts) + "\n"
 
 
-def _bold_best(summary: Summary, measure: str) -> Callable[[Sequence[str]], list[str]]:
-    """Set a cell in bold where it starts with the best mean of its column, as it is printed."""
-    best = [summary.best(measure, bits) for bits in summary.bits]
-
-    def bold(cells: Sequence[str]) -> list[str]:
-        found = zip(cells, best, strict=True)
-        return [
-            f"**{text}**" if top is not None and text.startswith(f"{top:.3f}") else text
-            for text, top in found
-        ]
-
-    return bold
-
-
-def _markdown_table(heads: Sequence[str], lines: Sequence[tuple[str, Sequence[str]]]) -> str:
-    rows = [["method", *heads], ["---", *["---:"] * len(heads)], *([name, *cells] for name, cells in lines)]
+def markdown_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table of plain text cells, the first of each line its name."""
+    rows = [heads, ["---", *["---:"] * (len(heads) - 1)], *lines]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def failure_text(row: Row) -> str:
-    """One line on a cell that failed."""
-    config = row["config"]
-    return f"{config['method']} {config['bits']} bits seed {config['seed']}: {' '.join(row['error'].split())}"
+    """One line on a task that failed."""
+    return f"{task_name(row['config'], row.get('about', {}))}: {' '.join(row['error'].split())}"
 
 
 def csv_text(summary: Summary) -> str:

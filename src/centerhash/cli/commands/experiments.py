@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +11,7 @@ import typer
 
 from centerhash.cli.arguments import stands_alone
 from centerhash.cli.commands.shared import CacheOption, DeviceOption, SkipBrokenOption
-from centerhash.core.errors import ConfigError
+from centerhash.core.errors import ConfigError, unknown_name
 
 
 def demo(
@@ -27,9 +29,9 @@ def demo(
     from centerhash.cli import console
     from centerhash.experiments.demo import run_demo
 
-    with console.progress() as report:
+    with console.progress() as progress:
         result = run_demo(
-            out, scenes=scenes, bits=bits, seed=seed, epochs=epochs, device=device, report=report
+            out, scenes=scenes, bits=bits, seed=seed, epochs=epochs, device=device, progress=progress
         )
     console.out.print(result.table())
     console.out.print(f"report: {result.report}", soft_wrap=True)
@@ -65,8 +67,8 @@ def compare(
     ] = None,
     methods: Annotated[str, typer.Option(help="all, or names such as csq,ics")] = "all",
     bits: Annotated[str, typer.Option(help="lengths of the codes")] = "16,32,64",
-    seeds: Annotated[int, typer.Option(help="trainings of each, with seeds 0, 1, ...")] = 3,
-    jobs: Annotated[int, typer.Option(help="trainings at the same time, sharing the processors")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="trainings of each, with seeds 0, 1, ...")] = 3,
+    jobs: Annotated[int, typer.Option(min=1, help="trainings at the same time, sharing the processors")] = 1,
     validation: Annotated[
         bool, typer.Option(help="hold out a quarter of the training images: choose settings only there")
     ] = False,
@@ -85,7 +87,9 @@ def compare(
     Examples: `centerhash compare photos --methods csq,ics --bits 16,64 --out table`, `centerhash compare --from table`
     """
     from centerhash.cli import console
-    from centerhash.experiments.comparison import read_failures, read_results, write_comparison
+    from centerhash.experiments.bench import Source, plan_tasks
+    from centerhash.experiments.compare import measure, read_results, write_comparison
+    from centerhash.experiments.runner import read_failures, run_tasks
     from centerhash.experiments.tables import terminal_tables
 
     failed: list[dict[str, Any]] = []
@@ -95,16 +99,19 @@ def compare(
     elif data is None or out is None:
         raise ConfigError("compare takes a data folder and --out DIR, or --from DIR alone.")
     else:
-        from centerhash.experiments import grid
-
-        folder = out
-        names = grid.read_methods(methods)
-        settings = grid.read_settings(option or [], names)
-        cells = grid.plan_cells(names, grid.read_bits(bits), seeds, settings, epochs)
-        source = grid.Source(data, k, validation, cache, device, skip_broken)
-        with console.progress() as report:
-            rows, failed = grid.run_grid(
-                source, cells, out, jobs=jobs, report=report, on_cell=console.cell_done, warn=console.warn
+        folder, names = out, read_methods(methods)
+        tasks = plan_tasks(names, read_bits(bits), seeds, read_settings(option or [], names), epochs)
+        source = Source(data, k, validation, cache, device, skip_broken)
+        with console.progress() as progress:
+            rows, failed = run_tasks(
+                source,
+                tasks,
+                out,
+                measure,
+                jobs=jobs,
+                progress=progress,
+                on_done=console.cell_done,
+                warn=console.warn,
             )
     if rows:
         for table in terminal_tables(write_comparison(rows, folder, read_failures(folder))):
@@ -113,3 +120,74 @@ def compare(
     if failed:
         console.warn([console.failed_cells(failed, folder)])
         raise typer.Exit(1)
+
+
+# What is asked for, also of `reproduce`
+
+
+def read_methods(text: str) -> list[str]:
+    """Names of methods from `all` or `csq,ics`."""
+    from centerhash.methods.table import METHODS, get_method
+
+    names = list(METHODS) if text.strip() == "all" else _listed(text)
+    for name in names:
+        get_method(name)
+    if not names:
+        raise ConfigError("nothing to compare: --methods is empty. Give for example --methods csq,ics.")
+    return names
+
+
+def read_bits(text: str) -> list[int]:
+    """Lengths of codes from `16,32,64`."""
+    try:
+        bits = [int(part) for part in _listed(text)]
+    except ValueError:
+        bits = []
+    if not bits:
+        raise ConfigError(f"--bits takes lengths of codes such as 16,32,64, got '{text}'.")
+    return bits
+
+
+def _listed(text: str) -> list[str]:
+    """The parts of a list with commas, each once."""
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def read_settings(texts: Iterable[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Settings per method from METHOD:NAME=VALUE texts: options of the method, or of training.
+
+    `all` stands for every method of the grid; training settings such as learning_rate or head take json.
+    """
+    settings: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        method, colon, rest = text.partition(":")
+        name, equals, value = (part.strip() for part in rest.partition("="))
+        if not (colon and equals and method.strip() and name):
+            raise ConfigError(f"--option takes METHOD:NAME=VALUE, such as ics:lambda=0.2, got '{text}'.")
+        for target in methods if method.strip() == "all" else [method.strip()]:
+            if target not in methods:
+                raise unknown_name(
+                    "method in --option", target, [*methods, "all"], "It must be in --methods."
+                )
+            _set(settings.setdefault(target, {}), target, name, value)
+    return settings
+
+
+def _set(chosen: dict[str, Any], method: str, name: str, value: str) -> None:
+    from centerhash.core.options import option_names
+    from centerhash.methods.table import get_method
+    from centerhash.training.loop import TrainConfig
+
+    # decided by the grid itself, or, for the backbone, the same for all
+    fixed = ("method", "bits", "seed", "backbone", "options")
+    training = [known for known in TrainConfig.model_fields if known not in fixed]
+    options = option_names(get_method(method).options_class())
+    if name in options:
+        chosen.setdefault("options", {})[name] = value
+    elif name in training:
+        try:
+            chosen[name] = json.loads(value)
+        except ValueError:
+            chosen[name] = value
+    else:
+        raise unknown_name(f"option of method '{method}' or of training", name, [*options, *training])

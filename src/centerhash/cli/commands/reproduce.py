@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from centerhash.cli.commands.experiments import read_bits, read_methods, read_settings
 from centerhash.cli.commands.shared import CacheOption, DeviceOption, SkipBrokenOption
 
 
@@ -18,10 +19,10 @@ def reproduce(
     data: Annotated[Path, typer.Option(help="folder of a data set, images or features")],
     out: Annotated[Path, typer.Option(help="folder for results and pages; what is finished there is kept")],
     bits: Annotated[str, typer.Option(help="lengths of the codes")] = "16,32,64",
-    seeds: Annotated[int, typer.Option(help="trainings of each, with seeds 0, 1, ...")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="trainings of each, with seeds 0, 1, ...")] = 3,
     methods: Annotated[str, typer.Option(help="all, or some of those that the part compares")] = "all",
     epochs: Annotated[int | None, typer.Option(help="of every training [default: train's]")] = None,
-    jobs: Annotated[int, typer.Option(help="trainings at the same time, sharing the processors")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="trainings at the same time, sharing the processors")] = 1,
     results: Annotated[
         Path | None, typer.Option(help="folder of `centerhash compare` whose finished rows the tables take")
     ] = None,
@@ -47,26 +48,26 @@ def reproduce(
     Example: `centerhash reproduce lambda --data photos --out paper --seeds 1`
     """
     from centerhash.cli import console
-    from centerhash.experiments import grid
+    from centerhash.experiments.bench import Source
+    from centerhash.experiments.paper.common import Settings
     from centerhash.experiments.paper.report import reproduce as make
-    from centerhash.experiments.paper.settings import Settings
 
-    names = grid.read_methods(methods)
-    with console.progress() as report:
+    names = read_methods(methods)
+    with console.progress() as progress:
         settings = Settings(
-            source=grid.Source(data, k, validation, cache, device, skip_broken),
+            source=Source(data, k, validation, cache, device, skip_broken),
             out=out,
-            bits=tuple(grid.read_bits(bits)),
+            bits=tuple(read_bits(bits)),
             seeds=seeds,
             methods=None if methods.strip() == "all" else tuple(names),
             epochs=epochs,
             jobs=jobs,
-            options=grid.read_settings(option or [], names),
+            options=read_settings(option or [], names),
             results=results,
             test_images=test_images,
             exclude=exclude,
-            report=report,
-            on_cell=console.cell_done,
+            progress=progress,
+            on_done=console.cell_done,
             warn=console.warn,
         )
         done = make(what, settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from centerhash.core.errors import InputError
@@ -49,3 +50,10 @@ def weight_distribution(weights: NDArray[Any], labels: NDArray[np.bool_]) -> dic
 
 def _variance(values: NDArray[np.float64]) -> float:
     return float(values.var()) if len(values) else 0.0
+
+
+def histogram(axis: Axes, counts: Any, colour: str) -> None:
+    """Shares of weights by size."""
+    edges = np.linspace(0, 1, BINS + 1)
+    axis.stairs(counts / max(1, counts.sum()), edges, fill=True, color=colour)
+    axis.set_xlim(0, 1)

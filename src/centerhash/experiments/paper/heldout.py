@@ -13,11 +13,8 @@ from numpy.typing import NDArray
 from centerhash.core.errors import DataError, did_you_mean
 from centerhash.data import Dataset, open_dataset
 from centerhash.data.textfiles import normal_name, read_lines
-from centerhash.experiments.grid import Bench, Source
-from centerhash.experiments.paper.settings import Settings
-from centerhash.networks.backbones import DEFAULT_BACKBONE
-from centerhash.networks.cache import default_cache
-from centerhash.training.fitting import dataset_features
+from centerhash.experiments.bench import Bench, Source
+from centerhash.experiments.paper.common import Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,23 +54,14 @@ class TestSource:
             return HeldOut(features[rows], dataset.labels[rows], areas_of(dataset)[rows])
         dataset = open_dataset(self.path)
         columns, areas = class_columns(dataset, bench.dataset.classes), areas_of(dataset)
-        source = self.source
-        features, splits = dataset_features(
-            dataset,
-            DEFAULT_BACKBONE,
-            cache=source.cache or default_cache(),
-            device=source.device,
-            skip_broken=source.skip_broken,
-        )
+        features, splits = self.source.features(dataset)
         if features.shape[1] != bench.features.shape[1]:
             raise DataError(
                 f"'{self.path}' gives {features.shape[1]} features per image, the training data "
                 f"{bench.features.shape[1]}: both must come from the same backbone."
             )
-        used = np.unique(
-            np.concatenate([splits.train, splits.query, splits.database])
-        )  # without broken images
-        rows = np.intersect1d(self.rows(dataset), used)
+        whole = np.concatenate([splits.train, splits.query, splits.database])  # without broken images
+        rows = np.intersect1d(self.rows(dataset), whole)
         shape = (len(rows), len(bench.dataset.classes))
         labels, wide = np.zeros(shape, dtype=np.bool_), np.zeros(shape, dtype=np.float32)
         labels[:, columns], wide[:, columns] = dataset.labels[rows], areas[rows]
@@ -90,7 +78,7 @@ class TestSource:
 
 
 def source_of_test(settings: Settings) -> TestSource:
-    """What the options --test-images and --exclude ask for."""
+    """The images that the settings ask for."""
     listed = () if settings.exclude is None else read_lines(settings.exclude)
     exclude = frozenset(name for line in listed if line for name in _names(line))
     return TestSource(settings.source, settings.test_images, exclude)
@@ -107,7 +95,7 @@ def areas_of(dataset: Dataset) -> NDArray[np.float32]:
     if dataset.areas is None:
         raise DataError(
             f"'{dataset.name}' does not say how large its objects are: use a data set with areas (the column 'areas' of "
-            "labels.csv, or COCO's json), or name one by --test-images."
+            "labels.csv, or COCO's json), or name one for the test images."
         )
     return dataset.areas
 

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from markupsafe import Markup
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 
+from centerhash.core.figures import new_figure
 from centerhash.core.files import write_text
 from centerhash.data import open_dataset
-from centerhash.experiments.grid import Bench
-from centerhash.experiments.instances import MEASURES, bootstrap_intervals, measure_agreement
-from centerhash.experiments.paper.classifier import classifier_weights, fit_classifier
-from centerhash.experiments.paper.drawing import markdown_table, note, paragraph, table
+from centerhash.experiments.agreement import MEASURES, bootstrap_intervals, measure_agreement
+from centerhash.experiments.bench import Bench, Task
+from centerhash.experiments.figures import CHANCE, LOOKS, Look, area_scatter
+from centerhash.experiments.pages import heading, note, paragraph, table
+from centerhash.experiments.paper.common import Drawing, Section, Settings, drawn, run_part, trained
 from centerhash.experiments.paper.heldout import HeldOut, TestSource, source_of_test
-from centerhash.experiments.paper.instance_figures import Shown, agreement_plot, scatter_plot
-from centerhash.experiments.paper.settings import Section, Settings
-from centerhash.experiments.paper.tasks import Task, make_task, run_tasks, trained
 from centerhash.experiments.rows import Row
+from centerhash.experiments.tables import markdown_table
+from centerhash.methods.losses.base import Batch, Objective
 from centerhash.methods.losses.central import center_distances
 from centerhash.methods.table import METHODS
 from centerhash.methods.weights import softmax_weights
 from centerhash.model import HashModel
+from centerhash.networks.backbones import choose_device
+from centerhash.training.loop import TrainConfig, fit_head
 
 WHAT, TITLE = "instances", "Do the weights follow the instances?"
 FORMS = ("ewcs", "ics-printed", "ics", "ics-softmax")
 SCALE = 0.3  # of softmax(-d / (SCALE K)): about what makes weights as uneven as areas
 POINTS, DRAWS = 1500, 1000
+_CHUNK = 4096  # rows per pass through a classifier
 
 
 @dataclass(frozen=True)
@@ -66,43 +73,41 @@ def possible(settings: Settings) -> bool:
 def run(settings: Settings) -> Section:
     """Train every form and a classifier, and compare their weights with the areas of images not trained on."""
     source, forms = source_of_test(settings), settings.chosen(WHAT, FORMS)
-    test = source.about(settings.source.open(settings.report))
+    test = source.about(settings.source.open(settings.progress))
     longest = max(settings.bits)
     tasks = []
     for seed in range(settings.seeds):
-        plain = settings.cell("ewcs", longest, seed)
-        tasks.append(make_task(settings, plain, model="classifier", test=test))
-        for bits in settings.bits:
-            tasks += [
-                make_task(settings, settings.cell(form, bits, seed), model=form, test=test) for form in forms
-            ]
-    rows, failures = run_tasks(settings, WHAT, tasks, partial(work, source))
+        tasks.append(settings.task("ewcs", longest, seed, model="classifier", test=test))
+        tasks += [
+            settings.task(form, bits, seed, model=form, test=test) for bits in settings.bits for form in forms
+        ]
+    rows, failures = run_part(settings, WHAT, tasks, partial(_work, source, settings.models))
     if not rows:
-        return Section(WHAT, TITLE, paragraph("Every training failed."), tuple(failures))
+        return Section(WHAT, TITLE, (paragraph("Every training failed."),), failures)
     folder, shown = settings.folder(WHAT), summarise(rows, longest)
-    parts = [
+    pieces = (
         paragraph(_about(settings, test, rows)),
-        agreement_plot(shown, longest).write(folder),
-        "<h3>One point per label</h3>",
-        scatter_plot(shown).write(folder),
-        _tables(settings, rows),
+        _agreement_plot(shown, longest).write(folder),
+        heading("One point per label"),
+        _scatter_plot(shown).write(folder),
+        *_tables(settings, rows),
         note(_remark(settings)),
-    ]
-    return Section(WHAT, TITLE, "".join(parts), tuple(failures))
+    )
+    return Section(WHAT, TITLE, pieces, failures)
 
 
-def work(source: TestSource, bench: Bench, task: Task) -> Row:
+def _work(source: TestSource, models: Path, bench: Bench, task: Task) -> Row:
     """All readings of one model, each with its intervals and a sample of its points."""
     images = source.open(bench)
     if task.about["model"] == "classifier":
-        head = fit_classifier(bench, task.cell.config)
+        head = fit_classifier(bench, task.config)
         found = {"classifier": classifier_weights(head, images.features, images.labels)}
     else:
-        found = model_readings(trained(bench, task), images)
-    return {key: compare(weights, images) for key, weights in found.items()}
+        found = _model_readings(trained(models, bench, task), images)
+    return {key: _compare(weights, images) for key, weights in found.items()}
 
 
-def model_readings(model: HashModel, images: HeldOut) -> dict[str, NDArray[np.float32]]:
+def _model_readings(model: HashModel, images: HeldOut) -> dict[str, NDArray[np.float32]]:
     """Weights (N, C) by the model's own solver, and others that its logits allow."""
     method = model.spec.method
     found = {method: model.weights(images.features, images.labels)}
@@ -115,13 +120,77 @@ def model_readings(model: HashModel, images: HeldOut) -> dict[str, NDArray[np.fl
     return found
 
 
-def compare(weights: NDArray[Any], images: HeldOut, draws: int = DRAWS, seed: int = 0) -> Row:
+def _compare(weights: NDArray[Any], images: HeldOut) -> Row:
     """Agreement with the areas, its intervals over images, and a seeded sample of shares and weights."""
     found = measure_agreement(weights, images.areas, images.labels)
-    chosen = np.random.default_rng(seed).permutation(len(found.weights))[:POINTS]
+    chosen = np.random.default_rng(0).permutation(len(found.weights))[:POINTS]
     points = np.stack([found.shares[chosen], found.weights[chosen]], axis=1).round(4).tolist()
-    intervals = bootstrap_intervals(weights, images.areas, images.labels, draws, seed)
+    intervals = bootstrap_intervals(weights, images.areas, images.labels, DRAWS)
     return {**found.to_dict(), "intervals": {k: list(v) for k, v in intervals.items()}, "points": points}
+
+
+# A plain classifier with the same head: what instance weights have to be better than
+
+
+class Classification(Objective):
+    """Binary cross entropy of every class, one logit each."""
+
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
+        """Mean over images and classes of logits (B, C) against labels (B, C)."""
+        targets = batch.labels.to(batch.logits.dtype)
+        return {"class": binary_cross_entropy_with_logits(batch.logits, targets)}
+
+
+def fit_classifier(bench: Bench, config: TrainConfig) -> nn.Module:
+    """Train the head of `config` with one output per class on the training images; returned in eval mode."""
+    labels, rows = bench.dataset.labels, bench.dataset.splits.train
+    as_wide = config.model_copy(update={"bits": labels.shape[1]})
+    device = torch.device(choose_device(bench.device))
+    head, _ = fit_head(bench.features, rows, labels[rows], Classification(), as_wide, device=device)
+    return head
+
+
+def classifier_weights(
+    head: nn.Module, features: NDArray[Any], labels: NDArray[np.bool_]
+) -> NDArray[np.float32]:
+    """Softmax (N, C) of a classifier's logits over the labels (N, C) of images with features (N, D)."""
+    parts = []
+    with torch.inference_mode():
+        for start in range(0, len(features), _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            logits = head(torch.from_numpy(features[rows].astype(np.float32))).logits
+            parts.append(softmax_weights(logits, torch.from_numpy(labels[rows].copy())).numpy())
+    return np.concatenate(parts) if parts else np.zeros(labels.shape, dtype=np.float32)
+
+
+# What is shown
+
+_CLASSIFIER = Look("#444444", mark="*")  # no hashing method: neither its colour nor its mark is one of theirs
+TITLES = {
+    "largest": "largest weight on largest object",
+    "centred_pearson": "Pearson, 1/c subtracted",
+    "pearson": "Pearson",
+    "spearman": "Spearman",
+}
+_COLUMNS = 4  # panels of points side by side
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One reading of the weights as a line of figures and tables."""
+
+    title: str
+    method: str
+    hollow: bool
+    values: Mapping[str, float]
+    intervals: Mapping[str, tuple[float, float]]
+    chance: float
+    points: Sequence[tuple[float, float]]  # area share and weight of some labels
+
+    @property
+    def look(self) -> Look:
+        """Colour and mark."""
+        return LOOKS.get(self.method, _CLASSIFIER)
 
 
 def summarise(rows: Sequence[Row], bits: int) -> list[Shown]:
@@ -153,27 +222,19 @@ def summarise(rows: Sequence[Row], bits: int) -> list[Shown]:
     return shown
 
 
-MEASURE_TITLES = {
-    "pearson": "Pearson",
-    "spearman": "Spearman",
-    "centred_pearson": "Pearson, 1/c subtracted",
-    "largest": "largest weight on largest object",
-}
-
-
-def _tables(settings: Settings, rows: Sequence[Row]) -> str:
+def _tables(settings: Settings, rows: Sequence[Row]) -> list[Markup]:
     """One table per number of bits; also written as table.md."""
     parts, texts = [], []
     for bits in settings.bits:
         shown = summarise(rows, bits)
         lines = [[item.title, *(_cell(item, name) for name in MEASURES)] for item in shown]
-        heads = [f"{bits} bits", *MEASURE_TITLES.values()]
+        heads = [f"{bits} bits", *(TITLES[name] for name in MEASURES)]
         if shown:
             lines.append(["chance", "", "", "", f"{shown[0].chance:.3f}"])
-        texts.append(markdown_table(heads, lines))
-        parts.append(table(heads, [[html.escape(cell) for cell in line] for line in lines]))
+        texts.append(markdown_table(heads, lines) + "\n")
+        parts.append(table(heads, lines))
     write_text(settings.folder(WHAT) / "table.md", "\n".join(texts))
-    return "".join(parts)
+    return parts
 
 
 def _cell(item: Shown, name: str) -> str:
@@ -201,3 +262,44 @@ def _remark(settings: Settings) -> str:
         "number of labels alone explains. Ties of the largest weight count as a random choice among them, so that equal "
         "weights score chance. Points are a seeded sample of labels, first seed."
     )
+
+
+# Figures
+
+
+def _agreement_plot(shown: Sequence[Shown], bits: int) -> Drawing:
+    """One panel per measure: every reading with its interval."""
+    with new_figure(12.5, 1.3 + 0.36 * len(shown), len(TITLES)) as (figure, axes):
+        for axis, (name, title) in zip(axes, TITLES.items(), strict=True):
+            for place, item in enumerate(reversed(shown)):
+                colour, _, mark = item.look
+                value, (low, high) = item.values[name], item.intervals[name]
+                axis.plot([low, high], [place, place], color=colour, linewidth=2, solid_capstyle="butt")
+                fill = "white" if item.hollow else colour
+                axis.plot(value, place, mark, color=colour, markerfacecolor=fill, markersize=7)
+            if name == "largest":
+                axis.axvline(shown[0].chance, **CHANCE)
+                place_of = (shown[0].chance, 1)
+                axis.annotate("chance", place_of, xycoords=("data", "axes fraction"), fontsize=8, va="bottom")
+            titles = [item.title for item in reversed(shown)]
+            axis.set_yticks(range(len(shown)), titles if axis is axes[0] else [""] * len(shown))
+            axis.set_xlabel(title)
+        figure.suptitle(f"{bits} bits, 95 % intervals over images", fontsize=10)
+        return drawn("agreement", figure)
+
+
+def _scatter_plot(shown: Sequence[Shown]) -> Drawing:
+    """Weight against area share, one panel per reading."""
+    columns = min(_COLUMNS, len(shown))
+    rows = -(-len(shown) // columns)
+    with new_figure(3.1 * columns, 3.4 * rows, columns, rows) as (figure, axes):
+        for axis in axes[len(shown) :]:
+            axis.set_axis_off()
+        for place, (axis, item) in enumerate(zip(axes, shown, strict=False)):
+            shares, weights = np.array(item.points).reshape(-1, 2).T
+            area_scatter(axis, shares, weights, item.look.colour)
+            axis.set_title(f"{item.title}\nr = {item.values['pearson']:.2f}", fontsize=9)
+            axis.set_xlabel("share of the labelled area")
+            if place % columns == 0:
+                axis.set_ylabel("weight")
+        return drawn("points", figure)

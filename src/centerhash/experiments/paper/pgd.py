@@ -2,88 +2,63 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+from markupsafe import Markup
 
-from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.figures import new_figure
-from centerhash.experiments.convergence import TIMED_STEPS, solver_convergence
-from centerhash.experiments.grid import Bench
-from centerhash.experiments.paper.drawing import Drawing, drawn, legend_below, note, paragraph, table
-from centerhash.experiments.paper.printed import printed
-from centerhash.experiments.paper.settings import Section, Settings
-from centerhash.experiments.paper.tasks import Task, make_task, run_tasks, trained
+from centerhash.experiments.bench import Bench, Task
+from centerhash.experiments.convergence import TIMED_STEPS, batch_distances, solver_convergence
+from centerhash.experiments.figures import SOLVERS
+from centerhash.experiments.pages import heading, note, paragraph, table
+from centerhash.experiments.paper.common import (
+    Drawing,
+    Section,
+    Settings,
+    drawn,
+    legend_below,
+    printed,
+    run_part,
+    trained,
+)
 from centerhash.experiments.rows import Row
-from centerhash.methods.losses.central import ICS, center_distances
 from centerhash.methods.table import METHODS
-from centerhash.methods.weights import LabelSlots, label_slots
-from centerhash.model import HashModel
 
 WHAT, TITLE = "pgd", "Convergence of the weight solver"
 FORMS = ("ics-printed", "ics")
 STEPS = 30
-SOLVERS = {  # of the figure: name, colour, mark
-    "true": ("true gradient", "#0072B2", "o"),
-    "printed": ("gradient as printed, Eq. (13)", "#D55E00", "s"),
-}
 
 
 def run(settings: Settings) -> Section:
     """Train ICS in both forms and solve the weights of one batch of training images step by step."""
     forms = settings.chosen(WHAT, FORMS)
-    tasks = [make_task(settings, settings.cell(form, bits)) for form in forms for bits in settings.bits]
-    rows, failures = run_tasks(settings, WHAT, tasks, work)
-    parts = [paragraph(_about())]
+    tasks = [settings.task(form, bits) for form in forms for bits in settings.bits]
+    rows, failures = run_part(settings, WHAT, tasks, partial(_work, settings.models))
+    pieces = [paragraph(_about())]
     for form in forms:
         found = [row for row in rows if row["task"]["config"]["method"] == form]
         if found:
-            parts += [
-                f"<h3>{METHODS[form].title}</h3>",
-                convergence_panels(form, found).write(settings.folder(WHAT)),
-            ]
-    parts += [_times(rows), note(_remark())]
-    return Section(WHAT, TITLE, "".join(parts), tuple(failures))
+            pieces += [heading(METHODS[form].title), _panels(form, found).write(settings.folder(WHAT))]
+    return Section(WHAT, TITLE, (*pieces, _times(rows), note(_REMARK)), failures)
 
 
-def work(bench: Bench, task: Task) -> Row:
+def _work(models: Path, bench: Bench, task: Task) -> Row:
     """Convergence on the first batch of training images with several labels."""
-    distances, slots, objective = batch_distances(bench, trained(bench, task), printed()["solver"]["batch"])
-    found = solver_convergence(
-        distances, slots.mask, objective.beta, objective.entropy, printed()["solver"]["rate"], STEPS
-    )
+    solver, model = printed()["solver"], trained(models, bench, task)
+    distances, mask, beta, entropy = batch_distances(model, bench.features, bench.dataset, solver["batch"])
+    found = vars(solver_convergence(distances, mask, beta, entropy, solver["rate"], STEPS))
     return {
-        **{
-            name: value.tolist() if isinstance(value, np.ndarray) else value
-            for name, value in vars(found).items()
-        },
-        "beta": objective.beta,
-        "lambda": objective.entropy,
-        "distance": float(distances[slots.mask].mean()),
+        **{key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in found.items()},
+        "beta": beta,
+        "lambda": entropy,
+        "distance": float(distances[mask].mean()),
     }
 
 
-def batch_distances(bench: Bench, model: HashModel, images: int) -> tuple[Tensor, LabelSlots, ICS]:
-    """Distances (B, L) of the first `images` training images with several labels to the centers of their labels."""
-    labels, train = bench.dataset.labels, bench.dataset.splits.train
-    rows = train[labels[train].sum(axis=1) >= 2][:images]
-    if not len(rows):
-        raise DataError("no training image has two labels: there are no weights to solve.")
-    objective = model.objective
-    if not isinstance(objective, ICS):
-        raise ConfigError(f"the weight solver is that of 'ics', got '{model.spec.method}'.")
-    slots = label_slots(torch.from_numpy(labels[rows]))
-    logits = torch.from_numpy(model.logits(bench.features[rows]))
-    return (
-        objective.scale * center_distances(logits, model.centers).gather(1, slots.classes),
-        slots,
-        objective,
-    )
-
-
-def convergence_panels(form: str, rows: list[Row]) -> Drawing:
+def _panels(form: str, rows: list[Row]) -> Drawing:
     """Mean objective of the weight step against the number of steps, one panel per number of bits."""
     with new_figure(3.7 * len(rows), 3.5, len(rows)) as (figure, axes):
         for axis, row in zip(axes, rows, strict=True):
@@ -113,7 +88,7 @@ def _about() -> str:
     )
 
 
-def _times(rows: list[Row]) -> str:
+def _times(rows: list[Row]) -> Markup:
     heads = ["", "images", "mean distance", "exact, ms", "10 printed steps, ms", "10 true steps, ms"]
     heads += ["above the minimum at 1/c", "after 10 printed steps", "after 10 true steps"]
     return table(heads, [_line(row) for row in rows])
@@ -133,10 +108,9 @@ def _line(row: Row) -> list[str]:
     ]
 
 
-def _remark() -> str:
-    return (
-        "Times are medians of twenty solutions of the whole batch on this machine's processor. Both forms are measured "
-        "by the joint objective, Eq. (4) and (10). Where distances are sums over the bits, as printed, the printed "
-        "gradient is nearly 0 and the weights stay near 1/c. With a λ so large that ηλc passes 2, steps of either "
-        "gradient lead away from the minimum; the exact solver has no step to choose."
-    )
+_REMARK = (
+    "Times are medians of twenty solutions of the whole batch on this machine's processor. Both forms are measured "
+    "by the joint objective, Eq. (4) and (10). Where distances are sums over the bits, as printed, the printed "
+    "gradient is nearly 0 and the weights stay near 1/c. With a λ so large that ηλc passes 2, steps of either "
+    "gradient lead away from the minimum; the exact solver has no step to choose."
+)

@@ -1,32 +1,35 @@
-"""Tables of mAP through the grid of `centerhash compare`, the paper's printed figures beside them."""
+"""Tables 2, 3 and 4: mAP as `centerhash compare` measures it, the paper's printed figures beside it."""
 
 from __future__ import annotations
 
-import html
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from markupsafe import Markup
+
 from centerhash.core.figures import new_figure
 from centerhash.core.files import append_line, write_text
-from centerhash.experiments.comparison import read_results, write_comparison
-from centerhash.experiments.figures import COLOURS, STYLES, swatch
-from centerhash.experiments.grid import RESULTS, Cell, run_grid
-from centerhash.experiments.paper.drawing import (
+from centerhash.experiments.bench import Task
+from centerhash.experiments.compare import measure, read_results, write_comparison
+from centerhash.experiments.figures import CHANCE, look, swatch
+from centerhash.experiments.pages import heading, note, paragraph, table
+from centerhash.experiments.paper.common import (
+    DATA,
     Drawing,
+    Section,
+    Settings,
     drawn,
     legend_below,
-    markdown_table,
-    note,
-    paragraph,
-    table,
+    printed,
+    printed_map,
 )
-from centerhash.experiments.paper.printed import DATA, printed, printed_map
-from centerhash.experiments.paper.settings import Section, Settings
-from centerhash.experiments.paper.tasks import mend
-from centerhash.experiments.rows import completed, other_setting, read_rows
-from centerhash.experiments.tables import MAPS, Line, Summary, failure_text, score_text
+from centerhash.experiments.rows import completed, other_setting, read_rows, row_key, row_line
+from centerhash.experiments.runner import RESULTS, answers, claim, run_tasks
+from centerhash.experiments.tables import MAPS, Line, Summary, failure_text, markdown_table, score_cells
+from centerhash.methods.table import METHODS
 
+ALL_METHODS, ABLATION = "table-methods", "table-ablation"
+ABLATED = ("csq", "ewcs", "ics-printed", "ics", "ics-softmax")
 _MARKS = {
     "alexnet": ("s", "AlexNet, printed"),
     "resnet50": ("D", "ResNet-50, printed"),
@@ -34,59 +37,62 @@ _MARKS = {
 }
 
 
-def run_scores(
+def run_methods(settings: Settings) -> Section:
+    """Tables 2 and 3: all methods, or those that were asked for."""
+    title, methods = "All methods (Tables 2 and 3)", settings.chosen(ALL_METHODS, list(METHODS))
+    return _run(settings, ALL_METHODS, title, methods, ("alexnet", "resnet50"))
+
+
+def run_ablation(settings: Settings) -> Section:
+    """Table 4: one centroid, equal weights, instance weights in each form; rows of all methods are taken over."""
+    title = "Equal weights against instance weights (Table 4)"
+    return _run(settings, ABLATION, title, settings.chosen(ABLATION, ABLATED), ("ablation",), ALL_METHODS)
+
+
+def _run(
     settings: Settings, what: str, title: str, methods: Sequence[str], tables: Sequence[str], shared: str = ""
 ) -> Section:
     """Train what is missing and draw; `tables` are the printed ones, `shared` another part with rows to take."""
-    folder, cells = settings.folder(what), settings.cells(methods)
+    folder, tasks = settings.folder(what), settings.tasks(methods)
     taken = [place for place in (settings.results, settings.out / shared if shared else None) if place]
     if taken:
-        _take_over(settings, folder, cells, taken)
-    rows, failures = run_grid(
+        _take_over(settings, folder, tasks, taken)
+    rows, failures = run_tasks(
         settings.source,
-        cells,
+        tasks,
         folder,
+        measure,
         jobs=settings.jobs,
-        report=settings.report,
-        on_cell=settings.on_cell,
+        progress=settings.progress,
+        on_done=settings.on_done,
         warn=settings.warn,
     )
-    wanted = [cell.resolved for cell in cells]
-    kept = [row for row in rows if row["config"] in wanted]
-    failed = tuple(failure_text(row) for row in failures)
+    kept, failed = answers(rows, tasks), tuple(map(failure_text, failures))
     if not kept:
-        return Section(what, title, paragraph("Every training failed."), failed)
+        return Section(what, title, (paragraph("Every training failed."),), failed)
     summary = write_comparison(kept, folder, failures)
-    parts = [
-        paragraph(f"{summary.first['data']}: {summary.about()}"),
-        score_plot(summary, tables).write(folder),
-    ]
+    about = paragraph(f"{summary.first['data']}: {summary.about()}")
+    pieces = [about, _plot(summary, tables).write(folder)]
     for name in tables:
-        heading = f"<h3>Ours beside the paper's {html.escape(printed()[name]['title'])}</h3>"
-        parts += [heading, _html_table(summary, name)]
+        pieces += [heading(f"Ours beside the paper's {printed()[name]['title']}"), _html_table(summary, name)]
         write_text(folder / f"{name}.md", _markdown(summary, name))
-    return Section(what, title, "".join([*parts, note(_remark(summary))]), failed)
+    return Section(what, title, (*pieces, note(_remark(summary))), failed)
 
 
-def _take_over(settings: Settings, folder: Path, cells: Sequence[Cell], places: Sequence[Path]) -> None:
-    """Copy rows of these cells that other comparisons of the same data have finished."""
-    facts = settings.source.open(settings.report).facts()
-    kept = read_rows(folder / RESULTS)
-    mend(folder / RESULTS, kept)
-    here = [completed(row)["config"] for row in kept]
-    wanted = [cell.resolved for cell in cells if cell.resolved not in here]
+def _take_over(settings: Settings, folder: Path, tasks: Sequence[Task], places: Sequence[Path]) -> None:
+    """Copy rows of these tasks that other comparisons of the same data have finished."""
+    facts = settings.source.open(settings.progress).facts()
+    wanted = {task.key for task in tasks} - {row_key(row) for row in claim(folder, facts)}
     for place in places:
         stored = read_results(place) if place == settings.results else read_rows(place / RESULTS)
         fitting = [row for row in stored if not other_setting(row, facts)]
         if place == settings.results and not fitting:
             reasons = "; ".join(other_setting(stored[0], facts))
-            settings.warn(
-                [f"--results {place} is of another comparison and nothing is taken from it: {reasons}."]
-            )
+            settings.warn([f"'{place}' is of another comparison and nothing is taken from it: {reasons}."])
         for row in map(completed, fitting):
-            if row["config"] in wanted:
-                wanted.remove(row["config"])
-                append_line(folder / RESULTS, json.dumps(row, separators=(",", ":")))
+            if row_key(row) in wanted:
+                wanted.remove(row_key(row))
+                append_line(folder / RESULTS, row_line(row))
 
 
 def _remark(summary: Summary) -> str:
@@ -100,31 +106,22 @@ def _remark(summary: Summary) -> str:
     )
 
 
-def _html_table(summary: Summary, name: str) -> str:
-    groups = [(f"ours, {spoken}", len(summary.bits)) for spoken in MAPS.values()]
-    groups += [(f"<i>printed</i>, {spoken}", len(summary.bits)) for spoken in DATA.values()]
+def _html_table(summary: Summary, name: str) -> Markup:
+    count = len(summary.bits)
+    groups = [(f"ours, {spoken}", count) for spoken in MAPS.values()]
+    groups += [(Markup("<i>printed</i>, {}").format(spoken), count) for spoken in DATA.values()]
     heads = ["", *[f"{bits} bits" for bits in summary.bits] * len(groups)]
-    lines = [
-        [_named(line), *_ours(summary, line, bold=True), *_theirs(summary, line, name)]
-        for line in summary.lines
-    ]
+    lines = []
+    for line in summary.lines:
+        named = Markup("{}{}").format(swatch(line.method), line.title)
+        ours = _ours(summary, line, Markup("<b>{}</b>"))
+        lines.append([named, *ours, *map(Markup, _theirs(summary, line, name))])
     chance = [f"{summary.chance(measure):.3f}" for measure in MAPS for _ in summary.bits]
-    empty = [""] * (len(DATA) * len(summary.bits))
-    return table(heads, [*lines, ["chance", *chance, *empty]], groups)
+    return table(heads, [*lines, ["chance", *chance, *[""] * (len(DATA) * count)]], groups)
 
 
-def _named(line: Line) -> str:
-    return f"{swatch(line.method)}{html.escape(line.title)}"
-
-
-def _ours(summary: Summary, line: Line, bold: bool = False) -> list[str]:
-    cells = []
-    for measure in MAPS:
-        for bits in summary.bits:
-            text = score_text(summary, line.scores.get(bits), measure)
-            best = text.startswith(f"{summary.best(measure, bits):.3f}")
-            cells.append(f"<b>{text}</b>" if bold and best else text)
-    return cells
+def _ours(summary: Summary, line: Line, bold: str = "{}") -> list[str]:
+    return [text for measure in MAPS for text in score_cells(summary, line, measure, bold)]
 
 
 def _theirs(summary: Summary, line: Line, name: str) -> list[str]:
@@ -138,10 +135,10 @@ def _markdown(summary: Summary, name: str) -> str:
     columns += [f"printed, {spoken}, {head}" for spoken in DATA.values() for head in heads]
     lines = [[line.title, *_ours(summary, line), *_theirs(summary, line, name)] for line in summary.lines]
     head = f"# {summary.first['data']} beside the paper's {printed()[name]['title']}\n\n"
-    return f"{head}{markdown_table(['method', *columns], lines)}\n{_remark(summary)}\n"
+    return f"{head}{markdown_table(['method', *columns], lines)}\n\n{_remark(summary)}\n"
 
 
-def score_plot(summary: Summary, tables: Sequence[str]) -> Drawing:
+def _plot(summary: Summary, tables: Sequence[str]) -> Drawing:
     """One panel per number of bits: our mAP of every method, the paper's COCO figures as hollow marks."""
     height = 1.6 + 0.26 * len(summary.lines)
     with new_figure(3.6 * len(summary.bits) + 1, height, len(summary.bits)) as (figure, axes):
@@ -154,8 +151,8 @@ def score_plot(summary: Summary, tables: Sequence[str]) -> Drawing:
                         mean,
                         place,
                         xerr=score.deviation("map_peers"),
-                        color=COLOURS.get(line.method, "#000000"),
-                        marker=STYLES.get(line.method, ("-", "."))[1],
+                        color=look(line.method).colour,
+                        marker=look(line.method).mark,
                         capsize=2,
                     )
                 for name in tables:
@@ -167,7 +164,7 @@ def score_plot(summary: Summary, tables: Sequence[str]) -> Drawing:
             titles = [line.title for line in reversed(summary.lines)]
             axis.set_yticks(range(len(titles)), titles if axis is axes[0] else [""] * len(titles))
             axis.set_ylim(-0.7, len(titles) - 0.3)
-            axis.axvline(summary.chance("map_peers"), color="#777777", linewidth=1, linestyle=(0, (1, 3)))
+            axis.axvline(summary.chance("map_peers"), **CHANCE)
             axis.set_title(f"{bits} bits", fontsize=10, loc="left")
             axis.set(xlabel=f"mAP@{summary.first['evaluation']['k']:,}, peers")
         for name in tables:

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 
-from centerhash.experiments.grid import Bench
-from centerhash.experiments.paper.boxes import read_boxes
-from centerhash.experiments.paper.distribution import weight_distribution
-from centerhash.experiments.paper.drawing import note, paragraph, table
-from centerhash.experiments.paper.printed import printed
-from centerhash.experiments.paper.settings import Section, Settings
-from centerhash.experiments.paper.tasks import Task, make_task, run_tasks, trained
-from centerhash.experiments.paper.weight_figures import Example, example_plot, histogram_plot
-from centerhash.experiments.rows import Row
+from centerhash.core.errors import DataError
+from centerhash.core.figures import new_figure
+from centerhash.data import load_image
+from centerhash.data.layouts.labels_csv import read_rows
+from centerhash.data.textfiles import normal_name
+from centerhash.experiments.bench import Bench, Task
+from centerhash.experiments.figures import look
+from centerhash.experiments.pages import heading, note, paragraph, table
+from centerhash.experiments.paper.common import (
+    Drawing,
+    Section,
+    Settings,
+    drawn,
+    legend_below,
+    printed,
+    run_part,
+    trained,
+)
+from centerhash.experiments.paper.distribution import histogram, weight_distribution
+from centerhash.experiments.rows import Row, rounded
 from centerhash.methods.table import METHODS
+from centerhash.model import HashModel
 
 WHAT, TITLE = "weights", "What the weights look like"
 FORMS = ("ewcs", "ics-printed", "ics", "ics-softmax")
@@ -27,62 +47,52 @@ LABELS = (2, 4)  # fewest and most labels of a picture that is shown
 def run(settings: Settings) -> Section:
     """Train every form with the most bits; show weights of query images, and how all training weights are spread."""
     bits, forms = max(settings.bits), settings.chosen(WHAT, FORMS)
-    tasks = [make_task(settings, settings.cell(form, bits)) for form in forms]
-    rows, failures = run_tasks(settings, WHAT, tasks, work)
+    tasks = [settings.task(form, bits) for form in forms]
+    rows, failures = run_part(settings, WHAT, tasks, partial(_work, settings.models))
     found = {row["task"]["config"]["method"]: row["found"] for row in rows}
-    parts, folder = [], settings.folder(WHAT)
-    pictures = _examples(settings, found)
+    if not found:
+        return Section(WHAT, TITLE, (), failures)
+    folder, pictures = settings.folder(WHAT), _examples(settings, found)
     if pictures:
         last = METHODS[list(found)[-1]].title
-        parts += [paragraph(_rule(len(pictures), last)), example_plot(pictures).write(folder)]
-    elif found:
-        parts.append(paragraph("This data set has features and no images, so there are no pictures to show."))
-    if found:
-        spread = {form: values["weights"] for form, values in found.items()}
-        parts += [
-            f"<h3>Weights of the training images, {bits} bits</h3>",
-            histogram_plot(spread).write(folder),
-        ]
-        parts += [_table(spread), note(_remark())]
-    return Section(WHAT, TITLE, "".join(parts), tuple(failures))
+        pieces = [paragraph(_rule(len(pictures), last)), _example_plot(pictures).write(folder)]
+    else:
+        pieces = [paragraph("This data set has features and no images, so there are no pictures to show.")]
+    spread = {form: values["weights"] for form, values in found.items()}
+    pieces += [
+        heading(f"Weights of the training images, {bits} bits"),
+        _histogram_plot(spread).write(folder),
+        _table(spread),
+        note(_remark()),
+    ]
+    return Section(WHAT, TITLE, tuple(pieces), failures)
 
 
-def work(bench: Bench, task: Task) -> Row:
+def _work(models: Path, bench: Bench, task: Task) -> Row:
     """How the training weights are spread, and the weights of the query images with a few labels."""
-    model, dataset = trained(bench, task), bench.dataset
-    train = np.sort(dataset.splits.train)
-    labels = dataset.labels[train]
-    spread = weight_distribution(model.weights(bench.features[train], labels), labels)
+    model = trained(models, bench, task)
     return {
-        "weights": spread,
-        "queries": [] if dataset.image_paths is None else _query_weights(bench, model.weights),
+        "weights": weight_distribution(*bench.train_weights(model)),
+        "queries": [] if bench.dataset.image_paths is None else _query_weights(bench, model),
     }
 
 
-def _query_weights(bench: Bench, solve: Any) -> list[Row]:
+def _query_weights(bench: Bench, model: HashModel) -> list[Row]:
     """Per query image with a few labels its row, and weight and area share by label."""
     dataset = bench.dataset
     counts = dataset.labels[dataset.splits.query].sum(axis=1)
     rows = dataset.splits.query[(counts >= LABELS[0]) & (counts <= LABELS[1])]
-    weights = solve(bench.features[rows], dataset.labels[rows])
+    weights = model.weights(bench.features[rows], dataset.labels[rows])
+    areas = np.zeros_like(weights) if dataset.areas is None else dataset.areas[rows]
     found = []
     for place, row in enumerate(rows.tolist()):
         labels = np.flatnonzero(dataset.labels[row])
-        named = {dataset.classes[label]: float(weights[place, label]) for label in labels}
-        areas = (
-            {}
-            if dataset.areas is None
-            else {dataset.classes[j]: float(dataset.areas[row, j]) for j in labels}
-        )
-        total = sum(areas.values())
-        shares = {name: area / total for name, area in areas.items()} if total > 0 else {}
-        found.append({"row": row, "weights": rounded_values(named), "shares": rounded_values(shares)})
+        total = float(areas[place, labels].sum(dtype=np.float64))
+        named = {dataset.classes[j]: float(weights[place, j]) for j in labels}
+        shares = {dataset.classes[j]: float(areas[place, j]) / total for j in labels} if total > 0 else {}
+        # four digits are enough for a bar
+        found.append({"row": row, "weights": rounded(named, 4), "shares": rounded(shares, 4)})
     return found
-
-
-def rounded_values(values: Mapping[str, float]) -> dict[str, float]:
-    """Four digits are enough for a bar."""
-    return {name: round(value, 4) for name, value in values.items()}
 
 
 def evenness(weights: Mapping[str, float]) -> float:
@@ -101,6 +111,64 @@ def choose(queries: Sequence[Row], count: int = PICTURES, seed: int = 0) -> list
     ranked = order[np.argsort(entropies, kind="stable")]
     quantiles = np.linspace(0, len(queries) - 1, count) if len(queries) else np.empty(0)
     return [int(ranked[place]) for place in np.unique(np.round(quantiles).astype(int))]
+
+
+# Boxes: where the objects of an image are, as the column `boxes` of labels.csv tells it
+
+Box: TypeAlias = tuple[float, float, float, float]  # x centre, y centre, width, height, in 0..1 of the frame
+Boxes: TypeAlias = Mapping[str, list[Box]]  # by label
+
+
+def read_boxes(root: Path) -> dict[str, Boxes]:
+    """The boxes of a data set by file name; none where it has no labels.csv, or that no such column."""
+    path = root / "labels.csv"
+    if not path.is_file():
+        return {}
+    rows = read_rows(path)
+    if not {"file_name", "boxes"} <= rows.columns.keys():
+        return {}
+    names = (normal_name(name.strip()) for name in rows.columns["file_name"])
+    return {
+        name: _parsed(cell, where)
+        for name, (where, cell) in zip(names, rows.pairs("boxes"), strict=True)
+        if cell.strip()
+    }
+
+
+def _parsed(cell: str, where: str) -> Boxes:
+    try:
+        return {str(label): [_box(box) for box in boxes] for label, boxes in json.loads(cell).items()}
+    except (ValueError, TypeError, AttributeError):
+        raise DataError(
+            f"{where}: the cell 'boxes' is not json of label -> [[x centre, y centre, width, height], ...], "
+            f"numbers from 0 to 1: {cell[:80]!r}."
+        ) from None
+
+
+def _box(values: Any) -> Box:
+    x, y, width, height = map(float, values)
+    if not all(isfinite(value) and 0 <= value <= 1 for value in (x, y, width, height)):
+        raise ValueError("outside the frame")
+    return x, y, width, height
+
+
+# Figures
+
+COLUMNS = 3  # examples side by side
+PIXELS = 200  # of a picture's longer side
+AREA_COLOUR = "#8a8f98"
+# of boxes in pictures, which also carry numbers; no colour of a method whose weights are shown
+LABEL_COLOURS = ("#CC3377", "#009E73", "#7F52E5", "#B8860B")
+
+
+@dataclass(frozen=True)
+class Example:
+    """One image with the weight of each label by method, and the labels' shares of the area where known."""
+
+    path: Path
+    weights: Mapping[str, Mapping[str, float]]
+    shares: Mapping[str, float]
+    boxes: Boxes
 
 
 def _examples(settings: Settings, found: Mapping[str, Any]) -> list[Example]:
@@ -124,6 +192,75 @@ def _examples(settings: Settings, found: Mapping[str, Any]) -> list[Example]:
     return examples
 
 
+def _example_plot(examples: Sequence[Example]) -> Drawing:
+    """Each picture with its boxes, and beside it a group of bars per label."""
+    columns = min(COLUMNS, len(examples))
+    rows = -(-len(examples) // columns)
+    with new_figure(4.5 * columns, 2.35 * rows + 0.4, 2 * columns, rows) as (figure, axes):
+        for axis in axes[2 * len(examples) :]:
+            axis.set_axis_off()
+        for place, example in enumerate(examples):
+            order = sorted(next(iter(example.weights.values())), key=lambda name: -_size(example, name))
+            _picture(axes[2 * place], example, order)
+            _bars(axes[2 * place + 1], example, order)
+        legend_below(figure, axes[1], 1.7)
+        return drawn("pictures", figure)
+
+
+def _size(example: Example, label: str) -> float:
+    """What labels are sorted by: the area where known, the last method's weight otherwise."""
+    return example.shares.get(label, list(example.weights.values())[-1][label])
+
+
+def _picture(axis: Axes, example: Example, order: Sequence[str]) -> None:
+    image = load_image(example.path)
+    width, height = image.size
+    image.thumbnail((PIXELS, PIXELS))
+    axis.imshow(np.asarray(image), extent=(0, 1, 1, 0), aspect=height / width, interpolation="nearest")
+    for number, label in enumerate(order):
+        colour = LABEL_COLOURS[number % len(LABEL_COLOURS)]
+        for x, y, across, down in example.boxes.get(label, []):
+            corner = (x - across / 2, y - down / 2)
+            axis.add_patch(Rectangle(corner, across, down, fill=False, edgecolor="white", linewidth=2.4))
+            axis.add_patch(Rectangle(corner, across, down, fill=False, edgecolor=colour, linewidth=1.4))
+            badge = {"facecolor": colour, "edgecolor": "none", "pad": 0.8}
+            axis.text(*corner, str(number + 1), color="white", fontsize=7, va="top", bbox=badge, clip_on=True)
+    axis.set_axis_off()
+
+
+def _bars(axis: Axes, example: Example, order: Sequence[str]) -> None:
+    lines = [(METHODS[form].title, look(form).colour, values) for form, values in example.weights.items()]
+    if example.shares:
+        lines.append(("share of the area", AREA_COLOUR, example.shares))
+    thickness = 0.8 / len(lines)
+    for line, (title, colour, values) in enumerate(lines):
+        places = [number - 0.4 + (line + 0.5) * thickness for number in range(len(order))]
+        axis.barh(
+            places, [values.get(label, 0.0) for label in order], thickness * 0.9, color=colour, label=title
+        )
+    axis.set_yticks(range(len(order)), [f"{number} {label}" for number, label in enumerate(order, start=1)])
+    axis.set(xlim=(0, 1), ylim=(len(order) - 0.5, -0.5))
+    axis.set_xlabel("weight", fontsize=8)
+    axis.tick_params(labelsize=8, length=0)
+    axis.grid(visible=False, axis="y")
+
+
+def _histogram_plot(spread: Mapping[str, Mapping[str, Any]]) -> Drawing:
+    """Distribution of the weights of images with several labels, one panel per method."""
+    with new_figure(2.9 * len(spread), 2.8, len(spread)) as (figure, axes):
+        for axis, (form, values) in zip(axes, spread.items(), strict=True):
+            histogram(axis, np.array(values["histogram"]), look(form).colour)
+            axis.set_title(
+                f"{METHODS[form].title}\nvariance {values['variance_several']:.4f}", fontsize=9, loc="left"
+            )
+            axis.set_xlabel("weight")
+        axes[0].set_ylabel("share of labels")
+        return drawn("histograms", figure)
+
+
+# Words
+
+
 def _rule(count: int, last: str) -> str:
     return (
         f"Query images with {LABELS[0]} to {LABELS[1]} labels, none trained on: {count} of them at even quantiles of the "
@@ -133,7 +270,7 @@ def _rule(count: int, last: str) -> str:
     )
 
 
-def _table(spread: Mapping[str, Any]) -> str:
+def _table(spread: Mapping[str, Any]) -> Markup:
     heads = [
         "",
         "labels",

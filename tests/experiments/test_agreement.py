@@ -5,13 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
 from centerhash.core.errors import InputError
-from centerhash.experiments.instances import average_ranks, measure_agreement, pearson
+from centerhash.experiments.agreement import MEASURES, bootstrap_intervals, measure_agreement
 
 LABELS = np.array([[1, 1, 0], [1, 1, 1], [1, 0, 0], [0, 0, 0]], dtype=bool)
 WEIGHTS = np.array([[0.75, 0.25, 0], [0.5, 0.3, 0.2], [1, 0, 0], [0, 0, 0]])
@@ -102,9 +100,7 @@ def test_inputs_stay_as_they_are_and_the_figures_are_json() -> None:
 
 
 def test_shapes_must_agree() -> None:
-    with pytest.raises(
-        InputError, match=r"weights \(3, 3\), areas \(4, 3\) and labels \(4, 3\) must have one"
-    ):
+    with pytest.raises(InputError, match="one shape"):
         measure_agreement(WEIGHTS[:3], AREAS, LABELS)
 
 
@@ -120,13 +116,52 @@ def test_images_without_areas_are_left_out() -> None:
     assert measure_agreement(WEIGHTS, areas, LABELS).images == 1
 
 
-def test_a_vector_that_does_not_vary_correlates_with_nothing() -> None:
-    assert pearson(np.full(5, 0.3), np.arange(5.0)) == 0
-    assert pearson(np.arange(5.0), np.zeros(5)) == 0
-    assert pearson(np.arange(5.0), -np.arange(5.0)) == pytest.approx(-1)
+# Intervals, held against drawing images one by one
 
 
-@given(st.lists(st.integers(-3, 3), min_size=1, max_size=30))
-def test_ranks_share_ties(values: list[int]) -> None:
-    array = np.array(values, dtype=np.float64)
-    assert average_ranks(array).tolist() == stats.rankdata(array).tolist()
+def test_an_interval_of_one_image_is_its_value() -> None:
+    weights, areas, labels = random_images(60)
+    row = int(np.flatnonzero(labels.sum(axis=1) >= 3)[0])
+    one = tuple(array[row : row + 1] for array in (weights, areas, labels))
+    found = measure_agreement(*one)
+    for name, ends in bootstrap_intervals(*one, draws=20).items():
+        assert ends == pytest.approx((getattr(found, name),) * 2)
+
+
+def test_of_two_images_one_right_the_draws_are_none_half_or_all() -> None:
+    weights = np.array([[0.9, 0.1], [0.9, 0.1]])
+    areas = np.array([[0.5, 0.2], [0.2, 0.5]])
+    ends = bootstrap_intervals(weights, areas, np.ones((2, 2), dtype=bool), draws=400)
+    assert ends["largest"] == (0, 1)
+    half = bootstrap_intervals(weights, areas, np.ones((2, 2), dtype=bool), draws=400, level=0.1)
+    assert half["largest"] == (0.5, 0.5)
+
+
+def test_intervals_are_those_of_images_drawn_one_by_one() -> None:
+    arrays = random_images(60)
+    several = arrays[2].sum(axis=1) >= 2
+    kept = tuple(array[several] for array in arrays)
+    generator, draws = np.random.default_rng(5), []
+    for _ in range(30):
+        drawn = generator.integers(several.sum(), size=several.sum())
+        found = measure_agreement(*(array[drawn] for array in kept))
+        draws.append([getattr(found, name) for name in MEASURES])
+    low, high = np.percentile(draws, (2.5, 97.5), axis=0)
+    for place, (name, ends) in enumerate(bootstrap_intervals(*arrays, draws=30, seed=5).items()):
+        assert name == MEASURES[place]
+        assert ends == pytest.approx((low[place], high[place]))
+
+
+def test_the_seed_decides() -> None:
+    arrays = random_images(60)
+    assert bootstrap_intervals(*arrays, draws=50, seed=3) == bootstrap_intervals(*arrays, draws=50, seed=3)
+    assert bootstrap_intervals(*arrays, draws=50, seed=3) != bootstrap_intervals(*arrays, draws=50, seed=4)
+
+
+def test_intervals_hold_the_value_and_inputs_stay() -> None:
+    arrays = random_images(200)
+    before = [array.copy() for array in arrays]
+    found = measure_agreement(*arrays)
+    for name, (low, high) in bootstrap_intervals(*arrays, draws=300).items():
+        assert low < getattr(found, name) < high
+    assert all(np.array_equal(one, other) for one, other in zip(arrays, before, strict=True))

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from centerhash.core.errors import InputError
 
+MEASURES = ("pearson", "spearman", "centred_pearson", "largest")
+
 
 @dataclass(frozen=True)
 class Agreement:
@@ -35,30 +37,14 @@ def measure_agreement(weights: NDArray[Any], areas: NDArray[Any], labels: NDArra
     Ties of the largest weight count as the share of a random choice among them: equal weights score chance.
     """
     found = _entries(weights, areas, labels)
-    pearson_, spearman, centred, largest = found.measures(np.ones(found.images))
+    measures = dict(zip(MEASURES, found.measures(np.ones(found.images)), strict=True))
     return Agreement(
         weights=found.weight,
         shares=found.share,
         images=found.images,
-        pearson=pearson_,
-        spearman=spearman,
-        centred_pearson=centred,
-        largest=largest,
         chance=float(found.guess.mean()),
+        **measures,
     )
-
-
-def pearson(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-    """Correlation of two vectors (M,); 0 when one of them does not vary, since it then explains nothing."""
-    return counted_pearson(first, second, np.ones(len(first)))
-
-
-def average_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks (M,) from 1, ties sharing the mean of their ranks."""
-    return _ranked(values).ranks(np.ones(len(values)))
-
-
-MEASURES = ("pearson", "spearman", "centred_pearson", "largest")
 
 
 def bootstrap_intervals(
@@ -88,17 +74,11 @@ def bootstrap_intervals(
     }
 
 
-@dataclass(frozen=True)
-class _Ranked:
-    """Values (M,) that are ranked again and again, each counted a few times; ties are found once."""
-
-    group: NDArray[np.int64]  # (M,) place of each value among the distinct ones, ascending
-
-    def ranks(self, counts: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Average ranks (M,) where value i stands counts[i] times."""
-        totals = np.bincount(self.group, counts)
-        result: NDArray[np.float64] = (np.cumsum(totals) - (totals - 1) / 2)[self.group]
-        return result
+def _ranks(group: NDArray[np.int64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Average ranks (M,) of values by their place among the distinct ones, value i standing counts[i] times."""
+    totals = np.bincount(group, counts)
+    ranks: NDArray[np.float64] = (np.cumsum(totals) - (totals - 1) / 2)[group]
+    return ranks
 
 
 @dataclass(frozen=True)
@@ -111,7 +91,9 @@ class _Entries:
     even: NDArray[np.float64]  # (M,) 1/c
     hit: NDArray[np.float64]  # (I,) whether the largest weight is on the largest object, ties as their share
     guess: NDArray[np.float64]  # (I,) how often a random guess would be right
-    ranked: tuple[_Ranked, _Ranked]  # weights and shares
+    groups: tuple[
+        NDArray[np.int64], NDArray[np.int64]
+    ]  # (M,) place of weights and shares among the distinct ones
 
     @property
     def images(self) -> int:
@@ -120,19 +102,17 @@ class _Entries:
     def measures(self, counts: NDArray[np.float64]) -> tuple[float, ...]:
         """The MEASURES where image i is counted counts[i] times."""
         times = counts[self.image]
-        ranks = [side.ranks(times) for side in self.ranked]
+        ranks = [_ranks(group, times) for group in self.groups]
         return (
-            counted_pearson(self.weight, self.share, times),
-            counted_pearson(ranks[0], ranks[1], times),
-            counted_pearson(self.weight - self.even, self.share - self.even, times),
+            _pearson(self.weight, self.share, times),
+            _pearson(ranks[0], ranks[1], times),
+            _pearson(self.weight - self.even, self.share - self.even, times),
             float(counts @ self.hit / counts.sum()),
         )
 
 
-def counted_pearson(
-    first: NDArray[np.float64], second: NDArray[np.float64], counts: NDArray[np.float64]
-) -> float:
-    """`pearson` of two vectors (M,) whose entry i stands counts[i] times."""
+def _pearson(first: NDArray[np.float64], second: NDArray[np.float64], counts: NDArray[np.float64]) -> float:
+    """Correlation of two vectors (M,) whose entry i stands counts[i] times; 0 when one of them does not vary."""
     total = counts.sum()
     first, second = first - counts @ first / total, second - counts @ second / total
     lengths = float(np.sqrt(counts @ first**2) * np.sqrt(counts @ second**2))
@@ -163,9 +143,9 @@ def _entries(weights: NDArray[Any], areas: NDArray[Any], labels: NDArray[np.bool
         even=1 / counts[image],
         hit=(top & biggest).sum(axis=1) / top.sum(axis=1),
         guess=biggest.sum(axis=1) / counts,
-        ranked=(_ranked(flat_weight), _ranked(flat_share)),
+        groups=(_places(flat_weight), _places(flat_share)),
     )
 
 
-def _ranked(values: NDArray[np.float64]) -> _Ranked:
-    return _Ranked(np.unique(values, return_inverse=True)[1])
+def _places(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.unique(values, return_inverse=True)[1]

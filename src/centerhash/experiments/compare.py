@@ -1,0 +1,234 @@
+"""`centerhash compare`: methods x bits x seeds on one data set; tables, a page of tables and plots, times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from markupsafe import Markup
+
+from centerhash.core.errors import DataError
+from centerhash.core.files import make_folder, write_text
+from centerhash.experiments.bench import Bench, Task
+from centerhash.experiments.figures import Series, line_plot
+from centerhash.experiments.pages import page
+from centerhash.experiments.rows import Row, completed, read_rows, rounded
+from centerhash.experiments.runner import RESULTS
+from centerhash.experiments.tables import (
+    MAPS,
+    Line,
+    Score,
+    Summary,
+    csv_text,
+    failure_text,
+    markdown,
+    summarise,
+    time_texts,
+)
+from centerhash.methods.table import METHODS
+
+PRECISION_AT = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+
+
+def measure(bench: Bench, task: Task) -> Row:
+    """Train and evaluate: the work of every task of a comparison."""
+    splits = bench.dataset.splits
+    started = time.perf_counter()
+    model = bench.train(task)
+    trained = time.perf_counter()
+    query, database = bench.encode(model, splits.query), bench.encode(model, splits.database)
+    encoded = time.perf_counter()
+    places = [place for place in PRECISION_AT if place <= len(database)]
+    found = bench.evaluate(model.bits, query, database, precision_at=places)
+    return {
+        "config": dict(task.resolved),
+        "evaluation": rounded(found.to_dict()),
+        "train_seconds": round(trained - started, 3),
+        "encode_seconds": round(encoded - trained, 3),
+        "images_per_second": round((len(query) + len(database)) / (encoded - trained), 1),
+        "evaluate_seconds": round(time.perf_counter() - encoded, 3),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def read_results(folder: str | Path) -> list[Row]:
+    """The rows of the comparison in `folder`."""
+    path = Path(folder) / RESULTS
+    rows = [completed(row) for row in read_rows(path)]
+    if not rows:
+        raise DataError(f"no results in '{path}': name a folder that `centerhash compare` has written.")
+    return rows
+
+
+def write_comparison(rows: Sequence[Row], folder: str | Path, failures: Sequence[Row] = ()) -> Summary:
+    """Write table.md, table.csv and report.html into `folder`; nothing but the rows decides what they say."""
+    summary, out = summarise(rows), make_folder(folder)
+    write_text(out / "table.md", markdown(summary, failures))
+    write_text(out / "table.csv", csv_text(summary))
+    write_text(out / "report.html", comparison_page(summary, failures))
+    return summary
+
+
+# The page
+
+
+def comparison_page(summary: Summary, failures: Sequence[Row] = ()) -> str:
+    """The page as HTML text."""
+    shared, first = _shared_training(summary), summary.first
+    facts = [f"{name} {version}" for name, version in first.get("versions", {}).items()]
+    facts += [f"{first['threads']} thread(s)"] if "threads" in first else []
+    recall: dict[str, Any] = {"xlabel": "recall", "across": (0.0, 1.0), "markers": 8}
+    places: dict[str, Any] = {"xlabel": "first places", "ticks": (1, 10, 100, 1000, 5000)}
+    return page(
+        "compare.html",
+        title=f"centerhash: comparison on {first['data']}",
+        summary=summary,
+        maps=MAPS,
+        cards=_cards(summary),
+        cell=_score_cell,
+        times=time_texts,
+        about=_about,
+        scores=[_score_plot(summary, measure, name) for measure, name in MAPS.items()],
+        recall=_panels(summary, _recall_points, **recall),
+        precision=_panels(summary, _precision_points, **places),
+        shared=_named(shared),
+        options=[(line.title, _options_text(line, shared)) for line in summary.lines],
+        failures=[failure_text(row) for row in failures],
+        facts=[*facts, "raw results: results.jsonl"],
+    )
+
+
+def _cards(summary: Summary) -> list[tuple[str, str]]:
+    """The few figures to see first, each with what it is."""
+    longest, facts = summary.bits[-1], []
+    for measure, name in MAPS.items():
+        scored = [
+            (line.scores[longest].mean(measure), line.title)
+            for line in summary.lines
+            if longest in line.scores
+        ]
+        best, title = max((mean, title) for mean, title in scored if mean is not None)
+        chance = f"chance is {summary.chance(measure):.3f}"
+        facts.append((f"{best:.3f}", f"best mAP at {longest} bits, {name}: {title}; {chance}"))
+    cells = sum(score.seeds for line in summary.lines for score in line.scores.values())
+    methods, bits = len({line.method for line in summary.lines}), ", ".join(map(str, summary.bits))
+    trained = f"trainings: {methods} methods, {bits} bits, up to {summary.most_seeds} seeds"
+    return [*facts, (str(cells), trained)]
+
+
+def _score_cell(summary: Summary, line: Line, measure: str, bits: int) -> str:
+    """Mean in bold where it is the best as printed, with deviation and missing seeds below."""
+    score = line.scores.get(bits)
+    mean = None if score is None else score.mean(measure)
+    if score is None or mean is None:
+        return "–"
+    deviation = score.deviation(measure)
+    spread = "" if deviation is None else f"± {deviation:.3f}"
+    missing = f" n={score.seeds}" if score.seeds < summary.most_seeds else ""
+    best = f"{mean:.3f}" == f"{summary.best(measure, bits):.3f}"
+    shown = Markup("<b>{}</b>" if best else "{}").format(f"{mean:.3f}")
+    return Markup("{}<small>{}</small>").format(shown, f"{spread}{missing}")
+
+
+def _about(method: str) -> str:
+    if method not in METHODS:
+        return ""
+    row = METHODS[method]
+    return f"{row.family}, {row.year}" + ("" if row.uses_labels else ", without labels")
+
+
+def _training(config: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in config.items() if k not in ("method", "bits", "seed", "options")}
+
+
+def _shared_training(summary: Summary) -> dict[str, Any]:
+    """Training settings that all rows have in common."""
+    scores = [score for line in summary.lines for score in line.scores.values()]
+    found = [_training(row["config"]) for score in scores for row in score.rows]
+    return {key: value for key, value in found[0].items() if all(other.get(key) == value for other in found)}
+
+
+def _options_text(line: Line, shared: dict[str, Any]) -> str:
+    """The options of a method, and what else it does not share with all others."""
+    config = line.scores[max(line.scores)].rows[0]["config"]
+    own = {key: value for key, value in _training(config).items() if key not in shared}
+    return _named({**config["options"], **own}) or "none"
+
+
+def _named(values: dict[str, Any]) -> str:
+    parts = (f"{k} ({_named(v)})" if isinstance(v, dict) else f"{k} {v}" for k, v in values.items())
+    return ", ".join(parts)
+
+
+# Plots
+
+
+def _score_plot(summary: Summary, measure: str, name: str) -> Markup:
+    series = []
+    for place, line in enumerate(summary.lines):
+        points = [
+            (bits, mean, score.deviation(measure) or 0.0)
+            for bits, score in line.scores.items()
+            if (mean := score.mean(measure)) is not None
+        ]
+        if points:
+            x, y, spread = zip(*points, strict=True)
+            series.append(Series(f"s{place}", line.method, x, y, spread, line.hollow))
+    depth = f"mAP@{summary.first['evaluation']['k']:,}"
+    return line_plot(
+        series,
+        title=f"{depth}, {name}",
+        xlabel="bits",
+        ylabel="mean average precision",
+        ticks=summary.bits,
+        reference=("chance", summary.chance(measure)),
+    )
+
+
+def _panels(
+    summary: Summary, points: Callable[[Score], tuple[list[float], list[float]]], **settings: Any
+) -> list[Markup]:
+    """One plot per number of bits with all lines that have such points, all of the same height."""
+    panels: dict[int, list[Series]] = {}
+    for place, line in enumerate(summary.lines):
+        for bits, score in line.scores.items():
+            x, y = points(score)
+            if x:
+                series = Series(f"s{place}", line.method, x, y, hollow=line.hollow)
+                panels.setdefault(bits, []).append(series)
+    heights = [y for drawn in panels.values() for line in drawn for y in line.y]
+    return [
+        line_plot(
+            panels[bits],
+            title=f"{bits} bits",
+            ylabel="precision",
+            limits=(min(heights), max(heights)),
+            width=3.7,
+            **settings,
+        )
+        for bits in sorted(panels)
+    ]
+
+
+def _recall_points(score: Score) -> tuple[list[float], list[float]]:
+    """Recall and precision by radius, means over the seeds; radii at which no ball held an item are left out."""
+    curves = [row["evaluation"]["curve"] for row in score.rows if "curve" in row["evaluation"]]
+    if not curves:
+        return [], []
+    recall = np.mean([curve["recall"] for curve in curves], axis=0)
+    precision = np.array([curve["precision"] for curve in curves], dtype=float)  # None becomes nan
+    kept = ~np.isnan(precision).all(axis=0)
+    return recall[kept].tolist(), np.nanmean(precision[:, kept], axis=0).tolist()
+
+
+def _precision_points(score: Score) -> tuple[list[float], list[float]]:
+    """Places and precision, means over the seeds."""
+    found = [row["evaluation"].get("precision", {}) for row in score.rows]
+    places = sorted(set.intersection(*(set(map(int, values)) for values in found)))
+    return [float(place) for place in places], [
+        float(np.mean([values[str(place)] for values in found])) for place in places
+    ]

@@ -1,0 +1,239 @@
+"""The runner: nothing is computed twice, nothing finished is lost, in this process and in several."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from centerhash.core.errors import ConfigError, DataError
+from centerhash.experiments.bench import Bench, Source, Task, make_task, plan_tasks
+from centerhash.experiments.rows import read_rows
+from centerhash.experiments.runner import answers, failure, read_failures, run_tasks
+from tests.toys import write_feature_folder
+
+TASKS = plan_tasks(["csq", "ics"], [16, 24], 2)
+NAMES = [task.name for task in TASKS]
+
+
+class Measured:
+    """Stands in for the training of tasks, and remembers which were asked for."""
+
+    def __init__(self, failing: str = "-", interrupted_after: int = 99) -> None:
+        self.names: list[str] = []
+        self.failing, self.left = failing, interrupted_after
+
+    def __call__(self, bench: Bench, task: Task) -> dict[str, Any]:
+        if len(self.names) == self.left:
+            raise KeyboardInterrupt
+        self.names.append(task.name)
+        if task.name.startswith(self.failing):
+            raise ZeroDivisionError("a bug")
+        return {"config": dict(task.resolved)}
+
+
+def test_a_row_says_what_was_measured_on_what_was_found_and_by_which_versions(
+    feature_folder: Path, tmp_path: Path
+) -> None:
+    source = Source(feature_folder, k=50)
+    rows, failures = run_tasks(source, TASKS[:1], tmp_path, Measured())
+    assert failures == []
+    (row,) = rows
+    assert row == {
+        **source.open().facts(),
+        "config": dict(TASKS[0].resolved),
+        "versions": row["versions"],
+    }
+    assert row["versions"]["torch"]
+    assert {path.name for path in tmp_path.iterdir()} == {"results.jsonl"}
+
+
+def test_only_new_tasks_are_computed(feature_folder: Path, tmp_path: Path) -> None:
+    source, measured = Source(feature_folder), Measured()
+    run_tasks(source, TASKS[:3], tmp_path, measured)
+    before = (tmp_path / "results.jsonl").read_bytes()
+    rows, _ = run_tasks(source, TASKS[:3], tmp_path, measured)
+    assert (measured.names, len(rows)) == (NAMES[:3], 3)
+    assert (tmp_path / "results.jsonl").read_bytes() == before
+    more = plan_tasks(["csq", "ics"], [16], 2, {"ics": {"options": {"lambda": 0.9}}})
+    rows, _ = run_tasks(source, more, tmp_path, measured)
+    assert measured.names[3:] == ["ics 16 bits seed 0", "csq 16 bits seed 1", "ics 16 bits seed 1"]
+    assert len(rows) == 6
+    assert [row["config"] for row in answers(rows, more)] == [task.resolved for task in more]
+
+
+@pytest.mark.parametrize("end", [b'{"data": "toy", "fing', b'{"data":"toy"}'])
+def test_a_torn_line_is_dropped_and_its_task_done_again(
+    feature_folder: Path, tmp_path: Path, end: bytes
+) -> None:
+    source, path, measured = Source(feature_folder), tmp_path / "results.jsonl", Measured()
+    run_tasks(source, TASKS[:3], tmp_path, measured)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2]) + end)
+    rows, _ = run_tasks(source, TASKS[:3], tmp_path, measured)
+    assert measured.names[3:] == [NAMES[2]]
+    assert path.read_bytes() == b"".join(lines)
+    assert read_rows(path) == rows
+
+
+def test_a_failing_task_does_not_stop_the_others_and_is_tried_again(
+    feature_folder: Path, tmp_path: Path
+) -> None:
+    source, measured = Source(feature_folder), Measured(failing="ics 16")
+    told: list[tuple[int, int, str, bool]] = []
+    rows, failures = run_tasks(
+        source,
+        TASKS,
+        tmp_path,
+        measured,
+        on_done=lambda done, total, task, row: told.append((done, total, task.name, "error" in row)),
+    )
+    assert len(rows) == len(read_rows(tmp_path / "results.jsonl")) == 6
+    stored = read_failures(tmp_path)
+    assert stored == failures
+    assert [row["config"]["seed"] for row in stored] == [0, 1]
+    assert stored[0]["error"] == "ZeroDivisionError: a bug"
+    assert "in __call__" in stored[0]["trace"]
+    assert told[1] == (2, 8, "ics 16 bits seed 0", True)
+    assert told[7] == (8, 8, "ics 24 bits seed 1", False)
+
+    measured = Measured()
+    assert run_tasks(source, TASKS[:4], tmp_path, measured)[1] == []
+    assert measured.names == ["ics 16 bits seed 0"]
+    assert [row["config"]["seed"] for row in read_failures(tmp_path)] == [1]  # not part of that attempt
+    run_tasks(source, TASKS, tmp_path, measured)
+    assert not (tmp_path / "failures.jsonl").exists()
+
+
+def test_errors_of_ours_need_no_trace_and_what_was_asked_is_kept() -> None:
+    task = make_task({"method": "ics", "bits": 16}, value=3)
+    assert failure(task, DataError("too few images.")) == {
+        "config": dict(task.resolved),
+        "about": {"value": 3},
+        "error": "too few images.",
+    }
+
+
+def test_an_interrupt_keeps_what_is_finished(feature_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_tasks(Source(feature_folder), TASKS, tmp_path, Measured(interrupted_after=2))
+    assert len(read_rows(tmp_path / "results.jsonl")) == 2
+
+
+def test_progress_names_the_running_task(feature_folder: Path, tmp_path: Path) -> None:
+    shown: list[tuple[str, int, int, str]] = []
+    run_tasks(
+        Source(feature_folder),
+        TASKS[:2],
+        tmp_path,
+        Measured(),
+        stage="part",
+        progress=lambda stage, done, total, note="": shown.append((stage, done, total, note)),
+    )
+    assert shown == [
+        ("part", 0, 2, ""),
+        ("part", 0, 2, "csq 16 bits seed 0"),
+        ("part", 1, 2, ""),
+        ("part", 1, 2, "ics 16 bits seed 0"),
+        ("part", 2, 2, ""),
+    ]
+
+
+def test_results_of_something_else_in_the_way_are_named(feature_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run_tasks(Source(feature_folder, k=50), TASKS[:1], out, Measured())
+    other = write_feature_folder(tmp_path / "other", count=40)
+    for source, reason in (
+        (Source(other, k=50), "data was toy, now other;"),
+        (Source(feature_folder, k=60), "k was 50, now 60"),
+        (Source(feature_folder, k=50, validation=True), "split was drawn with seed 0, now validation"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            run_tasks(source, TASKS[:1], out, Measured())
+
+
+def test_rows_of_the_first_versions_count_as_finished(feature_folder: Path, tmp_path: Path) -> None:
+    source, path, measured = Source(feature_folder), tmp_path / "results.jsonl", Measured()
+    run_tasks(source, TASKS[:2], tmp_path, measured)
+    early = [{k: v for k, v in row.items() if k != "fingerprint"} for row in read_rows(path)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in early))
+    run_tasks(source, TASKS[:3], tmp_path, measured)
+    assert measured.names[2:] == [NAMES[2]]
+
+
+def test_no_jobs(feature_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="jobs must be at least 1, got 0"):
+        run_tasks(Source(feature_folder), TASKS, tmp_path, Measured(), jobs=0)
+
+
+# Real processes: what they give, what they are given, and what happens when one of them dies
+
+
+def work(folder: Path, bench: Bench, task: Task) -> dict[str, Any]:
+    """Tasks that return, raise, die, or wait to be ended."""
+    import torch
+
+    (folder / str(os.getpid())).touch()
+    what = task.about["what"]
+    if what == "raise":
+        raise ValueError("thirteen")
+    if what == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "wait":
+        time.sleep(600)
+    given = {"threads": torch.get_num_threads(), "variable": os.environ["OPENBLAS_NUM_THREADS"]}
+    return {"task": task.identity, "found": given}
+
+
+def asked(*whats: str) -> list[Task]:
+    return [
+        make_task({"method": "csq", "bits": 16, "seed": seed}, what=what) for seed, what in enumerate(whats)
+    ]
+
+
+@pytest.mark.slow
+def test_rows_errors_and_deaths_of_two_processes(feature_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "pids").mkdir()
+    variables, handler = dict(os.environ), signal.getsignal(signal.SIGINT)
+    tasks = asked("return", "raise", "die", "return", "return")
+    rows, failures = run_tasks(
+        Source(feature_folder), tasks, tmp_path / "out", partial(work, tmp_path / "pids"), jobs=2
+    )
+    assert [row["found"] for row in answers(rows, tasks)] == [{"threads": 1, "variable": "1"}] * 3
+    errors = {row["about"]["what"]: row["error"] for row in failures}
+    assert errors.keys() == {"raise", "die"}
+    assert errors["raise"] == "ValueError: thirteen"
+    assert "its process was killed" in errors["die"]
+    # two, and one in place of the dead unless the other was quick enough to take its tasks
+    assert len(list((tmp_path / "pids").iterdir())) in (2, 3)
+    assert dict(os.environ) == variables
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+@pytest.mark.slow
+def test_an_error_ends_the_processes(feature_folder: Path, tmp_path: Path) -> None:
+    """Also what the listener raises, as a terminal's interrupt does."""
+    (tmp_path / "pids").mkdir()
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_tasks(
+            Source(feature_folder),
+            asked("wait", "return"),
+            tmp_path / "out",
+            partial(work, tmp_path / "pids"),
+            jobs=2,
+            on_done=stop,
+        )
+    assert len(read_rows(tmp_path / "out" / "results.jsonl")) == 1
+    for pid in (int(path.name) for path in (tmp_path / "pids").iterdir()):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
