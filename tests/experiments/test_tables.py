@@ -162,11 +162,6 @@ def test_early_rows_are_read_beside_new_ones() -> None:
     assert summary.lines[0].scores[16].values("images_per_second") == [96]
 
 
-def test_nothing_to_summarise() -> None:
-    with pytest.raises(DataError, match="no results to make a table of"):
-        summarise([])
-
-
 @pytest.mark.parametrize("change", [{"fingerprint": "beef"}, {"split": "validation"}])
 def test_rows_of_different_comparisons_are_not_mixed(change: dict[str, Any]) -> None:
     with pytest.raises(DataError, match=r"of different comparisons: (data|split) was"):

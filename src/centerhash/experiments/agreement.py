@@ -1,4 +1,4 @@
-"""Do the weights say how much of the picture each object is? Measures of weight against area share."""
+"""Do the weights say how much of the image each object is? Measures of weight against area share."""
 
 from __future__ import annotations
 

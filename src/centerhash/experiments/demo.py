@@ -23,7 +23,6 @@ from centerhash.evaluation import Evaluation
 from centerhash.experiments.agreement import Agreement, measure_agreement
 from centerhash.experiments.convergence import Convergence, batch_distances, solver_convergence
 from centerhash.methods.table import METHODS
-from centerhash.model import HashModel
 from centerhash.training.fitting import dataset_features
 from centerhash.training.loop import TrainConfig
 from centerhash.training.run import train, versions
@@ -40,7 +39,6 @@ class DemoResult:
     dataset: Dataset
     bits: int
     seed: int
-    models: dict[str, HashModel]
     evaluations: dict[str, Evaluation]
     agreements: dict[str, Agreement]
     weights: dict[str, NDArray[np.float32]]  # (Q, C) of the queries, per method
@@ -124,7 +122,6 @@ def run_demo(
         dataset=dataset,
         bits=bits,
         seed=seed,
-        models=models,
         evaluations=evaluations,
         agreements=agreements,
         weights=weights,

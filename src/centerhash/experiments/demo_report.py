@@ -93,12 +93,12 @@ def _image(result: DemoResult, row: int, wanted: Any) -> dict[str, Any]:
     """An image, and its labels with whether they are `wanted`."""
     labels = np.flatnonzero(result.dataset.labels[row])
     return {
-        "picture": _picture(result, row),
+        "source": _thumbnail(result, row),
         "labels": [(result.dataset.classes[j], bool(wanted[j])) for j in labels],
     }
 
 
-def _picture(result: DemoResult, row: int, size: int = 128) -> str:
+def _thumbnail(result: DemoResult, row: int, size: int = 128) -> str:
     """A small JPEG of an image as a data URI."""
     paths, stream = result.dataset.image_paths or (), io.BytesIO()
     load_image(paths[row]).resize((size, size), Image.Resampling.LANCZOS).save(stream, "JPEG", quality=82)
@@ -106,7 +106,7 @@ def _picture(result: DemoResult, row: int, size: int = 128) -> str:
 
 
 def _examples(result: DemoResult) -> list[tuple[str, list[tuple[str, float, float]]]]:
-    """The first queries with three labels or more: picture, and weight and area share per label, largest first."""
+    """The first queries with three labels or more: image, and weight and area share per label, largest first."""
     dataset, examples = result.dataset, []
     queries = dataset.splits.query
     for place in np.flatnonzero(dataset.labels[queries].sum(axis=1) >= 3)[:EXAMPLES].tolist():
@@ -116,7 +116,7 @@ def _examples(result: DemoResult) -> list[tuple[str, list[tuple[str, float, floa
         weights = result.weights[SHOWN][place, labels]
         order = np.argsort(-shares)
         lines = [(dataset.classes[labels[j]], float(weights[j]), float(shares[j])) for j in order]
-        examples.append((_picture(result, row, 160), lines))
+        examples.append((_thumbnail(result, row, 160), lines))
     return examples
 
 

@@ -14,7 +14,6 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from centerhash.cli.commands.reproduce import reproduce as command
-from centerhash.core.errors import ConfigError
 from centerhash.experiments.bench import Source, plan_tasks
 from centerhash.experiments.compare import measure
 from centerhash.experiments.paper import instances, parameters, pgd, scores, weights
@@ -253,24 +252,6 @@ def test_a_failure_leaves_the_others(feature_folder: Path, tmp_path: Path) -> No
     assert section.failures[0].startswith("ics-printed 16 bits seed 0: the loss became")
     assert figures_of(tmp_path, "pgd") == {"convergence-ics"}
     assert [row["config"]["method"] for row in read_failures(tmp_path / "pgd")] == ["ics-printed"]
-
-
-def test_a_folder_of_other_data_is_refused(feature_folder: Path, tmp_path: Path) -> None:
-    pgd.run(tiny(feature_folder, tmp_path / "out", methods=("ics",)))
-    other = write_feature_folder(tmp_path / "other", 80, seed=5)
-    with pytest.raises(ConfigError, match="data was toy, now other"):
-        pgd.run(tiny(other, tmp_path / "out", methods=("ics",)))
-
-
-def test_a_torn_line_is_computed_again(feature_folder: Path, tmp_path: Path) -> None:
-    settings = tiny(feature_folder, tmp_path)
-    first = pgd.run(settings)
-    path = tmp_path / "pgd" / "results.jsonl"
-    path.write_bytes(path.read_bytes()[:-40])
-    again = pgd.run(settings)
-    assert len(read_rows(path, KEYS)) == 2
-    assert len(path.read_text().splitlines()) == 2
-    assert again.failures == first.failures == ()
 
 
 def test_everything_on_one_page(feature_folder: Path, tmp_path: Path) -> None:

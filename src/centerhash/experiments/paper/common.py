@@ -152,25 +152,13 @@ def printed_map(table: str, data: str, method: str, bits: int) -> float | None:
 # Figures
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """A finished figure: vector graphics for people, dots for where these cannot go."""
-
-    name: str
-    svg: Markup
-    png: bytes
-
-    def write(self, folder: Path) -> Markup:
-        """Write NAME.svg and NAME.png; return the figure as HTML."""
-        write_text(folder / f"{self.name}.svg", self.svg)
-        with atomic(folder / f"{self.name}.png") as stream:
-            stream.write(self.png)
-        return Markup("<div class='plot'>{}</div>").format(self.svg)
-
-
-def drawn(name: str, figure: Figure) -> Drawing:
-    """The figure as it is now."""
-    return Drawing(name, named_series(svg_text(figure)), png_bytes(figure))
+def write_figure(path: Path, figure: Figure) -> Markup:
+    """Write PATH.svg for people and PATH.png for where vector graphics cannot go; return the figure as HTML."""
+    svg = named_series(svg_text(figure))
+    write_text(path.with_suffix(".svg"), svg)
+    with atomic(path.with_suffix(".png")) as stream:
+        stream.write(png_bytes(figure))
+    return Markup("<div class='plot'>{}</div>").format(svg)
 
 
 def legend_below(figure: Figure, axis: Axes, widest: float = 2.3) -> None:

@@ -22,7 +22,7 @@ from centerhash.experiments.agreement import MEASURES, bootstrap_intervals, meas
 from centerhash.experiments.bench import Bench, Task
 from centerhash.experiments.figures import CHANCE, LOOKS, Look, area_scatter
 from centerhash.experiments.pages import heading, note, paragraph, table
-from centerhash.experiments.paper.common import Drawing, Section, Settings, drawn, run_part, trained
+from centerhash.experiments.paper.common import Section, Settings, run_part, trained, write_figure
 from centerhash.experiments.paper.heldout import HeldOut, TestSource, source_of_test
 from centerhash.experiments.rows import Row
 from centerhash.experiments.tables import markdown_table
@@ -87,9 +87,9 @@ def run(settings: Settings) -> Section:
     folder, shown = settings.folder(WHAT), summarise(rows, longest)
     pieces = (
         paragraph(_about(settings, test, rows)),
-        _agreement_plot(shown, longest).write(folder),
+        _agreement_plot(folder, shown, longest),
         heading("One point per label"),
-        _scatter_plot(shown).write(folder),
+        _scatter_plot(folder, shown),
         *_tables(settings, rows),
         note(_remark(settings)),
     )
@@ -177,11 +177,9 @@ _COLUMNS = 4  # panels of points side by side
 
 @dataclass(frozen=True)
 class Shown:
-    """One reading of the weights as a line of figures and tables."""
+    """A reading with what was found, as a line of figures and tables."""
 
-    title: str
-    method: str
-    hollow: bool
+    reading: Reading
     values: Mapping[str, float]
     intervals: Mapping[str, tuple[float, float]]
     chance: float
@@ -190,7 +188,7 @@ class Shown:
     @property
     def look(self) -> Look:
         """Colour and mark."""
-        return LOOKS.get(self.method, _CLASSIFIER)
+        return LOOKS.get(self.reading.method, _CLASSIFIER)
 
 
 def summarise(rows: Sequence[Row], bits: int) -> list[Shown]:
@@ -208,17 +206,7 @@ def summarise(rows: Sequence[Row], bits: int) -> list[Shown]:
                 name: tuple(np.mean([item["intervals"][name] for item in found], axis=0).tolist())
                 for name in MEASURES
             }
-            shown.append(
-                Shown(
-                    reading.title,
-                    reading.method,
-                    reading.hollow,
-                    values,
-                    intervals,
-                    found[0]["chance"],
-                    found[0]["points"],
-                )
-            )
+            shown.append(Shown(reading, values, intervals, found[0]["chance"], found[0]["points"]))
     return shown
 
 
@@ -227,7 +215,7 @@ def _tables(settings: Settings, rows: Sequence[Row]) -> list[Markup]:
     parts, texts = [], []
     for bits in settings.bits:
         shown = summarise(rows, bits)
-        lines = [[item.title, *(_cell(item, name) for name in MEASURES)] for item in shown]
+        lines = [[item.reading.title, *(_cell(item, name) for name in MEASURES)] for item in shown]
         heads = [f"{bits} bits", *(TITLES[name] for name in MEASURES)]
         if shown:
             lines.append(["chance", "", "", "", f"{shown[0].chance:.3f}"])
@@ -267,7 +255,7 @@ def _remark(settings: Settings) -> str:
 # Figures
 
 
-def _agreement_plot(shown: Sequence[Shown], bits: int) -> Drawing:
+def _agreement_plot(folder: Path, shown: Sequence[Shown], bits: int) -> Markup:
     """One panel per measure: every reading with its interval."""
     with new_figure(12.5, 1.3 + 0.36 * len(shown), len(TITLES)) as (figure, axes):
         for axis, (name, title) in zip(axes, TITLES.items(), strict=True):
@@ -275,20 +263,20 @@ def _agreement_plot(shown: Sequence[Shown], bits: int) -> Drawing:
                 colour, _, mark = item.look
                 value, (low, high) = item.values[name], item.intervals[name]
                 axis.plot([low, high], [place, place], color=colour, linewidth=2, solid_capstyle="butt")
-                fill = "white" if item.hollow else colour
+                fill = "white" if item.reading.hollow else colour
                 axis.plot(value, place, mark, color=colour, markerfacecolor=fill, markersize=7)
             if name == "largest":
                 axis.axvline(shown[0].chance, **CHANCE)
                 place_of = (shown[0].chance, 1)
                 axis.annotate("chance", place_of, xycoords=("data", "axes fraction"), fontsize=8, va="bottom")
-            titles = [item.title for item in reversed(shown)]
+            titles = [item.reading.title for item in reversed(shown)]
             axis.set_yticks(range(len(shown)), titles if axis is axes[0] else [""] * len(shown))
             axis.set_xlabel(title)
         figure.suptitle(f"{bits} bits, 95 % intervals over images", fontsize=10)
-        return drawn("agreement", figure)
+        return write_figure(folder / "agreement", figure)
 
 
-def _scatter_plot(shown: Sequence[Shown]) -> Drawing:
+def _scatter_plot(folder: Path, shown: Sequence[Shown]) -> Markup:
     """Weight against area share, one panel per reading."""
     columns = min(_COLUMNS, len(shown))
     rows = -(-len(shown) // columns)
@@ -298,8 +286,8 @@ def _scatter_plot(shown: Sequence[Shown]) -> Drawing:
         for place, (axis, item) in enumerate(zip(axes, shown, strict=False)):
             shares, weights = np.array(item.points).reshape(-1, 2).T
             area_scatter(axis, shares, weights, item.look.colour)
-            axis.set_title(f"{item.title}\nr = {item.values['pearson']:.2f}", fontsize=9)
+            axis.set_title(f"{item.reading.title}\nr = {item.values['pearson']:.2f}", fontsize=9)
             axis.set_xlabel("share of the labelled area")
             if place % columns == 0:
                 axis.set_ylabel("weight")
-        return drawn("points", figure)
+        return write_figure(folder / "points", figure)

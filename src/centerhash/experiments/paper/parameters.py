@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,12 @@ from centerhash.experiments.bench import Bench, Task
 from centerhash.experiments.figures import CHANCE, look
 from centerhash.experiments.pages import heading, note, paragraph, table
 from centerhash.experiments.paper.common import (
-    Drawing,
     Section,
     Settings,
-    drawn,
     legend_below,
     printed,
     run_part,
+    write_figure,
 )
 from centerhash.experiments.paper.distribution import BINS, histogram, weight_distribution
 from centerhash.experiments.rows import Row
@@ -78,7 +78,7 @@ def run_lambda(settings: Settings) -> Section:
     rows, failures = _run(settings, LAMBDA)
     pieces = [paragraph(_LAMBDA), *_plots(settings, LAMBDA, rows), _printed_table()]
     if "ics-printed" in settings.chosen("lambda", FORMS):
-        plot = _instability_plot(rows, printed()["solver"]["rate"]).write(settings.folder("lambda"))
+        plot = _instability_plot(settings.folder("lambda"), rows, printed()["solver"]["rate"])
         pieces += [heading("Where the printed step becomes unstable"), paragraph(_UNSTABLE), plot]
     pieces += [_table(settings, LAMBDA, rows), note(_REMARK)]
     return Section("lambda", "The parameter lambda", tuple(pieces), failures)
@@ -168,13 +168,13 @@ def _plots(settings: Settings, study: Study, rows: Sequence[Row]) -> list[Markup
     """What both studies draw: mAP against the parameter, and the weights of the longest codes."""
     folder, longest = settings.folder(study.what), settings.bits[-1]
     return [
-        _map_plot(settings, study, rows).write(folder),
+        _map_plot(folder, settings, study, rows),
         heading(f"Weights of the training images, {longest} bits"),
-        _histograms(settings, study, rows).write(folder),
+        _histograms(folder, settings, study, rows),
     ]
 
 
-def _map_plot(settings: Settings, study: Study, rows: Sequence[Row]) -> Drawing:
+def _map_plot(folder: Path, settings: Settings, study: Study, rows: Sequence[Row]) -> Markup:
     """mAP against the parameter, one panel per number of bits, one line per form."""
     bits, forms = settings.bits, settings.chosen(study.what, FORMS)
     with new_figure(3.7 * len(bits), 3.5, len(bits)) as (figure, axes):
@@ -206,10 +206,10 @@ def _map_plot(settings: Settings, study: Study, rows: Sequence[Row]) -> Drawing:
             axis.set(xlabel=study.spoken)
         axes[0].set_ylabel("mAP, peers")
         legend_below(figure, axes[0], 1.5)
-        return drawn("map", figure)
+        return write_figure(folder / "map", figure)
 
 
-def _histograms(settings: Settings, study: Study, rows: Sequence[Row]) -> Drawing:
+def _histograms(folder: Path, settings: Settings, study: Study, rows: Sequence[Row]) -> Markup:
     """Distribution of the training images' weights: a row of panels per form, a column per value."""
     values, forms = study.values, settings.chosen(study.what, FORMS)
     across, down = len(values), len(forms)
@@ -226,10 +226,10 @@ def _histograms(settings: Settings, study: Study, rows: Sequence[Row]) -> Drawin
                 axis.set_xlabel("weight", fontsize=8)
             if place % across == 0:
                 axis.set_ylabel(f"{METHODS[form].title}\nshare of labels", fontsize=8)
-        return drawn("weights", figure)
+        return write_figure(folder / "weights", figure)
 
 
-def _instability_plot(rows: Sequence[Row], rate: float) -> Drawing:
+def _instability_plot(folder: Path, rows: Sequence[Row], rate: float) -> Markup:
     """Why the printed step becomes unstable: what it does to two labels, and how uneven it makes the weights."""
     with new_figure(9.6, 3.7, 2) as (figure, (left, right)):
         for value, colour, style in zip(
@@ -257,7 +257,7 @@ def _instability_plot(rows: Sequence[Row], rate: float) -> Drawing:
         right.set_title("one mark per λ, number of labels and bits", fontsize=9, loc="left")
         if right.get_legend_handles_labels()[0]:
             right.legend(frameon=False, fontsize=8)
-        return drawn("instability", figure)
+        return write_figure(folder / "instability", figure)
 
 
 def printed_path(

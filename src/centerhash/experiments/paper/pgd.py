@@ -15,14 +15,13 @@ from centerhash.experiments.convergence import TIMED_STEPS, batch_distances, sol
 from centerhash.experiments.figures import SOLVERS
 from centerhash.experiments.pages import heading, note, paragraph, table
 from centerhash.experiments.paper.common import (
-    Drawing,
     Section,
     Settings,
-    drawn,
     legend_below,
     printed,
     run_part,
     trained,
+    write_figure,
 )
 from centerhash.experiments.rows import Row
 from centerhash.methods.table import METHODS
@@ -41,7 +40,7 @@ def run(settings: Settings) -> Section:
     for form in forms:
         found = [row for row in rows if row["task"]["config"]["method"] == form]
         if found:
-            pieces += [heading(METHODS[form].title), _panels(form, found).write(settings.folder(WHAT))]
+            pieces += [heading(METHODS[form].title), _panels(settings.folder(WHAT), form, found)]
     return Section(WHAT, TITLE, (*pieces, _times(rows), note(_REMARK)), failures)
 
 
@@ -58,7 +57,7 @@ def _work(models: Path, bench: Bench, task: Task) -> Row:
     }
 
 
-def _panels(form: str, rows: list[Row]) -> Drawing:
+def _panels(folder: Path, form: str, rows: list[Row]) -> Markup:
     """Mean objective of the weight step against the number of steps, one panel per number of bits."""
     with new_figure(3.7 * len(rows), 3.5, len(rows)) as (figure, axes):
         for axis, row in zip(axes, rows, strict=True):
@@ -74,7 +73,7 @@ def _panels(form: str, rows: list[Row]) -> Drawing:
             axis.set(xlabel="steps of projected gradient descent")
         axes[0].set_ylabel("J₁ + λR, mean over the batch")
         legend_below(figure, axes[0])
-        return drawn(f"convergence-{form}", figure)
+        return write_figure(folder / f"convergence-{form}", figure)
 
 
 def _about() -> str:

@@ -15,13 +15,12 @@ from centerhash.experiments.figures import CHANCE, look, swatch
 from centerhash.experiments.pages import heading, note, paragraph, table
 from centerhash.experiments.paper.common import (
     DATA,
-    Drawing,
     Section,
     Settings,
-    drawn,
     legend_below,
     printed,
     printed_map,
+    write_figure,
 )
 from centerhash.experiments.rows import completed, other_setting, read_rows, row_key, row_line
 from centerhash.experiments.runner import RESULTS, answers, claim, run_tasks
@@ -72,7 +71,7 @@ def _run(
         return Section(what, title, (paragraph("Every training failed."),), failed)
     summary = write_comparison(kept, folder, failures)
     about = paragraph(f"{summary.first['data']}: {summary.about()}")
-    pieces = [about, _plot(summary, tables).write(folder)]
+    pieces = [about, _plot(folder, summary, tables)]
     for name in tables:
         pieces += [heading(f"Ours beside the paper's {printed()[name]['title']}"), _html_table(summary, name)]
         write_text(folder / f"{name}.md", _markdown(summary, name))
@@ -138,7 +137,7 @@ def _markdown(summary: Summary, name: str) -> str:
     return f"{head}{markdown_table(['method', *columns], lines)}\n\n{_remark(summary)}\n"
 
 
-def _plot(summary: Summary, tables: Sequence[str]) -> Drawing:
+def _plot(folder: Path, summary: Summary, tables: Sequence[str]) -> Markup:
     """One panel per number of bits: our mAP of every method, the paper's COCO figures as hollow marks."""
     height = 1.6 + 0.26 * len(summary.lines)
     with new_figure(3.6 * len(summary.bits) + 1, height, len(summary.bits)) as (figure, axes):
@@ -173,4 +172,4 @@ def _plot(summary: Summary, tables: Sequence[str]) -> Drawing:
         axes[-1].plot([], [], "o", color="#222222", label="ours")
         axes[-1].plot([], [], color="#777777", linestyle=(0, (1, 3)), label="chance, ours")
         legend_below(figure, axes[-1], 2.0)
-        return drawn("map", figure)
+        return write_figure(folder / "map", figure)

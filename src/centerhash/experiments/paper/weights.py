@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
+from pydantic import Field, TypeAdapter, ValidationError
 
 from centerhash.core.errors import DataError
 from centerhash.core.figures import new_figure
@@ -24,14 +23,13 @@ from centerhash.experiments.bench import Bench, Task
 from centerhash.experiments.figures import look
 from centerhash.experiments.pages import heading, note, paragraph, table
 from centerhash.experiments.paper.common import (
-    Drawing,
     Section,
     Settings,
-    drawn,
     legend_below,
     printed,
     run_part,
     trained,
+    write_figure,
 )
 from centerhash.experiments.paper.distribution import histogram, weight_distribution
 from centerhash.experiments.rows import Row, rounded
@@ -40,8 +38,8 @@ from centerhash.model import HashModel
 
 WHAT, TITLE = "weights", "What the weights look like"
 FORMS = ("ewcs", "ics-printed", "ics", "ics-softmax")
-PICTURES = 12
-LABELS = (2, 4)  # fewest and most labels of a picture that is shown
+IMAGES = 12
+LABELS = (2, 4)  # fewest and most labels of an image that is shown
 
 
 def run(settings: Settings) -> Section:
@@ -52,16 +50,16 @@ def run(settings: Settings) -> Section:
     found = {row["task"]["config"]["method"]: row["found"] for row in rows}
     if not found:
         return Section(WHAT, TITLE, (), failures)
-    folder, pictures = settings.folder(WHAT), _examples(settings, found)
-    if pictures:
+    folder, examples = settings.folder(WHAT), _examples(settings, found)
+    if examples:
         last = METHODS[list(found)[-1]].title
-        pieces = [paragraph(_rule(len(pictures), last)), _example_plot(pictures).write(folder)]
+        pieces = [paragraph(_rule(len(examples), last)), _example_plot(folder, examples)]
     else:
         pieces = [paragraph("This data set has features and no images, so there are no pictures to show.")]
     spread = {form: values["weights"] for form, values in found.items()}
     pieces += [
         heading(f"Weights of the training images, {bits} bits"),
-        _histogram_plot(spread).write(folder),
+        _histogram_plot(folder, spread),
         _table(spread),
         note(_remark()),
     ]
@@ -101,7 +99,7 @@ def evenness(weights: Mapping[str, float]) -> float:
     return float(-(values * np.log(values)).sum() / np.log(len(weights)))
 
 
-def choose(queries: Sequence[Row], count: int = PICTURES, seed: int = 0) -> list[int]:
+def choose(queries: Sequence[Row], count: int = IMAGES, seed: int = 0) -> list[int]:
     """Places of at most `count` images at even quantiles of the weights' entropy over log c, lowest first.
 
     Ties are ordered by a seeded permutation, so that the order of the file decides nothing.
@@ -115,8 +113,10 @@ def choose(queries: Sequence[Row], count: int = PICTURES, seed: int = 0) -> list
 
 # Boxes: where the objects of an image are, as the column `boxes` of labels.csv tells it
 
-Box: TypeAlias = tuple[float, float, float, float]  # x centre, y centre, width, height, in 0..1 of the frame
-Boxes: TypeAlias = Mapping[str, list[Box]]  # by label
+_Share: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]  # of the frame's width or height
+_Box: TypeAlias = tuple[_Share, _Share, _Share, _Share]  # x and y of the centre, width, height
+Boxes: TypeAlias = dict[str, list[_Box]]  # by label
+_BOXES: TypeAdapter[Boxes] = TypeAdapter(Boxes)
 
 
 def read_boxes(root: Path) -> dict[str, Boxes]:
@@ -137,27 +137,20 @@ def read_boxes(root: Path) -> dict[str, Boxes]:
 
 def _parsed(cell: str, where: str) -> Boxes:
     try:
-        return {str(label): [_box(box) for box in boxes] for label, boxes in json.loads(cell).items()}
-    except (ValueError, TypeError, AttributeError):
+        return _BOXES.validate_json(cell)
+    except ValidationError:
         raise DataError(
             f"{where}: the cell 'boxes' is not json of label -> [[x centre, y centre, width, height], ...], "
             f"numbers from 0 to 1: {cell[:80]!r}."
         ) from None
 
 
-def _box(values: Any) -> Box:
-    x, y, width, height = map(float, values)
-    if not all(isfinite(value) and 0 <= value <= 1 for value in (x, y, width, height)):
-        raise ValueError("outside the frame")
-    return x, y, width, height
-
-
 # Figures
 
 COLUMNS = 3  # examples side by side
-PIXELS = 200  # of a picture's longer side
+PIXELS = 200  # of an image's longer side
 AREA_COLOUR = "#8a8f98"
-# of boxes in pictures, which also carry numbers; no colour of a method whose weights are shown
+# of boxes in images, which also carry numbers; no colour of a method whose weights are shown
 LABEL_COLOURS = ("#CC3377", "#009E73", "#7F52E5", "#B8860B")
 
 
@@ -192,8 +185,8 @@ def _examples(settings: Settings, found: Mapping[str, Any]) -> list[Example]:
     return examples
 
 
-def _example_plot(examples: Sequence[Example]) -> Drawing:
-    """Each picture with its boxes, and beside it a group of bars per label."""
+def _example_plot(folder: Path, examples: Sequence[Example]) -> Markup:
+    """Each image with its boxes, and beside it a group of bars per label."""
     columns = min(COLUMNS, len(examples))
     rows = -(-len(examples) // columns)
     with new_figure(4.5 * columns, 2.35 * rows + 0.4, 2 * columns, rows) as (figure, axes):
@@ -201,10 +194,10 @@ def _example_plot(examples: Sequence[Example]) -> Drawing:
             axis.set_axis_off()
         for place, example in enumerate(examples):
             order = sorted(next(iter(example.weights.values())), key=lambda name: -_size(example, name))
-            _picture(axes[2 * place], example, order)
+            _image(axes[2 * place], example, order)
             _bars(axes[2 * place + 1], example, order)
         legend_below(figure, axes[1], 1.7)
-        return drawn("pictures", figure)
+        return write_figure(folder / "pictures", figure)
 
 
 def _size(example: Example, label: str) -> float:
@@ -212,7 +205,7 @@ def _size(example: Example, label: str) -> float:
     return example.shares.get(label, list(example.weights.values())[-1][label])
 
 
-def _picture(axis: Axes, example: Example, order: Sequence[str]) -> None:
+def _image(axis: Axes, example: Example, order: Sequence[str]) -> None:
     image = load_image(example.path)
     width, height = image.size
     image.thumbnail((PIXELS, PIXELS))
@@ -245,7 +238,7 @@ def _bars(axis: Axes, example: Example, order: Sequence[str]) -> None:
     axis.grid(visible=False, axis="y")
 
 
-def _histogram_plot(spread: Mapping[str, Mapping[str, Any]]) -> Drawing:
+def _histogram_plot(folder: Path, spread: Mapping[str, Mapping[str, Any]]) -> Markup:
     """Distribution of the weights of images with several labels, one panel per method."""
     with new_figure(2.9 * len(spread), 2.8, len(spread)) as (figure, axes):
         for axis, (form, values) in zip(axes, spread.items(), strict=True):
@@ -255,7 +248,7 @@ def _histogram_plot(spread: Mapping[str, Mapping[str, Any]]) -> Drawing:
             )
             axis.set_xlabel("weight")
         axes[0].set_ylabel("share of labels")
-        return drawn("histograms", figure)
+        return write_figure(folder / "histograms", figure)
 
 
 # Words
