@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.reporting import arguments_of, store
 from centerhash.data import open_dataset
 from centerhash.data.scenes.scenes import write_scenes
-from centerhash.search import Collection
+from centerhash.search import Index
 from centerhash.training.loop import TrainConfig
 from centerhash.training.run import train
 
@@ -39,12 +39,12 @@ def make_index(folder: Path, codes: int) -> tuple[Path, list[bytes]]:
     scenes = write_scenes(folder / "scenes", SCENES)
     train(open_dataset(scenes), TrainConfig(bits=BITS, epochs=2), folder / "run", device="cpu")
     generator = np.random.default_rng(0)
-    with Collection.create(folder / "index", folder / "run") as collection:
+    with Index.create(folder / "index", folder / "run") as index:
         for start in range(0, codes, AT_ONCE):
             count = min(AT_ONCE, codes - start)
             packed = generator.integers(0, 256, (count, BITS // 8), dtype=np.uint8)
-            collection.index.add(packed, [code_id(start + row) for row in range(count)])
-        collection.add([scenes / "images"])
+            index.store.add(packed, [code_id(start + row) for row in range(count)])
+        index.add([scenes / "images"])
     return folder / "index", [file.read_bytes() for file in sorted((scenes / "images").iterdir())]
 
 

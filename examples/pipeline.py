@@ -11,11 +11,11 @@ from pathlib import Path
 
 import centerhash
 from centerhash.data.scenes.scenes import write_scenes
-from centerhash.search import Answer
+from centerhash.search import Results
 from centerhash.training.run import train
 
 
-def main(photos: Path, work: Path, epochs: int = 30) -> list[Answer]:
+def main(photos: Path, work: Path, epochs: int = 30) -> list[Results]:
     """Train on a folder of labelled images, index all of them, and ask by image and by labels."""
     # labels (N, C) of N images, and which of them train, ask and are searched
     data = centerhash.open_dataset(photos)
@@ -28,16 +28,16 @@ def main(photos: Path, work: Path, epochs: int = 30) -> list[Answer]:
     print(f"mAP {score.map_peers:.3f}, by chance {score.chance_peers:.3f}")
 
     # the index keeps 8 bytes per image, beside its labels and its path
-    with centerhash.Collection.create(work / "index", work / "run") as collection:
-        collection.add(images)
+    with centerhash.Index.create(work / "index", model) as index:
+        index.add(images)
         query = images[data.splits.query[0]]
-        by_image = collection.by_image(query, k=5)  # what looks like this picture?
+        by_image = index.search(query, k=5)  # what looks like this picture?
         first, second = model.classes[:2]
-        by_labels = collection.by_labels({first: 0.7, second: 0.3}, k=5)  # much of this, a little of that
-    for title, answer in ((query.name, by_image), (f"70 % {first}, 30 % {second}", by_labels)):
-        print(title, {label.label: round(label.weight, 2) for label in answer.labels})
-        for found in answer.found:
-            print(f"  {found.distance:2d} bits  {', '.join(found.labels)}  {found.path}")
+        by_labels = index.search(labels={first: 0.7, second: 0.3}, k=5)  # much of this, a little of that
+    for title, results in ((query.name, by_image), (f"70 % {first}, 30 % {second}", by_labels)):
+        print(title, {label.label: round(label.weight, 2) for label in results.labels})
+        for result in results:
+            print(f"  {result.distance:2d} bits  {', '.join(result.labels)}  {result.path}")
     return [by_image, by_labels]
 
 

@@ -90,7 +90,7 @@ def test_the_pipeline_leads_from_images_to_answers(
     pipeline = loaded(EXAMPLES / "pipeline.py", "pipeline")
     photos = write_scenes(tmp_path / "photos", 40, size=64)
     by_image, by_labels = pipeline.main(photos, tmp_path / "work", epochs=4)
-    assert by_image.found[0].distance == 0  # the query itself is in the index
-    assert len(by_image.found) == len(by_labels.found) == 5
+    assert by_image[0].distance == 0  # the query itself is in the index
+    assert len(by_image) == len(by_labels) == 5
     assert sorted(label.weight for label in by_labels.labels) == pytest.approx([0.3, 0.7])
     assert "by chance" in capsys.readouterr().out

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from centerhash.methods.centers import hash_centers
     from centerhash.methods.table import METHODS
     from centerhash.model import HashModel, load
-    from centerhash.search import Collection
+    from centerhash.search import Index
     from centerhash.training.fitting import evaluate_model, fit
     from centerhash.training.loop import TrainConfig
 
@@ -36,7 +36,7 @@ _HOMES = {
     "Dataset": "data",
     "Evaluation": "evaluation",
     "HashModel": "model",
-    "Collection": "search",
+    "Index": "search",
     "METHODS": "methods.table",
     "Splits": "data",
     "TrainConfig": "training.loop",
@@ -58,7 +58,7 @@ _HOMES = {
 __all__ = [
     "METHODS",
     "CenterhashError",
-    "Collection",
+    "Index",
     "Dataset",
     "Evaluation",
     "HashModel",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from centerhash.data import content_key
-from centerhash.search import Collection
+from centerhash.search import Index
 from centerhash.search.engines.flat import FlatIndex
 from tests.toys import cli, cli_process, command, started, write_images
 
@@ -28,7 +28,7 @@ def stored_ids(folder: Path) -> set[str]:
 def test_a_killed_add_loses_nothing_that_was_stored_and_goes_on(image_run: Path, tmp_path: Path) -> None:
     paths = write_images(tmp_path / "pictures", 150)
     folder = tmp_path / "index"
-    Collection.create(folder, image_run).close()
+    Index.create(folder, image_run).close()
     words = ("index", "add", folder, tmp_path / "pictures", "--batch", "5", "--device", "cpu")
     seen: set[str] = set()
     for _ in range(2):
@@ -41,8 +41,8 @@ def test_a_killed_add_loses_nothing_that_was_stored_and_goes_on(image_run: Path,
             process.kill()
         assert seen < now <= stored_ids(folder)
         seen = now
-        with Collection.open(folder) as collection:
-            assert collection.verify() == []
+        with Index.open(folder) as index:
+            assert index.verify() == []
     assert len(seen) < 150
     done = cli_process(*words)
     assert done.code == 0, done.err

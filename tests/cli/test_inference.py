@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from centerhash.networks.engines import ENGINES, choose_engine, open_engine
-from centerhash.search import Collection, encoder
+from centerhash.search import Index, encoder
 from centerhash.serve import process
 from tests.toys import cli, refused
 
@@ -46,10 +46,10 @@ def test_index_add(engine: str, image_run: Path, pictures: list[Path], index: Pa
     text = indexed(tmp_path / "index", image_run, pictures, engine)
     assert text.endswith(f", features by {choose_engine(engine)}")
     assert "items in" in text
-    with Collection.open(tmp_path / "index", read_only=True) as one, Collection.open(index) as other:
-        ids = list(one.index.ids())
-        assert [item.code.tolist() for item in one.index.get(ids)] == [
-            item.code.tolist() for item in other.index.get(ids)
+    with Index.open(tmp_path / "index", read_only=True) as one, Index.open(index) as other:
+        ids = list(one.store.ids())
+        assert [item.code.tolist() for item in one.store.get(ids)] == [
+            item.code.tolist() for item in other.store.get(ids)
         ]
 
 

@@ -13,20 +13,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from centerhash.core.errors import ImageError
+from centerhash.core.errors import ConfigError, ImageError, InputError
 from centerhash.data import content_key
-from centerhash.search import Added, Collection, encoder
+from centerhash.search import Added, Index, encoder
 from centerhash.search.encoder import ImageEncoder
 from centerhash.search.engines.flat import FlatIndex
-from centerhash.search.transfer import given_labels
-from centerhash.search.uploads import picture_suffix
+from centerhash.search.uploads import image_suffix
 from tests.toys import Killed, noise_image, write_images
 
 
 @pytest.fixture
-def index(image_run: Path, tmp_path: Path) -> Iterator[Collection]:
-    """An empty collection."""
-    with Collection.create(tmp_path / "index", image_run) as made:
+def index(image_run: Path, tmp_path: Path) -> Iterator[Index]:
+    """An empty index."""
+    with Index.create(tmp_path / "index", image_run) as made:
         yield made
 
 
@@ -60,7 +59,7 @@ def damage(folder: Path) -> list[Path]:
 
 
 @pytest.mark.usefixtures("quick_network")
-def test_equal_content_is_added_once(index: Collection, tmp_path: Path) -> None:
+def test_equal_content_is_added_once(index: Index, tmp_path: Path) -> None:
     paths = write_images(tmp_path / "pictures", 5)
     shutil.copy(paths[0], tmp_path / "pictures" / "copy.png")
     assert index.add([tmp_path / "pictures"]) == Added(5, 1, {})
@@ -71,7 +70,7 @@ def test_equal_content_is_added_once(index: Collection, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick_network")
-def test_broken_images_are_told_not_fatal(index: Collection, tmp_path: Path) -> None:
+def test_broken_images_are_told_not_fatal(index: Index, tmp_path: Path) -> None:
     write_images(tmp_path / "pictures", 3)
     broken = damage(tmp_path / "pictures")
     done = index.add([tmp_path / "pictures"])
@@ -82,7 +81,7 @@ def test_broken_images_are_told_not_fatal(index: Collection, tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("quick_network")
-def test_a_name_that_is_no_text_is_told(index: Collection, tmp_path: Path) -> None:
+def test_a_name_that_is_no_text_is_told(index: Index, tmp_path: Path) -> None:
     odd = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.png")
     Path(odd).write_bytes(picture(1))
     (tmp_path / "café.png").write_bytes(picture(2))
@@ -107,18 +106,18 @@ def test_a_kill_loses_at_most_the_batch_in_work(
         store(self, *arguments)
 
     monkeypatch.setattr(FlatIndex, "_add", killed_in_the_third)
-    collection = Collection.create(tmp_path / "index", image_run)
-    with pytest.raises(Killed), collection:
-        collection.add(paths, batch=7)
+    index = Index.create(tmp_path / "index", image_run)
+    with pytest.raises(Killed), index:
+        index.add(paths, batch=7)
     assert batches == [7, 7, 7]
     monkeypatch.undo()
-    with Collection.open(tmp_path / "index", read_only=True) as reader:
-        assert list(reader.index.ids()) == sorted(id_of(path) for path in paths[:14])
+    with Index.open(tmp_path / "index", read_only=True) as reader:
+        assert list(reader.store.ids()) == sorted(id_of(path) for path in paths[:14])
 
 
 @pytest.mark.usefixtures("quick_network")
 def test_memory_holds_a_few_steps_however_many_files(
-    index: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encoder, "STEP", 4)
     paths = write_images(tmp_path / "pictures", 60)
@@ -141,15 +140,15 @@ def test_memory_holds_a_few_steps_however_many_files(
 
     monkeypatch.setattr(ImageEncoder, "pixels_of", counted)
     monkeypatch.setattr(ImageEncoder, "_finish", finished)
-    seen: list[tuple[int, int]] = []
-    index.add(paths, batch=10, progress=lambda done, total: seen.append((done, total)))
+    seen: list[tuple[str, int, int]] = []
+    index.add(paths, batch=10, progress=lambda *state: seen.append(state[:3]))
     assert 0 < most <= 3 * 4
-    assert seen == [(done, 60) for done in range(4, 61, 4)]
+    assert seen == [("images", done, 60) for done in range(4, 61, 4)]
     assert len(index) == 60
 
 
 @pytest.mark.usefixtures("quick_network")
-def test_moved_files_get_their_new_path(index: Collection, tmp_path: Path) -> None:
+def test_moved_files_get_their_new_path(index: Index, tmp_path: Path) -> None:
     paths = write_images(tmp_path / "old", 4)
     index.add(paths)
     (tmp_path / "old").rename(tmp_path / "new")
@@ -160,29 +159,43 @@ def test_moved_files_get_their_new_path(index: Collection, tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("quick_network")
-def test_labels_are_given_or_predicted_or_none(image_run: Path, scene_folder: Path, tmp_path: Path) -> None:
-    given = given_labels([scene_folder, tmp_path])
-    images = sorted((scene_folder / "images").iterdir())[:3]
-    assert set(images) <= set(given)
-    first, *others = images
-    for number, (labels, predict) in enumerate(
-        ((given, True), ({first: ["mine", "mine"]}, True), ({}, False))
-    ):
-        with Collection.create(tmp_path / str(number), image_run) as collection:
-            collection.add(images, labels=labels, predict=predict)
-            stored = {path: collection.get(id_of(path)).labels for path in images}
-        if labels is given:
-            assert stored == {path: given[path] for path in images}
-            assert any(given.values())
-        else:
-            assert stored[first] == (("mine",) if predict else ())
-            assert all(bool(stored[path]) == predict for path in others)
+def test_labels_are_given_or_predicted_or_none(image_run: Path, tmp_path: Path) -> None:
+    first, second = write_images(tmp_path / "data" / "images", 2)
+    (tmp_path / "data" / "labels.csv").write_text("file_name,labels\nimages/000.png,my label|other\n")
+    stored = {}
+    for number, labels in enumerate((None, "given", "predicted", "none", {str(second): ["mine", "mine"]})):
+        with Index.create(tmp_path / str(number), image_run) as index:
+            assert index.add(str(tmp_path / "data"), labels=labels) == Added(2, 0, {})  # type: ignore[arg-type]
+            stored[number] = [index.get(id_of(path)).labels for path in (first, second)]
+    assert [set(labels) for labels in stored[1]] == [{"my label", "other"}, set()]
+    assert set(stored[0][0]) == {"my label", "other"}
+    assert all(stored[2])
+    assert stored[0][1] == stored[2][1]
+    assert stored[3] == [(), ()]
+    assert stored[4] == [stored[2][0], ("mine",)]
+
+
+def test_slips_in_add_are_told(index: Index, tmp_path: Path) -> None:
+    write_images(tmp_path / "plain", 1)
+    with pytest.raises(ConfigError, match="Did you mean 'given'"):
+        index.add(tmp_path / "plain", labels="gven")
+    with pytest.raises(ConfigError, match=r"no folder with a labels\.csv"):
+        index.add(tmp_path / "plain", labels="given")
+    for images in (7, [7], None):
+        with pytest.raises(InputError, match="a path or a list"):
+            index.add(images)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="batch"):
+        index.add(tmp_path / "plain", batch=0)
+    assert len(index) == 0
+
+
+def test_what_was_added_is_told_in_short() -> None:
+    assert repr(Added(1200, 3, {"a.jpg": "why"})) == "Added(added=1,200, known=3, broken=1)"
+    assert "moved=2" in repr(Added(0, 0, {}, moved=2))
 
 
 @pytest.mark.usefixtures("quick_network")
-def test_remove_by_id_path_and_folder(
-    index: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remove_by_id_path_and_folder(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = write_images(tmp_path / "a", 2)
     (tmp_path / "b" / "c").mkdir(parents=True)
     for number in (7, 8, 9):
@@ -202,12 +215,12 @@ def test_remove_by_id_path_and_folder(
     assert len(index) == 0
 
 
-def test_a_link_that_leads_to_itself_means_no_item(index: Collection, tmp_path: Path) -> None:
+def test_a_link_that_leads_to_itself_means_no_item(index: Index, tmp_path: Path) -> None:
     (tmp_path / "round.png").symlink_to("round.png")
     assert index.find([tmp_path / "round.png"]) == {str(tmp_path / "round.png"): []}
 
 
-def test_uploads_are_kept_and_found(index: Collection, tmp_path: Path) -> None:
+def test_uploads_are_kept_and_found(index: Index, tmp_path: Path) -> None:
     data = picture(3)
     added = index.add_bytes(data, "holiday.png")
     assert added == index.add_bytes(data) == index.get(added.id)
@@ -215,12 +228,12 @@ def test_uploads_are_kept_and_found(index: Collection, tmp_path: Path) -> None:
     assert file == (tmp_path / "index" / "images" / f"{added.id}.png").resolve()
     assert file.read_bytes() == data
     assert added.labels
-    assert index.by_image(data, k=1).found == [added]
+    assert list(index.search(data, k=1)) == [added]
     (tmp_path / "same.png").write_bytes(data)
     assert index.add([tmp_path / "same.png"]) == Added(0, 1, {})
     index.close()
     (tmp_path / "index").rename(tmp_path / "moved")
-    with Collection.open(tmp_path / "moved") as moved:
+    with Index.open(tmp_path / "moved") as moved:
         assert moved.image(added.id).read_bytes() == data
         assert moved.verify() == []
         assert moved.info()["uploads"] == 1
@@ -229,7 +242,7 @@ def test_uploads_are_kept_and_found(index: Collection, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick_network")
-def test_an_upload_replaces_a_file_that_is_gone(index: Collection, tmp_path: Path) -> None:
+def test_an_upload_replaces_a_file_that_is_gone(index: Index, tmp_path: Path) -> None:
     (path,) = write_images(tmp_path / "pictures", 1)
     data = path.read_bytes()
     index.add([path])
@@ -242,7 +255,7 @@ def test_an_upload_replaces_a_file_that_is_gone(index: Collection, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("quick_network")
-def test_broken_uploads_leave_nothing(index: Collection, tmp_path: Path) -> None:
+def test_broken_uploads_leave_nothing(index: Index, tmp_path: Path) -> None:
     for data, reason in ((b"", "0 bytes"), (b"GIF89a", "damaged GIF"), (picture(1)[:99], "'cat.png'")):
         with pytest.raises(ImageError, match=reason):
             index.add_bytes(data, "cat.png")
@@ -254,7 +267,7 @@ def test_broken_uploads_leave_nothing(index: Collection, tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("quick_network")
 def test_a_kill_between_picture_and_item_leaves_an_orphan_that_compact_removes(
-    index: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = index.add_bytes(picture(1))
 
@@ -273,19 +286,19 @@ def test_a_kill_between_picture_and_item_leaves_an_orphan_that_compact_removes(
 
 
 @pytest.mark.usefixtures("quick_network")
-def test_damaged_and_missing_uploads_are_named(index: Collection) -> None:
+def test_damaged_and_missing_uploads_are_named(index: Index) -> None:
     first, second, third = (index.image(index.add_bytes(picture(seed)).id) for seed in (1, 2, 3))
     first.write_bytes(picture(9))
     third.write_bytes(b"")
     problems = sorted(index.verify(), key=lambda text: first.name in text)
     assert len(problems) == 2
     assert third.name in problems[0]
-    assert f"{first.name}' is not the picture that was added" in problems[1]
+    assert f"{first.name}' is not the image that was added" in problems[1]
     first.write_bytes(picture(1))
     third.write_bytes(picture(3))
     second.unlink()
     (missing,) = index.verify()
-    assert f"{second.name}', the picture of the item '{second.stem}', is missing" in missing
+    assert f"{second.name}', the image of the item '{second.stem}', is missing" in missing
 
 
 @pytest.mark.parametrize(
@@ -303,11 +316,11 @@ def test_damaged_and_missing_uploads_are_named(index: Collection) -> None:
     ],
 )
 def test_suffixes_by_content(kind: str, suffix: str) -> None:
-    assert picture_suffix(picture(0, kind)) == suffix
+    assert image_suffix(picture(0, kind)) == suffix
 
 
 @pytest.mark.usefixtures("quick_network")
-def test_threads_may_search_while_others_change(index: Collection, tmp_path: Path) -> None:
+def test_threads_may_search_while_others_change(index: Index, tmp_path: Path) -> None:
     paths = write_images(tmp_path / "pictures", 30)
     index.add(paths[:10])
     stay = id_of(paths[0])
@@ -318,7 +331,7 @@ def test_threads_may_search_while_others_change(index: Collection, tmp_path: Pat
         index.remove([added.id])
 
     def ask(number: int) -> int:
-        return len(index.by_id(stay, k=50).found)
+        return len(index.search(id=stay, k=50))
 
     with ThreadPoolExecutor(8) as pool:
         changes = [pool.submit(churn, number) for number in range(40)]

@@ -14,8 +14,8 @@ from centerhash.model import HashModel
 from centerhash.search.label_query import (
     label_code,
     labels_of_code,
-    parse_labels,
     query_of_labels,
+    read_labels,
 )
 from centerhash.training.fitting import fit
 from tests.toys import CLASSES, toy_config
@@ -38,7 +38,7 @@ NAMES = ("bicycle", "bus", "dog", "potted plant", "ratio 1:2", "tv")
     ],
 )
 def test_labels_with_weights(text: str, weights: dict[str, float]) -> None:
-    found = parse_labels(text, NAMES)
+    found = read_labels(text, NAMES)
     assert list(found) == list(weights)
     assert found == pytest.approx(weights)
 
@@ -51,7 +51,7 @@ def test_labels_with_weights(text: str, weights: dict[str, float]) -> None:
         ("dgo", "unknown label 'dgo'. Did you mean 'dog'?"),
         ("bicycel:0.3", "unknown label 'bicycel'. Did you mean 'bicycle'?"),
         ("cat:dog", "unknown label 'cat:dog'"),
-        ("dog, bus, dog:2", "the label 'dog' stands twice"),
+        ("dog, bus, dog:2", "the label 'dog' is named twice"),
         ("dog:much", "the weight of 'dog' must be a positive number such as 0.7, got 'much'"),
         ("dog:", "the weight of 'dog' must be a positive number such as 0.7, got ''"),
         ("dog:0", "the weight of 'dog' must be a positive number, got 0.0"),
@@ -62,7 +62,7 @@ def test_labels_with_weights(text: str, weights: dict[str, float]) -> None:
 )
 def test_labels_that_are_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        parse_labels(text, NAMES)
+        read_labels(text, NAMES)
     assert message in str(refused.value)
 
 

@@ -11,38 +11,41 @@ from centerhash.codes import pack
 from centerhash.core.errors import DataError, InputError
 from centerhash.core.files import read_npz, write_npz
 from centerhash.encoding.code_files import encode_to_file, evaluate_codes, read_code_file
+from centerhash.encoding.parts import read_parts
+from centerhash.encoding.work import encode_parts
 from centerhash.model import HashModel
-from centerhash.search import Added, Collection
-from centerhash.search.transfer import export_codes, given_labels, import_codes
-from tests.toys import CLASSES, separable
+from centerhash.search import Added, Index
+from centerhash.search.adding import given_labels
+from centerhash.training.fitting import fit
+from tests.toys import CLASSES, feature_dataset, separable, toy_config
 
 
 @pytest.fixture
-def index(feature_run: Path, tmp_path: Path) -> Iterator[Collection]:
-    """An empty collection of a model of features."""
-    with Collection.create(tmp_path / "index", feature_run) as made:
+def index(feature_run: Path, tmp_path: Path) -> Iterator[Index]:
+    """An empty index of a model of features."""
+    with Index.create(tmp_path / "index", feature_run) as made:
         yield made
 
 
 def test_codes_of_a_data_set_come_with_their_labels(
-    index: Collection, feature_run: Path, feature_folder: Path, tmp_path: Path
+    index: Index, feature_run: Path, feature_folder: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "codes.npz"
     encode_to_file(HashModel.load(feature_run), [str(feature_folder)], file)
-    assert import_codes(index, file) == Added(160, 0, {})
-    assert import_codes(index, file) == Added(0, 160, {})
+    assert index.import_codes(file) == Added(160, 0, {})
+    assert index.import_codes(file) == Added(0, 160, {})
     _, labels = separable(160)
     for row in (0, 7, 159):
         assert index.get(str(row)).labels == tuple(CLASSES[j] for j in np.flatnonzero(labels[row]))
-    found = index.by_labels({"cat": 1}, k=20).found
+    found = list(index.search(labels={"cat": 1}, k=20))
     assert np.mean(["cat" in row.labels for row in found]) > 0.9
 
 
-def test_codes_without_names_are_called_after_their_file(index: Collection, tmp_path: Path) -> None:
+def test_codes_without_names_are_called_after_their_file(index: Index, tmp_path: Path) -> None:
     packed = pack(index.model.encode_features(separable(3)[0]))
     write_npz(tmp_path / "today.npz", {"packed": packed, "bits": np.array(16)})
-    assert import_codes(index, tmp_path / "today.npz").added == 3
-    assert list(index.index.ids()) == ["today-0", "today-1", "today-2"]
+    assert index.import_codes(tmp_path / "today.npz").added == 3
+    assert list(index.store.ids()) == ["today-0", "today-1", "today-2"]
     assert index.get("today-1").labels == ()
 
 
@@ -50,8 +53,8 @@ def test_codes_without_names_are_called_after_their_file(index: Collection, tmp_
     ("changes", "message"),
     [
         ({"packed": None}, "holds bits: it needs `packed` and `bits`"),
-        ({"packed": np.uint8(3)}, r"`packed` must be \(N, 2\), got shape \(\)"),
-        ({"bits": np.array(32)}, "holds codes of 32 bits, the collection of 16"),
+        ({"packed": np.uint8(3)}, r"must be uint8 of shape \(N, 2\), got uint8 of shape \(\)"),
+        ({"bits": np.array(32)}, "holds codes of 32 bits, the index of 16"),
         ({"bits": np.array("many")}, "`bits` must be one whole number, got <U4"),
         ({"names": np.array(["one"])}, r"names of shape \(1,\) do not fit codes of shape \(3, 2\)"),
         ({"labels": np.ones((3, 2), bool)}, r"labels of shape \(3, 2\) do not fit 3 codes and 6 classes"),
@@ -60,17 +63,17 @@ def test_codes_without_names_are_called_after_their_file(index: Collection, tmp_
     ],
 )
 def test_code_files_that_are_refused(
-    index: Collection, changes: dict[str, Any], message: str, tmp_path: Path
+    index: Index, changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     arrays = {"packed": np.zeros((3, 2), np.uint8), "bits": np.array(16), **changes}
     write_npz(tmp_path / "codes.npz", {name: value for name, value in arrays.items() if value is not None})
     with pytest.raises(InputError, match=message):
-        import_codes(index, tmp_path / "codes.npz")
+        index.import_codes(tmp_path / "codes.npz")
     assert len(index) == 0
 
 
 def test_what_is_exported_can_be_imported_and_evaluated(
-    index: Collection, feature_run: Path, tmp_path: Path
+    index: Index, feature_run: Path, tmp_path: Path
 ) -> None:
     features, labels = separable(30, seed=4)
     packed = pack(index.model.encode_features(features))
@@ -79,20 +82,20 @@ def test_what_is_exported_can_be_imported_and_evaluated(
     ids = [f"{row:02d}" for row in range(30)]
     index.add_codes(packed, ids, names)
     file = tmp_path / "out.npz"
-    assert export_codes(index, file) == 30
+    assert index.export(file) == 30
     arrays = read_npz(file)
     assert np.array_equal(arrays["packed"], packed)
     assert arrays["names"].tolist() == ids
     assert arrays["classes"].tolist() == [*CLASSES, "not a class"]
     assert np.array_equal(arrays["labels"][:, :6], labels)
-    with Collection.create(tmp_path / "copy", feature_run) as copy:
-        import_codes(copy, file)
+    with Index.create(tmp_path / "copy", feature_run) as copy:
+        copy.import_codes(file)
         assert [(item.id, item.labels) for item in copy.items()] == list(zip(ids, names, strict=True))
     both = (read_code_file(file), read_code_file(file))
     assert evaluate_codes(both).queries == 30
 
 
-def test_codes_ids_and_labels_must_fit(index: Collection) -> None:
+def test_codes_ids_and_labels_must_fit(index: Index) -> None:
     packed = np.zeros((3, 2), np.uint8)
     with pytest.raises(InputError, match="3 codes, 2 ids and 2 labels do not fit"):
         index.add_codes(packed, ["a", "b"])
@@ -100,9 +103,9 @@ def test_codes_ids_and_labels_must_fit(index: Collection) -> None:
         index.add_codes(packed, ["a", "b", "c"], [("cat",)])
 
 
-def test_an_empty_collection_is_exported(index: Collection, tmp_path: Path) -> None:
-    assert export_codes(index, tmp_path / "out.npz") == 0
-    assert import_codes(index, tmp_path / "out.npz") == Added(0, 0, {})
+def test_an_empty_index_is_exported(index: Index, tmp_path: Path) -> None:
+    assert index.export(tmp_path / "out.npz") == 0
+    assert index.import_codes(tmp_path / "out.npz") == Added(0, 0, {})
 
 
 def test_given_labels_are_those_of_folders_with_labels_csv(scene_folder: Path, tmp_path: Path) -> None:
@@ -113,3 +116,29 @@ def test_given_labels_are_those_of_folders_with_labels_csv(scene_folder: Path, t
     (tmp_path / "labels.csv").write_text("file_name,labels\nnone.jpg,dog\n")
     with pytest.raises(DataError, match="1 of 1 images of"):
         given_labels([tmp_path])
+
+
+def test_parts_are_added_once(index: Index, feature_run: Path, feature_folder: Path, tmp_path: Path) -> None:
+    encode_parts(feature_run, [str(feature_folder)], tmp_path / "parts", part_size=70)
+    assert index.import_codes(tmp_path / "parts") == Added(160, 0, {})
+    assert index.import_codes(tmp_path / "parts") == Added(0, 160, {})
+    items = {str(item.id): item for item in index}
+    assert len(items) == 160
+    for ids, packed, labels in read_parts(tmp_path / "parts"):
+        for id, code, names in zip(ids, packed, labels, strict=True):
+            assert items[id].code.tobytes() == code.tobytes()
+            assert set(items[id].labels) == set(names)
+
+
+def test_parts_of_another_model_or_unfinished_ones_are_refused(
+    index: Index, feature_run: Path, feature_folder: Path, tmp_path: Path
+) -> None:
+    fit(feature_dataset(), toy_config(seed=5, epochs=1)).save(tmp_path / "model")
+    encode_parts(tmp_path / "model", [str(feature_folder)], tmp_path / "others")
+    encode_parts(feature_run, [str(feature_folder)], tmp_path / "parts", part_size=70)
+    (tmp_path / "parts" / "part-00001.parquet").unlink()
+    with pytest.raises(DataError, match="of another model"):
+        index.import_codes(tmp_path / "others")
+    with pytest.raises(DataError, match="lacks 1 of 3 parts"):
+        index.import_codes(tmp_path / "parts")
+    assert len(index) == 0

@@ -11,35 +11,35 @@ from fastapi.testclient import TestClient
 from centerhash.codes import pack
 from centerhash.data.images import content_key
 from centerhash.model import HashModel
-from centerhash.search import Collection
+from centerhash.search import Index
 from centerhash.serve import Settings, create_app
 from tests.serve.processes import Served, serving
-from tests.serve.toys import TOKEN, colour_collection
+from tests.serve.toys import TOKEN, colour_index
 
 
 @pytest.fixture(scope="session")
-def pictures(tmp_path_factory: pytest.TempPathFactory, feature_run: Path) -> Iterator[Collection]:
-    """A collection of twenty pictures; not to be changed."""
-    with colour_collection(tmp_path_factory.mktemp("serve") / "pictures", feature_run, 20) as collection:
-        yield collection
+def pictures(tmp_path_factory: pytest.TempPathFactory, feature_run: Path) -> Iterator[Index]:
+    """An index of twenty pictures; not to be changed."""
+    with colour_index(tmp_path_factory.mktemp("serve") / "pictures", feature_run, 20) as index:
+        yield index
 
 
 @pytest.fixture
-def own(tmp_path: Path, feature_run: Path) -> Iterator[Collection]:
-    """A collection of three pictures, to be changed."""
-    with colour_collection(tmp_path / "own", feature_run, 3) as collection:
-        yield collection
+def own(tmp_path: Path, feature_run: Path) -> Iterator[Index]:
+    """An index of three pictures, to be changed."""
+    with colour_index(tmp_path / "own", feature_run, 3) as index:
+        yield index
 
 
 @pytest.fixture
-def reader(pictures: Collection) -> Iterator[TestClient]:
+def reader(pictures: Index) -> Iterator[TestClient]:
     """A client of a server that takes no changes."""
     with TestClient(create_app(pictures), base_url="http://localhost") as client:
         yield client
 
 
 @pytest.fixture
-def writer(own: Collection) -> Iterator[TestClient]:
+def writer(own: Index) -> Iterator[TestClient]:
     """A client of a server that takes changes."""
     with TestClient(create_app(own, Settings(token=TOKEN)), base_url="http://localhost") as client:
         yield client
@@ -49,21 +49,21 @@ def writer(own: Collection) -> Iterator[TestClient]:
 def scene_index(
     scene_folder: Path, image_run: Path, feature_cache: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[int], Path]:
-    """Makes a new collection of the first emoji scenes, with the model that was trained on them."""
+    """Makes a new index of the first emoji scenes, with the model that was trained on them."""
     model = HashModel.load(image_run)
 
     def make(count: int) -> Path:
         folder = tmp_path_factory.mktemp("served") / "scenes.index"
         files = sorted((scene_folder / "images").iterdir())[:count]
-        with Collection.create(folder, image_run) as collection:
-            if files:  # as `Collection.add` does, but with the features that training has left in the cache
+        with Index.create(folder, image_run) as index:
+            if files:  # as `Index.add` does, but with the features that training has left in the cache
                 features = model.features_of(files, cache=feature_cache, device="cpu")
                 names = [
                     [model.classes[c] for c in row.nonzero()[0]] for row in model.predict_labels(features)
                 ]
                 ids = [content_key(file)[:16] for file in files]
                 paths = [str(file) for file in files]
-                collection.index.add(pack(model.encode_features(features)), ids, names, paths)
+                index.store.add(pack(model.encode_features(features)), ids, names, paths)
         return folder
 
     return make

@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from centerhash.core.errors import DataError, OutputError
-from centerhash.search import Collection
+from centerhash.search import Index
 from centerhash.serve import Settings, create_app
 from centerhash.serve.process import allowed_hosts
 from tests.serve.toys import BEARER, TOKEN, Reply, call, multipart, png, png_header, upload
@@ -25,7 +25,7 @@ async def endless() -> AsyncIterator[bytes]:
         yield bytes(50_000)
 
 
-def test_a_body_is_cut_while_it_streams(pictures: Collection) -> None:
+def test_a_body_is_cut_while_it_streams(pictures: Index) -> None:
     """No Content-Length, no end: refused at the limit, and read on only a little for the client to see it."""
     body, form = multipart(b"")
 
@@ -42,14 +42,14 @@ def test_a_body_is_cut_while_it_streams(pictures: Collection) -> None:
     assert reply.read <= 5 * SMALL.max_upload
 
 
-def test_a_body_that_is_declared_too_large_is_not_parsed(pictures: Collection) -> None:
+def test_a_body_that_is_declared_too_large_is_not_parsed(pictures: Index) -> None:
     app = create_app(pictures, SMALL)
     for length in ("200000", "9" * 30):
         reply = asyncio.run(call(app, "POST", "/search", [b"x"], {"content-length": length}))
         assert reply.status == 413
 
 
-def test_the_largest_allowed_upload_passes(pictures: Collection) -> None:
+def test_the_largest_allowed_upload_passes(pictures: Index) -> None:
     data = png() + bytes(100_000 - len(png()))  # bytes behind a PNG are not looked at
     with TestClient(create_app(pictures, SMALL)) as client:
         assert client.post("/search", files=upload(data)).status_code == 200
@@ -62,7 +62,7 @@ def test_a_picture_of_too_many_pixels_is_refused_by_its_header(reader: TestClien
     assert "2,500,000,000 pixels" in answered.json()["error"]
 
 
-def test_a_slow_upload_ends(pictures: Collection) -> None:
+def test_a_slow_upload_ends(pictures: Index) -> None:
     async def sent() -> AsyncIterator[bytes]:
         yield multipart(png())[0][:50]
         await asyncio.sleep(60)
@@ -93,11 +93,9 @@ def held() -> Iterator[Held]:
     made.go.set()
 
 
-def test_a_full_queue_answers_at_once(
-    pictures: Collection, held: Held, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_queue_answers_at_once(pictures: Index, held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     """One worker, one place to wait: the third request is sent away, and quick work has its own lane."""
-    monkeypatch.setattr(pictures, "by_image", held)
+    monkeypatch.setattr(pictures, "_code_of_image", held)
     app = create_app(pictures, Settings(workers=1, queue=1))
     body, form = multipart(png())
 
@@ -116,15 +114,15 @@ def test_a_full_queue_answers_at_once(
     assert (refused.status, refused.headers["retry-after"]) == (503, "1")
     assert refused.error == "the server is busy: try again in a moment."
     assert quick.status == 200
-    assert b'centerhash_queue{lane="pictures"} 2\n' in metrics.body
+    assert b'centerhash_queue{lane="images"} 2\n' in metrics.body
     assert [reply.status for reply in served] == [500, 500]
 
 
 def test_work_that_takes_too_long_is_given_up(
-    pictures: Collection, held: Held, monkeypatch: pytest.MonkeyPatch
+    pictures: Index, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client is answered, but the place stays taken until the work has really ended."""
-    monkeypatch.setattr(pictures, "by_labels", held)
+    monkeypatch.setattr(pictures, "search", held)
     app = create_app(pictures, Settings(workers=1, queue=0, timeout=0.1))
 
     async def story() -> list[Reply]:
@@ -145,7 +143,7 @@ def test_work_that_takes_too_long_is_given_up(
     "error", [ValueError("/secret/path"), OutputError("/secret/path"), DataError("/secret/path")]
 )
 def test_mistakes_of_ours_show_neither_traceback_nor_path(
-    own: Collection, monkeypatch: pytest.MonkeyPatch, error: Exception
+    own: Index, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def fail(*arguments: Any, **settings: Any) -> None:
         raise error
@@ -173,7 +171,7 @@ def test_every_answer_has_the_headers_that_keep_browsers_safe(reader: TestClient
     assert all(list(answer.json()) == ["error"] for answer in answers[3:])
 
 
-def test_names_of_other_sites_are_refused(pictures: Collection) -> None:
+def test_names_of_other_sites_are_refused(pictures: Index) -> None:
     hosts = allowed_hosts("127.0.0.1", ("photos.example",))
     app = create_app(pictures, Settings(hosts=hosts))
     expected = {"localhost:8000": 200, "127.0.0.1": 200, "[::1]:80": 200, "Photos.Example": 200}

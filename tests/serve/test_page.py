@@ -171,7 +171,7 @@ def test_filter_keyboard_and_more(opened: Watched) -> None:
     box.press("ArrowDown")
     box.press("Enter")
     label = page.locator("#filters li").inner_text().rstrip("×").strip()
-    opened.until("location.hash.includes('label=')")
+    opened.until("location.hash.includes('having=')")
     opened.answered(name.capitalize())
     for chips in page.locator(".result .chips").all():
         assert label in chips.inner_text()

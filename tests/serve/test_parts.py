@@ -14,9 +14,9 @@ from PIL import Image
 from centerhash import serve
 from centerhash.core.errors import ConfigError, ImageError
 from centerhash.core.options import read_options
-from centerhash.search import Collection
+from centerhash.search import Index
 from centerhash.serve import Settings
-from centerhash.serve.library import Library, UnknownId
+from centerhash.serve.index import ServedIndex, UnknownId
 from centerhash.serve.metrics import Metrics
 from centerhash.serve.process import listen
 from centerhash.serve.thumbnails import SIDE, Thumbnail, ThumbnailCache, make_thumbnail
@@ -69,37 +69,37 @@ def test_the_cache_of_thumbnails_is_bounded_by_bytes() -> None:
     cache.forget("d")
 
 
-def test_a_thumbnail_is_made_once(own: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thumbnail_is_made_once(own: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Path] = []
 
     def make(path: Path) -> Thumbnail:
         calls.append(path)
         return make_thumbnail(path)
 
-    monkeypatch.setattr("centerhash.serve.library.make_thumbnail", make)
-    library = Library(own, Settings())
-    id = str(next(iter(own.index.ids())))
+    monkeypatch.setattr("centerhash.serve.index.make_thumbnail", make)
+    served = ServedIndex(own, Settings())
+    id = str(next(iter(own.store.ids())))
 
     async def many() -> set[str]:
-        found = await asyncio.gather(*(library.thumbnail(id) for _ in range(8)))
-        return {row.etag for row in (*found, await library.thumbnail(id))}
+        found = await asyncio.gather(*(served.thumbnail(id) for _ in range(8)))
+        return {row.etag for row in (*found, await served.thumbnail(id))}
 
     assert len(asyncio.run(many())) == 1
     assert calls == [own.image(id)]
-    library.close()
+    served.close()
 
 
-def test_a_picture_that_another_process_removed_has_no_thumbnail(own: Collection) -> None:
-    library, id = Library(own, Settings()), str(next(own.index.ids()))
-    assert asyncio.run(library.thumbnail(id)) == library.thumbnails.get(id)
-    own.remove([id])  # not by the library, which would forget the thumbnail
-    with pytest.raises(UnknownId, match="no picture of this id in the index"):
-        asyncio.run(library.thumbnail(id))
-    library.close()
+def test_a_picture_that_another_process_removed_has_no_thumbnail(own: Index) -> None:
+    served, id = ServedIndex(own, Settings()), str(next(own.store.ids()))
+    assert asyncio.run(served.thumbnail(id)) == served.thumbnails.get(id)
+    own.remove([id])  # not by the server, which would forget the thumbnail
+    with pytest.raises(UnknownId, match="no image of this id in the index"):
+        asyncio.run(served.thumbnail(id))
+    served.close()
 
 
-def test_thumbnails_are_kept_by_browsers(reader: TestClient, pictures: Collection) -> None:
-    id = next(iter(pictures.index.ids()))
+def test_thumbnails_are_kept_by_browsers(reader: TestClient, pictures: Index) -> None:
+    id = next(iter(pictures.store.ids()))
     first = reader.get(f"/thumbnails/{id}")
     assert (first.status_code, first.headers["content-type"]) == (200, "image/webp")
     assert "max-age" in first.headers["cache-control"]
@@ -107,13 +107,13 @@ def test_thumbnails_are_kept_by_browsers(reader: TestClient, pictures: Collectio
     assert (again.status_code, again.content) == (304, b"")
 
 
-def test_a_picture_that_is_gone_has_no_thumbnail(own: Collection) -> None:
-    library = Library(own, Settings())
-    id = str(next(iter(own.index.ids())))
+def test_a_picture_that_is_gone_has_no_thumbnail(own: Index) -> None:
+    served = ServedIndex(own, Settings())
+    id = str(next(iter(own.store.ids())))
     own.image(id).unlink()
     with pytest.raises(UnknownId, match="cannot be read"):
-        asyncio.run(library.thumbnail(id))
-    library.close()
+        asyncio.run(served.thumbnail(id))
+    served.close()
 
 
 def test_metrics_in_the_format_of_prometheus() -> None:
@@ -157,12 +157,12 @@ def test_settings_that_cannot_be() -> None:
 
 
 def test_a_port_that_is_taken_is_explained() -> None:
-    with listen("127.0.0.1", 0) as first, pytest.raises(ConfigError, match=r"in use.* --port"):
+    with listen("127.0.0.1", 0) as first, pytest.raises(ConfigError, match=r"in use.* port"):
         listen("127.0.0.1", first.getsockname()[1])
 
 
 def test_a_host_that_can_be_none_is_explained() -> None:
-    with pytest.raises(ConfigError, match=r"cannot listen on ä\.\.b, port 0: .* Choose others with --host"):
+    with pytest.raises(ConfigError, match=r"cannot listen on ä\.\.b, port 0: .* Choose another host"):
         listen("ä..b", 0)
 
 

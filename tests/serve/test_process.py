@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from centerhash.search import Collection
+from centerhash.search import Index
 from tests.serve.fuzz import COUNT, malformed
 from tests.serve.processes import Served, serving
 from tests.serve.toys import BEARER, TOKEN, multipart, png, upload
@@ -104,7 +104,7 @@ def test_path_tricks_find_nothing(served: Served, path: str) -> None:
 
 def test_a_file_of_the_collection_cannot_be_had_by_its_path(served: Served) -> None:
     with served.client() as client:
-        for name in ("collection.json", "model/model.json", "items"):
+        for name in ("index.json", "model/model.json", "items"):
             assert client.get(f"/thumbnails/{served.folder / name}").status_code == 404
 
 
@@ -151,7 +151,7 @@ def test_a_stop_lets_a_running_upload_finish_and_loses_nothing(
             status, message = answer(connection)
         assert status == 201
         assert server.process.wait(timeout=60) == 0
-        with Collection.open(server.folder) as collection:  # the right to write was given back
-            assert sorted(map(str, collection.index.ids())) == sorted([*added, json.loads(message)["id"]])
-            assert collection.verify() == []
+        with Index.open(server.folder) as index:  # the right to write was given back
+            assert sorted(map(str, index.store.ids())) == sorted([*added, json.loads(message)["id"]])
+            assert index.verify() == []
     assert "Traceback" not in (tmp_path / "log").read_text()

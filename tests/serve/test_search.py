@@ -1,4 +1,4 @@
-"""Searching over HTTP gives what the collection gives, in documented words."""
+"""Searching over HTTP gives what the index gives, in documented words."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from centerhash.search import Answer, Collection
+from centerhash.search import Index, Results
 from tests.serve.toys import png, upload
 from tests.toys import CLASSES
 
 
-def shaped(answer: Answer) -> list[tuple[str, int]]:
-    return [(found.id, found.distance) for found in answer.found]
+def shaped(answer: Results) -> list[tuple[str, int]]:
+    return [(found.id, found.distance) for found in answer]
 
 
 def results(body: Any) -> list[tuple[str, int]]:
     return [(row["id"], row["distance"]) for row in body["results"]]
 
 
-def test_an_uploaded_picture_finds_itself(reader: TestClient, pictures: Collection) -> None:
+def test_an_uploaded_picture_finds_itself(reader: TestClient, pictures: Index) -> None:
     answered = reader.post("/search", params={"k": 5}, files=upload(png(7)))
     assert answered.status_code == 200
     body = answered.json()
     assert body["results"][0]["distance"] == 0
-    assert results(body) == shaped(pictures.by_image(png(7), k=5))
+    assert results(body) == shaped(pictures.search(png(7), k=5))
     assert (body["bits"], body["size"]) == (16, 20)
     assert sum(row["weight"] for row in body["labels"]) == pytest.approx(1, abs=1e-5)
     assert {row["label"] for row in body["labels"]} <= set(CLASSES)
 
 
-def test_by_id_leaves_the_picture_itself_out(reader: TestClient, pictures: Collection) -> None:
-    id = str(next(iter(pictures.index.ids())))
+def test_by_id_leaves_the_picture_itself_out(reader: TestClient, pictures: Index) -> None:
+    id = str(next(iter(pictures.store.ids())))
     body = reader.get("/search", params={"id": id, "k": 30}).json()
     assert len(body["results"]) == 19
     assert id not in {row["id"] for row in body["results"]}
-    assert results(body) == shaped(pictures.by_id(id, k=30))
+    assert results(body) == shaped(pictures.search(id=id, k=30))
 
 
-def test_by_labels_with_and_without_weights(reader: TestClient, pictures: Collection) -> None:
+def test_by_labels_with_and_without_weights(reader: TestClient, pictures: Index) -> None:
     body = reader.get("/search", params={"labels": "dog:3, cat", "k": 4}).json()
-    assert results(body) == shaped(pictures.by_labels({"dog": 0.75, "cat": 0.25}, k=4))
+    assert results(body) == shaped(pictures.search(labels={"dog": 0.75, "cat": 0.25}, k=4))
     assert [(row["label"], row["weight"]) for row in body["labels"]] == [("dog", 0.75), ("cat", 0.25)]
 
 
@@ -51,12 +51,12 @@ def test_filter_by_labels_and_distance(reader: TestClient) -> None:
     wanted = [row for row in everything if label in row["labels"]]
     assert 0 < len(wanted) < 20
     assert (
-        reader.get("/search", params={"labels": "dog", "k": 20, "label": label}).json()["results"] == wanted
+        reader.get("/search", params={"labels": "dog", "k": 20, "having": label}).json()["results"] == wanted
     )
     near = everything[5]["distance"]
     body = reader.get("/search", params={"labels": "dog", "k": 20, "within": near}).json()
     assert body["results"] == [row for row in everything if row["distance"] <= near]
-    assert not reader.get("/search", params={"labels": "dog", "label": "no such"}).json()["results"]
+    assert not reader.get("/search", params={"labels": "dog", "having": "no such"}).json()["results"]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_filter_by_labels_and_distance(reader: TestClient) -> None:
     [
         ({}, 400, "either id"),
         ({"id": "x", "labels": "dog"}, 400, "either id"),
-        ({"id": "nothing"}, 404, "no picture of this id"),
+        ({"id": "nothing"}, 404, "no image of this id"),
         ({"labels": "dgo"}, 400, "Did you mean 'dog'?"),
         ({"labels": "dog:-1"}, 400, "positive"),
         ({"labels": "dog:nan"}, 400, "positive"),
@@ -101,10 +101,10 @@ def test_forms_that_hold_no_picture(reader: TestClient) -> None:
     assert reader.post("/search", content=b"--x", headers=torn).status_code == 400
 
 
-def test_labels_of_the_model_with_their_counts(reader: TestClient, pictures: Collection) -> None:
+def test_labels_of_the_model_with_their_counts(reader: TestClient, pictures: Index) -> None:
     rows = reader.get("/labels").json()["labels"]
     assert [row["label"] for row in rows] == list(CLASSES)
-    counts = pictures.index.labels()
+    counts = pictures.store.labels()
     assert {row["label"]: row["count"] for row in rows} == {name: counts.get(name, 0) for name in CLASSES}
     assert all(row["center"] for row in rows)
 

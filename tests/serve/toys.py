@@ -1,4 +1,4 @@
-"""A small collection that knows pictures by their mean colours, and ways to talk to its server."""
+"""A small index that knows pictures by their mean colours, and ways to talk to its server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from centerhash.data.images import load_pixels
-from centerhash.search import Collection
+from centerhash.search import Index
 from tests.toys import WIDTH, noise_image
 
 TOKEN = "correct horse"
@@ -37,13 +37,13 @@ class ColourEncoder:
         return ((fields / 128 - 1) @ mixing).astype(np.float32)
 
 
-def colour_collection(folder: Path, run: Path, count: int = 0) -> Collection:
-    """A new collection of `count` pictures."""
-    collection = Collection.create(folder, run)
-    collection._loaded = ColourEncoder()  # type: ignore[assignment]
+def colour_index(folder: Path, run: Path, count: int = 0) -> Index:
+    """A new index of `count` pictures."""
+    index = Index.create(folder, run)
+    index._loaded = ColourEncoder()  # type: ignore[assignment]
     for seed in range(count):
-        collection.add_bytes(png(seed))
-    return collection
+        index.add_bytes(png(seed))
+    return index
 
 
 def png(seed: int = 0, size: int = 48) -> bytes:

@@ -1,7 +1,7 @@
-"""Collections: an index of images with the model that made its codes, searched by image, by id or by labels."""
+"""Search: an index of images with the model that made its codes, asked by an image, an id or labels."""
 
 from __future__ import annotations
 
-from centerhash.search.index import Added, Answer, Collection, Found, verify_collection
+from centerhash.search.index import Added, Index, Result, Results, verify_index
 
-__all__ = ["Added", "Answer", "Collection", "Found", "verify_collection"]
+__all__ = ["Added", "Index", "Result", "Results", "verify_index"]

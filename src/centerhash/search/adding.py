@@ -1,4 +1,4 @@
-"""Adding images to a collection: a stream from files to stored items, of which a kill loses at most one batch."""
+"""Adding images to an index: a stream from files to stored items, of which a kill loses at most one batch."""
 
 from __future__ import annotations
 
@@ -8,19 +8,26 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from threading import RLock
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import pack
+from centerhash.core.errors import ConfigError, InputError, unknown_name
+from centerhash.core.progress import Progress
+from centerhash.data.images import list_images
+from centerhash.data.layouts.labels_csv import read_image_folder
 from centerhash.model import HashModel
-from centerhash.search.encoder import ImageEncoder, Progress, Step
-from centerhash.search.engines.base import HammingIndex
+from centerhash.search.encoder import ImageEncoder, Step
+from centerhash.search.engines.base import HammingIndex, check_labels
 from centerhash.search.uploads import Uploads
 
 Labels: TypeAlias = tuple[str, ...]
 LabelsOf: TypeAlias = Callable[[Sequence[Path], NDArray[np.float32]], list[Labels]]
+GivenLabels: TypeAlias = Mapping[Any, Sequence[str]] | str | None  # by path, or a word of LABELS
+
+LABELS = ("given", "predicted", "none")
 
 
 @dataclass(frozen=True)
@@ -35,12 +42,16 @@ class Added:
     broken: dict[str, str]
     moved: int = 0
 
+    def __repr__(self) -> str:
+        moved = f", moved={self.moved:,}" if self.moved else ""
+        return f"Added(added={self.added:,}, known={self.known:,}, broken={len(self.broken):,}{moved})"
+
 
 @dataclass
 class Adding:
     """One call of `add`: what waits to be stored, and what has become of the images so far."""
 
-    index: HammingIndex
+    store: HammingIndex
     model: HashModel
     uploads: Uploads
     lock: RLock  # held while the index changes
@@ -51,19 +62,16 @@ class Adding:
     moved: int = 0
     broken: dict[str, str] = field(default_factory=dict)
 
-    def run(
-        self, files: Sequence[Path], encoder: ImageEncoder, batch: int, progress: Progress | None
-    ) -> Added:
-        """Encode and store `files`; every `batch` of new ones is stored for good before the next."""
+    def run(self, files: Sequence[Path], encoder: ImageEncoder, batch: int, progress: Progress) -> Added:
+        """Encode and store `files`; every `batch` of new ones is stored durably before the next."""
         self.broken = {str(file): _not_text(file) for file in files if not _is_text(file)}
         done = len(self.broken)
         with closing(encoder.stream([file for file in files if _is_text(file)], self.is_known)) as steps:
             for step in steps:
                 self.take(step, batch)
                 done += step.seen
-                if progress is not None:
-                    progress(done, len(files))
-        self.store(self.waiting)
+                progress("images", done, len(files))
+        self.write(self.waiting)
         return Added(self.added, self.known, self.broken, self.moved)
 
     def take(self, step: Step, batch: int) -> None:
@@ -74,14 +82,14 @@ class Adding:
             self.known += id in self.waiting
             self.waiting.setdefault(id, (path.resolve(), features))
         while len(self.waiting) >= batch:
-            self.store({id: self.waiting.pop(id) for id in list(islice(self.waiting, batch))})
+            self.write({id: self.waiting.pop(id) for id in list(islice(self.waiting, batch))})
 
     def is_known(self, id: str) -> bool:
         """Whether an image is there, and its file as well."""
-        return holds_with_file(self.index, self.uploads, id)
+        return holds_with_file(self.store, self.uploads, id)
 
-    def store(self, images: Mapping[str, tuple[Path, NDArray[np.float32]]]) -> None:
-        """Index images by id; they are stored for good on return."""
+    def write(self, images: Mapping[str, tuple[Path, NDArray[np.float32]]]) -> None:
+        """Store images by id; they are there durably on return."""
         if not images:
             return
         ids, paths = list(images), [path for path, _ in images.values()]
@@ -90,8 +98,8 @@ class Adding:
         with self.lock:
             # another thread may have been quicker
             rows = [row for row, id in enumerate(ids) if not self.is_known(id)]
-            moved = self.index.remove([ids[row] for row in rows])
-            self.index.add(
+            moved = self.store.remove([ids[row] for row in rows])
+            self.store.add(
                 packed[rows],
                 [ids[row] for row in rows],
                 [labels[row] for row in rows],
@@ -102,17 +110,60 @@ class Adding:
         self.known += len(ids) - len(rows)
 
 
-def holds_with_file(index: HammingIndex, uploads: Uploads, id: str) -> bool:
+def holds_with_file(store: HammingIndex, uploads: Uploads, id: str) -> bool:
     """Whether an item is in the index and its file, if it has one, still where its path says."""
-    if id not in index:
+    if id not in store:
         return False
-    path = index.get([id])[0].path
+    path = store.get([id])[0].path
     return path is None or uploads.path(path).exists()
 
 
-def given_or_predicted(model: HashModel, given: Mapping[Path, Sequence[str]], predict: bool) -> LabelsOf:
-    """Labels by path where they are given; else the predicted ones, or none."""
-    known = {path.resolve(): tuple(names) for path, names in given.items()}
+def images_and_labels(
+    model: HashModel, entries: Sequence[str | Path], labels: GivenLabels
+) -> tuple[list[Path], LabelsOf]:
+    """The image files that `entries` mean, and what says their labels: see `Index.add`."""
+    if isinstance(labels, Mapping):
+        known = {Path(path).resolve(): check_labels(names) for path, names in labels.items()}
+        return list_images(entries), _labels_of(model, known, predict=True)
+    if labels is not None and labels not in LABELS:
+        raise unknown_name("choice of labels", str(labels), LABELS)
+    given = given_labels(entries) if labels in (None, "given") else {}
+    if labels == "given" and not given:
+        raise ConfigError(
+            "labels are to be 'given', but no folder with a labels.csv is among the images: name such a folder, or "
+            "choose 'predicted'."
+        )
+    known = {path.resolve(): names for path, names in given.items()}
+    files = list_images([*entries, *given])  # a labels.csv may name files whose suffix says nothing
+    return files, _labels_of(model, known, predict=labels in (None, "predicted"))
+
+
+def given_labels(entries: Sequence[str | Path]) -> dict[Path, Labels]:
+    """The labels of every image in those of the `entries` that are folders with a labels.csv."""
+    found: dict[Path, Labels] = {}
+    for entry in map(Path, entries):
+        if (entry / "labels.csv").is_file():
+            folder = read_image_folder(entry)
+            for path, row in zip(folder.paths, folder.labels, strict=True):
+                found[path] = label_names(row, folder.classes)
+    return found
+
+
+def label_names(row: NDArray[Any], classes: Sequence[str]) -> Labels:
+    """The names of the labels that a row (C,) has."""
+    return tuple(classes[column] for column in np.flatnonzero(row).tolist())
+
+
+def listed(entries: str | Path | Sequence[str | Path], what: str) -> list[str | Path]:
+    """One entry or several as a list, or InputError for what is neither text nor path."""
+    found = [entries] if isinstance(entries, str | Path) else entries
+    if not isinstance(found, Sequence) or not all(isinstance(entry, str | Path) for entry in found):
+        raise InputError(f"{what} must be a path or a list of them, got {entries!r:.80}.")
+    return list(found)
+
+
+def _labels_of(model: HashModel, known: Mapping[Path, Labels], predict: bool) -> LabelsOf:
+    """Labels by path where they are known; else the predicted ones, or none."""
 
     def labels_of(paths: Sequence[Path], features: NDArray[np.float32]) -> list[Labels]:
         others = model.label_names(features) if predict else [()] * len(paths)

@@ -1,11 +1,12 @@
-"""Images to features for a collection: the network is loaded once, and files are read ahead of it in threads.
+"""Images to features for an index: the network is loaded once, and files are read ahead of it in threads.
 
 Unlike `features.image_features`, which returns all features of a list, this streams: memory holds a few steps of
-pictures however many there are.
+images however many there are.
 """
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
@@ -15,19 +16,21 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from centerhash.core.errors import ConfigError, ImageError
+from centerhash.core.errors import ConfigError, ImageError, InputError
 from centerhash.core.prefetch import batches_ahead
-from centerhash.data.images import MAX_PIXELS, content_key, load_pixels
+from centerhash.data.images import MAX_PIXELS, content_key
 from centerhash.model import HashModel
 from centerhash.networks.backbones import Backbone, choose_device
-from centerhash.networks.cache import network_cache
 from centerhash.networks.engines import Engine, choose_engine, open_engine
+from centerhash.networks.features import decode, network_cache
 
 ID_LETTERS = 16  # of the SHA-256 of a file's bytes: 64 bits, so a million files collide with odds of 1 : 4e7
-STEP = 32  # pictures per pass through the network
+_PNG_MODES = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "I;16"})
+STEP = 32  # images per pass through the network
 
-Progress: TypeAlias = Callable[[int, int], None]
+Question: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.uint8]  # what an image may come as
 Picture: TypeAlias = tuple[str, NDArray[np.uint8] | None]  # id; pixels (crop, crop, 3), None for a known id
 
 
@@ -46,26 +49,26 @@ class Step:
 class ImageEncoder:
     """The backbone of a model on one device, run by one engine; safe to use from several threads.
 
-    Pictures of more than `max_pixels` are refused before they are decoded.
+    Images of more than `max_pixels` are refused before they are decoded.
     """
 
     def __init__(
-        self, model: HashModel, device: str = "auto", max_pixels: int = MAX_PIXELS, inference: str = "auto"
+        self, model: HashModel, device: str = "auto", max_pixels: int = MAX_PIXELS, engine: str = "auto"
     ) -> None:
         if model.spec.backbone is None:
             raise ConfigError(
                 "the model of this index was trained on features and has no backbone, so it cannot read images: "
-                "search by --id or --labels, add codes with `centerhash index import`, or train on images."
+                "search by id or by labels, import codes, or train on images."
             )
         self.backbone: Backbone = model.backbone()
         self.device, self._max_pixels = choose_device(device), max_pixels
-        choose_engine(inference, self.device)  # one that cannot be used is said before anything is read
-        self._inference = inference
+        choose_engine(engine, self.device)  # one that cannot be used is said before anything is read
+        self._engine_name = engine
         self._engine: Engine | None = None
         self._loading = threading.Lock()
 
     def features(self, pixels: Sequence[NDArray[np.uint8]]) -> NDArray[np.float32]:
-        """Features (n, D) of pictures (crop, crop, 3) as `pixels_of` makes them."""
+        """Features (n, D) of images (crop, crop, 3) as `pixels_of` makes them."""
         if not pixels:
             return np.zeros((0, self.backbone.features), dtype=np.float32)
         return self.engine.features(np.stack(pixels))
@@ -75,7 +78,7 @@ class ImageEncoder:
         """What runs the network, loaded when it is first needed."""
         with self._loading:
             if self._engine is None:
-                self._engine = open_engine(self.backbone, self._inference, self.device, network_cache())
+                self._engine = open_engine(self.backbone, self._engine_name, self.device, network_cache())
             return self._engine
 
     @property
@@ -83,15 +86,9 @@ class ImageEncoder:
         """The engine, where it has been needed."""
         return self._engine
 
-    def pixels_of(self, source: Path | bytes) -> NDArray[np.uint8]:
-        """Decode one file, or its bytes, to the pixels that the network wants; ImageError when it is broken."""
-        return load_pixels(
-            source,
-            self.backbone.resize,
-            self.backbone.crop,
-            max_pixels=self._max_pixels,
-            interpolation=self.backbone.interpolation,
-        )
+    def pixels_of(self, source: Question) -> NDArray[np.uint8]:
+        """The pixels that the network wants of one image, however it comes; ImageError when it is broken."""
+        return decode(as_source(source), self.backbone, self._max_pixels)
 
     def stream(self, paths: Sequence[Path], known: Callable[[str], bool]) -> Generator[Step, None, None]:
         """Yield the features of image files step by step; files whose id is `known` are not decoded."""
@@ -105,7 +102,7 @@ class ImageEncoder:
         return id, None if known(id) else self.pixels_of(path)
 
     def _finish(self, files: Sequence[Path], pictures: Sequence[Future[Picture]]) -> Step:
-        """Wait for one step's pictures and send the new ones through the network."""
+        """Wait for one step's images and send the new ones through the network."""
         ids: list[str] = []
         paths: list[Path] = []
         pixels: list[NDArray[np.uint8]] = []
@@ -124,3 +121,22 @@ class ImageEncoder:
             paths.append(path)
             pixels.append(decoded)
         return Step(len(files), ids, paths, self.features(pixels), known, broken)
+
+
+def as_source(image: Question) -> str | Path | bytes:
+    """A file or bytes that can be decoded, also of an image that is in memory already."""
+    if isinstance(image, str | Path | bytes):
+        return image
+    if isinstance(image, np.ndarray):
+        if image.dtype != np.uint8 or not (image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3)):
+            raise InputError(
+                f"an image array is uint8 of shape (height, width, 3), got {image.dtype} of shape {image.shape}."
+            )
+        image = Image.fromarray(image)
+    if not isinstance(image, Image.Image):
+        raise InputError(
+            f"an image is a path, bytes, a PIL image or a uint8 array, got {type(image).__name__}: {image!r:.80}."
+        )
+    stream = io.BytesIO()
+    (image if image.mode in _PNG_MODES else image.convert("RGB")).save(stream, "PNG", compress_level=0)
+    return stream.getvalue()

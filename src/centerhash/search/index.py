@@ -1,11 +1,11 @@
-"""A collection: the folder that makes an index usable, with the model that made its codes.
+"""An index: the folder that makes images searchable, with the model that made their codes.
 
-    collection.json     what this folder is: engine, bits, classes
-    model/              a copy of the model, so that the collection stands on its own
-    items/              the codes, ids, labels and paths, by the flat or the faiss engine; Milvus keeps them itself
-    images/             only pictures that came without a file: uploads, named by their id
+    index.json          what this folder is: store, bits, classes
+    model/              a copy of the model, so that the index stands on its own
+    items/              the codes, ids, labels and paths, in a flat or faiss store; Milvus keeps them itself
+    images/             only images that came without a file: uploads, named by their id
 
-The id of an image is the first 16 letters of the SHA-256 of its bytes: the same picture is stored once, whatever
+The id of an image is the first 16 letters of the SHA-256 of its bytes: the same image is stored once, whatever
 its name.
 """
 
@@ -14,55 +14,62 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
-from centerhash.codes import Packed, pack, unpack
+from centerhash.codes import Codes, Packed, pack, unpack
 from centerhash.core.errors import DataError, ImageError, InputError
-from centerhash.data.images import MAX_PIXELS, list_images
+from centerhash.core.progress import Progress, bars, silent
+from centerhash.data.images import MAX_PIXELS
 from centerhash.model import Explained, HashModel
 from centerhash.networks.engines import Engine
-from centerhash.search.adding import Added, Adding, given_or_predicted, holds_with_file
-from centerhash.search.answers import Answer, Found, as_found, nearest
-from centerhash.search.encoder import ID_LETTERS, ImageEncoder, Progress
-from centerhash.search.engines.base import MAX_ID_BYTES, HammingIndex, Item
-from centerhash.search.engines.table import open_index
-from centerhash.search.folder import (
-    MODEL,
-    SPEC,
-    CollectionSpec,
-    create_folder,
-    index_location,
-    read_spec,
+from centerhash.search.adding import (
+    Added,
+    Adding,
+    GivenLabels,
+    holds_with_file,
+    images_and_labels,
+    listed,
 )
-from centerhash.search.label_query import labels_of_code, query_of_labels
+from centerhash.search.encoder import ID_LETTERS, ImageEncoder, Question
+from centerhash.search.engines.base import HammingIndex, Item
+from centerhash.search.engines.table import open_store
+from centerhash.search.folder import ITEMS, MODEL, IndexSpec, create_folder, read_spec, spec_file
+from centerhash.search.label_query import LabelQuestion, labels_of_code, query_of_labels
+from centerhash.search.results import Result, Results, as_result, nearest
+from centerhash.search.transfer import export_codes, import_codes
 from centerhash.search.uploads import Uploads
 
-__all__ = ["Added", "Answer", "Collection", "Found", "verify_collection"]
+__all__ = ["Added", "Index", "Result", "Results", "verify_index"]
 
 _PAGE = 10_000  # items per look-up when all of them are gone through
 
 
-class Collection:
-    """An index of images with its model; `create` or `open` one. Safe to use from several threads."""
+class Index:
+    """Images that can be searched, with their model; `create` or `open` one. Safe to use from several threads."""
 
-    def __init__(self, folder: Path, spec: CollectionSpec, model: HashModel, index: HammingIndex) -> None:
-        self.folder, self.spec, self.model, self.index = folder, spec, model, index
-        self.read_only, self.device, self.max_pixels, self.inference = False, "auto", MAX_PIXELS, "auto"
+    def __init__(self, folder: Path, spec: IndexSpec, model: HashModel, store: HammingIndex) -> None:
+        self.folder, self.spec, self.model, self.store = folder, spec, model, store
+        self.read_only, self.closed = False, False
         self.uploads = Uploads(folder)
+        self._encoding: dict[str, Any] = {}  # how images are read: device, engine, max_pixels
         self._lock = threading.RLock()  # one thread changes it at a time; searches do not wait
         self._loading = threading.Lock()
         self._loaded: ImageEncoder | None = None
 
     @classmethod
-    def create(cls, folder: str | Path, run: str | Path, *, engine: str = "flat") -> Self:
-        """Make an empty collection for the codes of a run's model, and open it.
+    def create(cls, folder: str | Path, model: HashModel | str | Path, *, store: str = "flat") -> Self:
+        """Make an empty index for the codes of a model, or of the model in a run's folder, and open it.
 
-        `engine` is "flat", "faiss", "faiss?kind=hnsw", or "milvus:ADDRESS", with "#NAME" for the name there.
+        `store` says where the items live: "flat", "faiss", "faiss?kind=hnsw", or "milvus:ADDRESS", with "#NAME" for
+        the name there.
         """
-        create_folder(Path(folder), HashModel.load(run), engine)
+        if not isinstance(model, HashModel | str | Path):
+            raise InputError(f"model must be a HashModel or the folder of a run, got {type(model).__name__}.")
+        create_folder(Path(folder), model if isinstance(model, HashModel) else HashModel.load(model), store)
         return cls.open(folder)
 
     @classmethod
@@ -72,55 +79,56 @@ class Collection:
         *,
         read_only: bool = False,
         device: str = "auto",
+        engine: str = "auto",
         max_pixels: int = MAX_PIXELS,
-        inference: str = "auto",
     ) -> Self:
-        """Open a collection; one process may write to it, any number may read.
+        """Open an index; one process may write to it, any number may read.
 
-        Pictures are read on `device`, and refused from `max_pixels` on. `inference` names the engine that runs
-        the network: "torch", "onnx", "openvino", or "auto" for the fastest one here.
+        Images are read on `device`, and refused from `max_pixels` on. `engine` runs the network: "torch", "onnx",
+        "openvino", or "auto" for the fastest one here.
         """
         place = Path(folder)
         spec = read_spec(place)
         model = HashModel.load(place / MODEL)
-        index = open_index(index_location(place, spec.engine), read_only=read_only)
-        if not index.bits == model.bits == spec.bits:
-            index.close()
+        store = open_store(spec.store, place / ITEMS, read_only=read_only)
+        if not store.bits == model.bits == spec.bits:
+            store.close()
             raise DataError(
-                f"'{place}' is of {spec.bits} bits, its model of {model.bits}, its items of {index.bits}: its parts "
-                "are of different collections. Create it anew."
+                f"'{place}' is of {spec.bits} bits, its model of {model.bits}, its items of {store.bits}: its parts "
+                "are of different indexes. Create it again."
             )
-        collection = cls(place, spec, model, index)
-        collection.read_only, collection.device, collection.max_pixels = read_only, device, max_pixels
-        collection.inference = inference
-        return collection
+        index = cls(place, spec, model, store)
+        index.read_only = read_only
+        index._encoding = {"device": device, "engine": engine, "max_pixels": max_pixels}
+        return index
 
     # --- changing it
 
     def add(
         self,
-        paths: Sequence[str | Path],
+        images: str | Path | Sequence[str | Path],
         *,
-        labels: Mapping[Path, Sequence[str]] | None = None,
-        predict: bool = True,
-        progress: Progress | None = None,
+        labels: GivenLabels = None,
+        progress: bool | Progress = True,
         batch: int = 256,
     ) -> Added:
-        """Add images: files, folders, patterns. Every `batch` of new ones is stored for good before the next.
+        """Add images: files, folders, patterns. Every `batch` of new ones is stored durably before the next.
 
-        A kill loses at most the batch in work, and the same call goes on: what is there is skipped by content.
-        `labels` are those of single images; the others get the model's predicted ones, or none without `predict`.
+        A kill loses at most the batch in work, and the same call resumes: what is there is skipped by content.
+        Labels come from the labels.csv of a folder, and are predicted by the model for all other images;
+        `labels` "given", "predicted" or "none" chooses, or a mapping gives those of single images by their paths.
         An image whose stored path leads nowhere any more gets the new one.
         """
         self._check_writable()
-        if batch < 1:
-            raise InputError(f"batch must be at least 1, got {batch}.")
-        labels_of = given_or_predicted(self.model, labels or {}, predict)
-        work = Adding(self.index, self.model, self.uploads, self._lock, labels_of)
-        return work.run(list_images(paths), self._encoder(), batch, progress)
+        if type(batch) is not int or batch < 1:
+            raise InputError(f"batch must be a whole number of at least 1, got {batch!r}.")
+        files, labels_of = images_and_labels(self.model, listed(images, "images"), labels)
+        work = Adding(self.store, self.model, self.uploads, self._lock, labels_of)
+        with bars() if progress is True else nullcontext(progress or silent) as report:
+            return work.run(files, self._encoder(), batch, report)
 
-    def add_bytes(self, data: bytes, name: str = "") -> Found:
-        """Add a picture that has no file; its bytes are kept in images/. One that is there already stays as it is.
+    def add_bytes(self, data: bytes, name: str = "") -> Result:
+        """Add an image that has no file; its bytes are kept in images/. One that is there already stays as it is.
 
         `name` is what error texts call it.
         """
@@ -134,12 +142,12 @@ class Collection:
             ) from None
         id = hashlib.sha256(data).hexdigest()[:ID_LETTERS]
         with self._lock:
-            if not holds_with_file(self.index, self.uploads, id):
-                # first: an item without its picture is worse than a picture without its item
+            if not holds_with_file(self.store, self.uploads, id):
+                # first: an item without its image is worse than an image without its item
                 path = self.uploads.write(id, data)
                 packed = pack(self.model.encode_features(features))
-                self.index.remove([id])  # there when its own file is gone
-                self.index.add(packed, [id], self.model.label_names(features), [path])
+                self.store.remove([id])  # there when its own file is gone
+                self.store.add(packed, [id], self.model.label_names(features), [path])
             return self.get(id)
 
     def add_codes(
@@ -154,19 +162,27 @@ class Collection:
         for start in range(0, len(ids), _PAGE):
             with self._lock:
                 new = [
-                    row for row in range(start, min(start + _PAGE, len(ids))) if ids[row] not in self.index
+                    row for row in range(start, min(start + _PAGE, len(ids))) if ids[row] not in self.store
                 ]
-                self.index.add(packed[new], [ids[row] for row in new], [names[row] for row in new])
+                self.store.add(packed[new], [ids[row] for row in new], [names[row] for row in new])
             added += len(new)
         return Added(added, len(ids) - added, {})
 
-    def remove(self, ids_or_paths: Sequence[str | Path]) -> int:
+    def import_codes(self, path: str | Path) -> Added:
+        """Add the codes of a code file or of a folder of parts; see `transfer.import_codes`."""
+        return import_codes(self, path)
+
+    def export(self, path: str | Path) -> int:
+        """Write all codes into one code file, and return how many; see `transfer.export_codes`."""
+        return export_codes(self, path)
+
+    def remove(self, ids_or_paths: str | Path | Sequence[str | Path]) -> int:
         """Remove items by id, by the path of their image or by a folder of it; return how many there were."""
         self._check_writable()
         with self._lock:
             ids = list(dict.fromkeys(id for found in self.find(ids_or_paths).values() for id in found))
-            items = self.index.get(ids)
-            removed = self.index.remove(ids)
+            items = self.store.get(ids)
+            removed = self.store.remove(ids)
             for item in items:
                 if item.path is not None and self.uploads.holds(item.path):
                     self.uploads.drop(self.uploads.path(item.path))
@@ -176,64 +192,76 @@ class Collection:
         """Give back the space of removed items, and of uploads that a kill kept from being indexed."""
         self._check_writable()
         with self._lock:
-            _call(self.index, "compact")
+            self.store.compact()
             for file in self.uploads.files():
-                if file.stem not in self.index:
+                if file.stem not in self.store:
                     self.uploads.drop(file)
 
     # --- asking it
 
-    def by_image(
-        self, source: str | Path | bytes, k: int = 10, labels: Sequence[str] = (), within: int | None = None
-    ) -> Answer:
-        """The `k` items nearest to an image file or to its bytes, and the labels predicted for it.
+    def search(
+        self,
+        image: Question | None = None,
+        *,
+        id: str | None = None,
+        labels: LabelQuestion | None = None,
+        k: int = 10,
+        having: str | Sequence[str] = (),
+        within: int | None = None,
+    ) -> Results:
+        """The `k` items nearest to one image, to an item of the index by its `id`, or to `labels` with weights.
 
-        Only items that carry all `labels`, and none farther than `within` bits.
+        An image is a path, bytes, a PIL image or a uint8 array (height, width, 3). Labels are a mapping of names to
+        weights, a list of names, or a text such as "dog:0.7, person:0.3", and need a central method. Only items that
+        carry all labels of `having` are found, and none farther than `within` bits. An item does not find itself.
         """
+        given = [
+            name for name, asked in (("image", image), ("id", id), ("labels", labels)) if asked is not None
+        ]
+        if len(given) != 1:
+            raise InputError(
+                f"search by exactly one of an image, an id or labels, got {' and '.join(given) or 'none'}."
+            )
+        if image is not None:
+            code, explained = self._code_of_image(image)
+        elif id is not None:
+            code, explained = self._code_of_item(id)
+        elif labels is not None:
+            code, explained = query_of_labels(self.model, labels)
+        wanted = [having] if isinstance(having, str) else having
+        hits = nearest(self.store, pack(code[None]), k, wanted, within, without=id)
+        found = [as_result(item, distance, self.uploads) for item, distance in hits]
+        return Results(found, explained, code, len(self))
+
+    def _code_of_image(self, image: Question) -> tuple[Codes, list[Explained]]:
         encoder = self._encoder()
-        pixels = encoder.pixels_of(source if isinstance(source, bytes) else Path(source))
-        features = encoder.features([pixels])
-        explained = list(self.model.explain_features(features)[0]) if self.model.has_centers else []
-        return self._answer(
-            pack(self.model.encode_features(features)),
-            k,
-            labels,
-            within,
-            [e for e in explained if e.weight > 0],
-        )
+        features = encoder.features([encoder.pixels_of(image)])
+        explained = self.model.explain(features)[0] if self.model.has_centers else []
+        return self.model.encode_features(features)[0], [row for row in explained if row.weight > 0]
 
-    def by_id(self, id: str, k: int = 10, labels: Sequence[str] = (), within: int | None = None) -> Answer:
-        """The `k` items nearest to an item of the collection, which is left out itself."""
-        item = self.index.get([id])[0]
+    def _code_of_item(self, id: str) -> tuple[Codes, list[Explained]]:
+        item = self.store.get([id])[0]
         code = unpack(item.code[None], self.model.bits)[0]
-        explained = labels_of_code(self.model, code, item.labels) if self.model.has_centers else []
-        return self._answer(item.code[None], k, labels, within, explained, without=id)
+        return code, labels_of_code(self.model, code, item.labels) if self.model.has_centers else []
 
-    def by_labels(
-        self, weights: Mapping[str, float], k: int = 10, labels: Sequence[str] = (), within: int | None = None
-    ) -> Answer:
-        """The `k` items nearest to a code between the labels' centers (`label_code`); only for central methods."""
-        code, explained = query_of_labels(self.model, weights)
-        return self._answer(pack(code[None]), k, labels, within, explained)
-
-    def get(self, id: str) -> Found:
+    def get(self, id: str) -> Result:
         """One item by its id, at distance 0; InputError when there is none."""
-        return as_found(self.index.get([id])[0], 0, self.uploads)
+        return as_result(self.store.get([id])[0], 0, self.uploads)
 
     def image(self, id: str) -> Path:
         """The image file of an item, as the index knows it; no other file is ever named."""
-        item = self.index.get([id])[0]
+        item = self.store.get([id])[0]
         if item.path is None:
             raise InputError(f"the item '{id}' has no image: only its code was imported.")
         return self.uploads.path(item.path)
 
-    def find(self, ids_or_paths: Sequence[str | Path]) -> dict[str, list[str]]:
+    def find(self, ids_or_paths: str | Path | Sequence[str | Path]) -> dict[str, list[str]]:
         """The ids that each id, path of an image or folder of images means; an empty list where it means none.
 
         Paths are compared with all those stored, one after the other, so that files which are gone can be named.
         """
-        entries = list(dict.fromkeys(map(str, ids_or_paths)))
-        found = {entry: [entry] if _fits(entry) and entry in self.index else [] for entry in entries}
+        entries = list(dict.fromkeys(map(str, listed(ids_or_paths, "ids or paths"))))
+        found = {entry: [entry] if entry in self.store else [] for entry in entries}
         # unlike Path.resolve, realpath also takes links that lead to themselves
         places = {Path(os.path.realpath(entry)): entry for entry in entries if not found[entry]}
         for item in self.items() if places else ():
@@ -246,52 +274,70 @@ class Collection:
 
     def items(self) -> Iterator[Item]:
         """All items, in the order of their ids."""
-        ids = self.index.ids()
+        ids = self.store.ids()
         while page := list(islice(ids, _PAGE)):
-            yield from self.index.get(page)
+            yield from self.store.get(page)
+
+    def labels(self) -> dict[str, int]:
+        """Every label that some item carries, with the number of items, in the order of the names."""
+        return self.store.labels()
 
     def info(self) -> dict[str, Any]:
-        """What a user asks first: engine, model, size and labels."""
+        """What a user asks first: store, model, size and labels."""
         return {
-            "folder": str(self.folder),
-            "engine": self.spec.engine,
-            "exact": self.index.exact,
-            "items": len(self.index),
+            "index": str(self.folder),
+            "store": self.spec.store,
+            "exact": self.store.exact,
+            "size": len(self),
             "uploads": sum(1 for _ in self.uploads.files()),
             "bits": self.model.bits,
             "method": self.model.spec.method,
             "backbone": self.model.spec.backbone,
             "classes": len(self.model.classes),
-            "labels": self.index.labels(),
-            "index": _call(self.index, "info") or {},
+            "labels": self.labels(),
+            "details": self.store.info(),
         }
 
     def verify(self) -> list[str]:
         """What is damaged, one sentence each, naming the file; an empty list when all is well."""
-        problems = [*(_call(self.index, "verify") or []), *self.uploads.damaged()]
-        for item in self.items() if not problems else ():  # a damaged index cannot be gone through
+        problems = [*self.store.verify(), *self.uploads.damaged()]
+        for item in self.items() if not problems else ():  # a damaged store cannot be gone through
             if item.path is not None and self.uploads.holds(item.path):
                 file = self.uploads.path(item.path)
                 if not file.is_file():
-                    problems.append(f"'{file}', the picture of the item '{item.id}', is missing.")
+                    problems.append(f"'{file}', the image of the item '{item.id}', is missing.")
         return problems
 
     @property
     def used_engine(self) -> Engine | None:
-        """What runs the network; None until a picture has been read."""
+        """What runs the network; None until an image has been read."""
         return None if self._loaded is None else self._loaded.used_engine
 
     def refresh(self) -> None:
-        """See what another process has written since this one opened the collection."""
-        _call(self.index, "refresh")
+        """See what another process has written since this one opened the index."""
+        self.store.refresh()
 
     def close(self) -> None:
         """Give back files, connections and the right to write; a second call does nothing."""
         with self._lock:  # a change that runs is finished first
-            self.index.close()
+            self.closed = True
+            self.store.close()
 
     def __len__(self) -> int:
-        return len(self.index)
+        return len(self.store)
+
+    def __bool__(self) -> bool:
+        return True  # an index is there, also an empty one
+
+    def __contains__(self, id: object) -> bool:
+        return id in self.store
+
+    def __iter__(self) -> Iterator[Item]:
+        return self.items()
+
+    def __repr__(self) -> str:
+        size = "closed" if self.closed else f"{len(self):,} items"
+        return f"Index('{self.folder}', {size}, {self.model.bits} bits, {self.spec.store})"
 
     def __enter__(self) -> Self:
         return self
@@ -308,45 +354,19 @@ class Collection:
             )
 
     def _encoder(self) -> ImageEncoder:
+        """What reads images, loaded once."""
         with self._loading:
             if self._loaded is None:
-                self._loaded = ImageEncoder(self.model, self.device, self.max_pixels, self.inference)
+                self._loaded = ImageEncoder(self.model, **self._encoding)
             return self._loaded
 
-    def _answer(
-        self,
-        packed: Packed,
-        k: int,
-        labels: Sequence[str],
-        within: int | None,
-        explained: list[Explained],
-        without: str | None = None,
-    ) -> Answer:
-        hits = nearest(self.index, packed, k, labels, within, without)
-        found = [as_found(item, distance, self.uploads) for item, distance in hits]
-        return Answer(found, explained, packed[0])
 
-
-def verify_collection(folder: str | Path) -> list[str]:
-    """What is damaged in a collection, also in one that is too damaged to be opened; InputError if it is none."""
-    if not (Path(folder) / SPEC).is_file():
+def verify_index(folder: str | Path) -> list[str]:
+    """What is damaged in an index, also in one that is too damaged to be opened; InputError if it is none."""
+    if spec_file(Path(folder)) is None:
         read_spec(Path(folder))  # says what to do
     try:
-        with Collection.open(folder, read_only=True) as collection:
-            return collection.verify()
+        with Index.open(folder, read_only=True) as index:
+            return index.verify()
     except DataError as error:
         return [str(error)]
-
-
-def _call(index: HammingIndex, name: str) -> Any:
-    """Call what only some engines have: a database looks after itself."""
-    method = getattr(index, name, None)
-    return None if method is None else method()
-
-
-def _fits(entry: str) -> bool:
-    """Whether a text can be an id at all."""
-    try:
-        return 1 <= len(entry.encode()) <= MAX_ID_BYTES
-    except UnicodeEncodeError:
-        return False

@@ -1,10 +1,11 @@
-"""Search by words: a query code made from the hash centers of labels, without any image."""
+"""Search by labels: a query code made from the hash centers of labels, without any image."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from numbers import Real
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,24 +16,34 @@ from centerhash.core.errors import ConfigError, InputError, unknown_name
 if TYPE_CHECKING:
     from centerhash.model import Explained, HashModel
 
+LabelQuestion: TypeAlias = (
+    Mapping[str, float] | Sequence[str] | str
+)  # {"dog": 0.7}, ["dog"] or "dog:0.7, bicycle"
+
 _TIE = 1e-9  # a sum this near to 0 is 0: 0.1 + 0.2 - 0.3 must be
 
 
-def parse_labels(text: str, classes: Sequence[str]) -> dict[str, float]:
-    """Read "dog, bicycle" or "dog:0.7, bicycle:0.3" into weights by label that sum to 1.
+def read_labels(question: LabelQuestion, classes: Sequence[str]) -> dict[str, float]:
+    """Read a mapping, a list of names, or a text such as "dog:0.7, bicycle:0.3" into weights that sum to 1.
 
-    A label without a number weighs 1 before all are divided by their sum. A label that itself holds a colon is
-    found as it stands.
+    A label without a number weighs 1 before all are divided by their sum. In a text, a label that itself holds a
+    colon is found as it stands.
     """
+    if isinstance(question, Mapping):
+        return _normalised(question, classes)
+    if isinstance(question, str):
+        parts = (part.strip() for part in question.split(","))
+        pairs = [_parse_part(part, classes) for part in parts if part]
+    elif isinstance(question, Sequence) and all(isinstance(name, str) for name in question):
+        pairs = [(name, 1.0) for name in question]
+    else:
+        raise InputError(f"labels are names with weights, names, or one text, got {question!r:.80}.")
     weights: dict[str, float] = {}
-    for part in (part.strip() for part in text.split(",")):
-        if not part:
-            continue
-        label, weight = _parse_part(part, classes)
+    for label, weight in pairs:
         if label in weights:
-            raise ConfigError(f"the label '{label}' stands twice in '{text}': name it once, with its weight.")
+            raise ConfigError(f"the label '{label}' is named twice: name it once, with its weight.")
         weights[label] = weight
-    return normalised(weights, classes)
+    return _normalised(weights, classes)
 
 
 def _parse_part(part: str, classes: Sequence[str]) -> tuple[str, float]:
@@ -49,15 +60,15 @@ def _parse_part(part: str, classes: Sequence[str]) -> tuple[str, float]:
         ) from None
 
 
-def normalised(weights: Mapping[str, float], classes: Sequence[str]) -> dict[str, float]:
+def _normalised(weights: Mapping[str, float], classes: Sequence[str]) -> dict[str, float]:
     """Divide weights by their sum; refuse labels that are no class, and weights that are not above 0."""
     if not weights:
         raise ConfigError('no label was named: write for example "dog, bicycle" or "dog:0.7, bicycle:0.3".')
     for label, weight in weights.items():
         if label not in classes:
-            raise unknown_name("label", label, classes)
-        if not 0 < weight < math.inf:
-            raise ConfigError(f"the weight of '{label}' must be a positive number, got {weight}.")
+            raise unknown_name("label", str(label), classes)
+        if not isinstance(weight, Real) or not 0 < weight < math.inf:
+            raise ConfigError(f"the weight of '{label}' must be a positive number, got {weight!r}.")
     largest = max(weights.values())  # first, so that no sum overflows
     total = math.fsum(weight / largest for weight in weights.values())
     return {label: weight / largest / total for label, weight in weights.items()}
@@ -83,9 +94,8 @@ def label_code(centers: NDArray[Any], weights: NDArray[Any]) -> Codes:
     code = np.where(shares @ used >= -_TIE, np.int8(1), np.int8(-1))
     distances = (used != code).sum(axis=1)
     while True:
-        changes = (
-            used * code
-        )  # (c, K): a flip takes the code away from the centers that agree, +1, to the others
+        # (c, K): a flip takes the code away from the centers that agree, +1, to the others
+        changes = used * code
         # sum_j w_j ((d_j + change)^2 - d_j^2) with change^2 = 1
         gains = (shares[:, None] * (2 * distances[:, None] * changes + 1)).sum(axis=0)
         best = int(np.round(gains, 9).argmin())
@@ -95,10 +105,10 @@ def label_code(centers: NDArray[Any], weights: NDArray[Any]) -> Codes:
         distances = distances + changes[:, best]
 
 
-def query_of_labels(model: HashModel, weights: Mapping[str, float]) -> tuple[Codes, list[Explained]]:
-    """The code (K,) of labels with these weights, and how near it is to their centers, the heaviest first."""
+def query_of_labels(model: HashModel, question: LabelQuestion) -> tuple[Codes, list[Explained]]:
+    """The code (K,) that a question by labels means, and how near it is to their centers, the heaviest first."""
     centers = model.centers.numpy()  # a clear error for methods without centers
-    shares = normalised(weights, model.classes)
+    shares = read_labels(question, model.classes)
     code = label_code(centers, np.array([shares.get(name, 0.0) for name in model.classes]))
     return code, explain_code(model, code, shares)
 

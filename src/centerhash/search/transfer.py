@@ -1,71 +1,69 @@
-"""Into a collection and out of it without a picture: labels of data sets, codes of .npz files."""
+"""Codes without images into an index and out of it: code files (.npz) and folders of parquet parts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed, packed_width
+from centerhash.codes import Packed, check_packed, packed_width
 from centerhash.core.errors import DataError
 from centerhash.core.files import read_npz, write_npz
-from centerhash.data.layouts.labels_csv import read_image_folder
-from centerhash.encoding.code_files import _whole_number as whole
-from centerhash.search.answers import as_found
+from centerhash.search.adding import Added, Labels, label_names
+from centerhash.search.results import as_result
 
 if TYPE_CHECKING:
-    from centerhash.search import Added, Collection
+    from centerhash.search.index import Index
+
+Coded: TypeAlias = tuple[list[str], Packed, Sequence[Labels] | None]  # ids, codes (n, ceil(K/8)), labels
 
 
-def given_labels(entries: Sequence[str | Path]) -> dict[Path, tuple[str, ...]]:
-    """The labels of every image in those of the `entries` that are folders with a labels.csv."""
-    found: dict[Path, tuple[str, ...]] = {}
-    for entry in map(Path, entries):
-        if (entry / "labels.csv").is_file():
-            folder = read_image_folder(entry)
-            for path, row in zip(folder.paths or (), folder.labels, strict=True):
-                found[path] = _names(row, folder.classes)
-    return found
+def import_codes(index: Index, path: str | Path) -> Added:
+    """Add the codes of a file, or of a folder of parts, that `centerhash encode` wrote; known ids are skipped.
 
-
-def import_codes(collection: Collection, path: str | Path) -> Added:
-    """Add the codes of a file or folder that `centerhash encode` wrote; their names are their ids, without images.
-
-    Codes without names, of a features .npy, are called after the file and their row: codes-0, codes-1 ...
+    Names become ids. Codes without names, of a features .npy, are called after the file and their row: codes-0,
+    codes-1 ...
     """
-    if Path(path).is_dir():
-        from centerhash.search.importing import import_parts
+    coded = _of_parts(index, Path(path)) if Path(path).is_dir() else iter([_of_file(index, Path(path))])
+    done = [index.add_codes(packed, ids, labels) for ids, packed, labels in coded]
+    return Added(sum(one.added for one in done), sum(one.known for one in done), {})
 
-        return import_parts(collection, path)
-    arrays = read_npz(path)
-    bits, classes = collection.model.bits, collection.model.classes
+
+def _of_parts(index: Index, folder: Path) -> Iterator[Coded]:
+    from centerhash.encoding.encoder import model_digest
+    from centerhash.encoding.parts import read_manifest, read_parts
+
+    if read_manifest(folder).model != model_digest(index.model):
+        raise DataError(
+            f"the parts in '{folder}' are of another model than the index's: encode by the run that the index was "
+            "made of."
+        )
+    yield from read_parts(folder)
+
+
+def _of_file(index: Index, path: Path) -> Coded:
+    from centerhash.encoding.code_files import whole_number
+
+    arrays, bits = read_npz(path), index.model.bits
     if "packed" not in arrays or "bits" not in arrays:
         found = ", ".join(sorted(arrays)) or "nothing"
         raise DataError(
             f"'{path}' holds {found}: it needs `packed` and `bits`, as `centerhash encode` writes."
         )
-    stored = whole(arrays["bits"])
+    stored = whole_number(path, arrays["bits"])
     if stored != bits:
-        raise DataError(
-            f"'{path}' holds codes of {stored} bits, the collection of {bits}: encode by its model."
-        )
-    packed: Packed = arrays["packed"]
-    if packed.ndim != 2:
-        raise DataError(f"'{path}': `packed` must be (N, {packed_width(bits)}), got shape {packed.shape}.")
-    names = arrays.get(
-        "names", np.array([f"{Path(path).stem}-{row}" for row in range(len(packed))], dtype=str)
-    )
+        raise DataError(f"'{path}' holds codes of {stored} bits, the index of {bits}: encode by its model.")
+    packed = check_packed(arrays["packed"], bits, f"codes in '{path}'")
+    names = arrays.get("names", np.array([f"{path.stem}-{row}" for row in range(len(packed))], dtype=str))
     if names.shape != (len(packed),):
         raise DataError(f"'{path}': names of shape {names.shape} do not fit codes of shape {packed.shape}.")
-    return collection.add_codes(packed, list(map(str, names.tolist())), _stored_labels(path, arrays, classes))
+    return list(map(str, names.tolist())), packed, _labels(path, arrays, index.model.classes)
 
 
-def _stored_labels(
-    path: str | Path, arrays: dict[str, NDArray[Any]], classes: tuple[str, ...]
-) -> list[tuple[str, ...]] | None:
+def _labels(path: Path, arrays: dict[str, NDArray[Any]], classes: Sequence[str]) -> Sequence[Labels] | None:
     if "labels" not in arrays:
         return None
     labels, named = arrays["labels"], tuple(map(str, arrays.get("classes", np.array(classes)).tolist()))
@@ -74,22 +72,17 @@ def _stored_labels(
             f"'{path}': labels of shape {labels.shape} do not fit {len(arrays['packed']):,} codes and "
             f"{len(named)} classes."
         )
-    return [_names(row, named) for row in labels]
+    return [label_names(row, named) for row in labels]
 
 
-def _names(row: NDArray[Any], classes: Sequence[str]) -> tuple[str, ...]:
-    return tuple(classes[column] for column in np.flatnonzero(row).tolist())
-
-
-def export_codes(collection: Collection, path: str | Path) -> int:
+def export_codes(index: Index, path: str | Path) -> int:
     """Write all codes with their ids, paths and labels as one .npz, and return how many there are.
 
     `import_codes` and `centerhash evaluate` read it. The columns of `labels` (N, C) are named by `classes`: the
     model's, then other labels that items carry.
     """
-    items = list(collection.items())
-    model = collection.model
-    classes = (*model.classes, *(name for name in collection.index.labels() if name not in model.classes))
+    items, model = list(index.items()), index.model
+    classes = (*model.classes, *(name for name in index.labels() if name not in model.classes))
     column = {name: place for place, name in enumerate(classes)}
     labels = np.zeros((len(items), len(classes)), dtype=np.bool_)
     packed = np.zeros((len(items), packed_width(model.bits)), dtype=np.uint8)
@@ -100,7 +93,7 @@ def export_codes(collection: Collection, path: str | Path) -> int:
         "packed": packed,
         "bits": np.array(model.bits),
         "names": np.array([str(item.id) for item in items], dtype=str),
-        "paths": np.array([as_found(item, 0, collection.uploads).path or "" for item in items], dtype=str),
+        "paths": np.array([as_result(item, 0, index.uploads).path or "" for item in items], dtype=str),
         "labels": labels,
         "classes": np.array(classes, dtype=str),
     }

@@ -1,4 +1,4 @@
-"""Pictures that came without a file: kept in the collection's own folder, named by their id."""
+"""Images that came without a file: kept in the index's own folder, named by their id."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _SIGNATURES = (
 
 @dataclass(frozen=True)
 class Uploads:
-    """The folder images/ of a collection. Names are relative to the collection, which may thus be moved."""
+    """The folder images/ of an index. Names are relative to the index, which may thus be moved."""
 
-    folder: Path  # of the collection
+    folder: Path  # of the index
 
     def write(self, id: str, data: bytes) -> str:
-        """Keep the bytes of a picture for good, and return the name under which they are kept."""
-        name = f"{IMAGES}/{id}{picture_suffix(data)}"
+        """Keep the bytes of an image durably, and return the name under which they are kept."""
+        name = f"{IMAGES}/{id}{image_suffix(data)}"
         with atomic(self.folder / name) as stream:
             stream.write(data)
         return name
@@ -69,11 +69,11 @@ class Uploads:
                 yield str(error)
                 continue
             if changed:
-                yield f"'{file}' is not the picture that was added: its content has changed."
+                yield f"'{file}' is not the image that was added: its content has changed."
 
 
-def picture_suffix(data: bytes) -> str:
-    """The usual suffix of a picture, by its first bytes."""
+def image_suffix(data: bytes) -> str:
+    """The usual suffix of an image, by its first bytes."""
     for signature, suffix in _SIGNATURES:
         if data.startswith(signature):
             return suffix

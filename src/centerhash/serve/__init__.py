@@ -1,4 +1,4 @@
-"""The server: search by picture, id or labels over HTTP, and one page for people."""
+"""The server: search by image, id or labels over HTTP, and one page for people."""
 
 from centerhash.serve.app import create_app
 from centerhash.serve.settings import Settings

@@ -1,4 +1,4 @@
-"""The application: routes that read a request, ask the library, and shape the answer."""
+"""The application: routes that read a request, ask the index, and shape the answer."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from starlette.exceptions import HTTPException
 from centerhash.core.version import __version__
 from centerhash.serve.failures import add_handlers
 from centerhash.serve.guard import Guard
-from centerhash.serve.library import Library
+from centerhash.serve.index import ServedIndex
 from centerhash.serve.metrics import Metrics
-from centerhash.serve.requests import check_token, read_picture
+from centerhash.serve.requests import check_token, read_image
 from centerhash.serve.schemas import (
     Added,
     Failure,
@@ -26,21 +26,19 @@ from centerhash.serve.schemas import (
     LabelCount,
     LabelsAnswer,
     Removed,
-    Result,
     SearchAnswer,
-    Weighted,
 )
 from centerhash.serve.settings import Settings
 
 if TYPE_CHECKING:
-    from centerhash.search import Answer, Collection
+    from centerhash.search import Index, Results
 
 MAX_RESULTS = 1000
 _STATIC = Path(__file__).parent / "static"
 
 K = Annotated[int, Query(ge=1, le=MAX_RESULTS, description="how many results")]
-Labels = Annotated[
-    list[str] | None, Query(description="only pictures that carry all of these", max_length=32)
+Having = Annotated[
+    list[str] | None, Query(description="only items that carry all of these labels", max_length=32)
 ]
 Within = Annotated[int | None, Query(ge=0, description="only results at this Hamming distance or less")]
 _UPLOAD: dict[str, Any] = {
@@ -64,24 +62,24 @@ def _failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": Failure} for status in (*statuses, 503)}
 
 
-def create_app(collection: Collection, settings: Settings | None = None) -> FastAPI:
-    """The server of one collection, which stays the caller's to close once the application has ended."""
+def create_app(index: Index, settings: Settings | None = None) -> FastAPI:
+    """The server of one index, which stays the caller's to close once the application has ended."""
     settings = settings or Settings()
-    library, metrics = Library(collection, settings), Metrics()
+    served, metrics = ServedIndex(index, settings), Metrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        refresher = None if settings.may_write else asyncio.create_task(library.keep_fresh())
+        refresher = None if settings.may_write else asyncio.create_task(served.keep_fresh())
         yield
         if refresher is not None:
             refresher.cancel()
             with suppress(asyncio.CancelledError):
                 await refresher
-        await asyncio.to_thread(library.close)
+        await asyncio.to_thread(served.close)
 
     app = FastAPI(
         title="centerhash",
-        summary="Nearest pictures by compact binary codes.",
+        summary="Nearest images by compact binary codes.",
         version=__version__,
         lifespan=lifespan,
         docs_url=None,  # FastAPI's pages load scripts from elsewhere
@@ -90,73 +88,62 @@ def create_app(collection: Collection, settings: Settings | None = None) -> Fast
     )
     app.add_middleware(Guard, settings=settings, metrics=metrics)
     add_handlers(app)
-    _add_search(app, library)
-    _add_changes(app, library, settings)
-    _add_facts(app, library, settings, metrics)
+    _add_search(app, served)
+    _add_changes(app, served, settings)
+    _add_facts(app, served, settings, metrics)
     _add_page(app)
     _describe_token(app)
     return app
 
 
-def _add_search(app: FastAPI, library: Library) -> None:
+def _add_search(app: FastAPI, served: ServedIndex) -> None:
     @app.post("/search", openapi_extra=_UPLOAD, responses=_failures(400, 408, 413, 415))
     async def search_by_upload(
         request: Request,
         k: K = 10,
-        label: Labels = None,
+        having: Having = None,
         within: Within = None,
     ) -> SearchAnswer:
-        """Search by a picture, sent as the form field `image`.
+        """Search by an image, sent as the form field `image`.
 
         Example: `curl -F image=@photo.jpg 'http://127.0.0.1:8000/search?k=5'`
         """
-        library.pictures.check()
-        picture = await read_picture(request)
-        return _shaped(library, await library.by_image(picture, k, label or (), within))
+        served.images.check()
+        image = await read_image(request)
+        return _shaped(await served.search(image, k=k, having=having or (), within=within))
 
     @app.get("/search", responses=_failures(400, 404))
     async def search(
         id: Annotated[
-            str | None, Query(description="a picture of the index", examples=["9f86d081884c7d65"])
+            str | None, Query(description="an item of the index", examples=["9f86d081884c7d65"])
         ] = None,
         labels: Annotated[
             str | None, Query(description="labels, with weights if wanted", examples=["dog:0.7,bicycle:0.3"])
         ] = None,
         k: K = 10,
-        label: Labels = None,
+        having: Having = None,
         within: Within = None,
     ) -> SearchAnswer:
-        """Search by the id of an indexed picture, or by a mixture of labels; one of the two.
+        """Search by the id of an item, or by a mixture of labels; one of the two.
 
         Example: `curl 'http://127.0.0.1:8000/search?labels=dog:0.7,bicycle:0.3&k=5'`
         """
-        if id is not None and labels is None:
-            return _shaped(library, await library.by_id(id, k, label or (), within))
-        if labels is not None and id is None:
-            return _shaped(library, await library.by_labels(labels, k, label or (), within))
-        raise HTTPException(
-            400, "give either id=... or labels=dog:0.7,bicycle:0.3; or send a picture by POST."
-        )
-
-
-def _shaped(library: Library, answer: Answer) -> SearchAnswer:
-    return SearchAnswer(
-        labels=[Weighted.model_validate(row, from_attributes=True) for row in answer.labels],
-        results=[
-            Result(
-                id=found.id,
-                name=None if found.path is None else Path(found.path).name,
-                distance=found.distance,
-                labels=list(found.labels),
+        if (id is None) == (labels is None):
+            raise HTTPException(
+                400, "give either id=... or labels=dog:0.7,bicycle:0.3; or send an image by POST."
             )
-            for found in answer.found
-        ],
-        bits=library.collection.index.bits,
-        size=library.size,
-    )
+        return _shaped(await served.search(id=id, labels=labels, k=k, having=having or (), within=within))
 
 
-def _add_changes(app: FastAPI, library: Library, settings: Settings) -> None:
+def _shaped(results: Results) -> SearchAnswer:
+    """The same as on the command line, but for the folders of this machine, which are nobody's business."""
+    shaped = results.to_dict()
+    for row in shaped["results"]:
+        row["path"] = None if row["path"] is None else Path(row["path"]).name
+    return SearchAnswer.model_validate(shaped)
+
+
+def _add_changes(app: FastAPI, served: ServedIndex, settings: Settings) -> None:
     @app.post(
         "/images",
         status_code=201,
@@ -164,31 +151,31 @@ def _add_changes(app: FastAPI, library: Library, settings: Settings) -> None:
         responses=_failures(400, 401, 403, 408, 413, 415),
     )
     async def add_image(request: Request) -> Added:
-        """Add a picture, sent as the form field `image`; once answered, it is stored for good.
+        """Add an image, sent as the form field `image`; once answered, it is stored durably.
 
         Example: `curl -F image=@photo.jpg -H "Authorization: Bearer $CENTERHASH_TOKEN" http://127.0.0.1:8000/images`
         """
         check_token(request, settings)
-        library.changes.check()
-        picture = await read_picture(request)
-        added = await library.add(picture)
-        return Added(id=added.id, labels=list(added.labels), size=library.size)
+        served.changes.check()
+        image = await read_image(request)
+        added = await served.add(image)
+        return Added(id=added.id, labels=list(added.labels), size=len(served.index))
 
     @app.delete("/images/{id:path}", openapi_extra=_BEARER, responses=_failures(401, 403, 404))
     async def remove_image(request: Request, id: str) -> Removed:
-        """Remove a picture from the index."""
+        """Remove an image from the index."""
         check_token(request, settings)
-        await library.remove(id)
-        return Removed(id=id, size=library.size)
+        await served.remove(id)
+        return Removed(id=id, size=len(served.index))
 
 
-def _add_facts(app: FastAPI, library: Library, settings: Settings, metrics: Metrics) -> None:
-    model = library.collection.model
+def _add_facts(app: FastAPI, served: ServedIndex, settings: Settings, metrics: Metrics) -> None:
+    model = served.index.model
 
     @app.get("/thumbnails/{id:path}", response_class=Response, responses=_failures(404))
     async def thumbnail(request: Request, id: str) -> Response:
-        """A small WebP of an indexed picture."""
-        found = await library.thumbnail(id)
+        """A small WebP of an indexed image."""
+        found = await served.thumbnail(id)
         headers = {"etag": found.etag, "cache-control": "private, max-age=300, stale-while-revalidate=86400"}
         if found.etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
@@ -196,8 +183,8 @@ def _add_facts(app: FastAPI, library: Library, settings: Settings, metrics: Metr
 
     @app.get("/labels", responses=_failures())
     async def labels() -> LabelsAnswer:
-        """All labels, with the number of pictures that carry each."""
-        counts = await library.labels()
+        """All labels, with the number of items that carry each."""
+        counts = await served.labels()
         centers = set(model.classes) if model.has_centers else set()
         rows = [
             LabelCount(label=label, count=counts.get(label, 0), center=label in centers)
@@ -210,9 +197,9 @@ def _add_facts(app: FastAPI, library: Library, settings: Settings, metrics: Metr
         """That the server is up, what it serves and what it takes."""
         return Health(
             status="ok",
-            index=Path(library.collection.folder).name,
-            size=library.size,
-            bits=library.collection.index.bits,
+            index=Path(served.index.folder).name,
+            size=len(served.index),
+            bits=served.index.model.bits,
             method=model.spec.method,
             writable=settings.may_write,
             max_upload_mb=settings.max_upload_mb,
@@ -222,13 +209,13 @@ def _add_facts(app: FastAPI, library: Library, settings: Settings, metrics: Metr
     @app.get("/metrics", response_class=PlainTextResponse)
     async def prometheus() -> PlainTextResponse:
         """Counters for Prometheus."""
-        waiting = {f'lane="{lane.name}"': float(lane.taken) for lane in library.lanes}
-        places = {f'lane="{lane.name}"': float(lane.places) for lane in library.lanes}
+        waiting = {f'lane="{lane.name}"': float(lane.taken) for lane in served.lanes}
+        places = {f'lane="{lane.name}"': float(lane.places) for lane in served.lanes}
         gauges = {
-            "centerhash_index_size": ("Pictures in the index.", {"": float(library.size)}),
+            "centerhash_index_size": ("Items in the index.", {"": float(len(served.index))}),
             "centerhash_queue": ("Requests being worked on or waiting, by lane.", waiting),
             "centerhash_queue_places": ("How many there may be at once, by lane.", places),
-            "centerhash_thumbnail_bytes": ("Memory of thumbnails.", {"": float(library.thumbnails.size)}),
+            "centerhash_thumbnail_bytes": ("Memory of thumbnails.", {"": float(served.thumbnails.size)}),
         }
         return PlainTextResponse(metrics.text(gauges), media_type="text/plain; version=0.0.4")
 

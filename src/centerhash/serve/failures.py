@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 from centerhash.core.errors import CenterhashError, DataError, ImageError, InputError
 from centerhash.serve.guard import error_response
-from centerhash.serve.library import UnknownId
+from centerhash.serve.index import UnknownId
 from centerhash.serve.work import Busy
 
 log = logging.getLogger("centerhash.serve")

@@ -84,7 +84,7 @@ class Guard:
         hosts = self._settings.hosts
         # a page of another site may point its own name at this address, to read what only this machine may read
         if hosts and _host_of(headers.get("host", "")) not in hosts:
-            return error_response(400, f"this server answers only to {', '.join(hosts)}: see --allow-host.")
+            return error_response(400, f"this server answers only to {', '.join(hosts)}.")
         declared = headers.get("content-length", "0")
         if declared.isdecimal() and int(declared) > self._settings.max_upload:
             return error_response(413, _too_large(self._settings))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import ipaddress
 import os
 import signal
@@ -20,7 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from centerhash.core.errors import ConfigError
 from centerhash.networks.engines import Engine
-from centerhash.search import Collection
+from centerhash.search import Index
 from centerhash.serve.app import create_app
 from centerhash.serve.settings import Settings
 
@@ -34,28 +33,28 @@ def serve(
     port: int = 8000,
     announce: Callable[[str, Engine | None], None] | None = None,
 ) -> None:
-    """Serve a collection until SIGTERM or SIGINT; requests that run then are finished first.
+    """Serve an index until SIGTERM or SIGINT; requests that run then are finished first.
 
-    `announce` is called as soon as clients may connect, with the address and the engine that encodes pictures.
+    `announce` is called as soon as clients may connect, with the address and the engine that encodes images.
     """
     settings = settings.model_copy(update={"hosts": allowed_hosts(host, settings.hosts)})
     _share_cores(settings.workers)
     # without the right to write, another process may have it: `centerhash index add` works beside this server
     with (
-        Collection.open(
+        Index.open(
             folder,
             read_only=not settings.may_write,
             device=settings.device,
+            engine=settings.engine,
             max_pixels=int(settings.max_megapixels * 1e6),
-            inference=settings.inference,
-        ) as collection,
+        ) as index,
         listen(host, port) as listener,
     ):
-        warm_up(collection)
-        app = create_app(collection, settings)
+        warm_up(index)
+        app = create_app(index, settings)
         if announce is not None:
             shown = f"[{host}]" if ":" in host else host
-            announce(f"http://{shown}:{listener.getsockname()[1]}", collection.used_engine)
+            announce(f"http://{shown}:{listener.getsockname()[1]}", index.used_engine)
         run(app, settings, listener)
 
 
@@ -95,7 +94,7 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"cannot listen on {host}, port {port}: {reason}. Choose others with --host and --port."
+            f"cannot listen on {host}, port {port}: {reason}. Choose another host or port."
         ) from None
 
 
@@ -113,12 +112,10 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def warm_up(collection: Collection) -> None:
+def warm_up(index: Index) -> None:
     """Load the network and compile the search, so that the first visitor need not wait for it."""
-    if collection.model.spec.backbone is not None:
-        stream = io.BytesIO()
-        Image.new("RGB", (32, 32)).save(stream, "PNG")
-        collection.by_image(stream.getvalue(), k=1)
+    if index.model.spec.backbone is not None:
+        index.search(Image.new("RGB", (32, 32)), k=1)
 
 
 def _share_cores(workers: int) -> None:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 _EXAMPLE: dict[str, Any] = {
     "labels": [{"label": "dog", "weight": 0.7, "similarity": 0.81, "distance": 6}],
-    "results": [{"id": "9f86d081884c7d65", "name": "17.jpg", "distance": 3, "labels": ["dog", "bicycle"]}],
+    "results": [{"id": "9f86d081884c7d65", "distance": 3, "labels": ["dog", "bicycle"], "path": "17.jpg"}],
     "bits": 64,
     "size": 120_000,
 }
@@ -26,16 +26,18 @@ class Weighted(BaseModel):
 
 
 class Result(BaseModel):
-    """One picture that was found."""
+    """One item that was found."""
 
     id: str
-    name: str | None = Field(description="the file's name; None where there is no picture to show")
     distance: int = Field(description="Hamming distance to the query's code, 0 to the number of bits")
     labels: list[str] = Field(description="labels it carries in the index")
+    path: str | None = Field(
+        description="the file's name without folders; None where there is no image to show"
+    )
 
 
 class SearchAnswer(BaseModel):
-    """The nearest pictures, nearest first, equal distances in the order of their ids."""
+    """The nearest items, nearest first, equal distances in the order of their ids."""
 
     model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
 
@@ -44,11 +46,11 @@ class SearchAnswer(BaseModel):
     )
     results: list[Result]
     bits: int = Field(description="length of the codes")
-    size: int = Field(description="pictures in the index")
+    size: int = Field(description="items in the index")
 
 
 class LabelCount(BaseModel):
-    """A label and how many pictures of the index carry it."""
+    """A label and how many items of the index carry it."""
 
     label: str
     count: int
@@ -56,28 +58,28 @@ class LabelCount(BaseModel):
 
 
 class LabelsAnswer(BaseModel):
-    """All labels: those of the model first, in its order, then others that pictures carry."""
+    """All labels: those of the model first, in its order, then others that items carry."""
 
     labels: list[LabelCount]
 
 
 class Added(BaseModel):
-    """A picture that is stored for good."""
+    """An image that is stored durably."""
 
     model_config = ConfigDict(
         json_schema_extra={"example": {"id": "9f86d081884c7d65", "labels": ["dog"], "size": 120_001}}
     )
 
-    id: str = Field(description="made from its bytes: the same picture is stored once")
+    id: str = Field(description="made from its bytes: the same image is stored once")
     labels: list[str] = Field(description="labels that the model sees in it")
-    size: int = Field(description="pictures in the index")
+    size: int = Field(description="items in the index")
 
 
 class Removed(BaseModel):
-    """A picture that is gone for good."""
+    """An item that is durably gone."""
 
     id: str
-    size: int = Field(description="pictures in the index")
+    size: int = Field(description="items in the index")
 
 
 class Health(BaseModel):
@@ -85,10 +87,10 @@ class Health(BaseModel):
 
     status: str = Field(description="always 'ok': a server that is not does not answer")
     index: str = Field(description="name of the index's folder")
-    size: int = Field(description="pictures in the index")
+    size: int = Field(description="items in the index")
     bits: int = Field(description="length of the codes")
     method: str = Field(description="how the model was trained")
-    writable: bool = Field(description="whether pictures can be added and removed, with the token")
+    writable: bool = Field(description="whether images can be added and removed, with the token")
     max_upload_mb: float = Field(description="largest upload in megabytes")
     version: str
 

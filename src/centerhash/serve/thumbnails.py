@@ -1,4 +1,4 @@
-"""Small pictures for the page, made once and kept in bounded memory."""
+"""Small images for the page, made once and kept in bounded memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIDE = 360  # pixels of the longer side: sharp in a grid cell on a phone with tw
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """An encoded small picture, and the tag by which a browser knows that it has it already."""
+    """An encoded small image, and the tag by which a browser knows that it has it already."""
 
     data: bytes
     etag: str
@@ -26,7 +26,7 @@ class Thumbnail:
 
 
 def make_thumbnail(path: Path) -> Thumbnail:
-    """Decode, shrink and encode one picture; ImageError where it cannot be read."""
+    """Decode, shrink and encode one image; ImageError where it cannot be read."""
     image = load_image(path, at_least=SIDE)
     image.thumbnail((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=2.0)
     stream = io.BytesIO()
@@ -67,7 +67,7 @@ class ThumbnailCache:
                 self._drop(next(iter(self._kept)))
 
     def forget(self, key: str) -> None:
-        """Let go of one thumbnail: its picture was removed."""
+        """Let go of one thumbnail: its image was removed."""
         with self._lock:
             self._drop(key)
 

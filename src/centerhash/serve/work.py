@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from centerhash.core.errors import CenterhashError
 
-Result = TypeVar("Result")
+Work = TypeVar("Work")  # what a piece of work returns
 
 
 class Busy(CenterhashError):
@@ -40,7 +40,7 @@ class Lane:
         if self._taken >= self.places:
             raise Busy("the server is busy: try again in a moment.")
 
-    async def run(self, work: Callable[[], Result]) -> Result:
+    async def run(self, work: Callable[[], Work]) -> Work:
         """Do `work` in a thread, or raise Busy. Cancelled while it waits, it is never done."""
         with self._lock:
             self.check()

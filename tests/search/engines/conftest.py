@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from centerhash.core.errors import ConfigError
-from centerhash.search.engines.table import ENGINES, create_index
+from centerhash.search.engines.table import ENGINES, create_store
 from tests.search.engines.places import KINDS, Place, use_small_segments
 
 _numbers = itertools.count()
@@ -34,7 +34,7 @@ def lite_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A milvus-lite file that stays open, so that its child process is started once for all tests."""
     file = tmp_path_factory.mktemp("milvus") / "shared.db"
     try:
-        index = create_index(f"milvus:{file}#keeper", 8)
+        index = create_store(f"milvus:{file}#keeper", file.parent, 8)
     except ConfigError as error:
         pytest.skip(f"milvus-lite cannot be used here: {error}")
     yield file
@@ -68,12 +68,12 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     kind: str = request.param
     if kind == "milvus-lite":
         file, number = request.getfixturevalue("lite_file"), next(_numbers)
-        return Place(kind, lambda bits: f"milvus:{file}#c{number}_{bits}")
+        return Place(kind, lambda bits: f"milvus:{file}#c{number}_{bits}", tmp_path)
     if kind == "milvus-server":
         server = request.getfixturevalue("milvus_server")
-        return Place(kind, lambda bits: f"milvus:{server}#shared_{bits}", again=True)
+        return Place(kind, lambda bits: f"milvus:{server}#shared_{bits}", tmp_path, again=True)
     if kind != "flat-journal":
         use_small_segments(monkeypatch)
     engine, _, setting = kind.partition("-")
     suffix = f"?kind={setting}" if engine == "faiss" else ""
-    return Place(kind, lambda bits: f"{engine}:{tmp_path / str(bits)}{suffix}")
+    return Place(kind, lambda bits: engine + suffix, tmp_path)

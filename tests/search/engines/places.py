@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from centerhash.core.errors import InputError
 from centerhash.search.engines.base import HammingIndex
-from centerhash.search.engines.table import create_index, open_index
+from centerhash.search.engines.table import create_store, open_store
 
 KINDS = {  # of each engine
     "flat": ("flat-journal", "flat-segments"),
@@ -31,25 +32,21 @@ class Place:
     """Where one test keeps its index."""
 
     engine: str
-    locate: Callable[[int], str]  # from the bits
+    store: Callable[[int], str]  # from the bits
+    folder: Path
     again: bool = False  # whether creating it again means to empty it
 
     def create(self, bits: int = 16) -> HammingIndex:
         """An empty index."""
-        if self.again:
-            return emptied(self.locate(bits), bits)
-        return create_index(self.locate(bits), bits)
+        try:
+            return create_store(self.store(bits), self.folder / str(bits), bits)
+        except InputError:
+            if not self.again:
+                raise
+        index = self.open(bits)  # of a server, where making one takes seconds and emptying it less
+        index.remove(list(index.ids()))
+        return index
 
     def open(self, bits: int = 16, *, read_only: bool = False) -> HammingIndex:
         """The index that `create` made."""
-        return open_index(self.locate(bits), read_only=read_only)
-
-
-def emptied(location: str, bits: int) -> HammingIndex:
-    """An index of a server, where making one takes seconds and emptying it less."""
-    try:
-        index = create_index(location, bits)
-    except InputError:
-        index = open_index(location)
-        index.remove(list(index.ids()))
-    return index
+        return open_store(self.store(bits), self.folder / str(bits), read_only=read_only)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from centerhash.core.errors import InputError
 from centerhash.search.engines.base import HammingIndex, Id
-from centerhash.search.engines.table import create_index
+from centerhash.search.engines.table import create_store
 from tests.reference.index import ModelIndex, check_contents, check_search, check_within
 from tests.search.engines.places import Place
 
@@ -225,6 +225,6 @@ def test_an_index_is_made_once_and_opened_where_it_is(place: Place) -> None:
     with place.create():
         pass
     with pytest.raises(InputError, match="already: open it, or choose another"):
-        create_index(place.locate(16), 16)
+        create_store(place.store(16), place.folder / "16", 16)
     with pytest.raises(InputError):
         place.open(24)

@@ -138,20 +138,28 @@ def run(make_place: Callable[[int], Place], examples: int, steps: int) -> None:
 @pytest.mark.parametrize("rows", [2, 6, 10_000])
 def test_flat_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     use_small_segments(monkeypatch, rows)
-    run(lambda number: Place("flat", lambda bits: f"flat:{tmp_path / str(number)}"), 15, 20)
+    run(lambda number: Place("flat", lambda bits: "flat", tmp_path / str(number)), 15, 20)
 
 
 @pytest.mark.parametrize("kind", ["multihash", "hnsw"])
 def test_faiss_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     use_small_segments(monkeypatch, 4)
-    run(lambda number: Place("faiss", lambda bits: f"faiss:{tmp_path / str(number)}?kind={kind}"), 15, 20)
+    run(lambda number: Place("faiss", lambda bits: f"faiss?kind={kind}", tmp_path / str(number)), 15, 20)
 
 
 @pytest.mark.slow
 def test_milvus_index(lite_file: Path) -> None:
-    run(lambda number: Place("milvus", lambda bits: f"milvus:{lite_file}#stateful", again=True), 10, 15)
+    run(
+        lambda number: Place("milvus", lambda bits: f"milvus:{lite_file}#stateful", Path(), again=True),
+        10,
+        15,
+    )
 
 
 @pytest.mark.slow
 def test_milvus_server(milvus_server: str) -> None:
-    run(lambda number: Place("milvus", lambda bits: f"milvus:{milvus_server}#stateful", again=True), 2, 8)
+    run(
+        lambda number: Place("milvus", lambda bits: f"milvus:{milvus_server}#stateful", Path(), again=True),
+        2,
+        8,
+    )

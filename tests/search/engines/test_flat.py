@@ -53,12 +53,9 @@ def test_an_index_answers_as_a_loop_over_all_items_does(
         model.check(reader)  # its files are deleted, but mapped
         assert reader.refresh()
         model.check(reader)
-        index.save(tmp_path / "copy")
+        assert index.info()["segments"] == 1
+        assert index.verify() == []
     reader.close()
-    with FlatIndex.open(tmp_path / "copy") as copy:
-        model.check(copy)
-        assert copy.info()["segments"] == 1
-        assert copy.verify() == []
 
 
 def test_ties_are_in_the_order_of_ids_whatever_part_they_are_in(
@@ -115,16 +112,11 @@ def test_many_small_adds_make_few_files(tmp_path: Path, monkeypatch: pytest.Monk
         assert len(list(tmp_path.iterdir())) <= 8
         index.remove(range(0, 120, 2))
         before = index.info()
-        assert (before["items"], before["removed"] > 0, before["ids"], before["bits"]) == (
-            60,
-            True,
-            "integer",
-            16,
-        )
+        assert (len(index), before["removed"] > 0, before["ids"]) == (60, True, "integer")
         assert before["bytes"] == sum(len(content) for content in files(tmp_path).values())
         index.compact()
         after = index.info()
-        assert (after["items"], after["removed"], after["segments"]) == (60, 0, 1)
+        assert (len(index), after["removed"], after["segments"]) == (60, 0, 1)
         assert after["bytes"] < before["bytes"]
         content = files(tmp_path)
         index.compact()  # nothing to do
@@ -227,8 +219,6 @@ def test_misuse_is_refused_in_words(tmp_path: Path) -> None:
         index.search(codes(1))
     with pytest.raises(InputError, match=r"there is an index in .* already"):
         FlatIndex.create(tmp_path / "index", BITS)
-    with FlatIndex.open(tmp_path / "index") as index, pytest.raises(InputError, match="is being written"):
-        index.save(tmp_path / "index")
 
 
 def test_threads_may_search_while_one_adds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from centerhash.cli.commands.shared import DeviceOption, InferenceOption, JsonOption
-from centerhash.core.errors import ConfigError, first_reasons, unknown_name
+from centerhash.core.errors import ConfigError, first_reasons
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from centerhash.search import Answer
+    from centerhash.search import Results
 
 index_app = typer.Typer(
     help="Make an index of images, add to it, remove, look after it.",
@@ -28,8 +28,9 @@ IndexArgument = Annotated[Path, typer.Argument(help="folder of the index", show_
 def create(
     index: IndexArgument,
     model: Annotated[Path, typer.Option(help="folder of a finished run; its model is copied")],
-    engine: Annotated[
-        str, typer.Option(help="flat (exact), faiss, faiss?kind=hnsw, or milvus:ADDRESS")
+    store: Annotated[
+        str,
+        typer.Option(help="where the items live: flat (exact), faiss, faiss?kind=hnsw, or milvus:ADDRESS"),
     ] = "flat",
 ) -> None:
     """Make an empty index for the codes of a run's model.
@@ -37,10 +38,10 @@ def create(
     Example: `centerhash index create photos.index --model run`
     """
     from centerhash.cli import console
-    from centerhash.search import Collection
+    from centerhash.search import Index
 
-    with Collection.create(index, model, engine=engine) as made:
-        bits, kind = made.model.bits, made.spec.engine
+    with Index.create(index, model, store=store) as made:
+        bits, kind = made.model.bits, made.spec.store
     console.out.print(
         f"an empty index of {bits} bits ({kind}) in {index}  next: `centerhash index add {index} IMAGES`",
         soft_wrap=True,
@@ -60,35 +61,18 @@ def add(
     ] = None,
     device: DeviceOption = "auto",
     engine: InferenceOption = "auto",
-    batch: Annotated[int, typer.Option(min=1, help="images per step that is stored for good")] = 256,
+    batch: Annotated[int, typer.Option(min=1, help="images that are stored durably at a time")] = 256,
 ) -> None:
-    """Add images; those that are there already, by content, are skipped, so the same command goes on.
+    """Add images; those that are there already, by content, are skipped, so the same command resumes.
 
     Example: `centerhash index add photos.index photos`
     """
     from centerhash.cli import console
-    from centerhash.search import Collection
-    from centerhash.search.transfer import given_labels
+    from centerhash.search import Index
 
-    if labels not in (None, "given", "predicted", "none"):
-        raise unknown_name("--labels", str(labels), ("given", "predicted", "none"))
-    given = given_labels(images) if labels in (None, "given") else {}
-    if labels == "given" and not given:
-        raise ConfigError(
-            "--labels given needs a folder with a labels.csv among the images: leave it out, or use predicted."
-        )
-    with (
-        Collection.open(index, device=device, inference=engine) as collection,
-        console.progress() as report,
-    ):
-        done = collection.add(
-            [*images, *given],  # a labels.csv may name files whose suffix says nothing
-            labels=given,
-            predict=labels in (None, "predicted"),
-            batch=batch,
-            progress=lambda done, total: report("images", done, total),
-        )
-        count, by = len(collection), console.features_by(collection.used_engine)
+    with Index.open(index, device=device, engine=engine) as opened, console.progress() as report:
+        done = opened.add(images, labels=labels, batch=batch, progress=report)
+        count, by = len(opened), console.features_by(opened.used_engine)
     if done.broken:
         shown = first_reasons(done.broken.values())
         console.warn([f"{len(done.broken):,} images could not be read and were left out:\n{shown}"])
@@ -111,12 +95,12 @@ def remove(
     Example: `centerhash index remove photos.index photos/old 3fa94c0d12ab77e5`
     """
     from centerhash.cli import console
-    from centerhash.search import Collection
+    from centerhash.search import Index
 
-    with Collection.open(index) as collection:
-        meant = collection.find(items)
-        removed = collection.remove([id for ids in meant.values() for id in ids])
-        count = len(collection)
+    with Index.open(index) as opened:
+        meant = opened.find(items)
+        removed = opened.remove([id for ids in meant.values() for id in ids])
+        count = len(opened)
     console.warn(
         [f"'{item}' is neither an id nor a path of this index." for item, ids in meant.items() if not ids]
     )
@@ -125,23 +109,23 @@ def remove(
 
 @index_app.command()
 def info(index: IndexArgument, as_json: JsonOption = False) -> None:
-    """Say what is in an index: engine, model, number of items, and how many carry each label.
+    """Say what is in an index: store, model, number of items, and how many carry each label.
 
     Example: `centerhash index info photos.index`
     """
     from rich.table import Table
 
     from centerhash.cli import console
-    from centerhash.search import Collection
+    from centerhash.search import Index
 
-    with Collection.open(index, read_only=True) as collection:
-        facts = collection.info()
+    with Index.open(index, read_only=True) as opened:
+        facts = opened.info()
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    labels, engine = facts.pop("labels"), facts.pop("index")
+    labels, details = facts.pop("labels"), facts.pop("details")
     table = Table(title=str(index), title_justify="left", show_header=False)
-    for name, value in {**facts, **engine}.items():
+    for name, value in {**facts, **details}.items():
         table.add_row(name, f"{value:,}" if type(value) is int else str(value))
     most = sorted(labels.items(), key=lambda pair: (-pair[1], pair[0]))
     more = f", and {len(most) - 10:,} more labels" if len(most) > 10 else ""
@@ -156,9 +140,9 @@ def verify(index: IndexArgument) -> None:
     Example: `centerhash index verify photos.index`
     """
     from centerhash.cli import console
-    from centerhash.search import verify_collection
+    from centerhash.search import verify_index
 
-    problems = verify_collection(index)
+    problems = verify_index(index)
     for problem in problems:
         console.err.print(f"damaged: {problem}", soft_wrap=True)
     if problems:
@@ -173,11 +157,11 @@ def compact(index: IndexArgument) -> None:
     Example: `centerhash index compact photos.index`
     """
     from centerhash.cli import console
-    from centerhash.search import Collection
+    from centerhash.search import Index
 
-    with Collection.open(index) as collection:
-        collection.compact()
-        count = len(collection)
+    with Index.open(index) as opened:
+        opened.compact()
+        count = len(opened)
     console.out.print(f"{count:,} items in {index}", soft_wrap=True)
 
 
@@ -196,12 +180,11 @@ def import_(
     Example: `centerhash index import photos.index codes.npz`
     """
     from centerhash.cli import console
-    from centerhash.search import Collection
-    from centerhash.search.transfer import import_codes
+    from centerhash.search import Index
 
-    with Collection.open(index) as collection:
-        done = import_codes(collection, codes)
-        count = len(collection)
+    with Index.open(index) as opened:
+        done = opened.import_codes(codes)
+        count = len(opened)
     console.out.print(
         f"{done.added:,} codes added, {done.known:,} were there already; {count:,} items in {index}",
         soft_wrap=True,
@@ -218,11 +201,10 @@ def export(
     Example: `centerhash index export photos.index codes.npz`
     """
     from centerhash.cli import console
-    from centerhash.search import Collection
-    from centerhash.search.transfer import export_codes
+    from centerhash.search import Index
 
-    with Collection.open(index, read_only=True) as collection:
-        count = export_codes(collection, codes)
+    with Index.open(index, read_only=True) as opened:
+        count = opened.export(codes)
     console.out.print(f"{count:,} codes in {codes}", soft_wrap=True)
 
 
@@ -231,11 +213,11 @@ def search(
     image: Annotated[Path | None, typer.Argument(help="image to search by", show_default=False)] = None,
     id: Annotated[str | None, typer.Option(help="search by an item of the index instead")] = None,
     labels: Annotated[
-        str | None, typer.Option(help='search by words instead: "dog, bicycle" or "dog:0.7,bicycle:0.3"')
+        str | None, typer.Option(help='search by labels instead: "dog, bicycle" or "dog:0.7,bicycle:0.3"')
     ] = None,
     k: Annotated[int, typer.Option("-k", "--top", min=1, help="how many to show")] = 10,
-    label: Annotated[
-        list[str] | None, typer.Option("--label", help="show only items with this label; may come again")
+    having: Annotated[
+        list[str] | None, typer.Option(help="show only items that carry this label; may be repeated")
     ] = None,
     within: Annotated[int | None, typer.Option(min=0, help="show none farther than so many bits")] = None,
     device: DeviceOption = "auto",
@@ -247,41 +229,33 @@ def search(
     Examples: `centerhash search photos.index photo.jpg`, `centerhash search photos.index --labels "dog, car" -k 20`
     """
     from centerhash.cli import console
-    from centerhash.search import Collection
-    from centerhash.search.label_query import parse_labels
+    from centerhash.search import Index
 
     if sum(given is not None for given in (image, id, labels)) != 1:
         raise ConfigError("search by one thing: an IMAGE, --id or --labels.")
-    with Collection.open(index, read_only=True, device=device, inference=engine) as collection:
-        if image is not None:
-            answer = collection.by_image(image, k, label or (), within)
-        elif id is not None:
-            answer = collection.by_id(id, k, label or (), within)
-        else:
-            weights = parse_labels(labels or "", collection.model.classes)
-            answer = collection.by_labels(weights, k, label or (), within)
-        known = collection.index.labels() if label else {}
-        by = console.features_by(collection.used_engine)
+    with Index.open(index, read_only=True, device=device, engine=engine) as opened:
+        results = opened.search(image, id=id, labels=labels, k=k, having=having or (), within=within)
+        known = opened.labels() if having else {}
+        by = console.features_by(opened.used_engine)
     if as_json:
-        rows = {"labels": [vars(e) for e in answer.labels], "found": [vars(found) for found in answer.found]}
-        typer.echo(json.dumps(rows))
+        typer.echo(json.dumps(results.to_dict()))
         return
     console.warn(
-        [f"no item of the index carries the label '{name}'." for name in label or () if name not in known]
+        [f"no item of the index carries the label '{name}'." for name in having or () if name not in known]
     )
-    if answer.labels:
-        shown = ", ".join(f"{row.label} {row.weight:.2f}" for row in answer.labels)
+    if results.labels:
+        shown = ", ".join(f"{row.label} {row.weight:.2f}" for row in results.labels)
         console.out.print(f"query: {shown}", soft_wrap=True)
-    console.out.print(_answer_table(answer, by))
+    console.out.print(_results_table(results, by))
 
 
-def _answer_table(answer: Answer, by: str) -> Table:
+def _results_table(results: Results, by: str) -> Table:
     from rich.table import Table
 
-    table = Table(title=f"{len(answer.found):,} found{by}", title_justify="left")
+    table = Table(title=f"{len(results):,} results{by}", title_justify="left")
     table.add_column("distance", justify="right")
     for column in ("id", "labels", "path"):
         table.add_column(column, overflow="fold")
-    for found in answer.found:
-        table.add_row(str(found.distance), found.id, ", ".join(found.labels), found.path or "-")
+    for row in results:
+        table.add_row(str(row.distance), row.id, ", ".join(row.labels), row.path or "-")
     return table

@@ -1,4 +1,4 @@
-"""What every index can do: one small protocol, whatever engine is behind it.
+"""What every engine can do: one small protocol for the store of an index.
 
 Codes come and go packed, (n, ceil(K/8)) uint8 as `codes.pack` makes them. An item is an id, a code, the labels it
 carries and the path of its image. Answers are the same from every exact engine: nearest first, equal distances in
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,7 @@ class Hits:
 
 
 class HammingIndex(ABC):
-    """A collection of packed codes that can be searched by Hamming distance.
+    """Packed codes that can be searched by Hamming distance.
 
     Public methods check their input and then call the engine's own `_add`, `_search` ...; an engine writes only
     these. A label filter keeps the items that carry all the labels asked for; an unknown label matches nothing.
@@ -80,6 +80,23 @@ class HammingIndex(ABC):
     def close(self) -> None:
         """Give back files and connections; a second call does nothing."""
 
+    def info(self) -> dict[str, Any]:
+        """What there is to say beyond the number of items."""
+        return {}
+
+    # a database looks after itself; an engine with files of its own does more
+
+    def compact(self) -> None:  # noqa: B027
+        """Give back the space of removed items."""
+
+    def refresh(self) -> bool:
+        """Let a reader see what the writer has done since; say whether there was something."""
+        return False
+
+    def verify(self) -> list[str]:
+        """What is damaged, one sentence each; an empty list when all is well."""
+        return []
+
     @abstractmethod
     def _add(
         self,
@@ -108,11 +125,11 @@ class HammingIndex(ABC):
         labels: Sequence[Sequence[str]] | None = None,
         paths: Sequence[str | None] | None = None,
     ) -> None:
-        """Add codes (n, ceil(K/8)) under new ids, all or none of them; on return they are stored for good.
+        """Add codes (n, ceil(K/8)) under new ids, all or none of them; on return they are stored durably.
 
         An id that is there already, or comes twice, is an error: remove it first to replace it.
         """
-        packed = self._checked(packed)
+        packed = check_packed(packed, self.bits)
         ids = check_ids(ids)
         count = len(packed)
         labels = [()] * count if labels is None else [check_labels(row) for row in labels]
@@ -156,23 +173,19 @@ class HammingIndex(ABC):
         """Return the `k` nearest items, or all if there are fewer, of each code (Q, ceil(K/8))."""
         if k < 1:
             raise InputError(f"k must be at least 1, got {k}.")
-        return self._search(self._checked(packed), k, check_labels(labels))
+        return self._search(check_packed(packed, self.bits), k, check_labels(labels))
 
     def within(self, packed: Packed, radius: int, labels: Sequence[str] = ()) -> list[Hits]:
         """Return all items at Hamming distance `radius` or less of each code (Q, ceil(K/8))."""
         if not 0 <= radius <= self.bits:
             raise InputError(f"the radius must be 0 to {self.bits}, the number of bits, got {radius}.")
-        return self._within(self._checked(packed), radius, check_labels(labels))
+        return self._within(check_packed(packed, self.bits), radius, check_labels(labels))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def _checked(self, packed: Packed) -> Packed:
-        """Refuse anything but rows of packed codes of this index's length."""
-        return check_packed(packed, self.bits)
 
 
 def check_ids(ids: Sequence[Id]) -> list[Id]:
@@ -192,7 +205,11 @@ def check_ids(ids: Sequence[Id]) -> list[Id]:
 
 def check_labels(labels: Sequence[str]) -> tuple[str, ...]:
     """Return the labels of one item, each once, or raise InputError."""
-    if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
+    if (
+        isinstance(labels, str)
+        or not isinstance(labels, Iterable)
+        or not all(isinstance(label, str) for label in labels)
+    ):
         raise InputError(f"the labels of an item are a list of strings, got {labels!r}.")
     for label in labels:
         _encoded(label, "label")

@@ -215,7 +215,7 @@ class _Structures:
 class FaissIndex(FlatIndex):
     """An approximate index in a folder: may miss neighbours in `search`; all else is as exact as the flat index.
 
-    Structures are built when they are first needed, and stored by `build` and by a writer's `close`.
+    Structures are built when they are first needed, and stored by a writer's `close`.
     After many small adds, `compact` makes one large segment, which is searched quicker than many.
     """
 
@@ -227,7 +227,7 @@ class FaissIndex(FlatIndex):
         """Make an empty index, of the kind `multihash` or `hnsw`, and open it for writing.
 
         Settings, with those for 64 bits: hashes=3, hash_bits=21, flips=1 of multihash; links=32, build_effort=40,
-        effort=64 of hnsw. More flips or effort find more neighbours in more time: see `measure_recall`.
+        effort=64 of hnsw. More flips or effort find more neighbours in more time.
         """
         if bits < 1:
             raise InputError(f"codes have at least 1 bit, got {bits}.")
@@ -235,7 +235,7 @@ class FaissIndex(FlatIndex):
         index = super().create(folder, bits)
         index._structures = _Structures(index.folder, bits, chosen)
         try:
-            index._write_settings(index.folder)
+            write_json(index.folder / SETTINGS, _described(chosen))
         except BaseException:
             index.close()
             raise
@@ -253,19 +253,6 @@ class FaissIndex(FlatIndex):
             FlatIndex.close(index)
             raise
         return index
-
-    def build(self) -> None:
-        """Build and store the structures that are missing, so that no search has to."""
-        parts = self._large()
-        for part in parts:
-            self._structures.of(part, parts)
-        if self._lock is not None:
-            self._structures.save(parts)
-
-    def save(self, folder: str | Path) -> None:
-        """Write a compact copy into another folder."""
-        super().save(folder)
-        self._write_settings(Path(folder))
 
     def verify(self) -> list[str]:
         """Check every checksum and name the damaged files; an empty list when the index is sound."""
@@ -286,9 +273,6 @@ class FaissIndex(FlatIndex):
 
     def _large(self) -> list[Part]:
         return [part for part in self._now.sealed if part.count >= LARGE]
-
-    def _write_settings(self, folder: Path) -> None:
-        write_json(folder / SETTINGS, _described(self._structures.settings))
 
     def _search(self, packed: Packed, k: int, labels: Sequence[str]) -> list[Hits]:
         parts = self._now.parts
@@ -364,21 +348,3 @@ def _read_settings(folder: Path, bits: int) -> MultiHash | Hnsw:
         raise DataError(
             f"'{path}' is damaged: {error}. Restore it, or open the folder as a flat index."
         ) from None
-
-
-def measure_recall(index: FaissIndex, queries: Packed, k: int = 10) -> float:
-    """The share of the true k nearest items that `index.search` finds for codes (Q, ceil(K/8)).
-
-    An item is true if it is no farther than the k-th nearest of the exact scan, so another one of tied items is as
-    good. An empty index has nothing to miss: 1.
-    """
-    if not len(queries):
-        raise InputError("recall is measured with queries, got none.")
-    found = index.search(queries, k)
-    exact = FlatIndex._search(index, queries, k, ())
-    shares = [
-        float((hits.distances <= truth.distances[-1]).sum()) / len(truth)
-        for truth, hits in zip(exact, found, strict=True)
-        if len(truth)
-    ]
-    return float(np.mean(shares)) if shares else 1.0

@@ -55,7 +55,10 @@ class FlatIndex(HammingIndex):
         with ExitStack() as undo:
             lock = WriterLock.take(folder / storage.LOCK)
             undo.callback(lock.release)
-            _refuse_existing(folder)
+            if (folder / storage.JOURNAL).exists():
+                raise InputError(
+                    f"there is an index in '{folder}' already: open it, or choose another folder."
+                )
             index = cls(folder, *storage.fold(folder, Snapshot(bits)), lock)
             undo.pop_all()
         return index
@@ -130,16 +133,6 @@ class FlatIndex(HammingIndex):
             ):
                 self._fold(snapshot, everything=True)
 
-    def save(self, folder: str | Path) -> None:
-        """Write a compact copy into another folder."""
-        snapshot, folder = self._now, make_folder(folder)
-        lock = WriterLock.take(folder / storage.LOCK)
-        try:
-            _refuse_existing(folder)
-            storage.fold(folder, snapshot, everything=True)[0].close()
-        finally:
-            lock.release()
-
     def verify(self) -> list[str]:
         """Check every checksum and name the damaged files; an empty list when the index is sound.
 
@@ -148,15 +141,13 @@ class FlatIndex(HammingIndex):
         return storage.problems(self.folder)
 
     def info(self) -> dict[str, Any]:
-        """What there is: items, removed ones that still take space, segments, bytes, the kind of ids, bits."""
+        """What there is: removed items that still take space, segments, bytes, the kind of ids."""
         snapshot = self._now
         return {
-            "items": len(snapshot),
             "removed": sum(len(part.segment) - part.count for part in snapshot.sealed),
             "segments": len(snapshot.sealed),
             "bytes": self._journal.size() + sum(part.bytes for part in snapshot.sealed),
             "ids": snapshot.kind,
-            "bits": self.bits,
         }
 
     def close(self) -> None:
@@ -165,9 +156,8 @@ class FlatIndex(HammingIndex):
             if self._snapshot is None:
                 return
             if self._lock is not None and not self._journal.ended:
-                with suppress(
-                    OutputError
-                ):  # a mere mark, by which damage of the last add is told from a torn write
+                # a mere mark, by which damage of the last add is told from a torn write
+                with suppress(OutputError):
                     self._journal.append(Record(END))
             self._snapshot = None
             self._journal.close()
@@ -254,11 +244,6 @@ class FlatIndex(HammingIndex):
         self._journal.close()
         self._journal, self._snapshot = journal, folded
         storage.drop_replaced(self.folder, before, folded)
-
-
-def _refuse_existing(folder: Path) -> None:
-    if (folder / storage.JOURNAL).exists():
-        raise InputError(f"there is an index in '{folder}' already: open it, or choose another folder.")
 
 
 def _part_ids(part: Part) -> Iterator[Id]:

@@ -12,6 +12,7 @@ import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Self, TypeAlias
 from zlib import crc32
@@ -103,19 +104,19 @@ def parse(content: bytes, path: Path) -> tuple[list[Record], int]:
 class Journal:
     """An open journal. Only the one writer appends; readers read on from where they were."""
 
-    def __init__(self, path: Path, descriptor: int, end: int = 0) -> None:
+    def __init__(self, path: Path, stream: FileIO) -> None:
         self.path = path
-        self.begun = end  # where the records end that it began with
-        self.end = end  # where the last whole record ends
+        self.begun = 0  # where the records end that it began with
+        self.end = 0  # where the last whole record ends
         self.ended = True  # whether that is no add or removal
-        self._descriptor = descriptor
+        self._stream = stream
         self._sound = True
 
     @classmethod
     def open(cls, path: Path, *, writable: bool) -> Self:
         """Open a journal at its beginning."""
         try:
-            return cls(path, os.open(path, os.O_RDWR if writable else os.O_RDONLY))
+            return cls(path, FileIO(path, "r+" if writable else "r"))
         except FileNotFoundError:
             raise DataError(
                 f"no index in '{path.parent}': create one first, or check the path of the folder."
@@ -125,23 +126,18 @@ class Journal:
 
     @classmethod
     def replace(cls, path: Path, records: Iterable[Record]) -> Self:
-        """Put a new journal in the place of any old one, at once and for good."""
+        """Put a new journal in the place of any old one, at once and durably."""
         content = b"".join(record.to_bytes() for record in records)
-        descriptor = None
-        try:
-            with atomic(path) as stream:
-                stream.write(content)
-                descriptor = os.dup(stream.fileno())  # stays the new file's, come what may
-        except BaseException:
-            if descriptor is not None:
-                os.close(descriptor)
-            raise
-        return cls(path, descriptor, len(content))
+        with atomic(path) as stream:
+            stream.write(content)
+        journal = cls.open(path, writable=True)  # the holder of the lock alone replaces it
+        journal.begun = journal.end = len(content)
+        return journal
 
     def read(self) -> list[Record]:
         """All records from where reading ended the last time; what a writer has not finished is left for later."""
-        content = os.pread(self._descriptor, self.size() - self.end, self.end)
-        records, length = parse(content, self.path)
+        self._stream.seek(self.end)
+        records, length = parse(self._stream.read(), self.path)
         self.end += length
         self.ended = records[-1].kind not in (ADD, REMOVE) if records else self.ended
         return records
@@ -149,7 +145,7 @@ class Journal:
     def is_current(self) -> bool:
         """Whether this is still the journal of the index, and as long as it was."""
         try:
-            there, here = self.path.stat(), os.fstat(self._descriptor)
+            there, here = self.path.stat(), os.fstat(self._stream.fileno())
         except FileNotFoundError:
             return False
         return os.path.samestat(there, here) and here.st_size >= self.end
@@ -160,8 +156,9 @@ class Journal:
         content = record.to_bytes()
         with explained(self.path):
             try:
-                _write(self._descriptor, content, self.end)
-                os.fsync(self._descriptor)
+                self._stream.seek(self.end)
+                _write(self._stream, content)
+                os.fsync(self._stream.fileno())
             except BaseException:  # also Ctrl-C: half a record must not stay
                 self._sound = False
                 self.cut()
@@ -173,8 +170,8 @@ class Journal:
     def cut(self) -> None:
         """Cut off what follows the last whole record."""
         with explained(self.path):
-            os.ftruncate(self._descriptor, self.end)
-            os.fsync(self._descriptor)
+            self._stream.truncate(self.end)
+            os.fsync(self._stream.fileno())
 
     def check(self) -> None:
         """Raise OutputError if a failed write may have left something, or another journal is in place."""
@@ -187,16 +184,15 @@ class Journal:
 
     def size(self) -> int:
         """The bytes of the file, with what may follow the last whole record."""
-        return os.fstat(self._descriptor).st_size
+        return os.fstat(self._stream.fileno()).st_size
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._descriptor)
+        self._stream.close()
 
 
-def _write(descriptor: int, content: bytes, place: int) -> None:
+def _write(stream: FileIO, content: bytes) -> None:
     """Write all bytes, however few the system takes at a time."""
     view = memoryview(content)
     while view:
-        written = os.pwrite(descriptor, view, place)
-        view, place = view[written:], place + written
+        view = view[stream.write(view) :]

@@ -1,6 +1,6 @@
-"""ENGINES: one frozen row per engine, and the texts that say which one holds an index and where.
+"""ENGINES: one frozen row per engine that can hold the items of an index, and the texts that name a store.
 
-FOLDER or flat:FOLDER, faiss:FOLDER, faiss:FOLDER?kind=hnsw, milvus:FILE.db, milvus:http://host:19530#collection
+flat, faiss, faiss?kind=hnsw, milvus:FILE.db, milvus:http://host:19530#collection
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import importlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qsl
@@ -16,25 +17,21 @@ from urllib.parse import parse_qsl
 from centerhash.core.errors import ConfigError, unknown_name
 from centerhash.search.engines.base import HammingIndex
 
-DEFAULT_ENGINE = "flat"
-_SEE = (
-    "An index is FOLDER, flat:FOLDER, faiss:FOLDER?kind=hnsw, milvus:FILE.db or milvus:http://host:19530#collection; "
-    "a folder with a colon in its name needs flat: before it."
-)
-
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine: what it is for, where its class is, and what a location may say beside the place."""
+    """One engine: what it is for, where its class is, and what the text of a store may set."""
 
     name: str
     title: str  # what it is for
     home: str  # "module:Class" below centerhash
     exact: bool  # approximate engines may miss neighbours
     extra: str | None = None  # the optional part of the package to install for it
-    fixed: tuple[str, ...] = ()  # settings that `create` takes, and that stay with the index
+    fixed: tuple[str, ...] = ()  # settings that `create` takes, and that stay with the items
     settings: tuple[str, ...] = ()  # settings of every opening
-    fragment: str | None = None  # the setting that stands behind a '#'
+    remote: bool = (
+        False  # whether it keeps the items at an address of its own, not in the folder of the index
+    )
 
     def load(self) -> Any:
         """The engine's class, imported only when it is used."""
@@ -66,7 +63,7 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
                 exact=True,
                 extra="milvus",
                 settings=("collection", "consistency"),
-                fragment="collection",
+                remote=True,
             ),
         )
     }
@@ -74,77 +71,49 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Location:
-    """Where an index is: its engine, the folder, file or server, and settings."""
+class Store:
+    """What the text of a store says: the engine, the address of a remote one ("" for others), and settings."""
 
     engine: Engine
-    place: str
+    address: str
     settings: Mapping[str, Any]
 
-    def with_settings(self, more: Mapping[str, Any]) -> Location:
-        """The same place with more settings, which must be ones of the engine."""
-        for name in more:
-            allowed = (*self.engine.fixed, *self.engine.settings)
-            if not allowed:
-                raise ConfigError(f"the engine '{self.engine.name}' has no settings, got '{name}'.")
-            if name not in allowed:
-                raise unknown_name(f"setting of the engine '{self.engine.name}'", name, allowed)
-        return Location(self.engine, self.place, {**self.settings, **more})
 
-
-def read_location(text: str) -> Location:
-    """Read a location such as `flat:FOLDER` or `milvus:http://host:19530#collection`."""
-    name, colon, place = text.partition(":")
-    if not colon or not re.fullmatch(r"[A-Za-z][\w-]+", name):  # one letter is a drive
-        name, place = DEFAULT_ENGINE, text
+def read_store(text: str) -> Store:
+    """Read the text of a store, such as `flat`, `faiss?kind=hnsw` or `milvus:http://host:19530#collection`."""
+    name = re.split("[:?#]", text, maxsplit=1)[0]
     if name not in ENGINES:
-        raise unknown_name("engine", name, ENGINES, _SEE)
-    engine = ENGINES[name]
-    settings: dict[str, Any] = {}
-    if engine.fragment and "#" in place:
-        place, _, settings[engine.fragment] = place.rpartition("#")
-    if engine.fixed or engine.settings:
-        place, _, query = place.partition("?")
-        given = parse_qsl(query, keep_blank_values=True)
-        settings |= {name: int(value) if value.isdecimal() else value for name, value in given}
-    if not place:
-        raise ConfigError(f"the location '{text}' names no place. {_SEE}")
-    return Location(engine, place, {}).with_settings(settings)
+        raise unknown_name("store", name, ENGINES)
+    engine, rest, settings = ENGINES[name], text.removeprefix(name), dict[str, Any]()
+    if engine.remote and "#" in rest:
+        rest, _, settings["collection"] = rest.rpartition("#")
+    rest, _, query = rest.partition("?")
+    given = parse_qsl(query, keep_blank_values=True)
+    settings |= {name: int(value) if value.isdecimal() else value for name, value in given}
+    address = rest.removeprefix(":")
+    if address and not engine.remote:
+        raise ConfigError(f"the store '{name}' keeps its items in the index: write it without '{rest}'.")
+    if engine.remote and not address:
+        raise ConfigError(
+            "milvus needs an address: milvus:http://127.0.0.1:19530, or milvus:items.db for a local file."
+        )
+    allowed = (*engine.fixed, *engine.settings)
+    for setting in settings:
+        if setting not in allowed:
+            raise unknown_name(f"setting of the store '{name}'", setting, allowed or ("none",))
+    return Store(engine, address, settings)
 
 
-def create_index(location: str, bits: int, **settings: Any) -> HammingIndex:
-    """Make an empty index for codes of `bits` (K) bits at a location, and open it for writing.
-
-    `settings` are those that a location may carry: kind of faiss (with the settings of its kind), collection and
-    consistency of milvus.
-    """
-    where = read_location(location).with_settings(settings)
-    index: HammingIndex = where.engine.load().create(where.place, bits, **where.settings)
-    return index
+def create_store(text: str, folder: Path, bits: int) -> HammingIndex:
+    """Make an empty store for codes of `bits` (K) bits, in a folder unless it is remote, and open it for writing."""
+    store = read_store(text)
+    made: HammingIndex = store.engine.load().create(store.address or folder, bits, **store.settings)
+    return made
 
 
-def open_index(location: str, *, read_only: bool = False) -> HammingIndex:
-    """Open the index at a location, for writing unless `read_only`."""
-    where = read_location(location)
-    engine = where.engine
-    asked = {name: value for name, value in where.settings.items() if name in engine.settings}
-    index = engine.load().open(where.place, read_only=read_only, **asked)
-    try:
-        _check_fixed(where, index)
-    except BaseException:
-        index.close()
-        raise
-    opened: HammingIndex = index
+def open_store(text: str, folder: Path, *, read_only: bool = False) -> HammingIndex:
+    """Open the store that `create_store` made of the same text, for writing unless `read_only`."""
+    store = read_store(text)
+    asked = {name: value for name, value in store.settings.items() if name in store.engine.settings}
+    opened: HammingIndex = store.engine.load().open(store.address or folder, read_only=read_only, **asked)
     return opened
-
-
-def _check_fixed(where: Location, index: Any) -> None:
-    """Refuse a location that asks for other settings than the index was created with."""
-    asked = {name: value for name, value in where.settings.items() if name in where.engine.fixed}
-    described = index.info() if asked else {}
-    stored = {**described, **described.get("settings", {})}
-    for name, value in asked.items():
-        if stored.get(name) != value:
-            raise ConfigError(
-                f"the index '{where.place}' has {name}={stored.get(name)}, not {value}: leave that out."
-            )

@@ -5,7 +5,7 @@ export const PAGE = 24;
 // { kind: "none" | "picture" | "id" | "labels", picture, id, labels: [[name, weight]], filter: [name], k }
 export function readState(hash) {
   const values = new URLSearchParams(hash.replace(/^#/, ""));
-  const shared = { filter: values.getAll("label"), k: clampedCount(values.get("k")) };
+  const shared = { filter: values.getAll("having"), k: clampedCount(values.get("k")) };
   if (values.has("id")) return { kind: "id", id: values.get("id"), ...shared };
   if (values.has("picture")) return { kind: "picture", picture: values.get("picture"), ...shared };
   if (values.has("labels")) return { kind: "labels", labels: readWeights(values.get("labels")), ...shared };
@@ -36,7 +36,7 @@ export function requestOf(state) {
 }
 
 function addShared(values, state, usual) {
-  for (const label of state.filter) values.append("label", label);
+  for (const label of state.filter) values.append("having", label);
   if (state.k !== usual) values.set("k", state.k);
 }
 

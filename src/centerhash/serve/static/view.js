@@ -28,8 +28,8 @@ export function drawResults(results, asked, actions) {
 
 function tile(result, { choose, foresee }) {
   const frame = element("span", "frame");
-  const title = result.name ?? result.id;
-  if (result.name === null) frame.append(element("span", "blank", title));
+  const title = result.path ?? result.id;
+  if (result.path === null) frame.append(element("span", "blank", title));
   else frame.append(picture(result, title, frame));
   const button = element("button", "result", frame, element("span", "far"), element("span", "chips"));
   button.type = "button";
