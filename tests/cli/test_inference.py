@@ -63,7 +63,7 @@ def test_index_add_of_known_pictures_needs_no_engine(index: Path, pictures: list
 def test_search(engine: str, index: Path, pictures: list[Path]) -> None:
     done = cli("search", index, pictures[0], "--device", "cpu", "--engine", engine)
     assert done.code == 0, done.err
-    assert f"3 found, features by {engine}" in done.out
+    assert f"3 results, features by {engine}" in done.out
     assert "features by" not in cli("search", index, "--labels", "person", "--engine", engine).out
 
 
@@ -84,7 +84,7 @@ def test_the_reason_for_another_engine_is_a_warning(
     monkeypatch.setattr(encoder, "open_engine", open_engine)  # rather than one that is open
     monkeypatch.setattr("centerhash.networks.engines.compiled.open_compiled", refuse)
     done = cli("search", index, pictures[0], "--device", "cpu")
-    assert "found, features by torch" in done.out
+    assert "results, features by torch" in done.out
     assert "an operator that nobody knows" in done.text
     assert "PyTorch runs it instead" in done.text
 
