@@ -118,7 +118,7 @@ def faiss_search(packed: Packed) -> Work:
 def scan_search(packed: Packed) -> Work:
     bits = 8 * packed.shape[1]
     words = scan.words(packed, bits)
-    return lambda queries: scan.nearest(scan.words(queries, bits), words, bits, K, None)
+    return lambda queries: list(scan.nearest(scan.words(queries, bits), words, bits, K, None))
 
 
 @contextmanager
@@ -165,7 +165,7 @@ def approximate(kind: str, packed: Packed, queries: Packed, repeats: int) -> dic
     started = time.perf_counter()
     structure.add(packed)
     built = time.perf_counter() - started
-    truth = scan.nearest(scan.words(queries, bits), scan.words(packed, bits), bits, K, None)
+    truth = list(scan.nearest(scan.words(queries, bits), scan.words(packed, bits), bits, K, None))
     farthest = np.array([distances[K - 1] for _, distances in truth])
     distances, rows = structure.search(queries, K)
     recall = float(((distances <= farthest[:, None]) & (rows >= 0)).mean())

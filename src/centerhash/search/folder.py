@@ -19,9 +19,7 @@ from centerhash.model import HashModel
 from centerhash.search.engines.table import create_store, read_store
 
 SPEC, MODEL, ITEMS = "index.json", "model", "items"
-_OLD_SPEC = (
-    "collection.json"  # of indexes made before it was called index.json; its key "engine" is the store
-)
+_OLD_SPEC = "collection.json"  # of earlier versions, where the store was called engine
 
 
 class IndexSpec(Options):

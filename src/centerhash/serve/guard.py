@@ -21,7 +21,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 _DRAIN_SECONDS = 2.0  # for a client that is still sending when its answer is ready
 _DRAIN_BODIES = 4  # times the allowed size that are read and thrown away, so that the client sees its answer
 _HEADERS = {
-    # blob: and data: are the picture that the user has just picked
+    # blob: and data: are the image that the user has just picked
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "cross-origin-opener-policy": "same-origin",

@@ -62,7 +62,7 @@ class ServedIndex:
 
     async def remove(self, id: str) -> None:
         """Take an item out durably."""
-        # only what is an id goes on: `Index.remove` takes paths too, and none may come from a request
+        # only an id gets this far: `Index.remove` takes paths too, and none may come from a request
         await self.changes.run(lambda: self._known(id, lambda: self.index.remove([id])))
         self.thumbnails.forget(id)
 

@@ -71,7 +71,7 @@ def test_words_of_no_codes() -> None:
 def test_distances_counted_by_hand() -> None:
     packed = np.array([[0b11110000], [0b00000000], [0b10000000], [0b00000001]], np.uint8)
     query = np.array([[0b10000000]], np.uint8)
-    [(positions, distances)] = scan.nearest(scan.words(query, 8), scan.words(packed, 8), 8, 2, None)
+    [(positions, distances)] = list(scan.nearest(scan.words(query, 8), scan.words(packed, 8), 8, 2, None))
     assert positions.tolist() == [2, 1]
     assert distances.tolist() == [0, 1]
     assert positions.dtype == distances.dtype == np.int64
@@ -79,7 +79,7 @@ def test_distances_counted_by_hand() -> None:
 
 def test_items_tied_with_the_last_one_are_all_kept() -> None:
     packed = np.array([[1], [0], [2], [4], [3]], np.uint8)
-    [answer] = scan.nearest(scan.words(packed[1:2], 8), scan.words(packed, 8), 8, 2, None)
+    [answer] = list(scan.nearest(scan.words(packed[1:2], 8), scan.words(packed, 8), 8, 2, None))
     assert listed(answer) == ([1, 0, 2, 3], [0, 1, 1, 1])
 
 
@@ -91,12 +91,12 @@ def test_every_length_agrees_with_the_loop(bits: int) -> None:
     alive = (generator.random(700) < 0.4).astype(np.uint8)
     for mask in (None, alive):
         for k in (1, 10, 1000):
-            answers = scan.nearest(asked, words, bits, k, mask)
+            answers = list(scan.nearest(asked, words, bits, k, mask))
             assert [listed(answer) for answer in answers] == [
                 naive(row, database, mask, k=k) for row in queries
             ]
         for radius in (0, 3 * bits // 8, bits):
-            answers = scan.within(asked, words, bits, radius, mask)
+            answers = list(scan.within(asked, words, bits, radius, mask))
             expected = [naive(row, database, mask, radius=radius) for row in queries]
             assert [listed(answer) for answer in answers] == expected
 
@@ -117,7 +117,7 @@ def test_any_collection_agrees_with_the_loop(
     generator = np.random.default_rng(seed)
     database, queries = (random_codes(generator, n, bits, distinct) for n in (count, asked))
     alive = None if share is None else (generator.random(count) < share).astype(np.uint8)
-    answers = scan.nearest(scan.words(queries, bits), scan.words(database, bits), bits, k, alive)
+    answers = list(scan.nearest(scan.words(queries, bits), scan.words(database, bits), bits, k, alive))
     assert [listed(answer) for answer in answers] == [naive(row, database, alive, k=k) for row in queries]
 
 
@@ -135,9 +135,9 @@ def test_threads_over_the_database_or_the_queries_change_nothing(asked: int) -> 
     database, queries = random_codes(generator, 400, 16, 8), random_codes(generator, asked, 16, 8)
     alive = (generator.random(400) < 0.5).astype(np.uint8)
     words, wanted = scan.words(database, 16), scan.words(queries, 16)
-    answers = scan.nearest(wanted, words, 16, 7, alive)
+    answers = list(scan.nearest(wanted, words, 16, 7, alive))
     assert [listed(answer) for answer in answers] == [naive(row, database, alive, k=7) for row in queries]
-    answers = scan.within(wanted, words, 16, 2, alive)
+    answers = list(scan.within(wanted, words, 16, 2, alive))
     assert [listed(answer) for answer in answers] == [
         naive(row, database, alive, radius=2) for row in queries
     ]
@@ -146,7 +146,7 @@ def test_threads_over_the_database_or_the_queries_change_nothing(asked: int) -> 
 @pytest.mark.usefixtures("in_threads")
 def test_fewer_items_than_threads() -> None:
     words = scan.words(np.array([[7]], np.uint8), 8)
-    assert [listed(answer) for answer in scan.nearest(words, words, 8, 5, None)] == [([0], [0])]
+    assert [listed(answer) for answer in list(scan.nearest(words, words, 8, 5, None))] == [([0], [0])]
 
 
 @pytest.mark.parametrize("asked", [1, 5])
@@ -155,7 +155,7 @@ def test_more_equal_codes_than_a_query_has_room_for(asked: int) -> None:
     database = np.zeros((count, 8), np.uint8)
     database[7] = 255
     query = np.zeros((asked, 8), np.uint8)
-    answers = scan.nearest(scan.words(query, 64), scan.words(database, 64), 64, 3, None)
+    answers = list(scan.nearest(scan.words(query, 64), scan.words(database, 64), 64, 3, None))
     expected = [position for position in range(count) if position != 7]
     assert [listed(answer) for answer in answers] == [(expected, [0] * (count - 1))] * asked
 
@@ -165,9 +165,9 @@ def test_better_items_behind_many_tied_ones_are_found() -> None:
     database[-2:] = 0
     query = np.zeros((1, 8), np.uint8)
     words, asked = scan.words(database, 64), scan.words(query, 64)
-    [answer] = scan.nearest(asked, words, 64, 2, None)
+    [answer] = list(scan.nearest(asked, words, 64, 2, None))
     assert listed(answer) == ([len(database) - 2, len(database) - 1], [0, 0])
-    [answer] = scan.nearest(asked, words, 64, 3, None)
+    [answer] = list(scan.nearest(asked, words, 64, 3, None))
     assert len(answer[0]) == len(database)
     assert answer[0][:2].tolist() == [len(database) - 2, len(database) - 1]
 
@@ -176,9 +176,9 @@ def test_queries_beyond_the_room_of_one_batch(monkeypatch: pytest.MonkeyPatch) -
     generator = np.random.default_rng(3)
     database, queries = random_codes(generator, 200, 32), random_codes(generator, 7, 32)
     words, asked = scan.words(database, 32), scan.words(queries, 32)
-    together = [listed(answer) for answer in scan.nearest(asked, words, 32, 5, None)]
+    together = [listed(answer) for answer in list(scan.nearest(asked, words, 32, 5, None))]
     monkeypatch.setattr(scan, "ROOM", 2 * scan.SPARE)
-    assert [listed(answer) for answer in scan.each_nearest(asked, words, 32, 5, None)] == together
+    assert [listed(answer) for answer in list(scan.nearest(asked, words, 32, 5, None))] == together
 
 
 def test_a_mapped_file_is_scanned_where_it_lies_at_any_offset(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_mapped_file_is_scanned_where_it_lies_at_any_offset(tmp_path: Path) ->
     mapped = np.memmap(file, np.uint8, "r", offset=3, shape=packed.shape)
     words = scan.words(mapped, 64)
     assert np.shares_memory(words, mapped)
-    [answer] = scan.nearest(scan.words(packed[:1], 64), words, 64, 4, None)
+    [answer] = list(scan.nearest(scan.words(packed[:1], 64), words, 64, 4, None))
     assert listed(answer) == naive(packed[0], packed, None, k=4)
 
 
@@ -197,10 +197,10 @@ def test_a_mapped_file_is_scanned_where_it_lies_at_any_offset(tmp_path: Path) ->
 @pytest.mark.usefixtures("in_threads")
 def test_a_forked_process_gets_threads_of_its_own() -> None:
     words = scan.words(random_codes(np.random.default_rng(5), 100, 16), 16)
-    scan.nearest(words[:1], words, 16, 1, None)
+    list(scan.nearest(words[:1], words, 16, 1, None))
     child = os.fork()
     if child == 0:
-        answered = len(scan.nearest(words[:1], words, 16, 1, None))
+        answered = len(list(scan.nearest(words[:1], words, 16, 1, None)))
         os._exit(0 if answered == 1 else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0

@@ -35,7 +35,7 @@ def serve(
         typer.Option(help="name by which clients may call the server, e.g. that of a proxy; may be repeated"),
     ] = None,
 ) -> None:
-    """Serve an index: a page to search by picture or labels, and the same as JSON.
+    """Serve an index: a page to search by image or labels, and the same as JSON.
 
     Example: `centerhash serve photos.index --port 8000`
     """

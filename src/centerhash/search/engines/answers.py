@@ -30,7 +30,7 @@ def nearest(parts: Sequence[Part], packed: Packed, bits: int, k: int, labels: Se
     from centerhash.search.engines import scan  # numba takes a while to import
 
     def scanned(queries: Words, database: Words, alive: Mask | None) -> Iterator[Answer]:
-        for rows, distances in scan.each_nearest(queries, database, bits, k, alive):
+        for rows, distances in scan.nearest(queries, database, bits, k, alive):
             yield rows[:k].copy(), distances[:k].copy()  # without the ties, which would stay in memory
 
     queries = scan.words(packed, bits)
@@ -51,7 +51,7 @@ def within(
     columns = []
     for part in parts:
         rows, database, alive = _candidates(part, bits, labels)
-        found = scan.each_within(queries, database, bits, radius, alive)
+        found = scan.within(queries, database, bits, radius, alive)
         columns.append([_of(part, rows, answer) for answer in found])
     return [_ordered([column[query] for column in columns], None) for query in range(len(packed))]
 

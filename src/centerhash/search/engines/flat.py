@@ -123,7 +123,7 @@ class FlatIndex(HammingIndex):
             return True
 
     def compact(self) -> None:
-        """Rewrite everything as one segment, without the items that were removed. Readers go on meanwhile."""
+        """Rewrite everything as one segment, without the items that were removed. Readers keep reading meanwhile."""
         with self._changing:
             snapshot = self._writable
             if (

@@ -335,31 +335,20 @@ def _in_batches(
         yield from _answers(queries[first : first + together], database, mask, bits, cut, k, room)
 
 
-def each_nearest(
+def nearest(
     queries: Words, database: Words, bits: int, k: int, alive: Mask | None = None
 ) -> Iterator[Answer]:
-    """Yield what `nearest` lists, one answer at a time: for memory's sake when very many items may be tied."""
-    return _in_batches(queries, database, alive, bits, bits, k, min(k, database.shape[0]) + SPARE)
-
-
-def each_within(
-    queries: Words, database: Words, bits: int, radius: int, alive: Mask | None = None
-) -> Iterator[Answer]:
-    """Yield what `within` lists, one answer at a time."""
-    return _in_batches(queries, database, alive, bits, radius, database.shape[0] + 1, SPARE)
-
-
-def nearest(queries: Words, database: Words, bits: int, k: int, alive: Mask | None = None) -> list[Answer]:
-    """Return all positions, with distances, that are no farther from a query than the k-th nearest item.
+    """Yield for each query all positions, with distances, that are no farther than its k-th nearest item.
 
     Queries (Q, W) and database (N, W) are `words`; `alive` (N,) is 1 where an item may be returned. An answer is in
-    ascending order of distance, then position, and longer than k when the last distance is tied.
+    ascending order of distance, then position, and longer than k when the last distance is tied: take one at a time,
+    for memory's sake, where very many items may be tied.
     """
-    return list(each_nearest(queries, database, bits, k, alive))
+    return _in_batches(queries, database, alive, bits, bits, k, min(k, database.shape[0]) + SPARE)
 
 
 def within(
     queries: Words, database: Words, bits: int, radius: int, alive: Mask | None = None
-) -> list[Answer]:
-    """Return all positions, with distances, at most `radius` away from a query, in the order of `nearest`."""
-    return list(each_within(queries, database, bits, radius, alive))
+) -> Iterator[Answer]:
+    """Yield for each query all positions, with distances, at most `radius` away, in the order of `nearest`."""
+    return _in_batches(queries, database, alive, bits, radius, database.shape[0] + 1, SPARE)

@@ -134,7 +134,7 @@ def _renumbered(segment: Segment, rows: NDArray[np.int64], numbers: Mapping[str,
 
 
 def _segment(codes: Packed, ids: Ids, labels: Ragged, names: Sequence[str], paths: Ragged) -> Segment:
-    """Add the items of every label, the labels of every item turned round."""
+    """Add the items of every label, the inverse of the labels of every item."""
     owners = np.repeat(np.arange(len(labels), dtype=np.uint32), labels.lengths())
     members = owners[np.argsort(labels.values, kind="stable")]
     starts = ends_of(np.bincount(labels.values, minlength=len(names)))

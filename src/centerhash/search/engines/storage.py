@@ -119,7 +119,7 @@ def _segments(folder: Path) -> Sequence[tuple[str, int]]:
 
 
 def drop_replaced(folder: Path, before: Snapshot, after: Snapshot) -> None:
-    """Delete the segments that only `before` had; who has them mapped can go on reading."""
+    """Delete the segments that only `before` had; who has them mapped still reads them."""
     for file in {part.file for part in before.sealed} - {part.file for part in after.sealed}:
         _delete(folder / file)
 
