@@ -101,6 +101,10 @@ def test_codes_ids_and_labels_must_fit(index: Index) -> None:
         index.add_codes(packed, ["a", "b"])
     with pytest.raises(InputError, match="3 codes, 3 ids and 1 labels do not fit"):
         index.add_codes(packed, ["a", "b", "c"], [("cat",)])
+    with pytest.raises(InputError, match=r"shape \(N, 2\)"):
+        index.add_codes(packed[:, :1], ["a", "b", "c"])
+    index.add_codes(packed, range(3))
+    assert [row.id for row in index.search(id="1")] == ["0", "2"]
 
 
 def test_an_empty_index_is_exported(index: Index, tmp_path: Path) -> None:

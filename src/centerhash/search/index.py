@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
-from centerhash.codes import Codes, Packed, pack, unpack
+from centerhash.codes import Codes, Packed, check_packed, pack, unpack
 from centerhash.core.errors import DataError, ImageError, InputError
 from centerhash.core.progress import Progress, bars, silent
 from centerhash.data.images import MAX_PIXELS
@@ -151,22 +151,27 @@ class Index:
             return self.get(id)
 
     def add_codes(
-        self, packed: Packed, ids: Sequence[str], labels: Sequence[Sequence[str]] | None = None
+        self, packed: Packed, ids: Sequence[object], labels: Sequence[Sequence[str]] | None = None
     ) -> Added:
-        """Add codes (N, ceil(K/8)) that were made elsewhere by the same model, without images; known ids are skipped."""
+        """Add codes (N, ceil(K/8)) that the same model made elsewhere, without images; known ids are skipped.
+
+        Ids are texts: numbers become such.
+        """
         self._check_writable()
-        names = [()] * len(ids) if labels is None else list(labels)
-        if not len(packed) == len(ids) == len(names):
-            raise InputError(f"{len(packed):,} codes, {len(ids):,} ids and {len(names):,} labels do not fit.")
+        packed, keys = check_packed(packed, self.model.bits), list(map(str, ids))
+        names = [()] * len(keys) if labels is None else list(labels)
+        if not len(packed) == len(keys) == len(names):
+            raise InputError(
+                f"{len(packed):,} codes, {len(keys):,} ids and {len(names):,} labels do not fit."
+            )
         added = 0
-        for start in range(0, len(ids), _PAGE):
+        for start in range(0, len(keys), _PAGE):
+            page = range(start, min(start + _PAGE, len(keys)))
             with self._lock:
-                new = [
-                    row for row in range(start, min(start + _PAGE, len(ids))) if ids[row] not in self.store
-                ]
-                self.store.add(packed[new], [ids[row] for row in new], [names[row] for row in new])
+                new = [row for row in page if keys[row] not in self.store]
+                self.store.add(packed[new], [keys[row] for row in new], [names[row] for row in new])
             added += len(new)
-        return Added(added, len(ids) - added, {})
+        return Added(added, len(keys) - added, {})
 
     def import_codes(self, path: str | Path) -> Added:
         """Add the codes of a code file or of a folder of parts; see `transfer.import_codes`."""

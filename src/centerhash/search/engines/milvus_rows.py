@@ -33,7 +33,7 @@ def check_bits(bits: int) -> None:
     """Refuse lengths that Milvus' binary vectors do not have."""
     if bits < 8 or bits % 8:
         raise ConfigError(
-            f"Milvus holds codes whose bits are a multiple of 8, got {bits}: use such a length, or the flat engine."
+            f"Milvus holds codes whose bits are a multiple of 8, got {bits}: use such a length, or the flat store."
         )
 
 
