@@ -104,9 +104,7 @@ def test_bits_of_a_collection() -> None:
 
 @pytest.mark.parametrize("bits", [0, -8, 7, 20])
 def test_bits_are_a_multiple_of_8(bits: int) -> None:
-    with pytest.raises(
-        ConfigError, match=f"multiple of 8, got {bits}: use such a length, or the flat store"
-    ):
+    with pytest.raises(ConfigError, match=f"multiple of 8, got {bits}: use such a length, or the flat store"):
         check_bits(bits)
 
 
