@@ -154,8 +154,9 @@ def test_readers_never_see_half_an_add_while_a_writer_adds_removes_and_compacts(
     with running(ADDING, tmp_path, 0) as process:
         first_line(process)
         reader = FlatIndex.open(tmp_path, read_only=True)
-        end = time.monotonic() + 4
-        while time.monotonic() < end:
+        deadline = time.monotonic() + 120
+        while len(generations) < 4:  # until the journal was replaced under the readers' eyes
+            assert time.monotonic() < deadline, "the writer does not get on"
             reader.refresh()
             fresh = FlatIndex.open(tmp_path, read_only=True)
             for index in (reader, fresh):
@@ -168,4 +169,3 @@ def test_readers_never_see_half_an_add_while_a_writer_adds_removes_and_compacts(
             fresh.close()
         reader.close()
         assert process.poll() is None
-    assert len(generations) > 3  # the journal was replaced under the readers' eyes
