@@ -17,7 +17,6 @@ from centerhash.networks import encoder
 from centerhash.networks.backbones import Backbone
 from centerhash.networks.cache import network_cache
 from centerhash.networks.engines import Engine, open_engine
-from centerhash.search import encoder as collection_encoder
 from centerhash.training.fitting import fit
 from centerhash.training.run import train
 from tests.toys import feature_dataset, toy_config, write_feature_folder
@@ -44,10 +43,9 @@ def open_once(backbone: Backbone, engine: str, device: str | torch.device) -> En
 def kept_networks() -> Iterator[None]:
     """A network is opened once for all tests of the modules that ask for this; tests/inference tests the opening."""
     with pytest.MonkeyPatch.context() as patch:
-        for user in (encoder, collection_encoder):
-            patch.setattr(
-                user, "open_engine", lambda backbone, engine, device, _: open_once(backbone, engine, device)
-            )
+        patch.setattr(
+            encoder, "open_engine", lambda backbone, engine, device, _: open_once(backbone, engine, device)
+        )
         yield
 
 

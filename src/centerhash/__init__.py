@@ -58,10 +58,10 @@ _HOMES = {
 __all__ = [
     "METHODS",
     "CenterhashError",
-    "Index",
     "Dataset",
     "Evaluation",
     "HashModel",
+    "Index",
     "Splits",
     "TrainConfig",
     "__version__",

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from centerhash.networks import encoder
 from centerhash.networks.engines import ENGINES, choose_engine, open_engine
-from centerhash.search import Index, encoder
+from centerhash.search import Index
 from centerhash.serve import process
 from tests.toys import cli, refused
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from centerhash.core.errors import ConfigError, ImageError, InputError
 from centerhash.data import content_key
-from centerhash.search import Added, Index, encoder
-from centerhash.search.encoder import ImageEncoder
+from centerhash.networks.encoder import Encoder
+from centerhash.search import Added, Index
 from centerhash.search.engines.flat import FlatIndex
 from centerhash.search.uploads import image_suffix
 from tests.toys import Killed, noise_image, write_images
@@ -33,11 +33,12 @@ def index(image_run: Path, tmp_path: Path) -> Iterator[Index]:
 def quick_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Features of pictures without a network, for tests that are about files: mean colours in coarse cells."""
 
-    def features(self: ImageEncoder, pixels: list[NDArray[np.uint8]]) -> NDArray[np.float32]:
-        rows = [np.resize(image[::20, ::20].ravel(), self.backbone.features) for image in pixels]
-        return np.array(rows, dtype=np.float32).reshape(-1, self.backbone.features) / 255
+    class Quick:
+        def features(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+            rows = [np.resize(image[::20, ::20].ravel(), 1280) for image in pixels]
+            return np.array(rows, dtype=np.float32) / 255
 
-    monkeypatch.setattr(ImageEncoder, "features", features)
+    monkeypatch.setattr(Encoder, "engine", Quick())
 
 
 def picture(seed: int, kind: str = "png") -> bytes:
@@ -119,27 +120,28 @@ def test_a_kill_loses_at_most_the_batch_in_work(
 def test_memory_holds_a_few_steps_however_many_files(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encoder, "STEP", 4)
     paths = write_images(tmp_path / "pictures", 60)
-    decode, finish, lock = ImageEncoder.pixels_of, ImageEncoder._finish, threading.Lock()
+    decode, finish, lock = Encoder.pixels, Encoder._step, threading.Lock()
     alive, most = 0, 0
 
-    def counted(self: ImageEncoder, source: Path) -> NDArray[np.uint8]:
+    def counted(self: Encoder, source: Path) -> NDArray[np.uint8]:
         nonlocal alive, most
         with lock:
             alive += 1
             most = max(most, alive)
         return decode(self, source)
 
-    def finished(self: ImageEncoder, *arguments: Any) -> Any:
+    def finished(self: Encoder, *arguments: Any) -> Any:
         nonlocal alive
         step = finish(self, *arguments)
         with lock:
-            alive -= len(step.ids)
+            alive -= len(step.keys)
         return step
 
-    monkeypatch.setattr(ImageEncoder, "pixels_of", counted)
-    monkeypatch.setattr(ImageEncoder, "_finish", finished)
+    monkeypatch.setattr(Encoder, "pixels", counted)
+    monkeypatch.setattr(Encoder, "_step", finished)
+    stream = Encoder.stream
+    monkeypatch.setattr(Encoder, "stream", lambda self, images, key: stream(self, images, key, batch=4))
     seen: list[tuple[str, int, int]] = []
     index.add(paths, batch=10, progress=lambda *state: seen.append(state[:3]))
     assert 0 < most <= 3 * 4

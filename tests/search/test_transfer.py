@@ -10,7 +10,7 @@ import pytest
 from centerhash.codes import pack
 from centerhash.core.errors import DataError, InputError
 from centerhash.core.files import read_npz, write_npz
-from centerhash.encoding.code_files import encode_to_file, evaluate_codes, read_code_file
+from centerhash.encoding.code_files import encode_to_file, evaluate_files
 from centerhash.encoding.parts import read_parts
 from centerhash.encoding.work import encode_parts
 from centerhash.model import HashModel
@@ -52,12 +52,15 @@ def test_codes_without_names_are_called_after_their_file(index: Index, tmp_path:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"packed": None}, "holds bits: it needs `packed` and `bits`"),
+        ({"packed": None}, "it holds bits, but needs `packed`"),
         ({"packed": np.uint8(3)}, r"must be uint8 of shape \(N, 2\), got uint8 of shape \(\)"),
-        ({"bits": np.array(32)}, "holds codes of 32 bits, the index of 16"),
+        (
+            {"packed": np.zeros((3, 4), np.uint8), "bits": np.array(32)},
+            "holds codes of 32 bits, the index of 16",
+        ),
         ({"bits": np.array("many")}, "`bits` must be one whole number, got <U4"),
-        ({"names": np.array(["one"])}, r"names of shape \(1,\) do not fit codes of shape \(3, 2\)"),
-        ({"labels": np.ones((3, 2), bool)}, r"labels of shape \(3, 2\) do not fit 3 codes and 6 classes"),
+        ({"names": np.array(["one"])}, r"names of shape \(1,\) do not fit 3 codes"),
+        ({"labels": np.ones((3, 2), bool)}, r"labels of shape \(3, 2\) do not fit 6 classes"),
         ({"names": np.array(["a", "b", "a"])}, "the id 'a' comes twice"),
         ({"names": np.array(["a", "", "c"])}, "a string id has 1 to 512 bytes, got 0"),
     ],
@@ -91,8 +94,7 @@ def test_what_is_exported_can_be_imported_and_evaluated(
     with Index.create(tmp_path / "copy", feature_run) as copy:
         copy.import_codes(file)
         assert [(item.id, item.labels) for item in copy.items()] == list(zip(ids, names, strict=True))
-    both = (read_code_file(file), read_code_file(file))
-    assert evaluate_codes(both).queries == 30
+    assert evaluate_files([file, file]).queries == 30
 
 
 def test_codes_ids_and_labels_must_fit(index: Index) -> None:

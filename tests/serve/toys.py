@@ -28,10 +28,8 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 class ColourEncoder:
     """Stands for the network, which takes a second to load: features (n, D) from the colours of nine fields."""
 
-    def pixels_of(self, source: Path | bytes) -> NDArray[np.uint8]:
-        return load_pixels(source, 24, 24)
-
-    def features(self, pixels: Sequence[NDArray[np.uint8]]) -> NDArray[np.float32]:
+    def features(self, images: Sequence[bytes]) -> NDArray[np.float32]:
+        pixels = [load_pixels(image, 24, 24) for image in images]
         mixing = np.random.default_rng(5).normal(size=(27, WIDTH))
         fields = np.stack([image.reshape(3, 8, 3, 8, 3).mean(axis=(1, 3)).ravel() for image in pixels])
         return ((fields / 128 - 1) @ mixing).astype(np.float32)
@@ -40,7 +38,7 @@ class ColourEncoder:
 def colour_index(folder: Path, run: Path, count: int = 0) -> Index:
     """A new index of `count` pictures."""
     index = Index.create(folder, run)
-    index._loaded = ColourEncoder()  # type: ignore[assignment]
+    index._encoder = ColourEncoder  # type: ignore[assignment,method-assign]
     for seed in range(count):
         index.add_bytes(png(seed))
     return index

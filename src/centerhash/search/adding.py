@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from centerhash.codes import pack
 from centerhash.core.errors import ConfigError, InputError, unknown_name
 from centerhash.core.progress import Progress
-from centerhash.data.images import list_images
+from centerhash.data.images import ImageSource, content_key, list_images
 from centerhash.data.layouts.labels_csv import read_image_folder
 from centerhash.model import HashModel
-from centerhash.search.encoder import ImageEncoder, Step
+from centerhash.networks.encoder import Encoder, Step
 from centerhash.search.engines.base import HammingIndex, check_labels
-from centerhash.search.uploads import Uploads
+from centerhash.search.uploads import ID_LETTERS, Uploads
 
 Labels: TypeAlias = tuple[str, ...]
 LabelsOf: TypeAlias = Callable[[Sequence[Path], NDArray[np.float32]], list[Labels]]
@@ -62,27 +62,32 @@ class Adding:
     moved: int = 0
     broken: dict[str, str] = field(default_factory=dict)
 
-    def run(self, files: Sequence[Path], encoder: ImageEncoder, batch: int, progress: Progress) -> Added:
+    def run(self, files: Sequence[Path], encoder: Encoder, batch: int, progress: Progress) -> Added:
         """Encode and store `files`; every `batch` of new ones is stored durably before the next."""
         self.broken = {str(file): _not_text(file) for file in files if not _is_text(file)}
-        done = len(self.broken)
-        with closing(encoder.stream([file for file in files if _is_text(file)], self.is_known)) as steps:
+        done, named = len(self.broken), [file for file in files if _is_text(file)]
+        with closing(encoder.stream(named, self.new_id)) as steps:
             for step in steps:
-                self.take(step, batch)
+                self.take(step, named, batch)
                 done += step.seen
                 progress("images", done, len(files))
         self.write(self.waiting)
         return Added(self.added, self.known, self.broken, self.moved)
 
-    def take(self, step: Step, batch: int) -> None:
+    def take(self, step: Step, files: Sequence[Path], batch: int) -> None:
         """Count what became of a few files, and store what has come together to a batch."""
         self.known += step.known
-        self.broken |= step.broken
-        for id, path, features in zip(step.ids, step.paths, step.features, strict=True):
+        self.broken |= {str(files[place]): str(error) for place, error in step.broken.items()}
+        for id, place, features in zip(step.keys, step.places, step.features, strict=True):
             self.known += id in self.waiting
-            self.waiting.setdefault(id, (path.resolve(), features))
+            self.waiting.setdefault(id, (files[place].resolve(), features))
         while len(self.waiting) >= batch:
             self.write({id: self.waiting.pop(id) for id in list(islice(self.waiting, batch))})
+
+    def new_id(self, image: ImageSource) -> str | None:
+        """The id of an image file that is not there yet; None for one that is."""
+        id = content_key(image)[:ID_LETTERS] if isinstance(image, str | Path) else ""
+        return None if self.is_known(id) else id
 
     def is_known(self, id: str) -> bool:
         """Whether an image is there, and its file as well."""

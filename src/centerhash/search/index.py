@@ -20,11 +20,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+from PIL import Image
+
 from centerhash.codes import Codes, Packed, check_packed, pack, unpack
-from centerhash.core.errors import DataError, ImageError, InputError
+from centerhash.core.errors import ConfigError, DataError, ImageError, InputError
 from centerhash.core.progress import Progress, bars, silent
-from centerhash.data.images import MAX_PIXELS
+from centerhash.data.images import MAX_PIXELS, ImageSource
 from centerhash.model import Explained, HashModel
+from centerhash.networks.encoder import Encoder
 from centerhash.networks.engines import Engine
 from centerhash.search.adding import (
     Added,
@@ -34,14 +38,13 @@ from centerhash.search.adding import (
     images_and_labels,
     listed,
 )
-from centerhash.search.encoder import ID_LETTERS, ImageEncoder, Question
 from centerhash.search.engines.base import HammingIndex, Item
 from centerhash.search.engines.table import open_store
 from centerhash.search.folder import ITEMS, MODEL, IndexSpec, create_folder, read_spec, spec_file
 from centerhash.search.label_query import LabelQuestion, labels_of_code, query_of_labels
 from centerhash.search.results import Result, Results, as_result, nearest
 from centerhash.search.transfer import export_codes, import_codes
-from centerhash.search.uploads import Uploads
+from centerhash.search.uploads import ID_LETTERS, Uploads
 
 __all__ = ["Added", "Index", "Result", "Results", "verify_index"]
 
@@ -57,8 +60,7 @@ class Index:
         self.uploads = Uploads(folder)
         self._encoding: dict[str, Any] = {}  # how images are read: device, engine, max_pixels
         self._lock = threading.RLock()  # one thread changes it at a time; searches do not wait
-        self._loading = threading.Lock()
-        self._loaded: ImageEncoder | None = None
+        self._loaded: Encoder | None = None
 
     @classmethod
     def create(cls, folder: str | Path, model: HashModel | str | Path, *, store: str = "flat") -> Self:
@@ -133,9 +135,10 @@ class Index:
         `name` is what error texts call it.
         """
         self._check_writable()
-        encoder = self._encoder()
+        if not isinstance(data, bytes):
+            raise InputError(f"the bytes of an image file are needed, got {type(data).__name__}.")
         try:
-            features = encoder.features([encoder.pixels_of(data)])
+            features = self._encoder().features([data])
         except ImageError as error:
             raise ImageError(
                 str(error).replace("image bytes", f"'{name}'" if name else "image bytes")
@@ -206,7 +209,7 @@ class Index:
 
     def search(
         self,
-        image: Question | None = None,
+        image: ImageSource | None = None,
         *,
         id: str | None = None,
         labels: LabelQuestion | None = None,
@@ -238,10 +241,13 @@ class Index:
         found = [as_result(item, distance, self.uploads) for item, distance in hits]
         return Results(found, explained, code, len(self))
 
-    def _code_of_image(self, image: Question) -> tuple[Codes, list[Explained]]:
-        encoder = self._encoder()
-        features = encoder.features([encoder.pixels_of(image)])
-        explained = self.model.explain(features)[0] if self.model.has_centers else []
+    def _code_of_image(self, image: ImageSource) -> tuple[Codes, list[Explained]]:
+        if not isinstance(image, str | Path | bytes | Image.Image | np.ndarray):
+            raise InputError(
+                f"an image is a path, bytes, a PIL image or a uint8 array, got {type(image).__name__}."
+            )
+        features = self._encoder().features([image])
+        explained = self.model.explain_features(features)[0] if self.model.has_centers else ()
         return self.model.encode_features(features)[0], [row for row in explained if row.weight > 0]
 
     def _code_of_item(self, id: str) -> tuple[Codes, list[Explained]]:
@@ -358,12 +364,15 @@ class Index:
                 f"'{self.folder}' was opened for reading only: open it for writing to change it."
             )
 
-    def _encoder(self) -> ImageEncoder:
-        """What reads images, loaded once."""
-        with self._loading:
-            if self._loaded is None:
-                self._loaded = ImageEncoder(self.model, **self._encoding)
-            return self._loaded
+    def _encoder(self) -> Encoder:
+        """What reads images: the model loads it once."""
+        if self.model.spec.backbone is None:
+            raise ConfigError(
+                "the model of this index was trained on features and has no backbone, so it cannot read images: "
+                "search by an id or by labels, add codes with `centerhash index import`, or train on images."
+            )
+        self._loaded = self._loaded or self.model.encoder(**self._encoding)
+        return self._loaded
 
 
 def verify_index(folder: str | Path) -> list[str]:

@@ -6,7 +6,7 @@ import base64
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from html import escape
 from pathlib import Path
 from typing import Any, overload
@@ -14,7 +14,8 @@ from typing import Any, overload
 from PIL import Image
 
 from centerhash.codes import Codes, Packed
-from centerhash.core.errors import ConfigError, ImageError, InputError
+from centerhash.core.errors import ImageError, InputError
+from centerhash.core.tables import to_frame
 from centerhash.data.images import load_image
 from centerhash.model import Explained
 from centerhash.search.engines.base import HammingIndex, Id, Item
@@ -66,11 +67,9 @@ class Results(Sequence[Result]):
 
     def to_pandas(self) -> Any:
         """A DataFrame with the columns id, distance, labels and path."""
-        try:
-            import pandas  # type: ignore[import-untyped]
-        except ImportError:
-            raise ConfigError("to_pandas needs pandas: pip install pandas.") from None
-        return pandas.DataFrame([asdict(row) for row in self], columns=list(Result.__dataclass_fields__))
+        return to_frame([asdict(row) for row in self]).reindex(
+            columns=[field.name for field in fields(Result)]
+        )
 
     def __repr__(self) -> str:
         nearest = f", nearest {self[0].id!r} at distance {self[0].distance}" if self else ""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from centerhash.codes import Packed, check_packed, packed_width
+from centerhash.codes import Packed, packed_width
 from centerhash.core.errors import DataError
-from centerhash.core.files import read_npz, write_npz
-from centerhash.search.adding import Added, Labels, label_names
+from centerhash.search.adding import Added, Labels
 from centerhash.search.results import as_result
 
 if TYPE_CHECKING:
@@ -33,8 +31,8 @@ def import_codes(index: Index, path: str | Path) -> Added:
 
 
 def _of_parts(index: Index, folder: Path) -> Iterator[Coded]:
-    from centerhash.encoding.encoder import model_digest
     from centerhash.encoding.parts import read_manifest, read_parts
+    from centerhash.encoding.work import model_digest
 
     if read_manifest(folder).model != model_digest(index.model):
         raise DataError(
@@ -45,34 +43,19 @@ def _of_parts(index: Index, folder: Path) -> Iterator[Coded]:
 
 
 def _of_file(index: Index, path: Path) -> Coded:
-    from centerhash.encoding.code_files import whole_number
+    from centerhash.encoding.code_files import read_codes
 
-    arrays, bits = read_npz(path), index.model.bits
-    if "packed" not in arrays or "bits" not in arrays:
-        found = ", ".join(sorted(arrays)) or "nothing"
+    codes, bits = read_codes(path), index.model.bits
+    if codes.bits != bits:
         raise DataError(
-            f"'{path}' holds {found}: it needs `packed` and `bits`, as `centerhash encode` writes."
+            f"'{path}' holds codes of {codes.bits} bits, the index of {bits}: encode by its model."
         )
-    stored = whole_number(path, arrays["bits"])
-    if stored != bits:
-        raise DataError(f"'{path}' holds codes of {stored} bits, the index of {bits}: encode by its model.")
-    packed = check_packed(arrays["packed"], bits, f"codes in '{path}'")
-    names = arrays.get("names", np.array([f"{path.stem}-{row}" for row in range(len(packed))], dtype=str))
-    if names.shape != (len(packed),):
-        raise DataError(f"'{path}': names of shape {names.shape} do not fit codes of shape {packed.shape}.")
-    return list(map(str, names.tolist())), packed, _labels(path, arrays, index.model.classes)
-
-
-def _labels(path: Path, arrays: dict[str, NDArray[Any]], classes: Sequence[str]) -> Sequence[Labels] | None:
-    if "labels" not in arrays:
-        return None
-    labels, named = arrays["labels"], tuple(map(str, arrays.get("classes", np.array(classes)).tolist()))
-    if labels.shape != (len(arrays["packed"]), len(named)):
-        raise DataError(
-            f"'{path}': labels of shape {labels.shape} do not fit {len(arrays['packed']):,} codes and "
-            f"{len(named)} classes."
-        )
-    return [label_names(row, named) for row in labels]
+    rows = range(len(codes.packed))
+    names = [f"{path.stem}-{row}" for row in rows] if codes.names is None else codes.names.tolist()
+    try:
+        return names, codes.packed, codes.label_names(index.model.classes)
+    except DataError as error:
+        raise DataError(f"'{path}': {error}") from None
 
 
 def export_codes(index: Index, path: str | Path) -> int:
@@ -81,6 +64,8 @@ def export_codes(index: Index, path: str | Path) -> int:
     `import_codes` and `centerhash evaluate` read it. The columns of `labels` (N, C) are named by `classes`: the
     model's, then other labels that items carry.
     """
+    from centerhash.encoding.code_files import CodeFile, write_codes
+
     items, model = list(index.items()), index.model
     classes = (*model.classes, *(name for name in index.labels() if name not in model.classes))
     column = {name: place for place, name in enumerate(classes)}
@@ -89,13 +74,15 @@ def export_codes(index: Index, path: str | Path) -> int:
     for row, item in enumerate(items):
         packed[row] = item.code
         labels[row, [column[name] for name in item.labels]] = True
-    arrays = {
-        "packed": packed,
-        "bits": np.array(model.bits),
-        "names": np.array([str(item.id) for item in items], dtype=str),
-        "paths": np.array([as_result(item, 0, index.uploads).path or "" for item in items], dtype=str),
-        "labels": labels,
-        "classes": np.array(classes, dtype=str),
-    }
-    write_npz(path, arrays)
+    write_codes(
+        path,
+        CodeFile(
+            model.bits,
+            packed,
+            names=np.array([str(item.id) for item in items], dtype=str),
+            paths=np.array([as_result(item, 0, index.uploads).path or "" for item in items], dtype=str),
+            labels=labels,
+            classes=classes,
+        ),
+    )
     return len(items)

@@ -9,9 +9,11 @@ from pathlib import Path
 from centerhash.core.errors import ImageError, OutputError
 from centerhash.core.files import atomic
 from centerhash.data.images import content_key
-from centerhash.search.encoder import ID_LETTERS
 
 IMAGES = "images"
+ID_LETTERS = (
+    16  # of the SHA-256 of an image's bytes: 64 bits, so a million images collide with odds of 1 : 4e7
+)
 
 # what the formats that we decode begin with; the suffix is only for people who look into the folder
 _SIGNATURES = (
