@@ -149,14 +149,9 @@ def given_labels(entries: Sequence[str | Path]) -> dict[Path, Labels]:
     for entry in map(Path, entries):
         if (entry / "labels.csv").is_file():
             folder = read_image_folder(entry)
-            for path, row in zip(folder.paths, folder.labels, strict=True):
-                found[path] = label_names(row, folder.classes)
+            for path, row in zip(folder.paths or (), folder.labels, strict=True):
+                found[path] = tuple(folder.classes[column] for column in np.flatnonzero(row).tolist())
     return found
-
-
-def label_names(row: NDArray[Any], classes: Sequence[str]) -> Labels:
-    """The names of the labels that a row (C,) has."""
-    return tuple(classes[column] for column in np.flatnonzero(row).tolist())
 
 
 def listed(entries: str | Path | Sequence[str | Path], what: str) -> list[str | Path]:
