@@ -20,7 +20,7 @@ from PIL import Image
 
 from centerhash.data import Dataset, Splits
 from centerhash.networks.heads import HeadOptions
-from centerhash.training.loop import TrainConfig
+from centerhash.training.config import TrainConfig
 
 CLASSES = ("ant", "bee", "cat", "dog", "elk", "fox")
 WIDTH = 24  # D

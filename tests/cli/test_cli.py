@@ -12,7 +12,7 @@ from centerhash import __version__
 from centerhash.cli import app, console
 from centerhash.encoding.code_files import evaluate_codes, read_evaluation_codes
 from centerhash.evaluation import evaluate
-from centerhash.training.run import read_config
+from centerhash.training.folder import read_config
 from tests.toys import (
     QUICK,
     cli,

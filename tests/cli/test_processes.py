@@ -11,7 +11,7 @@ import pytest
 
 from centerhash.data.scenes.scenes import write_scenes
 from centerhash.evaluation import evaluate
-from centerhash.training.run import read_codes
+from centerhash.training.folder import read_codes
 from tests.toys import (
     QUICK,
     cli_process,

@@ -183,11 +183,11 @@ def test_a_damaged_part_is_written_again(feature_run: Path, feature_folder: Path
 
 
 def test_another_input_model_or_size_is_refused(feature_run: Path, tmp_path: Path) -> None:
-    from centerhash.training.fitting import fit
+    from centerhash.training.run import train
     from tests.toys import feature_dataset, toy_config
 
     data, other = write_feature_folder(tmp_path / "data", 20), write_feature_folder(tmp_path / "other", 30)
-    fit(feature_dataset(), toy_config(seed=5, epochs=1)).save(tmp_path / "model")
+    train(feature_dataset(), config=toy_config(seed=5, epochs=1)).save(tmp_path / "model")
     out = tmp_path / "out"
     encode_parts(feature_run, [str(data)], out)
     for words, run, entry, size in (

@@ -9,7 +9,7 @@ from centerhash.encoding.parts import read_parts
 from centerhash.encoding.work import encode_parts
 from centerhash.search import Collection
 from centerhash.search.importing import import_parts
-from centerhash.training.fitting import fit
+from centerhash.training.run import train
 from tests.toys import feature_dataset, toy_config
 
 
@@ -30,7 +30,7 @@ def test_parts_are_added_once(feature_run: Path, feature_folder: Path, tmp_path:
 def test_parts_of_another_model_or_unfinished_ones_are_refused(
     feature_run: Path, feature_folder: Path, tmp_path: Path
 ) -> None:
-    fit(feature_dataset(), toy_config(seed=5, epochs=1)).save(tmp_path / "model")
+    train(feature_dataset(), config=toy_config(seed=5, epochs=1)).save(tmp_path / "model")
     encode_parts(tmp_path / "model", [str(feature_folder)], tmp_path / "others")
     encode_parts(feature_run, [str(feature_folder)], tmp_path / "parts", part_size=70)
     (tmp_path / "parts" / "part-00001.parquet").unlink()

@@ -13,7 +13,7 @@ from centerhash.core.errors import ConfigError, DataError, ImageError, InputErro
 from centerhash.data import Dataset, content_key
 from centerhash.model import HashModel
 from centerhash.search import Collection, verify_collection
-from centerhash.training.fitting import fit
+from centerhash.training.run import train
 from tests.toys import toy_config, write_images
 
 pytestmark = pytest.mark.usefixtures("kept_networks")
@@ -244,7 +244,7 @@ def test_parts_of_different_collections_are_refused(
 
 
 def test_methods_without_centers_know_no_labels(toy_dataset: Dataset, tmp_path: Path) -> None:
-    model = fit(toy_dataset, toy_config(method="lsh"))
+    model = train(toy_dataset, config=toy_config(method="lsh"))
     model.save(tmp_path / "run")
     packed = pack(model.encode_features(toy_dataset.features))  # type: ignore[arg-type]
     with Collection.create(tmp_path / "index", tmp_path / "run") as collection:

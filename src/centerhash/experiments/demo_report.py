@@ -20,7 +20,7 @@ from centerhash.experiments.demo import DemoResult
 from centerhash.experiments.figures import SOLVERS, area_scatter, look
 from centerhash.experiments.pages import page
 from centerhash.methods.table import METHODS
-from centerhash.training.run import read_codes
+from centerhash.training.folder import read_codes
 
 SHOWN = "ics-softmax"  # whose answers and weights are shown
 GRID_QUERIES, GRID_NEAREST, EXAMPLES = 6, 8, 12

@@ -176,7 +176,7 @@ def read_settings(texts: Iterable[str], methods: Sequence[str]) -> dict[str, dic
 def _set(chosen: dict[str, Any], method: str, name: str, value: str) -> None:
     from centerhash.core.options import option_names
     from centerhash.methods.table import get_method
-    from centerhash.training.loop import TrainConfig
+    from centerhash.training.config import TrainConfig
 
     # decided by the grid itself, or, for the backbone, the same for all
     fixed = ("method", "bits", "seed", "backbone", "options")

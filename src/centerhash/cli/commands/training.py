@@ -102,8 +102,7 @@ def train(
     from centerhash.cli import console
     from centerhash.core.options import read_options
     from centerhash.data.published.named import open_data
-    from centerhash.networks.cache import default_cache
-    from centerhash.training.loop import TrainConfig
+    from centerhash.training.config import TrainConfig
     from centerhash.training.presets import read_preset
     from centerhash.training.run import train as run_training
 
@@ -137,14 +136,14 @@ def train(
     with console.progress() as report:
         run_training(
             dataset,
-            config,
-            out,
-            cache=cache or default_cache(),
+            config=config,
+            out=out,
+            cache=cache or "auto",
             device=device,
             overwrite=overwrite,
             skip_broken=skip_broken,
             checkpoint_seconds=checkpoint_seconds,
-            report=report,
+            progress=report,
         )
     console.out.print(f"run: {out}  next: `centerhash evaluate {out}`", soft_wrap=True)
 
