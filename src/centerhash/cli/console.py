@@ -51,24 +51,9 @@ def evaluation_table(result: Evaluation, title: str) -> Table:
     table.add_column("value", justify="right")
     table.add_column("chance", justify="right")
     table.add_column("what it says", style="dim")
-    k = f"{result.k:,}"
-    rows: list[tuple[str, float, float | None, str]] = [
-        (f"mAP@{k}, peers", result.map_peers, result.chance_peers, "divided by relevant items in the top k"),
-        ("  over all tie orders", result.map_peers_expected, None, "exact expectation"),
-        (
-            f"mAP@{k}, textbook",
-            result.map_textbook,
-            result.chance_textbook,
-            "divided by min(k, relevant items)",
-        ),
-        ("  over all tie orders", result.map_textbook_expected, None, "exact expectation"),
-        (f"NDCG@{k}", result.ndcg, None, "graded by the number of shared labels"),
-        (f"ACG@{k}", result.acg, None, "mean number of shared labels"),
-        (f"WAP@{k}", result.wap, None, "average precision weighted by shared labels"),
-    ]
-    rows += [(f"precision@{n:,}", value, None, "") for n, value in result.precision.items()]
-    for name, value, chance, meaning in rows:
-        table.add_row(name, f"{value:.4f}", "" if chance is None else f"{chance:.4f}", meaning)
+    for row in result.measures():
+        chance = "" if row.chance is None else f"{row.chance:.4f}"
+        table.add_row(row.name, f"{row.value:.4f}", chance, row.meaning)
     return table
 
 
