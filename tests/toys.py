@@ -25,11 +25,12 @@ from centerhash.training.config import TrainConfig
 CLASSES = ("ant", "bee", "cat", "dog", "elk", "fox")
 WIDTH = 24  # D
 RUN_FILES = [  # of a finished run, sorted
-    "codes.npz",
     "config.json",
+    "database.npz",
     "log.jsonl",
     "model.json",
     "model.safetensors",
+    "query.npz",
     "splits.npz",
     "weights.npz",
 ]

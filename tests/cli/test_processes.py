@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from centerhash.data.scenes.scenes import write_scenes
+from centerhash.encoding.code_files import read_run_codes
 from centerhash.evaluation import evaluate
-from centerhash.training.folder import read_codes
 from tests.toys import (
     QUICK,
     cli_process,
@@ -33,10 +33,10 @@ def test_the_whole_line_as_real_processes(tmp_path: Path) -> None:
 
     scored = cli_process("evaluate", run, "--json")
     assert scored.code == 0, scored.err
-    codes = read_codes(run)
+    query, database = read_run_codes(run)
     expected = evaluate(
-        codes.query, codes.database, codes.query_labels, codes.database_labels, bits=16,
-        query_ids=codes.query_rows, database_ids=codes.database_rows,
+        query.packed, database.packed, query.labels, database.labels, bits=16,
+        query_ids=query.ids, database_ids=database.ids,
     )  # fmt: skip
     assert scored.json == json.loads(json.dumps(expected.to_dict()))
 

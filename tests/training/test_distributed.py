@@ -119,7 +119,7 @@ def test_a_killed_process_ends_all_and_the_same_command_resumes(tmp_path: Path) 
         children = wait_for_checkpoint(process.pid, tmp_path / "run" / "checkpoint.safetensors")
         subprocess.run(["kill", "-9", str(children[-1])], check=True)
         assert process.wait(timeout=120) != 0
-    assert "codes.npz" not in names(tmp_path / "run")
+    assert "database.npz" not in names(tmp_path / "run")
     before = len(run_log(tmp_path / "run"))
     assert 0 < before < 60
     done = run(torchrun(2, *map(str, words)))

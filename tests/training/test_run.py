@@ -15,11 +15,12 @@ from centerhash.codes import unpack
 from centerhash.core.errors import ConfigError, DataError, InputError, OutputError
 from centerhash.core.files import make_folder
 from centerhash.data import open_dataset
+from centerhash.encoding.code_files import evaluate_files, read_run_codes
 from centerhash.model import HashModel
 from centerhash.networks.heads import HeadOptions
 from centerhash.training import run as runs
 from centerhash.training.config import TrainConfig
-from centerhash.training.folder import read_codes, read_config
+from centerhash.training.folder import read_config
 from centerhash.training.run import train
 from tests.toys import (
     CLASSES,
@@ -103,22 +104,21 @@ def test_the_stored_weights_are_those_of_the_training_images(feature_folder: Pat
 
 
 def test_the_stored_codes_are_those_of_queries_and_database(feature_folder: Path, feature_run: Path) -> None:
-    dataset, model, codes = open_dataset(feature_folder), HashModel.load(feature_run), read_codes(feature_run)
+    dataset, model = open_dataset(feature_folder), HashModel.load(feature_run)
     assert dataset.features is not None
-    assert codes.bits == 16
-    for name in ("query", "database"):
+    for name, stored in zip(("query", "database"), read_run_codes(feature_run), strict=True):
         rows = getattr(dataset.splits, name)
-        assert np.array_equal(getattr(codes, f"{name}_rows"), rows)
-        assert np.array_equal(getattr(codes, f"{name}_labels"), dataset.labels[rows])
-        expected = model.encode_features(dataset.features[rows])
-        assert np.array_equal(unpack(getattr(codes, name), 16), expected)
+        assert (stored.bits, stored.classes) == (16, dataset.classes)
+        assert np.array_equal(stored.ids, rows)
+        assert np.array_equal(stored.labels, dataset.labels[rows])
+        assert np.array_equal(unpack(stored.packed, 16), model.encode_features(dataset.features[rows]))
 
 
 def test_a_run_on_images_knows_its_backbone(image_run: Path, scene_folder: Path) -> None:
     model, dataset = HashModel.load(image_run), open_dataset(scene_folder)
     assert model.spec.backbone == "efficientnet-lite0"
     assert model.classes == dataset.classes
-    assert len(read_codes(image_run).query) == len(dataset.splits.query)
+    assert len(read_run_codes(image_run)[0].packed) == len(dataset.splits.query)
     weights = arrays(image_run / "weights.npz")
     sums = np.bincount(weights["rows"], weights["weights"], minlength=dataset.size)
     labelled = dataset.splits.train[dataset.labels[dataset.splits.train].any(axis=1)]
@@ -293,21 +293,29 @@ def test_a_damaged_configuration_is_named(small_folder: Path, tmp_path: Path, co
 def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"is not a run: it has no config\.json"):
         read_config(tmp_path)
-    with pytest.raises(DataError, match=r"holds no finished run \(no codes\.npz\)"):
-        read_codes(tmp_path)
+    with pytest.raises(DataError, match="holds no finished run"):
+        read_run_codes(tmp_path)
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "lacks"])
-def test_damaged_codes_are_named(feature_run: Path, tmp_path: Path, damage: str) -> None:
-    path = tmp_path / "codes.npz"
-    content = bytearray((feature_run / "codes.npz").read_bytes())
-    if damage == "lacks":
-        np.savez(path, bits=16)
-    else:
-        content[120] ^= 0xFF
-        path.write_bytes({"empty": b"", "cut": bytes(content[:-200]), "flipped": bytes(content)}[damage])
-    with pytest.raises(DataError, match=r"codes\.npz' is damaged.*Delete it"):
-        read_codes(tmp_path)
+def test_a_finished_run_of_version_0_1_is_read(
+    feature_folder: Path, feature_run: Path, tmp_path: Path
+) -> None:
+    """It held the codes of both sides in one file."""
+    run = tmp_path / "run"
+    shutil.copytree(feature_run, run)
+    arrays: dict[str, Any] = {"bits": 16, "classes": len(CLASSES)}
+    for name, side in zip(("query", "database"), read_run_codes(feature_run), strict=True):
+        assert side.labels is not None
+        arrays |= {
+            name: side.packed,
+            f"{name}_rows": side.ids,
+            f"{name}_labels": np.packbits(side.labels, axis=1),
+        }
+        (run / f"{name}.npz").unlink()
+    np.savez(run / "codes.npz", **arrays)
+    with mock.patch.object(runs, "fit_frozen", side_effect=AssertionError("it was trained again")):
+        train(feature_folder, config=toy_config(), out=run)
+    assert evaluate_files([run]) == evaluate_files([feature_run])
 
 
 def test_an_output_below_a_file_is_refused(small_folder: Path, tmp_path: Path) -> None:
@@ -365,8 +373,9 @@ def test_broken_images_stop_a_run_unless_they_are_skipped(
     stored = arrays(tmp_path / "run" / "splits.npz")
     used = np.unique(np.concatenate(list(stored.values())))
     assert sorted(set(range(40)) - set(used.tolist())) == [3, 7]
-    codes = read_codes(tmp_path / "run")
-    assert not set(codes.database_rows.tolist()) & {3, 7}
+    _, database = read_run_codes(tmp_path / "run")
+    assert database.ids is not None
+    assert not set(database.ids.tolist()) & {3, 7}
     assert not set(arrays(tmp_path / "run" / "weights.npz")["rows"].tolist()) & {3, 7}
 
 

@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import centerhash
 from centerhash.core.errors import ConfigError, InputError
 from centerhash.data import Dataset
+from centerhash.encoding.code_files import evaluate_files
 from centerhash.model import HashModel
-from centerhash.training.folder import read_codes
 from centerhash.training.scoring import evaluate
 from tests.toys import feature_dataset
 
@@ -19,18 +18,7 @@ def test_a_model_is_evaluated_on_a_path_with_the_splits_of_its_training(
     feature_run: Path, feature_folder: Path
 ) -> None:
     model = HashModel.load(feature_run)
-    codes = read_codes(feature_run)
-    by_hand = centerhash.evaluate_codes(
-        codes.query,
-        codes.database,
-        codes.query_labels,
-        codes.database_labels,
-        bits=codes.bits,
-        query_ids=codes.query_rows,
-        database_ids=codes.database_rows,
-        k=20,
-    )
-    assert evaluate(model, feature_folder, k=20) == by_hand
+    assert evaluate(model, feature_folder, k=20) == evaluate_files([feature_run], k=20)
 
 
 def test_stages_are_reported_and_settings_are_passed_on(toy_model: HashModel, toy_dataset: Dataset) -> None:

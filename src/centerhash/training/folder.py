@@ -7,7 +7,7 @@ checkpoint*.safetensors  only until the run is finished
 model.safetensors, model.json
 backbone.safetensors     where the backbone was fine-tuned
 weights.npz        central methods: learned weight of every label of every training image
-codes.npz          packed codes, labels and rows of query and database; written last: the run is finished
+query.npz, database.npz  code files with labels and rows; the database is written last: the run is finished
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import hashlib
 import json
 import platform
 from collections.abc import Iterable
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed
 from centerhash.core.errors import ConfigError, DataError
-from centerhash.core.files import explained, read_npz, write_json, write_npz, write_text
+from centerhash.core.files import explained, write_json, write_npz, write_text
 from centerhash.core.progress import Progress
 from centerhash.core.version import __version__
 from centerhash.data import Dataset
@@ -37,23 +35,15 @@ from centerhash.training.checkpoints import EpochRow
 from centerhash.training.config import TrainConfig
 from centerhash.training.scoring import packed_codes
 
-
-@dataclass(frozen=True)
-class RunCodes:
-    """What evaluation needs of a run: packed codes, labels and data set rows of query and database."""
-
-    bits: int
-    query: Packed
-    database: Packed
-    query_labels: NDArray[np.bool_]
-    database_labels: NDArray[np.bool_]
-    query_rows: NDArray[np.int64]
-    database_rows: NDArray[np.int64]
+_MODEL = ("model.json", "model.safetensors")
+_CODES = ("query.npz", "database.npz")
+_OLD_CODES = "codes.npz"  # both in one file, of version 0.1
 
 
 def is_finished(folder: Path) -> bool:
     """Whether a run is complete: its codes are written last."""
-    return all((folder / name).exists() for name in ("codes.npz", "model.json", "model.safetensors"))
+    there = {path.name for path in folder.iterdir()}
+    return there.issuperset(_MODEL) and (there.issuperset(_CODES) or _OLD_CODES in there)
 
 
 def write_results(
@@ -72,7 +62,10 @@ def write_results(
     model.save(folder)
     if model.has_centers:
         _write_weights(folder, model, features, dataset.labels, splits.train)
-    _write_codes(folder, model, features, dataset, splits, progress)
+    sides = (splits.query, splits.database)
+    for name, rows, packed in zip(_CODES, sides, packed_codes(model, features, sides, progress), strict=True):
+        codes = {"packed": packed, "bits": np.array(model.bits), "labels": dataset.labels[rows], "ids": rows}
+        write_npz(folder / name, {**codes, "classes": np.array(dataset.classes, dtype=str)})
     drop_checkpoints(folder)
 
 
@@ -130,8 +123,7 @@ def claim(folder: Path, dataset: Dataset, config: TrainConfig, overwrite: bool) 
                 "folder, or overwrite this run."
             )
         return
-    results = ("codes.npz", "weights.npz", "model.json", "model.safetensors", TUNED)
-    _delete(folder, (folder / name for name in results))
+    _delete(folder, (folder / name for name in (*_CODES, _OLD_CODES, "weights.npz", *_MODEL, TUNED)))
     drop_checkpoints(folder)
     facts = {
         "splits": dataset.splits.made,
@@ -167,23 +159,6 @@ def _write_weights(
     write_npz(folder / "weights.npz", {"rows": row, "classes": label, "weights": weight})
 
 
-def _write_codes(
-    folder: Path,
-    model: HashModel,
-    features: NDArray[Any],
-    dataset: Dataset,
-    splits: Splits,
-    progress: Progress,
-) -> None:
-    arrays: dict[str, NDArray[Any]] = {"bits": np.array(model.bits)}
-    codes = packed_codes(model, features, (splits.query, splits.database), progress)
-    for name, rows, packed in zip(("query", "database"), (splits.query, splits.database), codes, strict=True):
-        arrays[name] = packed
-        arrays[f"{name}_rows"] = rows
-        arrays[f"{name}_labels"] = np.packbits(dataset.labels[rows], axis=1)
-    write_npz(folder / "codes.npz", {**arrays, "classes": np.array(len(dataset.classes))})
-
-
 def read_config(folder: str | Path) -> dict[str, Any]:
     """The config.json of a run."""
     path = Path(folder) / "config.json"
@@ -196,32 +171,3 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise DataError(f"'{path}' is damaged (no json object); overwrite the run to train it again.")
     return config
-
-
-def read_codes(folder: str | Path) -> RunCodes:
-    """The codes, labels and rows that a finished run stored."""
-    path = Path(folder) / "codes.npz"
-    if not path.exists():
-        raise DataError(
-            f"'{folder}' holds no finished run (no codes.npz): train into it again with the same settings, "
-            "and it resumes where it stopped."
-        )
-    sides = ("query", "database")
-    names = [f"{side}{part}" for side in sides for part in ("", "_labels", "_rows")]
-    try:
-        stored = read_npz(path, "bits", "classes", *names)
-    except DataError as error:
-        raise DataError(f"{error} Delete it and train again with the same settings.") from None
-    classes = int(stored["classes"])
-    labels = {
-        side: np.unpackbits(stored[f"{side}_labels"], axis=1, count=classes).astype(bool) for side in sides
-    }
-    return RunCodes(
-        bits=int(stored["bits"]),
-        query=stored["query"],
-        database=stored["database"],
-        query_labels=labels["query"],
-        database_labels=labels["database"],
-        query_rows=stored["query_rows"],
-        database_rows=stored["database_rows"],
-    )

@@ -67,29 +67,7 @@ def evaluate(
                 skip_broken=skip_broken,
                 progress=tell,
             )
-        return evaluate_features(
-            model,
-            dataset.with_splits(splits),
-            features,
-            progress=tell,
-            k=k,
-            precision_at=precision_at,
-            exclude_self=exclude_self,
-            seed=seed,
-        )
-
-
-def evaluate_features(
-    model: HashModel,
-    dataset: Dataset,
-    features: NDArray[Any],
-    *,
-    progress: Progress = silent,
-    **settings: Any,
-) -> Evaluation:
-    """Evaluate `model` on features (N, D) of a data set; `settings` as for `evaluate_codes`."""
-    splits = dataset.splits
-    query, database = packed_codes(model, features, (splits.query, splits.database), progress)
+        query, database = packed_codes(model, features, (splits.query, splits.database), tell)
     return evaluate_codes(
         query,
         database,
@@ -98,7 +76,10 @@ def evaluate_features(
         bits=model.bits,
         query_ids=splits.query,
         database_ids=splits.database,
-        **settings,
+        k=k,
+        precision_at=precision_at,
+        exclude_self=exclude_self,
+        seed=seed,
     )
 
 
