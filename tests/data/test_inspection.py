@@ -173,7 +173,7 @@ def test_pictures_of_a_set_with_everything_wrong(photos: Path) -> None:
     )
     assert found.warnings[-3:] == (
         "2 images cannot be read: 'test/cat/cut.png', 'train/dog/bad.jpg'. "
-        "Repair them, or train with --skip-broken.",
+        "Repair them, or train with `skip_broken=True`.",
         "leak: queries are copies, 1 of images in train and 1 of images in database, so the scores will look "
         "better than they are: 'test/dog/leak.png' is the picture 'train/bird/000.png'.",
         "2 copies carry other labels than their first: 'train/bird/000.png' is the picture 'test/dog/leak.png'.",

@@ -259,7 +259,7 @@ def picture_warnings(pictures: Pictures | None) -> list[str]:
     if pictures.broken:
         names = first_few([name for name, _ in pictures.broken])
         warnings.append(
-            f"{len(pictures.broken):,} images cannot be read: {names}. Repair them, or train with --skip-broken."
+            f"{len(pictures.broken):,} images cannot be read: {names}. Repair them, or train with `skip_broken=True`."
         )
     leaks = [copies for copies in pictures.copies if copies.of == "query" and copies.across]
     if leaks:

@@ -55,7 +55,7 @@ class ImageEncoder:
         if model.spec.backbone is None:
             raise ConfigError(
                 "the model of this index was trained on features and has no backbone, so it cannot read images: "
-                "search by --id or --labels, add codes with `centerhash index import`, or train on images."
+                "search by an id or by labels, add codes with `centerhash index import`, or train on images."
             )
         self.backbone: Backbone = model.backbone()
         self.device, self._max_pixels = choose_device(device), max_pixels

@@ -120,7 +120,7 @@ def test_what_a_command_names(tmp_path: Path, feature_folder: Path) -> None:
     write_voc(tmp_path / "voc")
     assert open_data("voc2007", root=tmp_path).size == 5
     assert open_data(feature_folder).kind == "features"
-    with pytest.raises(ConfigError, match="'voc2007' is a published data set: say where it is by --root DIR"):
+    with pytest.raises(ConfigError, match="'voc2007' is a published data set: say where it is by `root`"):
         open_data("voc2007")
 
 
