@@ -94,7 +94,7 @@ def test_an_interrupt_ends_with_a_word_and_the_run_goes_on(tmp_path: Path) -> No
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert b"interrupted: the same command goes on where it stopped" in err
+    assert b"interrupted: the same command resumes where it stopped" in err
     assert b"Traceback" not in err
     assert (run / "checkpoint.safetensors").exists()
     # an interrupt just between making a file and guarding it leaves one, which the next start sweeps up

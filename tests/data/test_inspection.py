@@ -219,7 +219,7 @@ def test_the_report(photos: Path, tmp_path: Path) -> None:
         assert text in done.output
     assert "warning: 2 images cannot be read" in done.output
     stored = json.loads((tmp_path / "report" / "inspection.json").read_text())
-    assert stored["pictures"]["sizes"]["different"] == 2
+    assert stored["sizes"]["different"] == 2
     assert stored["unlabelled"] == 0
     assert ElementTree.parse(tmp_path / "report" / "inspection.svg").getroot().tag.endswith("svg")
     with Image.open(tmp_path / "report" / "inspection.png") as plot:
@@ -232,13 +232,13 @@ def test_json_for_machines(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert found == json.loads(json.dumps(inspect_dataset(open_dataset(tmp_path)).to_dict()))
     assert found["labels_per_image"] == {"1": 6, "2": 6}
-    assert found["pictures"]["broken"] == []
+    assert found["broken"] == []
 
 
 def test_images_are_left_alone_on_request(photos: Path) -> None:
     done = command(photos, "--no-images", "--json")
     assert done.exit_code == 0
-    assert json.loads(done.stdout)["pictures"] is None
+    assert json.loads(done.stdout)["sizes"] is None
 
 
 def test_of_many_classes_the_first_and_last_are_shown(tmp_path: Path) -> None:

@@ -261,11 +261,11 @@ def test_the_command_writes_parts_into_a_folder(
 @pytest.mark.parametrize(
     ("out", "options", "words"),
     [
-        ("codes.npz", ["--engine", "ray"], "--engine ray is for parts: give --out a folder, not 'codes.npz'"),
+        ("codes.npz", ["--runner", "ray"], "--runner ray is for parts: give --out a folder, not 'codes.npz'"),
         ("codes.npz", ["--part-size", "9"], "--part-size is for parts"),
         ("codes", ["--cache", "kept"], "--cache is for a code file: parts keep no features"),
-        ("codes", ["--workers", "2"], "--workers is for --engine ray"),
-        ("codes", ["--ray-address", "a:1"], "--ray-address is for --engine ray"),
+        ("codes", ["--workers", "2"], "--workers is for --runner ray"),
+        ("codes", ["--ray-address", "a:1"], "--ray-address is for --runner ray"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(

@@ -226,8 +226,8 @@ def test_the_command_says_what_it_wrote(run: Path, photos: Path, tmp_path: Path)
 def test_eight_bits_keep_most_bits(run: Path, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "small.onnx"
     found = json.loads(run_command(run, "--out", out, "--int8", "--calibration", photos, "--json"))
-    assert (found["numbers"], found["images"], found["path"]) == ("int8", "5 images", str(out))
-    assert 0.85 <= found["comparison"]["equal_bits"] <= 1
+    assert (found["numbers"], found["compared_on"], found["path"]) == ("int8", "5 images", str(out))
+    assert 0.85 <= found["equal_bits"] <= 1
     nodes = onnx.load(out).graph.node
     quantised = {node.input[0] for node in nodes if node.op_type == "QuantizeLinear"}
     assert len(quantised) > 10
