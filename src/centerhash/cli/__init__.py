@@ -80,7 +80,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names need not be text, nor has every terminal "█"
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        app()
+        app(prog_name="centerhash")
     except CenterhashError as error:
         print(f"error: {with_flags(str(error))}", file=sys.stderr)
         raise SystemExit(2) from None
