@@ -25,10 +25,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.reporting import arguments_of, store
-from centerhash.data import open_dataset
 from centerhash.data.scenes.scenes import write_scenes
 from centerhash.search import Index
-from centerhash.training.loop import TrainConfig
 from centerhash.training.run import train
 
 BITS, SCENES, AT_ONCE, SETTLED = 64, 48, 100_000, 0.2
@@ -37,7 +35,7 @@ BITS, SCENES, AT_ONCE, SETTLED = 64, 48, 100_000, 0.2
 def make_index(folder: Path, codes: int) -> tuple[Path, list[bytes]]:
     """An index of random codes and emoji scenes, and the scenes' files."""
     scenes = write_scenes(folder / "scenes", SCENES)
-    train(open_dataset(scenes), TrainConfig(bits=BITS, epochs=2), folder / "run", device="cpu")
+    train(scenes, bits=BITS, epochs=2, out=folder / "run", cache=None, device="cpu", progress=False)
     generator = np.random.default_rng(0)
     with Index.create(folder / "index", folder / "run") as index:
         for start in range(0, codes, AT_ONCE):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from centerhash.training.run import versions
+from centerhash.training.folder import versions
 
 
 def arguments_of(about: str | None) -> argparse.ArgumentParser:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from benchmarks.reporting import arguments_of, show, store
-from centerhash import evaluate, hash_centers
+from centerhash import evaluate_codes, hash_centers
 from centerhash.methods.losses.central import ICS, center_distances
 from centerhash.methods.weights import exact_weights, label_slots, printed_weights
 from centerhash.networks.heads import HeadOptions, build_head
@@ -60,7 +60,7 @@ def evaluation() -> dict[str, float]:
     query = np.where(generator.random((QUERIES, BITS)) < 0.5, 1, -1).astype(np.int8)
     database = np.where(generator.random((DATABASE, BITS)) < 0.5, 1, -1).astype(np.int8)
     query_labels, database_labels = (generator.random((n, CLASSES)) < 0.036 for n in (QUERIES, DATABASE))
-    ours = seconds(lambda: evaluate(query, database, query_labels, database_labels, k=DEPTH), repeats=3)
+    ours = seconds(lambda: evaluate_codes(query, database, query_labels, database_labels, k=DEPTH), repeats=3)
     part = QUERIES // 10
     as_floats = [
         array.astype(np.float32) for array in (query[:part], database, query_labels[:part], database_labels)

@@ -12,7 +12,6 @@ from pathlib import Path
 import centerhash
 from centerhash.data.scenes.scenes import write_scenes
 from centerhash.search import Results
-from centerhash.training.run import train
 
 
 def main(photos: Path, work: Path, epochs: int = 30) -> list[Results]:
@@ -22,9 +21,10 @@ def main(photos: Path, work: Path, epochs: int = 30) -> list[Results]:
     images = data.image_paths or ()
 
     # a frozen network turns images into features (N, D); a head learns codes (N, K) around the labels' centers
-    config = centerhash.TrainConfig(method="ics-softmax", bits=64, epochs=epochs)
-    model = train(data, config, work / "run", cache=work / "cache")
-    score = centerhash.evaluate_model(model, data, cache=work / "cache")
+    model = centerhash.train(
+        data, method="ics-softmax", bits=64, epochs=epochs, out=work / "run", cache=work / "cache"
+    )
+    score = centerhash.evaluate(model, data, cache=work / "cache")
     print(f"mAP {score.map_peers:.3f}, by chance {score.chance_peers:.3f}")
 
     # the index keeps 8 bytes per image, beside its labels and its path

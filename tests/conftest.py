@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from centerhash.data import Dataset, open_dataset
+from centerhash.data import Dataset
 from centerhash.data.scenes.scenes import write_scenes
 from centerhash.model import HashModel
 from centerhash.networks import encoder
 from centerhash.networks.backbones import Backbone
 from centerhash.networks.cache import network_cache
 from centerhash.networks.engines import Engine, open_engine
-from centerhash.training.fitting import fit
 from centerhash.training.run import train
 from tests.toys import feature_dataset, toy_config, write_feature_folder
 
@@ -58,7 +57,7 @@ def toy_dataset() -> Dataset:
 @pytest.fixture(scope="session")
 def toy_model(toy_dataset: Dataset) -> HashModel:
     """A model of the toy data set, for tests that only look at it."""
-    return fit(toy_dataset, toy_config())
+    return train(toy_dataset, config=toy_config())
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +70,7 @@ def feature_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def feature_run(feature_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on the feature folder; not to be changed."""
     run = tmp_path_factory.mktemp("runs") / "features"
-    train(open_dataset(feature_folder), toy_config(), run)
+    train(feature_folder, config=toy_config(), out=run)
     return run
 
 
@@ -92,5 +91,5 @@ def image_run(scene_folder: Path, feature_cache: Path, tmp_path_factory: pytest.
     """A finished run on the scenes; not to be changed."""
     run = tmp_path_factory.mktemp("runs") / "images"
     config = toy_config(bits=32, epochs=4)
-    train(open_dataset(scene_folder), config, run, cache=feature_cache, device="cpu")
+    train(scene_folder, config=config, out=run, cache=feature_cache, device="cpu")
     return run

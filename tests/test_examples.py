@@ -15,8 +15,9 @@ from centerhash.data import Dataset
 from centerhash.data.scenes.scenes import write_scenes
 from centerhash.methods import table as methods
 from centerhash.methods.table import METHODS, Method, get_method
-from centerhash.training.fitting import evaluate_model, fit
-from centerhash.training.loop import TrainConfig
+from centerhash.training.config import TrainConfig
+from centerhash.training.run import train
+from centerhash.training.scoring import evaluate
 from tests.toys import toy_config
 
 ROOT = Path(__file__).parent.parent
@@ -69,9 +70,9 @@ def test_the_hinge_counts_bits_by_the_agreement_of_centers(hinge: ModuleType) ->
 
 
 def test_the_new_method_trains_by_its_name_and_finds(hinge: ModuleType, toy_dataset: Dataset) -> None:
-    model = fit(toy_dataset, toy_config(method="hinge", options={"margin": 0.5}))
+    model = train(toy_dataset, config=toy_config(method="hinge", options={"margin": 0.5}))
     assert isinstance(model.objective, hinge.Hinge)
-    result = evaluate_model(model, toy_dataset)
+    result = evaluate(model, toy_dataset)
     assert result.map_textbook > 0.95 > result.chance_textbook
 
 

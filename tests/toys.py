@@ -20,16 +20,17 @@ from PIL import Image
 
 from centerhash.data import Dataset, Splits
 from centerhash.networks.heads import HeadOptions
-from centerhash.training.loop import TrainConfig
+from centerhash.training.config import TrainConfig
 
 CLASSES = ("ant", "bee", "cat", "dog", "elk", "fox")
 WIDTH = 24  # D
 RUN_FILES = [  # of a finished run, sorted
-    "codes.npz",
     "config.json",
+    "database.npz",
     "log.jsonl",
     "model.json",
     "model.safetensors",
+    "query.npz",
     "splits.npz",
     "weights.npz",
 ]

@@ -3,8 +3,9 @@
     import centerhash
 
     data = centerhash.open_dataset("photos")
-    model = centerhash.fit(data, centerhash.TrainConfig(method="ics", bits=64))
+    model = centerhash.train(data, method="ics", bits=64)
     model.encode("photo.jpg")                       # (64,) of -1 and +1
+    print(centerhash.evaluate(model, data))
 
 The letters used in every shape: B batch, N database, Q queries, C classes, D features, K bits.
 """
@@ -20,17 +21,19 @@ if TYPE_CHECKING:
     from centerhash.codes import binarise, hamming, pack, unpack
     from centerhash.core.errors import CenterhashError
     from centerhash.data import Dataset, Splits, open_dataset
-    from centerhash.evaluation import Evaluation, evaluate, ranking
+    from centerhash.evaluation import Evaluation, ranking
+    from centerhash.evaluation import evaluate as evaluate_codes
     from centerhash.methods import losses, weights
     from centerhash.methods.centers import hash_centers
     from centerhash.methods.table import METHODS
     from centerhash.model import HashModel, load
     from centerhash.search import Index
-    from centerhash.training.fitting import evaluate_model, fit
-    from centerhash.training.loop import TrainConfig
+    from centerhash.training.config import TrainConfig
+    from centerhash.training.run import train
+    from centerhash.training.scoring import evaluate
 
 # The public names and where they live: imported on first use, so that `import centerhash` and the command
-# line's help do not wait for torch and numba. A module is named by itself.
+# line's help do not wait for torch and numba. "room:name" where it has another name there; a module is named by itself.
 _HOMES = {
     "CenterhashError": "core.errors",
     "Dataset": "data",
@@ -39,11 +42,10 @@ _HOMES = {
     "Index": "search",
     "METHODS": "methods.table",
     "Splits": "data",
-    "TrainConfig": "training.loop",
+    "TrainConfig": "training.config",
     "binarise": "codes",
-    "evaluate": "evaluation",
-    "evaluate_model": "training.fitting",
-    "fit": "training.fitting",
+    "evaluate": "training.scoring",
+    "evaluate_codes": "evaluation:evaluate",
     "hamming": "codes",
     "hash_centers": "methods.centers",
     "load": "model",
@@ -51,6 +53,7 @@ _HOMES = {
     "open_dataset": "data",
     "pack": "codes",
     "ranking": "evaluation",
+    "train": "training.run",
     "unpack": "codes",
     "weights": "methods",
 }
@@ -67,8 +70,7 @@ __all__ = [
     "__version__",
     "binarise",
     "evaluate",
-    "evaluate_model",
-    "fit",
+    "evaluate_codes",
     "hamming",
     "hash_centers",
     "load",
@@ -76,6 +78,7 @@ __all__ = [
     "open_dataset",
     "pack",
     "ranking",
+    "train",
     "unpack",
     "weights",
 ]
@@ -84,10 +87,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'centerhash' has no attribute '{name}'")
-    home = f"centerhash.{_HOMES[name]}"
+    room, _, other = _HOMES[name].partition(":")
+    home = f"centerhash.{room}"
     if name in ("losses", "weights"):
         return importlib.import_module(f"{home}.{name}")
-    return getattr(importlib.import_module(home), name)
+    return getattr(importlib.import_module(home), other or name)
 
 
 def __dir__() -> list[str]:

@@ -10,9 +10,10 @@ import pytest
 
 from centerhash import __version__
 from centerhash.cli import app, console
-from centerhash.encoding.code_files import evaluate_codes, read_evaluation_codes
+from centerhash.encoding.code_files import evaluate_files
 from centerhash.evaluation import evaluate
-from centerhash.training.run import read_config
+from centerhash.methods.table import METHODS
+from centerhash.training.folder import read_config
 from tests.toys import (
     QUICK,
     cli,
@@ -71,6 +72,17 @@ def test_a_misspelt_option_names_the_nearest() -> None:
     assert "--bits" in refused(cli("train", "x", "--out", "y", "--bitz", "3"))
 
 
+def test_the_help_of_train_shows_first_what_most_people_need() -> None:
+    text = cli("train", "--help").out
+    groups = ["Options", "Training", "Head", "Backbone", "Data", "Running"]
+    places = [text.index(f"─ {group} ─") for group in groups]
+    assert places == sorted(places)
+    needed = ("out", "method", "bits", "epochs", "seed", "finetune", "backbone", "preset", "option", "device")
+    first = text[places[0] : places[1]]
+    assert all(re.search(rf"--{name} ", first) for name in needed)
+    assert not re.search(r"--(batch-size|hidden|weights|root|overwrite) ", first)
+
+
 # Train
 
 
@@ -114,7 +126,7 @@ def test_warnings_are_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "reasons"),
     [
-        (["--method", "isc"], ["unknown method 'isc'. Did you mean 'ics'?", "centerhash methods"]),
+        (["--method", "isc"], ["unknown method 'isc'. Did you mean 'ics'?"]),
         (["--method", "ics", "-o", "lamda=1"], ["unknown option 'lamda'", "Did you mean 'lambda'?"]),
         (["--method", "ics", "-o", "lambda=much"], ["option 'lambda' of method 'ics' cannot be 'much'"]),
         (["--method", "ics", "-o", "form=jont"], ["'joint' or 'per_center'"]),
@@ -177,7 +189,7 @@ def test_another_run_in_the_way_is_named_and_overwritten_on_demand(folder: Path,
 def test_evaluate_prints_a_table_with_the_chance_level(feature_run: Path) -> None:
     done = cli("evaluate", feature_run, "-k", "50")
     assert done.code == 0
-    found = evaluate_codes(read_evaluation_codes([feature_run]), k=50)
+    found = evaluate_files([feature_run], k=50)
     row = next(line for line in done.out.splitlines() if "mAP@50, peers" in line)
     assert f"{found.map_peers:.4f}" in row
     assert f"{found.chance_peers:.4f}" in row
@@ -188,7 +200,7 @@ def test_evaluate_prints_a_table_with_the_chance_level(feature_run: Path) -> Non
 def test_evaluate_as_json_equals_python(feature_run: Path) -> None:
     done = cli("evaluate", feature_run, "--top", "30", "--seed", "4", "--json")
     assert done.code == 0
-    expected = evaluate_codes(read_evaluation_codes([feature_run]), k=30, seed=4).to_dict()
+    expected = evaluate_files([feature_run], k=30, seed=4).to_dict()
     assert done.json == json.loads(json.dumps(expected))
     assert done.json["k"] == 30
 
@@ -252,6 +264,11 @@ def test_a_flag_that_stands_alone_refuses_others() -> None:
     done = cli("methods", "--json", "--markdown")
     assert (done.code, done.out) == (2, "")
     assert "--markdown stands alone: leave out --json." in done.err
+
+
+def test_options_as_json_have_their_defaults_at_the_length_of_the_codes() -> None:
+    rows = {row["name"]: row["default"] for row in cli("options", "ics", "--json").json}
+    assert rows["lambda"] == METHODS["ics"].options({}, 64).model_dump(by_alias=True)["lambda"]
 
 
 def test_options_are_of_codes_that_can_be_trained() -> None:

@@ -234,6 +234,6 @@ def test_an_interrupt_of_two_jobs_ends_with_a_word(feature_folder: Path, tmp_pat
         finally:
             process.kill()
     assert process.returncode == 130
-    assert b"interrupted: the same command goes on where it stopped" in err
+    assert b"interrupted: the same command resumes where it stopped" in err
     assert b"Traceback" not in err
     assert 1 <= len(read_rows(tmp_path / "results.jsonl")) < 8

@@ -57,7 +57,7 @@ def test_the_list_says_what_is_there(tmp_path: Path) -> None:
         assert name in text
     assert "2,040 random" in text
     rows = json.loads(run("datasets", "--root", tmp_path, "--json"))
-    assert [row["name"] for row in rows if row["home"]] == ["voc2007"]
+    assert [row["name"] for row in rows if row["path"]] == ["voc2007"]
 
 
 def test_the_page() -> None:

@@ -66,9 +66,9 @@ def test_a_sound_installation_has_no_problems(tmp_path: Path) -> None:
     assert found.problems == []
     assert found.versions["numpy"] == metadata.version("numpy")
     assert found.backbones["efficientnet-lite0"] == "weights here"
-    assert found.inference["torch"] == "usable"
-    assert set(found.index) == set(ENGINES)
-    assert found.index["flat"] == found.index["faiss"] == "usable"
+    assert found.engines["torch"] == "usable"
+    assert set(found.stores) == set(ENGINES)
+    assert found.stores["flat"] == found.stores["faiss"] == "usable"
     assert found.cache["size"] == "0 B"
     assert found.cache["writable"] == "yes"
     assert not (tmp_path / "new").exists(), "looking must not change anything"
@@ -100,8 +100,8 @@ def test_an_engine_without_its_library_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     found = diagnose(tmp_path)
-    assert found.index["milvus"] == "not installed: pip install 'centerhash[milvus]'"
-    assert found.index["flat"] == "usable"
+    assert found.stores["milvus"] == "not installed: pip install 'centerhash[milvus]'"
+    assert found.stores["flat"] == "usable"
     assert found.problems == []  # flat is enough to work
 
 

@@ -21,7 +21,7 @@ def test_a_published_set_trains_by_its_name(tmp_path: Path, name: str, folder: s
     done = cli(*words, *QUICK)
     assert done.code == 0, done.err
     assert "warning" in done.err  # fewer images than the published set has
-    assert {"codes.npz", "model.json", "weights.npz"} <= set(names(tmp_path / "run"))
+    assert {"query.npz", "database.npz", "model.json", "weights.npz"} <= set(names(tmp_path / "run"))
 
 
 def test_a_name_without_its_folder_is_refused_with_what_to_do(tmp_path: Path) -> None:

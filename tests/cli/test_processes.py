@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from centerhash.data.scenes.scenes import write_scenes
+from centerhash.encoding.code_files import read_run_codes
 from centerhash.evaluation import evaluate
-from centerhash.training.run import read_codes
 from tests.toys import (
     QUICK,
     cli_process,
@@ -33,10 +33,10 @@ def test_the_whole_line_as_real_processes(tmp_path: Path) -> None:
 
     scored = cli_process("evaluate", run, "--json")
     assert scored.code == 0, scored.err
-    codes = read_codes(run)
+    query, database = read_run_codes(run)
     expected = evaluate(
-        codes.query, codes.database, codes.query_labels, codes.database_labels, bits=16,
-        query_ids=codes.query_rows, database_ids=codes.database_rows,
+        query.packed, database.packed, query.labels, database.labels, bits=16,
+        query_ids=query.ids, database_ids=database.ids,
     )  # fmt: skip
     assert scored.json == json.loads(json.dumps(expected.to_dict()))
 
@@ -94,7 +94,7 @@ def test_an_interrupt_ends_with_a_word_and_the_run_goes_on(tmp_path: Path) -> No
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert b"interrupted: the same command goes on where it stopped" in err
+    assert b"interrupted: the same command resumes where it stopped" in err
     assert b"Traceback" not in err
     assert (run / "checkpoint.safetensors").exists()
     # an interrupt just between making a file and guarding it leaves one, which the next start sweeps up

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -90,6 +91,23 @@ def test_every_problem_is_named_at_once() -> None:
 
 def test_a_nested_option_is_named_with_its_place() -> None:
     assert "option 'inner.steps' of the sample cannot be 0" in problem({"inner": {"steps": 0}}, Nested)
+    assert "'inner.stps' of the sample. Did you mean 'steps'?" in problem({"inner": {"stps": 0}}, Nested)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Sample(steps=0), "option 'steps' of Sample cannot be 0"),
+        (lambda: Sample(stps=1), "Did you mean 'steps'"),
+        (lambda: Nested(inner={"rate": -1}), "option 'inner.rate' of Nested cannot be -1"),
+        (lambda: Nested(inner=3), "option 'inner' of Nested cannot be 3"),
+    ],
+)
+def test_the_constructor_tells_the_same(make: Callable[[], Options], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert words in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_options_are_frozen() -> None:

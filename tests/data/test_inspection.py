@@ -173,7 +173,7 @@ def test_pictures_of_a_set_with_everything_wrong(photos: Path) -> None:
     )
     assert found.warnings[-3:] == (
         "2 images cannot be read: 'test/cat/cut.png', 'train/dog/bad.jpg'. "
-        "Repair them, or train with --skip-broken.",
+        "Repair them, or train with `skip_broken=True`.",
         "leak: queries are copies, 1 of images in train and 1 of images in database, so the scores will look "
         "better than they are: 'test/dog/leak.png' is the picture 'train/bird/000.png'.",
         "2 copies carry other labels than their first: 'train/bird/000.png' is the picture 'test/dog/leak.png'.",
@@ -219,7 +219,7 @@ def test_the_report(photos: Path, tmp_path: Path) -> None:
         assert text in done.output
     assert "warning: 2 images cannot be read" in done.output
     stored = json.loads((tmp_path / "report" / "inspection.json").read_text())
-    assert stored["pictures"]["sizes"]["different"] == 2
+    assert stored["sizes"]["different"] == 2
     assert stored["unlabelled"] == 0
     assert ElementTree.parse(tmp_path / "report" / "inspection.svg").getroot().tag.endswith("svg")
     with Image.open(tmp_path / "report" / "inspection.png") as plot:
@@ -232,13 +232,13 @@ def test_json_for_machines(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert found == json.loads(json.dumps(inspect_dataset(open_dataset(tmp_path)).to_dict()))
     assert found["labels_per_image"] == {"1": 6, "2": 6}
-    assert found["pictures"]["broken"] == []
+    assert found["broken"] == []
 
 
 def test_images_are_left_alone_on_request(photos: Path) -> None:
     done = command(photos, "--no-images", "--json")
     assert done.exit_code == 0
-    assert json.loads(done.stdout)["pictures"] is None
+    assert json.loads(done.stdout)["sizes"] is None
 
 
 def test_of_many_classes_the_first_and_last_are_shown(tmp_path: Path) -> None:

@@ -178,6 +178,20 @@ def test_many_broken_images_are_counted(image_run: Path, tmp_path: Path) -> None
     assert everything(tmp_path / "out") == ([], [], [])
 
 
+def test_the_engine_that_runs_the_network_can_be_chosen(
+    image_run: Path, scene_folder: Path, tmp_path: Path
+) -> None:
+    entries = [str(scene_folder / "images" / "00000*.jpg")]
+    with pytest.raises(ConfigError, match="unknown engine 'onx'"):
+        encode_parts(image_run, entries, tmp_path / "refused", device="cpu", engine="onx")
+    assert not (tmp_path / "refused").exists()
+    found = []
+    for engine in ("torch", "onnx"):
+        encode_parts(image_run, entries, tmp_path / engine, device="cpu", engine=engine)
+        found.append(everything(tmp_path / engine))
+    assert found[0] == found[1]
+
+
 # Ray
 
 
@@ -205,10 +219,10 @@ def test_a_cluster_that_does_not_answer_is_named(
 def test_ray_writes_the_same_parts(image_run: Path, scene_folder: Path, tmp_path: Path) -> None:
     images = scene_folder / "images"
     bad = break_image(tmp_path / "bad.jpg")
-    for engine in ("local", "ray"):
+    for runner in ("local", "ray"):
         done = cli_process(
-            "encode", image_run, f"{images}/00000*.jpg", f"{images}/00001*.jpg", bad, "--out", tmp_path / engine,
-            "--part-size", "6", "--device", "cpu", "--engine", engine, "--skip-broken", RAY_ADDRESS="",
+            "encode", image_run, f"{images}/00000*.jpg", f"{images}/00001*.jpg", bad, "--out", tmp_path / runner,
+            "--part-size", "6", "--device", "cpu", "--runner", runner, "--skip-broken", RAY_ADDRESS="",
         )  # fmt: skip
         assert done.code == 0, done.err
         assert "20 codes in 4 parts" in done.out

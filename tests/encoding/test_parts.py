@@ -183,11 +183,11 @@ def test_a_damaged_part_is_written_again(feature_run: Path, feature_folder: Path
 
 
 def test_another_input_model_or_size_is_refused(feature_run: Path, tmp_path: Path) -> None:
-    from centerhash.training.fitting import fit
+    from centerhash.training.run import train
     from tests.toys import feature_dataset, toy_config
 
     data, other = write_feature_folder(tmp_path / "data", 20), write_feature_folder(tmp_path / "other", 30)
-    fit(feature_dataset(), toy_config(seed=5, epochs=1)).save(tmp_path / "model")
+    train(feature_dataset(), config=toy_config(seed=5, epochs=1)).save(tmp_path / "model")
     out = tmp_path / "out"
     encode_parts(feature_run, [str(data)], out)
     for words, run, entry, size in (
@@ -261,11 +261,11 @@ def test_the_command_writes_parts_into_a_folder(
 @pytest.mark.parametrize(
     ("out", "options", "words"),
     [
-        ("codes.npz", ["--engine", "ray"], "--engine ray is for parts: give --out a folder, not 'codes.npz'"),
+        ("codes.npz", ["--runner", "ray"], "--runner ray is for parts: give --out a folder, not 'codes.npz'"),
         ("codes.npz", ["--part-size", "9"], "--part-size is for parts"),
         ("codes", ["--cache", "kept"], "--cache is for a code file: parts keep no features"),
-        ("codes", ["--workers", "2"], "--workers is for --engine ray"),
-        ("codes", ["--ray-address", "a:1"], "--ray-address is for --engine ray"),
+        ("codes", ["--workers", "2"], "--workers is for --runner ray"),
+        ("codes", ["--ray-address", "a:1"], "--ray-address is for --runner ray"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(

@@ -8,9 +8,8 @@ import pytest
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.data import open_dataset
 from centerhash.experiments.bench import Source, make_task, plan_tasks, validation_split
-from centerhash.training.fitting import resolve
-from centerhash.training.loop import TrainConfig
-from centerhash.training.run import fingerprint
+from centerhash.training.config import TrainConfig, resolve
+from centerhash.training.folder import fingerprint
 from tests.toys import feature_dataset
 
 

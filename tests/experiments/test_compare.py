@@ -21,7 +21,8 @@ from centerhash.experiments.compare import (
 )
 from centerhash.experiments.rows import completed
 from centerhash.experiments.tables import Score, csv_text, markdown, summarise
-from centerhash.training.fitting import evaluate_model, fit
+from centerhash.training.run import train
+from centerhash.training.scoring import evaluate
 from tests.browser import chromium
 from tests.stored import early_row, stored_row
 
@@ -38,7 +39,7 @@ def test_a_row_holds_what_training_and_evaluating_by_hand_gives(feature_folder: 
     task = make_task({"method": "ics", "bits": 24, "epochs": 1, "head": {"hidden": [16]}})
     row = measure(Source(feature_folder, k=50, device="cpu").open(), task)
     dataset = open_dataset(feature_folder)
-    found = evaluate_model(fit(dataset, task.config, device="cpu"), dataset, k=50).to_dict()
+    found = evaluate(train(dataset, config=task.config, device="cpu"), dataset, k=50).to_dict()
     assert row["config"] == task.resolved
     for name in ("map_peers", "map_textbook", "chance_peers", "ndcg"):
         assert row["evaluation"][name] == pytest.approx(found[name], abs=1e-6)

@@ -7,8 +7,7 @@ import pytest
 
 from centerhash.core.errors import DataError
 from centerhash.experiments.rows import completed, other_setting, read_rows, rounded, row_key, task_name
-from centerhash.training.fitting import resolve
-from centerhash.training.loop import TrainConfig
+from centerhash.training.config import TrainConfig, resolve
 from tests.stored import early_row, stored_row
 
 

@@ -29,7 +29,7 @@ from centerhash.methods.shallow.projections import Lsh
 from centerhash.model import HashModel
 from centerhash.networks.backbones import BACKBONES
 from centerhash.networks.heads import Head
-from centerhash.training.fitting import fit
+from centerhash.training.run import train
 from tests.networks.engines.toys import pictures, small_backbone, untrained_model
 from tests.toys import CLASSES, feature_dataset, toy_config, write_images
 
@@ -115,7 +115,7 @@ def test_fixed_paddings_change_nothing() -> None:
 def test_hyperplanes_give_the_values_of_their_method() -> None:
     dataset = feature_dataset()
     assert dataset.features is not None
-    trained = fit(dataset, toy_config(method="lsh"))
+    trained = train(dataset, config=toy_config(method="lsh"))
     arrays = {name.removeprefix("encoder."): tensor.numpy() for name, tensor in trained.tensors().items()}
     function = Lsh.from_arrays(arrays)
     features = np.concatenate([dataset.features[:20], np.zeros((1, dataset.features.shape[1]), np.float32)])
@@ -124,7 +124,7 @@ def test_hyperplanes_give_the_values_of_their_method() -> None:
 
 
 def test_shallow_methods_of_kernels_are_refused() -> None:
-    trained = fit(feature_dataset(), toy_config(method="ksh"))
+    trained = train(feature_dataset(), config=toy_config(method="ksh"))
     with pytest.raises(ConfigError, match=r"method 'ksh' cannot be exported, .*train one of lsh, itq"):
         deployed(trained, small_backbone())
 
@@ -226,8 +226,8 @@ def test_the_command_says_what_it_wrote(run: Path, photos: Path, tmp_path: Path)
 def test_eight_bits_keep_most_bits(run: Path, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "small.onnx"
     found = json.loads(run_command(run, "--out", out, "--int8", "--calibration", photos, "--json"))
-    assert (found["numbers"], found["images"], found["path"]) == ("int8", "5 images", str(out))
-    assert 0.85 <= found["comparison"]["equal_bits"] <= 1
+    assert (found["numbers"], found["compared_on"], found["path"]) == ("int8", "5 images", str(out))
+    assert 0.85 <= found["equal_bits"] <= 1
     nodes = onnx.load(out).graph.node
     quantised = {node.input[0] for node in nodes if node.op_type == "QuantizeLinear"}
     assert len(quantised) > 10

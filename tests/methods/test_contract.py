@@ -15,8 +15,9 @@ from centerhash.data import Dataset, Splits
 from centerhash.evaluation import Evaluation, evaluate
 from centerhash.methods.table import METHODS, Method
 from centerhash.model import HashModel
-from centerhash.training.fitting import fit
-from centerhash.training.loop import EpochRow
+from centerhash.training.checkpoints import EpochRow
+from centerhash.training.frozen import fit_frozen
+from centerhash.training.run import train
 from tests.toys import CLASSES, feature_dataset, separable, toy_config
 
 DEEP = [row.name for row in METHODS.values() if row.family != "shallow"]
@@ -51,8 +52,10 @@ def measured(model: HashModel, dataset: Dataset) -> Evaluation:
 @pytest.fixture(scope="module", params=METHODS)
 def fitted(request: pytest.FixtureRequest) -> Fitted:
     dataset, logs = feature_dataset(240), [list[EpochRow]()]
-    model = fit(
+    assert dataset.features is not None
+    model = fit_frozen(
         dataset,
+        dataset.features,
         toy_config(method=request.param, bits=32, epochs=25),
         on_epoch=lambda log: logs.append(list(log)),
     )
@@ -69,7 +72,7 @@ def test_every_method_learns_separable_data(fitted: Fitted) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_perfect_where_each_image_has_one_label(method: str) -> None:
     dataset = feature_dataset(160, most_labels=1)
-    found = measured(fit(dataset, toy_config(method=method, epochs=15)), dataset)
+    found = measured(train(dataset, config=toy_config(method=method, epochs=15)), dataset)
     assert found.chance_textbook < 0.3
     assert found.map_textbook > 0.98
 
@@ -131,7 +134,7 @@ def test_every_method_depends_on_its_seed_alone(method: str) -> None:
     dataset = feature_dataset(60)
     assert dataset.features is not None
     before = np.array(dataset.features), np.array(dataset.labels)
-    models = [fit(dataset, toy_config(method=method, epochs=2, seed=seed)) for seed in (3, 3, 4)]
+    models = [train(dataset, config=toy_config(method=method, epochs=2, seed=seed)) for seed in (3, 3, 4)]
     first, again, other = (model.tensors() for model in models)
     assert all(torch.equal(first[name], again[name]) for name in first)
     if method in DEEP:  # a shallow method may have nothing random about it
@@ -148,7 +151,7 @@ def test_every_method_works_with_few_classes(method: str, classes: int) -> None:
     labels = labels[:, :classes] | (np.arange(classes) == 0)
     splits = Splits(train=np.arange(40), query=np.arange(4), database=np.arange(4, 40))
     dataset = Dataset("few", Path("few"), CLASSES[:classes], labels, splits, features=features)
-    model = fit(dataset, toy_config(method=method, epochs=1, bits=8))
+    model = train(dataset, config=toy_config(method=method, epochs=1, bits=8))
     assert model.encode_features(features).shape == (40, 8)
     if METHODS[method].family == "central":
         assert model.predict_labels(features).any(axis=1).all()

@@ -15,7 +15,7 @@ from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.data import Dataset, content_key
 from centerhash.model import HashModel
 from centerhash.search import Index, Result, verify_index
-from centerhash.training.fitting import fit
+from centerhash.training.run import train
 from tests.toys import noise_image, toy_config, write_images
 
 pytestmark = pytest.mark.usefixtures("kept_networks")
@@ -299,7 +299,7 @@ def test_parts_of_different_indexes_are_refused(stored: Path, toy_model: HashMod
 
 
 def test_methods_without_centers_know_no_labels(toy_dataset: Dataset, tmp_path: Path) -> None:
-    model = fit(toy_dataset, toy_config(method="lsh"))
+    model = train(toy_dataset, config=toy_config(method="lsh"))
     model.save(tmp_path / "run")
     packed = pack(model.encode_features(toy_dataset.features))  # type: ignore[arg-type]
     with Index.create(tmp_path / "index", tmp_path / "run") as index:

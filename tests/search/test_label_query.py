@@ -17,7 +17,7 @@ from centerhash.search.label_query import (
     query_of_labels,
     read_labels,
 )
-from centerhash.training.fitting import fit
+from centerhash.training.run import train
 from tests.toys import CLASSES, toy_config
 
 NAMES = ("bicycle", "bus", "dog", "potted plant", "ratio 1:2", "tv")
@@ -169,7 +169,7 @@ def test_a_stored_code_is_explained_by_its_labels(toy_model: HashModel) -> None:
 
 
 def test_only_central_methods_know_labels(toy_dataset: Dataset, toy_model: HashModel) -> None:
-    without = fit(toy_dataset, toy_config(method="lsh"))
+    without = train(toy_dataset, config=toy_config(method="lsh"))
     assert toy_model.has_centers
     assert not without.has_centers
     with pytest.raises(ConfigError, match=r"method 'lsh' has no hash centers.*train one of"):

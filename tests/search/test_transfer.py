@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from centerhash.training.run import train
 
 from centerhash.codes import pack
 from centerhash.core.errors import DataError, InputError
@@ -16,7 +17,6 @@ from centerhash.encoding.work import encode_parts
 from centerhash.model import HashModel
 from centerhash.search import Added, Index
 from centerhash.search.adding import given_labels
-from centerhash.training.fitting import fit
 from tests.toys import CLASSES, feature_dataset, separable, toy_config
 
 
@@ -139,7 +139,7 @@ def test_parts_are_added_once(index: Index, feature_run: Path, feature_folder: P
 def test_parts_of_another_model_or_unfinished_ones_are_refused(
     index: Index, feature_run: Path, feature_folder: Path, tmp_path: Path
 ) -> None:
-    fit(feature_dataset(), toy_config(seed=5, epochs=1)).save(tmp_path / "model")
+    train(feature_dataset(), config=toy_config(seed=5, epochs=1)).save(tmp_path / "model")
     encode_parts(tmp_path / "model", [str(feature_folder)], tmp_path / "others")
     encode_parts(feature_run, [str(feature_folder)], tmp_path / "parts", part_size=70)
     (tmp_path / "parts" / "part-00001.parquet").unlink()

@@ -157,12 +157,12 @@ def test_settings_that_cannot_be() -> None:
 
 
 def test_a_port_that_is_taken_is_explained() -> None:
-    with listen("127.0.0.1", 0) as first, pytest.raises(ConfigError, match=r"in use.*`port`"):
+    with listen("127.0.0.1", 0) as first, pytest.raises(ConfigError, match=r"in use.*`port=`"):
         listen("127.0.0.1", first.getsockname()[1])
 
 
 def test_a_host_that_can_be_none_is_explained() -> None:
-    with pytest.raises(ConfigError, match=r"cannot listen on ä\.\.b, port 0: .* `host`"):
+    with pytest.raises(ConfigError, match=r"cannot listen on ä\.\.b, port 0: .* `host=`"):
         listen("ä..b", 0)
 
 

@@ -1,18 +1,39 @@
 from __future__ import annotations
 
+import gc
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from centerhash.core.errors import ImageError
+from centerhash.core.errors import ConfigError, DataError, ImageError
+from centerhash.data import open_dataset
+from centerhash.data.scenes.scenes import write_scenes
+from centerhash.model import HashModel
 from centerhash.networks.backbones import get_backbone
+from centerhash.training import loop
+from centerhash.training.config import TrainConfig
 from centerhash.training.finetuning import WholeNetwork, augmented, find_broken, image_inputs
-from tests.toys import noise_image, write_images
+from centerhash.training.run import train
+from tests.toys import (
+    Killed,
+    cli,
+    feature_dataset,
+    names,
+    noise_image,
+    refused,
+    run_contents,
+    toy_config,
+    write_images,
+)
 
+SMALL = {"finetune": True, "bits": 16, "epochs": 2, "batch_size": 16}
 BACKBONE = get_backbone("efficientnet-lite0")
 
 
@@ -79,11 +100,11 @@ def test_batches_come_in_order_and_only_seed_epoch_and_image_decide_them(tmp_pat
 def test_a_broken_image_is_found_before_the_training(tmp_path: Path) -> None:
     paths = write_images(tmp_path, 4)
     paths[2].write_bytes(b"no picture")
-    seen: list[tuple[int, int]] = []
-    broken = find_broken(paths, lambda done, total: seen.append((done, total)))
+    seen: list[tuple[Any, ...]] = []
+    broken = find_broken(paths, lambda *call: seen.append(call))
     assert list(broken) == [2]
     assert isinstance(broken[2], ImageError)
-    assert seen[-1] == (4, 4)
+    assert seen[-1] == ("checking", 4, 4)
     with pytest.raises(ImageError, match=r"002\.png"):
         list(image_inputs(paths, BACKBONE, 0)([torch.tensor([1, 2])], 0))
 
@@ -112,3 +133,94 @@ def test_the_backbones_statistics_stay_while_its_weights_may_learn() -> None:
     head, backbone = whole.groups(0.1)
     assert (head.factor, backbone.factor) == (1.0, 0.1)
     assert len(head.params) + len(backbone.params) == len(list(whole.parameters()))
+
+
+def test_features_cannot_be_fine_tuned() -> None:
+    with pytest.raises(ConfigError, match="fine-tuning needs images"):
+        train(feature_dataset(), config=toy_config(), finetune=True)
+
+
+@pytest.mark.slow
+def test_fine_tuning_resumes_encodes_and_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed fine-tuning resumes to the same model; its backbone travels with it."""
+    data = write_scenes(tmp_path / "scenes", 48, size=64)
+    dataset = open_dataset(data)
+    config = TrainConfig(**SMALL)
+    cache = tmp_path / "cache"
+    whole = train(dataset, config=config, out=tmp_path / "whole", cache=cache, device="cpu")
+
+    real, calls = loop._run_epoch, []
+
+    def dies(epoch: int, *rest: object) -> dict[str, float]:
+        calls.append(epoch)
+        if len(calls) == 32:  # 30 epochs of the head, one of the whole network, then the kill
+            raise Killed
+        return real(epoch, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "_run_epoch", dies)
+    with pytest.raises(Killed):
+        train(dataset, config=config, out=tmp_path / "cut", cache=cache, device="cpu", checkpoint_seconds=0)
+    monkeypatch.setattr(loop, "_run_epoch", real)
+    train(dataset, config=config, out=tmp_path / "cut", cache=cache, device="cpu")
+    assert run_contents(tmp_path / "cut") == run_contents(tmp_path / "whole")
+    one, two = (load_file(tmp_path / name / "backbone.safetensors") for name in ("cut", "whole"))
+    assert all(torch.equal(one[name], two[name]) for name in two)
+
+    frozen = load_file(tmp_path / "whole" / "model.safetensors")
+    assert frozen.keys() == whole.tensors().keys()
+    start = load_start()
+    moved = [name for name in two if not torch.equal(two[name], start[name])]
+    assert any(name.endswith("conv_pw.weight") for name in moved)
+    assert not any("running_" in name for name in moved)
+
+    image = dataset.image_paths[0] if dataset.image_paths else Path()
+    stored = HashModel.load(tmp_path / "whole")
+    codes = stored.encode([image], device="cpu")
+    stored.save(tmp_path / "moved")
+    assert names(tmp_path / "moved") == ["backbone.safetensors", "model.json", "model.safetensors"]
+    assert (HashModel.load(tmp_path / "moved").encode([image], device="cpu") == codes).all()
+    spec = json.loads((tmp_path / "whole" / "model.json").read_text())
+    assert spec["tuned"] is True
+    (tmp_path / "moved" / "backbone.safetensors").unlink()
+    with pytest.raises((ConfigError, DataError), match=r"backbone\.safetensors"):
+        HashModel.load(tmp_path / "moved").encode([image], device="cpu")
+
+
+@pytest.mark.slow
+def test_fine_tuning_without_a_folder_lives_as_long_as_its_model(tmp_path: Path) -> None:
+    data, cache = write_scenes(tmp_path / "scenes", 30, size=64), tmp_path / "cache"
+    settings = {**SMALL, "epochs": 1, "cache": cache, "device": "cpu"}
+    model = train(data, **settings)
+    home = model.folder
+    assert home is not None
+    assert names(home) == ["backbone.safetensors"]
+    kept = train(data, **settings, out=tmp_path / "run")
+    assert {name: tensor.tolist() for name, tensor in model.tensors().items()} == {
+        name: tensor.tolist() for name, tensor in kept.tensors().items()
+    }
+    model.save(tmp_path / "saved")
+    del model
+    gc.collect()
+    assert not home.exists()
+    image = data / "images" / "000001.jpg"
+    codes = [HashModel.load(tmp_path / name).encode([image], device="cpu") for name in ("saved", "run")]
+    assert (codes[0] == codes[1]).all()
+
+
+def load_start() -> dict[str, torch.Tensor]:
+    """The weights that the fine-tuning began with."""
+    network = get_backbone("efficientnet-lite0").trainable()
+    return {name.removeprefix("network."): tensor for name, tensor in network.state_dict().items()}
+
+
+@pytest.mark.slow
+def test_a_broken_training_image_stops_fine_tuning_unless_it_may_be_skipped(tmp_path: Path) -> None:
+    data = write_scenes(tmp_path / "scenes", 30, size=64)
+    dataset = open_dataset(data)
+    assert dataset.image_paths is not None
+    Path(dataset.image_paths[int(dataset.splits.train[0])]).write_bytes(b"no picture")
+    words = ["train", data, "--finetune", "--bits", "16", "--epochs", "1", "--out", tmp_path / "run"]
+    assert "1 of" in refused(cli(*words, "--cache", tmp_path / "cache"))
+    done = cli(*words, "--cache", tmp_path / "cache", "--skip-broken")
+    assert done.code == 0, done.err
+    assert "backbone.safetensors" in names(tmp_path / "run")

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from centerhash import TrainConfig, fit
+from centerhash import train
 from centerhash.core.errors import ConfigError
 from centerhash.networks.heads import HeadOptions, Rotation, build_head
 from centerhash.training.rotation import code_rotation, rotate_head
@@ -41,7 +41,7 @@ def test_length_says_nothing_and_zeros_are_allowed() -> None:
     assert np.isfinite(code_rotation(np.vstack([logits, np.zeros((1, 8))]))).all()
 
 
-def test_the_head_turns_its_logits() -> None:
+def test_the_head_rotates_its_logits() -> None:
     head = build_head(5, 8, HeadOptions(hidden=(), rotate=True)).eval()
     features = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
     before = head(features).logits.detach()
@@ -50,38 +50,38 @@ def test_the_head_turns_its_logits() -> None:
     torch.testing.assert_close(head(features).logits, before @ rotation)
 
 
-def test_a_turn_keeps_every_angle_to_the_centers() -> None:
+def test_a_rotation_keeps_every_angle_to_the_centers() -> None:
     data = feature_dataset()
     assert data.features is not None
-    turned = fit(data, TrainConfig(method="orthohash", bits=16, epochs=3, head=HeadOptions(rotate=True)))
-    plain = fit(data, TrainConfig(method="orthohash", bits=16, epochs=3))
+    rotated = train(data, method="orthohash", bits=16, epochs=3, head=HeadOptions(rotate=True))
+    plain = train(data, method="orthohash", bits=16, epochs=3)
     np.testing.assert_allclose(
-        turned.similarities(data.features), plain.similarities(data.features), atol=1e-4
+        rotated.similarities(data.features), plain.similarities(data.features), atol=1e-4
     )
-    assert turned.predict_labels(data.features).tolist() == plain.predict_labels(data.features).tolist()
-    assert set(np.unique(turned.centers.numpy())) == {-1.0, 1.0}
-    np.testing.assert_array_equal(turned.centers.numpy(), np.where(turned.directions.numpy() >= 0, 1, -1))
+    assert rotated.predict_labels(data.features).tolist() == plain.predict_labels(data.features).tolist()
+    assert set(np.unique(rotated.centers.numpy())) == {-1.0, 1.0}
+    np.testing.assert_array_equal(rotated.centers.numpy(), np.where(rotated.directions.numpy() >= 0, 1, -1))
     np.testing.assert_array_equal(plain.directions.numpy(), plain.centers.numpy())
-    assert not (turned.encode_features(data.features) == plain.encode_features(data.features)).all()
+    assert not (rotated.encode_features(data.features) == plain.encode_features(data.features)).all()
 
 
-def test_any_deep_method_can_be_turned_and_only_ours_is_by_default() -> None:
+def test_any_deep_method_can_be_rotated_and_only_ours_is_by_default() -> None:
     data = feature_dataset()
-    plain = fit(data, TrainConfig(method="dhn", bits=16, epochs=2))
-    turned = fit(data, TrainConfig(method="dhn", bits=16, epochs=2, head=HeadOptions(rotate=True)))
+    plain = train(data, method="dhn", bits=16, epochs=2)
+    rotated = train(data, method="dhn", bits=16, epochs=2, head=HeadOptions(rotate=True))
     assert data.features is not None
-    before, after = plain.logits(data.features), turned.logits(data.features)
-    matrix = next(tensor for name, tensor in turned.tensors().items() if name.endswith("matrix")).numpy()
+    before, after = plain.logits(data.features), rotated.logits(data.features)
+    matrix = next(tensor for name, tensor in rotated.tensors().items() if name.endswith("matrix")).numpy()
     np.testing.assert_allclose(after, before @ matrix, atol=1e-4)
     assert not any(name.endswith("matrix") for name in plain.tensors())
-    assert any(name.endswith("matrix") for name in fit(data, TrainConfig(bits=16, epochs=2)).tensors())
+    assert any(name.endswith("matrix") for name in train(data, bits=16, epochs=2).tensors())
 
 
 def test_evidence_changes_neither_codes_nor_training() -> None:
     data = feature_dataset()
     assert data.features is not None
-    with_it = fit(data, TrainConfig(bits=16, epochs=3))
-    without = fit(data, TrainConfig(bits=16, epochs=3, head=HeadOptions(evidence=False)))
+    with_it = train(data, bits=16, epochs=3)
+    without = train(data, bits=16, epochs=3, head=HeadOptions(evidence=False))
     np.testing.assert_allclose(with_it.logits(data.features), without.logits(data.features), atol=1e-4)
     several = data.labels.sum(axis=1) > 1
     assert not np.allclose(
@@ -92,7 +92,7 @@ def test_evidence_changes_neither_codes_nor_training() -> None:
 
 def test_evidence_is_refused_where_no_loss_reads_it() -> None:
     with pytest.raises(ConfigError, match=r"'csq' cannot use class evidence.*train ics-softmax"):
-        fit(feature_dataset(), TrainConfig(method="csq", bits=16, epochs=1, head=HeadOptions(evidence=True)))
+        train(feature_dataset(), method="csq", bits=16, epochs=1, head=HeadOptions(evidence=True))
 
 
 def test_the_identity_until_it_is_set() -> None:

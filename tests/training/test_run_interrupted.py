@@ -15,7 +15,6 @@ from unittest import mock
 import pytest
 
 from centerhash.core.errors import OutputError
-from centerhash.data import open_dataset
 from centerhash.training.run import train
 from tests.toys import (
     RUN_FILES,
@@ -38,7 +37,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A feature folder, and a run on it that nothing interrupted."""
     base = tmp_path_factory.mktemp("unbroken")
     folder = write_feature_folder(base / "data", count=60)
-    train(open_dataset(folder), toy_config(**BRIEF), base / "run")
+    train(folder, config=toy_config(**BRIEF), out=base / "run")
     return folder, base / "run"
 
 
@@ -65,7 +64,7 @@ def writes_until(folder: Path, run: Path, number: int, before: bool) -> list[str
     writes = Writes(number, before)
     # not as a mock: a bound method would not be given the path that it is called on
     with mock.patch.object(Path, "replace", lambda source, target: writes(source, target)), suppress(Killed):
-        train(open_dataset(folder), toy_config(**BRIEF), run, checkpoint_seconds=0)
+        train(folder, config=toy_config(**BRIEF), out=run, checkpoint_seconds=0)
     return writes.targets
 
 
@@ -85,7 +84,7 @@ def test_a_run_that_ends_at_any_write_goes_on_to_the_same_result(
         seen.add(name)
         run, moment = tmp_path / f"{number}-{before}", f"{'before' if before else 'after'} {number} {name}"
         assert writes_until(folder, run, number, before)[-1] == name
-        train(open_dataset(folder), toy_config(**BRIEF), run, checkpoint_seconds=0)
+        train(folder, config=toy_config(**BRIEF), out=run, checkpoint_seconds=0)
         assert names(run) == RUN_FILES, moment
         assert run_contents(run) == expected, moment
         assert run_log(run) == rows, moment
@@ -111,9 +110,9 @@ def test_a_full_disk_is_named_and_costs_nothing(
             OutputError, match="the disk is full: free some space, then run the same command again"
         ),
     ):
-        train(open_dataset(folder), toy_config(**BRIEF), tmp_path / "run", checkpoint_seconds=0)
+        train(folder, config=toy_config(**BRIEF), out=tmp_path / "run", checkpoint_seconds=0)
     assert not [name for name in names(tmp_path / "run") if name.endswith(".part")]
-    train(open_dataset(folder), toy_config(**BRIEF), tmp_path / "run")
+    train(folder, config=toy_config(**BRIEF), out=tmp_path / "run")
     assert run_contents(tmp_path / "run") == run_contents(finished)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from centerhash.cli.arguments import with_flags
 from centerhash.cli.commands import (
     backbones,
     catalogue,
@@ -79,13 +80,13 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names need not be text, nor has every terminal "█"
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        app()
+        app(prog_name="centerhash")
     except CenterhashError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {with_flags(str(error))}", file=sys.stderr)
         raise SystemExit(2) from None
     except SystemExit as ended:
         if ended.code == 130:  # what typer makes of an interrupt
-            print("interrupted: the same command goes on where it stopped.", file=sys.stderr)
+            print("interrupted: the same command resumes where it stopped.", file=sys.stderr)
         raise
 
 

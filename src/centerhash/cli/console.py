@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
+from centerhash.cli.arguments import with_flags
 from centerhash.core.progress import Progress, bars
 from centerhash.evaluation.result import Evaluation
-from centerhash.methods.table import METHODS
 
 if TYPE_CHECKING:
     from centerhash.experiments.bench import Task
@@ -33,11 +34,32 @@ def warn(messages: Sequence[str]) -> None:
     """Print warnings on stderr."""
     for message in messages:
         err.print("warning: ", style="yellow", end="")
-        err.print(message, soft_wrap=True)  # a path that is cut in two cannot be copied
+        err.print(with_flags(message), soft_wrap=True)  # a path that is cut in two cannot be copied
+
+
+def print_json(value: Any) -> None:
+    """Print a value for machines, on one line."""
+    print(json.dumps(value))
+
+
+def table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, show_lines: bool = False
+) -> Table:
+    """A table whose first column is never folded; a column whose name begins with > is flush right."""
+    made = Table(title=title, title_justify="left", show_lines=show_lines)
+    for place, column in enumerate(columns):
+        made.add_column(
+            column.removeprefix(">"),
+            justify="right" if column.startswith(">") else "left",
+            no_wrap=place == 0,
+        )
+    for row in rows:
+        made.add_row(*row)
+    return made
 
 
 def features_by(engine: Engine | None) -> str:
-    """Which engine read the pictures, as the end of a sentence; what it has to say of itself is a warning."""
+    """Which engine computed the features, as the end of a sentence; what it has to say of itself is a warning."""
     if engine is None:
         return ""
     warn(engine.warnings)
@@ -46,42 +68,21 @@ def features_by(engine: Engine | None) -> str:
 
 def evaluation_table(result: Evaluation, title: str) -> Table:
     """The figures of one evaluation for people."""
-    table = Table(title=title, title_justify="left", show_header=True)
-    table.add_column("measure")
-    table.add_column("value", justify="right")
-    table.add_column("chance", justify="right")
-    table.add_column("what it says", style="dim")
-    k = f"{result.k:,}"
-    rows: list[tuple[str, float, float | None, str]] = [
-        (f"mAP@{k}, peers", result.map_peers, result.chance_peers, "divided by relevant items in the top k"),
-        ("  over all tie orders", result.map_peers_expected, None, "exact expectation"),
-        (
-            f"mAP@{k}, textbook",
-            result.map_textbook,
-            result.chance_textbook,
-            "divided by min(k, relevant items)",
-        ),
-        ("  over all tie orders", result.map_textbook_expected, None, "exact expectation"),
-        (f"NDCG@{k}", result.ndcg, None, "graded by the number of shared labels"),
-        (f"ACG@{k}", result.acg, None, "mean number of shared labels"),
-        (f"WAP@{k}", result.wap, None, "average precision weighted by shared labels"),
-    ]
-    rows += [(f"precision@{n:,}", value, None, "") for n, value in result.precision.items()]
-    for name, value, chance, meaning in rows:
-        table.add_row(name, f"{value:.4f}", "" if chance is None else f"{chance:.4f}", meaning)
-    return table
+    shown = (
+        (row.name, f"{row.value:.4f}", "" if row.chance is None else f"{row.chance:.4f}", row.meaning)
+        for row in result.measures()
+    )
+    return table(title, ("measure", ">value", ">chance", "meaning"), shown)
 
 
 def curve_table(result: Evaluation) -> Table:
     """Precision and recall of one evaluation by Hamming radius."""
-    table = Table(title="by Hamming radius", title_justify="left")
-    for column in ("radius", "precision", "recall", "queries with items"):
-        table.add_column(column, justify="right")
     rows = zip(result.curve.precision, result.curve.recall, result.curve.filled, strict=True)
-    for radius, (precision, recall, filled) in enumerate(rows):
-        shown = "" if precision is None else f"{precision:.4f}"
-        table.add_row(str(radius), shown, f"{recall:.4f}", f"{filled:,}")
-    return table
+    shown = (
+        (str(radius), "" if precision is None else f"{precision:.4f}", f"{recall:.4f}", f"{filled:,}")
+        for radius, (precision, recall, filled) in enumerate(rows)
+    )
+    return table("by Hamming radius", (">radius", ">precision", ">recall", ">queries with items"), shown)
 
 
 def cell_done(done: int, total: int, cell: Task, row: Row) -> None:
@@ -124,14 +125,3 @@ def evaluation_notes(result: Evaluation) -> list[str]:
             f"{result.queries_in_database:,} queries are in the database; a query's own item is {state}."
         )
     return notes
-
-
-def methods_table() -> Table:
-    """All methods, one per row."""
-    table = Table(title="methods", title_justify="left", show_lines=True)
-    for column in ("name", "family", "year", "labels", "an image with several labels", "paper"):
-        table.add_column(column, no_wrap=column == "name")
-    for row in METHODS.values():
-        used = "yes" if row.uses_labels else "no"
-        table.add_row(row.name, row.family, str(row.year), used, row.multi_label, row.paper)
-    return table

@@ -47,7 +47,7 @@ NOT_INSTALLED = "not installed"
 
 _ALSO_AS = {"faiss-cpu": ("faiss-gpu", "faiss-gpu-cu12"), "onnxruntime": ("onnxruntime-gpu",)}
 _INDEX_LIBRARIES = {"faiss": "faiss", "milvus": "pymilvus"}  # what an engine of the index imports
-_LEAST_FREE = 10**8  # bytes: a thousand images' features with room to spare
+_LEAST_FREE = 10**8  # bytes: a thousand images' features with a margin
 _REINSTALL = "run `pip install --force-reinstall centerhash`, or `make setup` in a clone"
 
 
@@ -57,8 +57,8 @@ class Diagnosis:
 
     versions: dict[str, str]
     machine: dict[str, str]
-    inference: dict[str, str]  # engines that run the network
-    index: dict[str, str]  # engines that search
+    engines: dict[str, str]  # what can run the network
+    stores: dict[str, str]  # where the items of an index can live
     backbones: dict[str, str]
     cache: dict[str, str]
     problems: list[str] = field(default_factory=list)  # one sentence each: what is wrong, what to do
@@ -87,10 +87,8 @@ def diagnose(cache: Path | None = None) -> Diagnosis:
     return Diagnosis(
         versions={"centerhash": __version__, "python": platform.python_version(), **versions},
         machine=machine,
-        inference={
-            row.name: "usable" if row.is_here else NOT_INSTALLED for row in INFERENCE_ENGINES.values()
-        },
-        index={name: _index_engine(name) for name in INDEX_ENGINES},
+        engines={row.name: "usable" if row.is_here else NOT_INSTALLED for row in INFERENCE_ENGINES.values()},
+        stores={name: _store(name) for name in INDEX_ENGINES},
         backbones={
             name: "weights here" if row.is_here else f"no weights here: {row.weights}"
             for name, row in BACKBONES.items()
@@ -145,7 +143,7 @@ def _machine() -> tuple[dict[str, str], list[str]]:
     return {**facts, "threads": str(torch.get_num_threads()), "device": shown}, []
 
 
-def _index_engine(name: str) -> str:
+def _store(name: str) -> str:
     library = _INDEX_LIBRARIES.get(name)
     if library is None or find_spec(library) is not None:
         return "usable"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -16,6 +16,15 @@ class Options(BaseModel):
 
     # json has no infinity: a model stored with one would come back with another value
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _explained(error, type(self), type(self).__name__) from None
+
+    # pydantic then validates options within options without calling this __init__, and errors name the whole path
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
 
 class MethodOptions(Options):
@@ -42,23 +51,38 @@ def options_beside(kind: type) -> type[MethodOptions]:
 OptionsType = TypeVar("OptionsType", bound=Options)
 
 
-def option_names(kind: type[Options]) -> list[str]:
+def option_names(kind: type[BaseModel]) -> list[str]:
     """Names by which the options of `kind` may be given, as a user writes them."""
     return [field.alias or name for name, field in kind.model_fields.items()]
 
 
 def read_options(kind: type[OptionsType], values: Mapping[str, Any], what: str) -> OptionsType:
-    """Build `kind` from loose values (strings of a command line are converted), or say what is wrong."""
+    """Build `kind` from loose values as its constructor does; errors name `what` the options are of."""
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(item, kind, what) for item in error.errors())) from None
+        raise _explained(error, kind, what) from None
 
 
-def _explain(item: Any, kind: type[Options], what: str) -> str:
+def _explained(error: ValidationError, kind: type[Options], what: str) -> ConfigError:
+    """One sentence per problem."""
+    return ConfigError("\n".join(_sentence(item, kind, what) for item in error.errors()))
+
+
+def _sentence(item: Any, kind: type[Options], what: str) -> str:
     key = ".".join(str(part) for part in item["loc"]) or what
     if item["type"] == "extra_forbidden":
-        names = option_names(kind)
-        hint = did_you_mean(key, names)
+        names = option_names(_kind_at(kind, item["loc"][:-1]))
+        hint = did_you_mean(str(item["loc"][-1]), names)
         return f"unknown option '{key}' of {what}.{hint} Allowed: {', '.join(names) or 'none'}."
     return f"option '{key}' of {what} cannot be {item['input']!r}: {item['msg']}."
+
+
+def _kind_at(kind: type[BaseModel], places: Sequence[int | str]) -> type[BaseModel]:
+    """The options within options that a path leads to."""
+    for name in places:
+        inner = kind.model_fields[str(name)].annotation
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            break
+        kind = inner
+    return kind

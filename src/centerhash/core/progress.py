@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -54,3 +54,10 @@ class _Bars:
         if stage not in self._tasks:
             self._tasks[stage] = self._shown.add_task(stage, total=total, note=note)
         self._shown.update(self._tasks[stage], completed=done, total=total, note=note)
+
+
+def shown(progress: bool | Progress) -> AbstractContextManager[Progress]:
+    """What `progress` of a public function stands for: True for bars, False for nothing, or a callback of one's own."""
+    if progress is True:
+        return bars()
+    return nullcontext(silent if progress is False else progress)

@@ -92,11 +92,13 @@ class Inspection:
         return sum(count * images for count, images in self.labels_per_image.items()) / self.images
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values for json, the sizes summed up."""
-        plain = asdict(self)
+        """All of it as plain values for json; what only opened images tell is None where none was opened."""
+        plain = {**asdict(self), "unlabelled": self.unlabelled, "labels_mean": self.labels_mean}
+        opened = plain.pop("pictures") or dict.fromkeys(("broken", "copies", "relabelled", "sizes"))
         if self.pictures is not None:
-            plain["pictures"]["sizes"] = size_summary(self.pictures.sizes)
-        return {**plain, "unlabelled": self.unlabelled, "labels_mean": self.labels_mean}
+            opened["sizes"] = size_summary(self.pictures.sizes)
+            opened["broken"] = [{"image": name, "reason": reason} for name, reason in self.pictures.broken]
+        return plain | opened
 
 
 def inspect_dataset(dataset: Dataset, *, images: bool = True, progress: Progress = silent) -> Inspection:
@@ -259,7 +261,7 @@ def picture_warnings(pictures: Pictures | None) -> list[str]:
     if pictures.broken:
         names = first_few([name for name, _ in pictures.broken])
         warnings.append(
-            f"{len(pictures.broken):,} images cannot be read: {names}. Repair them, or train with --skip-broken."
+            f"{len(pictures.broken):,} images cannot be read: {names}. Repair them, or train with `skip_broken=True`."
         )
     leaks = [copies for copies in pictures.copies if copies.of == "query" and copies.across]
     if leaks:

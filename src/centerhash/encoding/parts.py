@@ -144,7 +144,7 @@ def read_manifest(folder: str | Path) -> Manifest:
         return Manifest.model_validate(json.loads(path.read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(
-            f"'{folder}' holds no {MANIFEST}: give the --out folder of `centerhash encode`."
+            f"'{folder}' holds no {MANIFEST}: give the folder that `centerhash encode` wrote."
         ) from None
     except (OSError, ValueError, ValidationError) as error:
         reason = str(error).splitlines()[0]

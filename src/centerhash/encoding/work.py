@@ -33,7 +33,9 @@ from centerhash.encoding.parts import (
     write_part,
 )
 from centerhash.model import HashModel
+from centerhash.networks.backbones import choose_device
 from centerhash.networks.encoder import Encoder
+from centerhash.networks.engines import choose_engine
 
 PART_SIZE = (
     4096  # images: minutes of work on a small machine, and a kill loses no more than one part per worker
@@ -88,6 +90,8 @@ def encode_parts(
     folder, model, inputs = Path(out), HashModel.load(run), list_inputs(entries, ordered=True)
     if inputs.images is not None:
         model.backbone()  # refuses models without one before anything is written
+        if runner == "local":
+            choose_engine(engine, choose_device(device))
     manifest = open_folder(folder, inputs, model, part_size)
     todo = [number for number in range(manifest.parts) if not _is_done(folder, number, skip_broken)]
     done = manifest.count - sum(_length(manifest, number) for number in todo)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from centerhash.core.tables import to_frame
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,15 @@ class PerQuery:
     wap: NDArray[np.float64]
     relevant: NDArray[np.int64]
     hits: NDArray[np.int64]
+
+
+class Measure(NamedTuple):
+    """One line of the table that an evaluation prints as."""
+
+    name: str
+    value: float
+    chance: float | None  # what a random order scores
+    meaning: str
 
 
 @dataclass(frozen=True)
@@ -99,9 +110,69 @@ class Evaluation:
     queries_without_hits: int
     per_query: PerQuery = field(compare=False, repr=False)
 
+    def measures(self) -> list[Measure]:
+        """The figures for people, one per line."""
+        rows = []
+        for name, value, expected, chance, how in (
+            (
+                "peers",
+                self.map_peers,
+                self.map_peers_expected,
+                self.chance_peers,
+                "relevant items in the top k",
+            ),
+            (
+                "textbook",
+                self.map_textbook,
+                self.map_textbook_expected,
+                self.chance_textbook,
+                "min(k, relevant items)",
+            ),
+        ):
+            rows += [
+                Measure(f"mAP@{self.k:,}, {name}", value, chance, f"divided by {how}"),
+                Measure(f"  {name}, over all tie orders", expected, None, "exact expectation"),
+            ]
+        rows += [
+            Measure(f"NDCG@{self.k:,}", self.ndcg, None, "graded by the number of shared labels"),
+            Measure(f"ACG@{self.k:,}", self.acg, None, "mean number of shared labels"),
+            Measure(f"WAP@{self.k:,}", self.wap, None, "average precision weighted by shared labels"),
+        ]
+        return rows + [Measure(f"precision@{n:,}", value, None, "") for n, value in self.precision.items()]
+
+    def __repr__(self) -> str:
+        return (
+            f"Evaluation(mAP@{self.k:,} {self.map_peers:.4f} peers, {self.map_textbook:.4f} textbook; "
+            f"{self.queries:,} queries, {self.database:,} items, {self.bits} bits)"
+        )
+
+    def __str__(self) -> str:
+        lines = [self._about(), f"{'measure':<32}{'value':>8}{'chance':>8}"]
+        lines += [f"{row.name:<32}{row.value:>8.4f}{_number(row.chance):>8}" for row in self.measures()]
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{row.name}</td><td>{row.value:.4f}</td><td>{_number(row.chance)}</td><td>{row.meaning}</td></tr>"
+            for row in self.measures()
+        )
+        heads = "".join(f"<th>{head}</th>" for head in ("measure", "value", "chance", ""))
+        return f"<table><caption>{self._about()}</caption><tr>{heads}</tr>{rows}</table>"
+
+    def _about(self) -> str:
+        return f"{self.queries:,} queries, {self.database:,} database items, {self.bits} bits"
+
+    def to_pandas(self) -> Any:
+        """The measures as a DataFrame: name, value, chance, meaning."""
+        return to_frame([row._asdict() for row in self.measures()])
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything but `per_query` as plain values, ready for json."""
         values = {name: value for name, value in vars(self).items() if name != "per_query"}
         values["precision"] = {str(place): value for place, value in self.precision.items()}
         values["curve"] = self.curve.to_dict()
         return values
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed, pack
+from centerhash.codes import Packed
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.options import read_options
 from centerhash.core.progress import Progress, silent
@@ -22,11 +22,12 @@ from centerhash.experiments.rows import Row, task_name
 from centerhash.model import HashModel
 from centerhash.networks.backbones import DEFAULT_BACKBONE
 from centerhash.networks.cache import default_cache
-from centerhash.training.fitting import dataset_features, fit, resolve
-from centerhash.training.loop import TrainConfig
-from centerhash.training.run import fingerprint
-
-_CHUNK = 8192  # rows encoded at a time
+from centerhash.training.config import TrainConfig, resolve
+from centerhash.training.distributed import Team
+from centerhash.training.features import dataset_features
+from centerhash.training.folder import fingerprint
+from centerhash.training.frozen import fit_frozen
+from centerhash.training.scoring import packed_codes
 
 # What is trained
 
@@ -114,12 +115,11 @@ class Bench:
 
     def train(self, task: Task) -> HashModel:
         """The model of a task."""
-        return fit(self.dataset, task.config, features=self.features, device=self.device)
+        return fit_frozen(self.dataset, self.features, task.config, team=Team(self.device))
 
     def encode(self, model: HashModel, rows: NDArray[np.int64]) -> Packed:
         """Packed codes of some images, never more than a few thousand rows of features in memory."""
-        parts = [rows[start : start + _CHUNK] for start in range(0, len(rows), _CHUNK)]
-        return np.concatenate([pack(model.encode_features(self.features[part])) for part in parts])
+        return packed_codes(model, self.features, [rows])[0]
 
     def evaluate(self, bits: int, query: Packed, database: Packed, **settings: Any) -> Evaluation:
         """Scores of the queries' and the database's codes."""
@@ -174,9 +174,9 @@ class Source:
             dataset,
             DEFAULT_BACKBONE,
             cache=self.cache or default_cache(),
-            device=self.device,
+            team=Team(self.device),
             skip_broken=self.skip_broken,
-            report=progress,
+            progress=progress,
         )
 
 

@@ -23,9 +23,11 @@ from centerhash.evaluation import Evaluation
 from centerhash.experiments.agreement import Agreement, measure_agreement
 from centerhash.experiments.convergence import Convergence, batch_distances, solver_convergence
 from centerhash.methods.table import METHODS
-from centerhash.training.fitting import dataset_features
-from centerhash.training.loop import TrainConfig
-from centerhash.training.run import train, versions
+from centerhash.training.config import TrainConfig
+from centerhash.training.distributed import Team
+from centerhash.training.features import dataset_features
+from centerhash.training.folder import versions
+from centerhash.training.run import train
 
 DEMO_METHODS = ("csq", "ewcs", "ics", "ics-softmax")
 WEIGHTED = ("ewcs", "ics", "ics-softmax")  # whose weights are compared with the true shares
@@ -101,13 +103,15 @@ def run_demo(
     chosen = {} if epochs is None else {"epochs": epochs}
     models, evaluations, logs = {}, {}, {}
     features, _ = dataset_features(
-        dataset, TrainConfig().backbone, cache=folder / "cache", device=device, report=progress
+        dataset, TrainConfig().backbone, cache=folder / "cache", team=Team(device), progress=progress
     )
     for number, method in enumerate(DEMO_METHODS):
         run = folder / "runs" / f"{method}-{bits}-{seed}"
         progress("methods", number, len(DEMO_METHODS), METHODS[method].title)
         config = TrainConfig(method=method, bits=bits, seed=seed, **chosen)
-        models[method] = train(dataset, config, run, cache=folder / "cache", device=device)
+        models[method] = train(
+            dataset, config=config, out=run, cache=folder / "cache", device=device, progress=False
+        )
         depth = len(dataset.splits.database)
         evaluations[method] = evaluate_files([run], k=depth, precision_at=(1, 10, 100))
         logs[method] = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]

@@ -15,12 +15,12 @@ from centerhash.core.figures import new_figure, svg_text
 from centerhash.core.files import write_text
 from centerhash.core.version import __version__
 from centerhash.data import load_image
+from centerhash.encoding.code_files import read_run_codes
 from centerhash.evaluation import ranking
 from centerhash.experiments.demo import DemoResult
 from centerhash.experiments.figures import SOLVERS, area_scatter, look
 from centerhash.experiments.pages import page
 from centerhash.methods.table import METHODS
-from centerhash.training.run import read_codes
 
 SHOWN = "ics-softmax"  # whose answers and weights are shown
 GRID_QUERIES, GRID_NEAREST, EXAMPLES = 6, 8, 12
@@ -70,19 +70,20 @@ def _cards(result: DemoResult) -> list[tuple[str, str]]:
 
 def _answers(result: DemoResult) -> list[list[dict[str, Any]]]:
     """Evenly spaced queries, each followed by its nearest images."""
-    codes = read_codes(result.report.parent / "runs" / f"{SHOWN}-{result.bits}-{result.seed}")
-    count = len(codes.query_rows)
-    spread = np.linspace(0, count - 1, num=min(GRID_QUERIES, count)).astype(int)
-    database = unpack(codes.database, codes.bits)
+    query, database = read_run_codes(result.report.parent / "runs" / f"{SHOWN}-{result.bits}-{result.seed}")
+    splits = result.dataset.splits  # whose rows the codes are of, in this order
+    spread = np.linspace(0, len(splits.query) - 1, num=min(GRID_QUERIES, len(splits.query))).astype(int)
     nearest, distances = ranking(
-        unpack(codes.query[spread], codes.bits), database, min(GRID_NEAREST, len(database))
+        unpack(query.packed[spread], query.bits),
+        unpack(database.packed, database.bits),
+        min(GRID_NEAREST, len(database.packed)),
     )
     lines = []
-    for place, row in enumerate(codes.query_rows[spread].tolist()):
+    for place, row in enumerate(splits.query[spread].tolist()):
         wanted = result.dataset.labels[row]
         line = [{"kind": "query", "caption": "query", **_image(result, row, np.zeros_like(wanted))}]
         for item, distance in zip(nearest[place].tolist(), distances[place].tolist(), strict=True):
-            found = _image(result, int(codes.database_rows[item]), wanted)
+            found = _image(result, int(splits.database[item]), wanted)
             hit = any(shared for _, shared in found["labels"])
             line.append({"kind": "hit" if hit else "miss", "caption": f"{distance} bits", **found})
         lines.append(line)

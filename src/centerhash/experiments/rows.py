@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 from pydantic import ValidationError
 
 from centerhash.core.errors import ConfigError, DataError
-from centerhash.training.fitting import resolve
-from centerhash.training.loop import TrainConfig
+from centerhash.training.config import TrainConfig, resolve
 
 Row: TypeAlias = dict[str, Any]
 FACTS = ("data", "split", "images", "evaluation")  # of every row beside its config, old or new

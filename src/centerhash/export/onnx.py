@@ -75,7 +75,13 @@ class Exported:
 
     def to_dict(self) -> dict[str, Any]:
         """The result for machines."""
-        return {**asdict(self), "path": str(self.path)}
+        return {
+            "path": str(self.path),
+            "numbers": self.numbers,
+            "size": self.size,
+            "compared_on": self.images,
+            **asdict(self.comparison),
+        }
 
 
 def compare_codes(

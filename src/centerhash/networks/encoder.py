@@ -207,19 +207,3 @@ class Encoder:
             progress("features", done, len(paths))
         keep()
         return FeatureTable(features, broken, len(missing))
-
-
-def image_features(
-    paths: Sequence[Path],
-    backbone: Backbone,
-    cache: Path | None = None,
-    device: str | torch.device = "cpu",
-    progress: Callable[[int, int], None] | None = None,
-) -> FeatureTable:
-    """`Encoder.table` of one backbone."""
-
-    def tell(stage: str, done: int, total: int, note: str = "", /) -> None:
-        if progress is not None:
-            progress(done, total)
-
-    return Encoder(backbone, device=device).table(paths, cache, progress=tell)

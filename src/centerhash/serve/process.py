@@ -94,7 +94,7 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"cannot listen on {host}, port {port}: {reason}. Choose another `host` or `port`."
+            f"cannot listen on {host}, port {port}: {reason}. Choose another `host=` or `port=`."
         ) from None
 
 

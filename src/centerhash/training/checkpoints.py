@@ -1,4 +1,4 @@
-"""Checkpoints: everything a training needs to go on, in one safetensors file. Nothing is ever unpickled."""
+"""Checkpoints: everything a training needs to resume, in one safetensors file. Nothing is ever unpickled."""
 
 from __future__ import annotations
 

@@ -202,29 +202,24 @@ class SharedDropout(nn.Dropout):
         return input * mask[self.team.share(int(count))]
 
 
-def share_layers(network: nn.Module, team: Team) -> nn.Module:
+def share_layers(network: nn.Module, team: Team) -> None:
     """Let batch norms over rows and dropouts act on the batch of all processes, in place; names stay as they are.
 
     Every process must hold the same random state, which `torch.manual_seed` with the same seed gives. Parameters are
     new objects, so this comes before the optimizer.
     """
     if team.size == 1:
-        return network
+        return
     for name, layer in network.named_children():
         if type(layer) is nn.BatchNorm1d:
             shared = SharedNorm(
                 layer.num_features, eps=layer.eps, momentum=layer.momentum, affine=layer.affine
             )
             shared.load_state_dict(layer.state_dict())
-            _replace(network, name, shared.to(team.device))
+            network._modules[name] = shared.to(team.device)
         elif type(layer) is nn.Dropout:
             dropout = SharedDropout(layer.p)
             dropout.team = team
-            _replace(network, name, dropout)
+            network._modules[name] = dropout
         else:
             share_layers(layer, team)
-    return network
-
-
-def _replace(network: nn.Module, name: str, layer: nn.Module) -> None:
-    network._modules[name] = layer

@@ -1,13 +1,13 @@
-"""Whole networks: backbone and head trained together on augmented images (Sec. 4.3).
+"""Whole networks: a head on frozen features first, then backbone and head together on augmented images (Sec. 4.3).
 
 An image is squashed to the backbone's frame, cropped at a random place and flipped every other time; the place is
-drawn from (seed, epoch, image) alone, so a run that goes on repeats what an unbroken run would have seen.
+drawn from (seed, epoch, image) alone, so a run that resumes repeats what an unbroken run would have seen.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
@@ -19,15 +19,117 @@ from PIL import Image
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from centerhash.core.errors import DataError, ImageError
+from centerhash.core.errors import ConfigError, DataError, ImageError, first_reasons
 from centerhash.core.files import atomic
 from centerhash.core.prefetch import batches_ahead
+from centerhash.core.progress import Progress, silent
+from centerhash.data import Dataset
 from centerhash.data.images import ImageSource, load_image
-from centerhash.networks.backbones import Backbone
-from centerhash.networks.heads import HeadOutput
-from centerhash.training.loop import Inputs, ParameterGroup
+from centerhash.model import TUNED, HashModel
+from centerhash.networks.backbones import Backbone, get_backbone
+from centerhash.networks.heads import HeadOutput, build_head
+from centerhash.training.config import TrainConfig, backbone_of, resolve
+from centerhash.training.distributed import Team
+from centerhash.training.features import BROKEN_ADVICE, features_of
+from centerhash.training.frozen import finished_model, model_spec, objective_of
+from centerhash.training.loop import Inputs, OnEpoch, ParameterGroup, fit_head, fit_network, no_log
 
 _AHEAD = 3  # batches that are decoded while one is in use
+
+
+def fit_whole(
+    dataset: Dataset,
+    config: TrainConfig,
+    folder: Path,
+    *,
+    team: Team | None = None,
+    cache: Path | None = None,
+    skip_broken: bool = False,
+    checkpoint_seconds: float = 20.0,
+    progress: Progress = silent,
+    on_epoch: OnEpoch = no_log,
+) -> HashModel:
+    """Train backbone and head together; checkpoints and the tuned backbone are stored in `folder`."""
+    config, team = resolve(config), team or Team()
+    if dataset.image_paths is None:
+        raise ConfigError(
+            "fine-tuning needs images: this data set holds features, whose network is not known."
+        )
+    rows = _readable(dataset, skip_broken, progress)
+    rows = rows[dataset.labels[rows].any(axis=1)]
+    sources, labels = [dataset.image_paths[row] for row in rows.tolist()], dataset.labels[rows]
+    backbone = backbone_of(config)
+    start = None
+    if config.warm_start:
+        table = features_of(sources, backbone, cache, team, progress)
+        start = _warm_head(table.features, labels, config, team, folder, progress)
+
+    def build() -> WholeNetwork:
+        head = build_head(backbone.features, config.bits, config.head, labels.shape[1])
+        if start is not None:
+            head.load_state_dict(start)
+        return WholeNetwork(backbone.trainable(), head)
+
+    objective, centers = objective_of(config, labels)
+    network, _ = fit_network(
+        build,
+        image_inputs(sources, backbone, config.seed),
+        labels,
+        objective,
+        config,
+        team=team,
+        prepare=lambda: objective.prepare(np.zeros((len(rows), 0)), np.arange(len(rows)), labels),
+        groups=lambda whole: whole.groups(config.backbone_rate),
+        checkpoint=folder / "checkpoint.safetensors",
+        checkpoint_seconds=checkpoint_seconds,
+        progress=progress,
+        on_epoch=on_epoch,
+    )
+    if team.first:
+        write_backbone(network, folder / TUNED)
+    team.wait()
+    tuned = get_backbone(config.backbone, folder / TUNED)
+    spec = model_spec(dataset, config, backbone.features, tuned).model_copy(update={"tuned": True})
+    few = sources[:2_000]  # enough to learn from which cosine on a label is predicted
+    features = features_of(few, tuned, cache, team).features
+    return finished_model(spec, network.head, centers, features, labels[: len(few)], folder)
+
+
+def _readable(dataset: Dataset, skip_broken: bool, progress: Progress) -> NDArray[np.int64]:
+    """The training rows without images that cannot be decoded; an error unless they may be skipped."""
+    train, paths = dataset.splits.train.tolist(), dataset.image_paths or ()
+    broken = find_broken([paths[row] for row in train], progress)
+    if broken and not skip_broken:
+        shown = first_reasons(broken.values())
+        raise DataError(
+            f"{len(broken)} of {len(train)} training images cannot be read:\n{shown}\n{BROKEN_ADVICE}"
+        )
+    return dataset.splits.without([train[place] for place in broken]).train
+
+
+def _warm_head(
+    features: NDArray[np.float32],
+    labels: NDArray[np.bool_],
+    config: TrainConfig,
+    team: Team,
+    folder: Path,
+    progress: Progress,
+) -> dict[str, Tensor]:
+    """A head trained on frozen features (n, D) with labels (n, C), by the defaults of such a training."""
+    kept = ("method", "bits", "seed", "head", "options", "centers", "assignment")
+    plain = resolve(TrainConfig(**{name: getattr(config, name) for name in kept}))
+    objective, _ = objective_of(config, labels)
+    head, _ = fit_head(
+        features,
+        np.arange(len(labels)),
+        labels,
+        objective,
+        plain,
+        team=team,
+        checkpoint=folder / "checkpoint-head.safetensors",
+        progress=lambda stage, done, total, note="": progress("head", done, total, note),
+    )
+    return head.state_dict()
 
 
 class WholeNetwork(nn.Module):
@@ -91,9 +193,7 @@ def image_inputs(sources: Sequence[ImageSource], backbone: Backbone, seed: int) 
     return inputs
 
 
-def find_broken(
-    sources: Sequence[ImageSource], progress: Callable[[int, int], None] | None = None
-) -> dict[int, ImageError]:
+def find_broken(sources: Sequence[ImageSource], progress: Progress = silent) -> dict[int, ImageError]:
     """Which images cannot be decoded, by place: better known before a training of hours than in its middle."""
 
     def problem(source: ImageSource) -> ImageError | None:
@@ -108,8 +208,8 @@ def find_broken(
         for place, found in enumerate(pool.map(problem, sources)):
             if found is not None:
                 broken[place] = found
-            if progress is not None and (place % 64 == 0 or place + 1 == len(sources)):
-                progress(place + 1, len(sources))
+            if place % 64 == 0 or place + 1 == len(sources):
+                progress("checking", place + 1, len(sources))
     return broken
 
 

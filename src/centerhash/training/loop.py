@@ -1,7 +1,7 @@
 """The training loop: features in, a fitted head out; resumable at any epoch with the same result.
 
 Everything random in an epoch (the order of the images, dropout) is drawn from the seed and the epoch's number
-alone, so a run that goes on from a checkpoint repeats what an unbroken run would have done.
+alone, so a run that resumes from a checkpoint repeats what an unbroken run would have done.
 """
 
 from __future__ import annotations
@@ -10,26 +10,29 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 
 from centerhash.core.errors import DataError
-from centerhash.core.options import Options
+from centerhash.core.progress import Progress, silent
 from centerhash.methods.losses.base import Objective
-from centerhash.methods.losses.central import center_similarities
-from centerhash.networks.backbones import DEFAULT_BACKBONE
-from centerhash.networks.heads import HeadOptions, HeadOutput, build_head
+from centerhash.networks.heads import HeadOutput, build_head
 from centerhash.training.checkpoints import EpochRow, restore, store
-from centerhash.training.distributed import Precision, Team, share_layers
+from centerhash.training.config import TrainConfig
+from centerhash.training.distributed import Team, share_layers
 
 # from the places (B,) of each batch among the training images, and the epoch, to what the network reads
 Inputs: TypeAlias = Callable[[Sequence[Tensor], int], Iterator[Tensor]]
-Report: TypeAlias = Callable[[list[EpochRow]], None]  # called with the whole log after every epoch
+Network = TypeVar("Network", bound=nn.Module)
+OnEpoch: TypeAlias = Callable[[list[EpochRow]], None]  # called with the whole log after every epoch
+
+
+def no_log(log: list[EpochRow]) -> None:
+    """What is called after an epoch where nobody stores the log."""
 
 
 class ParameterGroup:
@@ -37,33 +40,6 @@ class ParameterGroup:
 
     def __init__(self, params: Iterable[nn.Parameter], factor: float = 1.0) -> None:
         self.params, self.factor = list(params), factor
-
-
-class TrainConfig(Options):
-    """Everything that decides a run's result beside the data; stored in the run's config.json."""
-
-    method: str = "ics-softmax"
-    bits: int = Field(64, ge=8, le=1024)
-    seed: int = Field(0, ge=0)
-    epochs: int = Field(30, ge=1)
-    batch_size: int = Field(256, ge=2)
-    learning_rate: float = Field(4e-3, gt=0, le=10)
-    weight_decay: float = Field(1e-4, ge=0, description="decoupled (AdamW); 0.9 is the printed value")
-    schedule: str = Field("cosine", pattern="^(cosine|steps|constant)$")
-    accumulate: int = Field(1, ge=1, description="parts that a batch is computed in, to save memory")
-    precision: Precision = Field("32", description="of the network: 32 bits, or mixed with bf16 or 16")
-    backbone: str = DEFAULT_BACKBONE
-    weights: str | None = Field(None, description="file of the backbone's weights; None: the published ones")
-    pretrained: bool = Field(True, description="False: the backbone starts from random weights")
-    finetune: bool = Field(False, description="train the backbone too, on augmented images")
-    backbone_rate: float = Field(0.1, ge=0, description="share of the learning rate that the backbone has")
-    warm_start: bool = Field(True, description="fine-tune from a head that was trained on frozen features")
-    centers: str = Field("auto", pattern="^(auto|hadamard|random|spread)$")
-    assignment: str = Field(
-        "cooccurrence", pattern="^(cooccurrence|random)$", description="of centers to classes"
-    )
-    head: HeadOptions = HeadOptions()
-    options: dict[str, Any] = Field(default_factory=dict, description="options of the method")
 
 
 def learning_rate(config: TrainConfig, progress: float) -> float:
@@ -95,16 +71,16 @@ def fit_head(
     objective: Objective,
     config: TrainConfig,
     *,
-    device: torch.device | str = "cpu",
     team: Team | None = None,
     checkpoint: Path | None = None,
     checkpoint_seconds: float = 20.0,
-    report: Report | None = None,
+    progress: Progress = silent,
+    on_epoch: OnEpoch = no_log,
 ) -> tuple[nn.Module, list[EpochRow]]:
     """Train a head on `features[rows]` (n, D) with labels (n, C); return it in eval mode with the log.
 
     Images without a label have no center to be pulled to and are left out. With a `checkpoint` file, training
-    goes on from it, and is written to it after an epoch when `checkpoint_seconds` have passed, and at the end.
+    resumes from it, and is written to it after an epoch when `checkpoint_seconds` have passed, and at the end.
     """
     labelled = labels.any(axis=1)
     rows, labels = rows[labelled], labels[labelled]
@@ -120,15 +96,16 @@ def fit_head(
         objective,
         config,
         prepare=lambda: objective.prepare(features, rows, labels),
-        team=team or Team(torch.device(device)),
+        team=team or Team("cpu"),
         checkpoint=checkpoint,
         checkpoint_seconds=checkpoint_seconds,
-        report=report,
+        progress=progress,
+        on_epoch=on_epoch,
     )
 
 
 def fit_network(
-    build: Callable[[], nn.Module],
+    build: Callable[[], Network],
     inputs: Inputs,
     labels: NDArray[np.bool_],
     objective: Objective,
@@ -136,11 +113,12 @@ def fit_network(
     *,
     team: Team,
     prepare: Callable[[], None] | None = None,
-    groups: Callable[[nn.Module], list[ParameterGroup]] | None = None,
+    groups: Callable[[Network], list[ParameterGroup]] | None = None,
     checkpoint: Path | None = None,
     checkpoint_seconds: float = 20.0,
-    report: Report | None = None,
-) -> tuple[nn.Module, list[EpochRow]]:
+    progress: Progress = silent,
+    on_epoch: OnEpoch = no_log,
+) -> tuple[Network, list[EpochRow]]:
     """Train the network that `build` makes on n images with labels (n, C); return it in eval mode with the log.
 
     `groups` says which parameters learn at which share ("factor") of the learning rate; one group unless given.
@@ -149,7 +127,8 @@ def fit_network(
         raise DataError(f"training needs at least 2 images with labels, got {len(labels)}.")
     with torch.random.fork_rng(devices=_cuda_devices(team.device)):
         torch.manual_seed(config.seed)
-        network = share_layers(build().to(team.device), team)
+        network = build().to(team.device)
+        share_layers(network, team)
         if prepare is not None:
             prepare()
         objective = objective.to(team.device)
@@ -161,10 +140,17 @@ def fit_network(
             betas=(0.9, 0.99),
             weight_decay=config.weight_decay,
         )
-        modules = {"head": network, "objective": objective}
+        modules: dict[str, nn.Module] = {"head": network, "objective": objective}
         log = restore(checkpoint, modules, optimizer) if checkpoint and checkpoint.exists() else []
         called, optimizer = team.setup(network, optimizer)
         targets = torch.from_numpy(labels)
+
+        def tell() -> None:
+            if log and team.first:
+                on_epoch(log)
+                progress("training", len(log), config.epochs, f"loss {log[-1]['loss']:.4f}")
+
+        tell()  # an earlier process may have ended between its last checkpoint and its log
         last_written = time.monotonic()
         for epoch in range(len(log), config.epochs):
             torch.manual_seed(epoch_seed(config.seed, epoch))
@@ -173,8 +159,7 @@ def fit_network(
             if checkpoint is not None and due and team.first:
                 store(checkpoint, modules, optimizer, log)
                 last_written = time.monotonic()
-            if report is not None and team.first:
-                report(log)
+            tell()
         team.wait()
     return network.eval().cpu(), log
 
@@ -213,7 +198,7 @@ def _run_epoch(
         optimizer.step()
     if not math.isfinite(sums["loss"]):
         raise DataError(
-            f"the loss became {sums['loss']} in epoch {epoch + 1}: lower --learning-rate (now "
+            f"the loss became {sums['loss']} in epoch {epoch + 1}: lower the learning rate (now "
             f"{config.learning_rate}), or check the features for extreme values."
         )
     means = {name: value / len(targets) for name, value in sums.items()}
@@ -228,19 +213,3 @@ def micro_batches(batch: Tensor, count: int) -> list[Tensor]:
 
 def _cuda_devices(device: torch.device | str) -> list[int]:
     return list(range(torch.cuda.device_count())) if torch.device(device).type == "cuda" else []
-
-
-def label_threshold(
-    logits: NDArray[np.float32], labels: NDArray[np.bool_], centers: Tensor, entries: int = 20_000_000
-) -> float:
-    """Cosine to a center from which its label is predicted: the cut with the best F1 on these images.
-
-    At most `entries` similarities are looked at, so that many classes do not take much memory.
-    """
-    rows = min(len(logits), max(1, entries // max(1, labels.shape[1])))
-    similarities = center_similarities(torch.from_numpy(logits[:rows]), centers).numpy().ravel()
-    order = np.argsort(-similarities, kind="stable")
-    hits = np.cumsum(labels[:rows].ravel()[order])
-    predicted = np.arange(1, len(order) + 1)
-    scores = 2 * hits / (predicted + max(1, int(hits[-1])))
-    return float(similarities[order[int(scores.argmax())]])

@@ -1,7 +1,7 @@
-"""The last step of training: turn the logits so that taking their signs loses as little as possible.
+"""The last step of training: rotate the logits so that taking their signs loses as little as possible.
 
-Training compares directions of logits with the centers, and any turn of both keeps all angles. An image with several
-labels lies between centers, where many logits are near 0 and their signs say little; a turn spreads what is known
+Training compares directions of logits with the centers, and a rotation of both keeps all angles. An image with several
+labels lies between centers, where many logits are near 0 and their signs say little; a rotation spreads what is known
 over all bits. It is ITQ's, started where training ended (Gong and Lazebnik, 2011).
 """
 

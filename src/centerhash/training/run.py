@@ -1,285 +1,182 @@
-"""A run: one training on one data set, and the folder that holds all of it.
-
-config.json        configuration, data set, splits' origin, seed, versions; decides what the run is
-splits.npz         rows of the training, query and database images
-log.jsonl          losses per epoch
-checkpoint*.safetensors  only until the run is finished
-model.safetensors, model.json
-backbone.safetensors     where the backbone was fine-tuned
-weights.npz        central methods: learned weight of every label of every training image
-codes.npz          packed codes, labels and rows of query and database; written last: the run is finished
-"""
+"""The one trainer: a data set and settings in, a model out, with or without a folder that holds the run."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import platform
-from collections.abc import Iterable
+import inspect
+import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import metadata
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed, pack, packed_width
-from centerhash.core.errors import ConfigError, DataError
-from centerhash.core.files import explained, make_folder, read_npz, write_json, write_npz, write_text
-from centerhash.core.version import __version__
+from centerhash.core.errors import ConfigError, unknown_name
+from centerhash.core.files import make_folder
+from centerhash.core.progress import Progress, shown
 from centerhash.data import Dataset
 from centerhash.data.splits import Splits
-from centerhash.model import TUNED, HashModel
-from centerhash.training.checkpoints import EpochRow
-from centerhash.training.distributed import open_team
-from centerhash.training.fitting import Reporter, backbone_of, dataset_features, fit, resolve
-from centerhash.training.loop import TrainConfig
-from centerhash.training.whole import fit_whole
-
-
-@dataclass(frozen=True)
-class RunCodes:
-    """What evaluation needs of a run: packed codes, labels and data set rows of query and database."""
-
-    bits: int
-    query: Packed
-    database: Packed
-    query_labels: NDArray[np.bool_]
-    database_labels: NDArray[np.bool_]
-    query_rows: NDArray[np.int64]
-    database_rows: NDArray[np.int64]
+from centerhash.model import HashModel
+from centerhash.networks.backbones import Backbone
+from centerhash.training.config import TrainConfig, backbone_of, resolve
+from centerhash.training.distributed import Team, open_team
+from centerhash.training.features import as_dataset, cache_folder, dataset_features
+from centerhash.training.finetuning import fit_whole
+from centerhash.training.folder import claim, drop_checkpoints, is_finished, write_log, write_results
+from centerhash.training.frozen import fit_frozen
+from centerhash.training.loop import OnEpoch, no_log
 
 
 def train(
-    dataset: Dataset,
-    config: TrainConfig,
-    out: str | Path,
+    data: Dataset | str | Path,
     *,
-    cache: Path | None = None,
+    method: str | None = None,
+    bits: int | None = None,
+    config: TrainConfig | None = None,
+    out: str | Path | None = None,
+    finetune: bool | None = None,
+    cache: str | Path | None = "auto",
     device: str = "auto",
     overwrite: bool = False,
     skip_broken: bool = False,
     checkpoint_seconds: float = 20.0,
-    report: Reporter | None = None,
+    progress: bool | Progress = True,
+    **settings: Any,
 ) -> HashModel:
-    """Train into the folder `out`, going on from what an earlier, broken run of the same settings left there."""
-    config, folder = resolve(config), make_folder(out)
+    """Train a model on a data set's training images and return it.
+
+    With `out`, the folder holds the whole run (model, codes, log): a run that was broken off resumes to the same
+    result, and a finished one is read. Without `out`, nothing is kept but the model returned.
+
+    Args:
+        data: a data set, or the path of one; splits that it does not name are drawn with the seed.
+        method: name of a method, such as "ics"; "ics-softmax" unless given.
+        bits: K, the length of the codes, 8 to 1024; 64 unless given.
+        config: a configuration to start from; the keywords go before it.
+        out: folder of the run.
+        finetune: train the backbone too, on augmented images.
+        cache: folder where features of images are kept; "auto" is the user's cache folder, None keeps none.
+        device: to compute on, such as "cpu" or "cuda"; "auto" takes a GPU where there is one.
+        overwrite: start again where `out` holds another run.
+        skip_broken: leave out images that cannot be read instead of refusing the data.
+        checkpoint_seconds: least time between two checkpoints in `out`.
+        progress: True shows bars in a terminal or notebook, False nothing; or a callback (stage, done, total, note).
+        **settings: other fields of `TrainConfig`, such as epochs, seed, learning_rate, options.
+
+    """
+    named = {"method": method, "bits": bits, "finetune": finetune}
+    given = {name: value for name, value in named.items() if value is not None}
+    config = resolve(_configured(config, {**given, **settings}))
+    dataset = as_dataset(data, config.seed)
+    folder = None if out is None else make_folder(out)
     team = open_team(device, config.precision)
-    report = report if team.first else None
-    if team.first:
-        _delete(folder, folder.glob(".*.part"))  # of a write that a kill cut off
-        _claim(folder, dataset, config, overwrite)
-    team.wait()
-    if _is_finished(folder):
-        _drop_checkpoints(folder)
-        return HashModel.load(folder)
+    with shown(progress if team.first else False) as tell:
+        job = _Job(dataset, config, team, cache_folder(cache), skip_broken, checkpoint_seconds, tell)
+        return job.in_memory() if folder is None else job.into(folder, overwrite)
 
-    def keep_log(log: list[EpochRow]) -> None:
-        write_text(folder / "log.jsonl", "".join(json.dumps(row) + "\n" for row in log))
 
-    settings: dict[str, Any] = {
-        "team": team,
-        "cache": cache,
-        "skip_broken": skip_broken,
-        "checkpoint_seconds": checkpoint_seconds,
-        "report": report,
-        "on_epoch": keep_log if team.first else None,
-    }
-    if config.finetune:
-        model = fit_whole(dataset, config, folder, **settings)
-        backbone = model.backbone()
-    else:
-        backbone = backbone_of(config)
-    features, splits = dataset_features(
-        dataset, backbone, cache=cache, team=team, skip_broken=skip_broken, report=report
-    )
-    if not config.finetune:
-        model = fit(
-            dataset.with_splits(splits),
-            config,
-            features=features,
-            checkpoint=folder / "checkpoint.safetensors",
-            **settings,
+def _configured(config: TrainConfig | None, settings: Mapping[str, Any]) -> TrainConfig:
+    """A configuration with some fields replaced; what was never set stays unset, for the method to decide."""
+    if config is not None and not isinstance(config, TrainConfig):
+        raise ConfigError(f"config must be a TrainConfig, got {type(config).__name__}.")
+    for name in settings:
+        if name not in TrainConfig.model_fields:
+            own = set(inspect.signature(train).parameters) - {"data", "settings"}
+            see = "Options of a method go into options={...}."
+            raise unknown_name("setting of training", name, own | set(TrainConfig.model_fields), see)
+    kept = {} if config is None else {name: getattr(config, name) for name in config.model_fields_set}
+    return TrainConfig(**{**kept, **settings})
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One training, and how it is done."""
+
+    dataset: Dataset
+    config: TrainConfig
+    team: Team
+    cache: Path | None
+    skip_broken: bool
+    checkpoint_seconds: float
+    progress: Progress
+
+    def in_memory(self) -> HashModel:
+        """Train without keeping anything but the model."""
+        if not self.config.finetune:
+            return self._fit(*self._features(backbone_of(self.config)))
+        if self.team.size > 1:
+            raise ConfigError("several processes cannot fine-tune without a folder to share: give one (out).")
+        home = TemporaryDirectory(prefix="centerhash-", ignore_cleanup_errors=True)
+        try:
+            model = self._tune(Path(home.name))
+        except BaseException:
+            home.cleanup()
+            raise
+        drop_checkpoints(Path(home.name))
+        weakref.finalize(
+            model, home.cleanup
+        )  # the tuned backbone is read from there as long as the model lives
+        return model
+
+    def into(self, folder: Path, overwrite: bool) -> HashModel:
+        """Train into a folder, resuming from what a broken run of the same settings left there."""
+        if self.team.first:
+            claim(folder, self.dataset, self.config, overwrite)
+        self.team.wait()
+        if is_finished(folder):
+            drop_checkpoints(folder)
+            return HashModel.load(folder)
+        on_epoch = partial(write_log, folder)
+        if self.config.finetune:
+            model = self._tune(folder, on_epoch)
+            features, splits = self._features(model.backbone())
+        else:
+            features, splits = self._features(backbone_of(self.config))
+            model = self._fit(features, splits, folder / "checkpoint.safetensors", on_epoch)
+        if self.team.first:
+            write_results(folder, model, features, self.dataset, splits, self.progress)
+        self.team.wait()
+        return model
+
+    def _features(self, backbone: Backbone) -> tuple[NDArray[Any], Splits]:
+        return dataset_features(
+            self.dataset,
+            backbone,
+            cache=self.cache,
+            team=self.team,
+            skip_broken=self.skip_broken,
+            progress=self.progress,
         )
-    if team.first:
-        _write_results(folder, model, features, dataset, splits, report)
-    team.wait()
-    return model
 
-
-def _is_finished(folder: Path) -> bool:
-    """Whether a run is complete: its codes are written last."""
-    return all((folder / name).exists() for name in ("codes.npz", "model.json", "model.safetensors"))
-
-
-def _write_results(
-    folder: Path,
-    model: HashModel,
-    features: NDArray[Any],
-    dataset: Dataset,
-    splits: Splits,
-    report: Reporter | None,
-) -> None:
-    """Write splits, model, weights and codes; then the checkpoints can go."""
-    write_npz(
-        folder / "splits.npz",
-        {"train": splits.train, "query": splits.query, "database": splits.database},
-    )
-    model.save(folder)
-    if model.has_centers:
-        _write_weights(folder, model, features, dataset.labels, splits.train)
-    _write_codes(folder, model, features, dataset, splits, report)
-    _drop_checkpoints(folder)
-
-
-def _drop_checkpoints(folder: Path) -> None:
-    _delete(folder, folder.glob("checkpoint*.safetensors"))
-
-
-def _delete(folder: Path, files: Iterable[Path]) -> None:
-    with explained(folder):
-        for file in files:
-            file.unlink(missing_ok=True)
-
-
-def fingerprint(dataset: Dataset) -> str:
-    """Digest of what training sees of a data set beside the pixels: names, classes, labels, splits."""
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update("\n".join((*dataset.classes, "", *dataset.names)).encode())
-    for array in (dataset.labels, dataset.splits.train, dataset.splits.query, dataset.splits.database):
-        digest.update(str(array.shape).encode() + np.ascontiguousarray(array).tobytes())
-    if dataset.features is not None:  # a thousand rows tell another set of features apart in no time
-        digest.update(f"{dataset.features.shape} {dataset.features.dtype}".encode())
-        digest.update(np.ascontiguousarray(dataset.features[:: max(1, dataset.size // 1000)]).tobytes())
-    return digest.hexdigest()
-
-
-def versions() -> dict[str, str]:
-    """Versions of what decides the numbers."""
-    packages = {name: metadata.version(name) for name in ("torch", "numpy", "timm", "pillow")}
-    return {"centerhash": __version__, "python": platform.python_version(), **packages}
-
-
-def _claim(folder: Path, dataset: Dataset, config: TrainConfig, overwrite: bool) -> None:
-    """Write config.json for a new run, or check that the folder holds this very run already."""
-    identity = {
-        "config": config.model_dump(mode="json"),
-        "data": {"name": dataset.name, "images": len(dataset.labels), "fingerprint": fingerprint(dataset)},
-    }
-    path = folder / "config.json"
-    if path.exists() and not overwrite:
-        stored = read_config(folder)
-        if isinstance(stored.get("config"), dict):
-            # settings that its version did not have yet had their defaults
-            stored["config"] = {**TrainConfig().model_dump(mode="json"), **stored["config"]}
-        differences = _differences({k: stored.get(k) for k in identity}, identity)
-        if differences:
-            raise ConfigError(
-                f"'{folder}' holds a run with other settings: {'; '.join(differences)}. Choose another --out, "
-                "or pass --overwrite to start it anew."
-            )
-        return
-    results = ("codes.npz", "weights.npz", "model.json", "model.safetensors", TUNED)
-    _delete(folder, (folder / name for name in results))
-    _drop_checkpoints(folder)
-    facts = {
-        "splits": dataset.splits.made,
-        "versions": versions(),
-        "threads": torch.get_num_threads(),
-        "warnings": list(dataset.warnings),
-    }
-    write_json(path, {**identity, **facts})
-
-
-def _differences(stored: Any, wanted: Any, name: str = "") -> list[str]:
-    if isinstance(stored, dict) and isinstance(wanted, dict):
-        keys = sorted(stored.keys() | wanted.keys())
-        return [text for key in keys for text in _differences(stored.get(key), wanted.get(key), key)]
-    return [] if stored == wanted else [f"{name} was {stored}, now {wanted}"]
-
-
-def _write_weights(
-    folder: Path,
-    model: HashModel,
-    features: NDArray[Any],
-    labels: NDArray[np.bool_],
-    rows: NDArray[np.int64],
-) -> None:
-    """Store the training images' weights as (row, class, weight) triplets: few labels of many classes are set."""
-    triplets = []
-    for start in range(0, len(rows), 4096):
-        part = rows[start : start + 4096]
-        weights = model.weights(features[part], labels[part])
-        image, label = np.nonzero(labels[part])
-        triplets.append((part[image], label, weights[image, label]))
-    row, label, weight = (np.concatenate(column) for column in zip(*triplets, strict=True))
-    write_npz(folder / "weights.npz", {"rows": row, "classes": label, "weights": weight})
-
-
-def _write_codes(
-    folder: Path,
-    model: HashModel,
-    features: NDArray[Any],
-    dataset: Dataset,
-    splits: Splits,
-    report: Reporter | None,
-) -> None:
-    arrays: dict[str, NDArray[Any]] = {"bits": np.array(model.bits)}
-    total, done = len(splits.query) + len(splits.database), 0
-    for name, rows in (("query", splits.query), ("database", splits.database)):
-        packed = np.empty((len(rows), packed_width(model.bits)), dtype=np.uint8)
-        for start in range(0, len(rows), 8192):
-            part = rows[start : start + 8192]
-            packed[start : start + 8192] = pack(model.encode_features(features[part]))
-            done += len(part)
-            if report is not None:
-                report("encoding", done, total, "")
-        arrays[name] = packed
-        arrays[f"{name}_rows"] = rows
-        arrays[f"{name}_labels"] = np.packbits(dataset.labels[rows], axis=1)
-    write_npz(folder / "codes.npz", {**arrays, "classes": np.array(len(dataset.classes))})
-
-
-def read_config(folder: str | Path) -> dict[str, Any]:
-    """The config.json of a run."""
-    path = Path(folder) / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise DataError(f"'{folder}' is not a run: it has no config.json.") from None
-    except ValueError as error:  # no json, or no UTF-8
-        raise DataError(f"'{path}' is damaged ({error}); pass --overwrite to start the run anew.") from None
-    if not isinstance(config, dict):
-        raise DataError(f"'{path}' is damaged (no json object); pass --overwrite to start the run anew.")
-    return config
-
-
-def read_codes(folder: str | Path) -> RunCodes:
-    """The codes, labels and rows that a finished run stored."""
-    path = Path(folder) / "codes.npz"
-    if not path.exists():
-        raise DataError(
-            f"'{folder}' holds no finished run (no codes.npz): run `centerhash train ... --out {folder}` again, "
-            "it goes on where it stopped."
+    def _fit(
+        self,
+        features: NDArray[Any],
+        splits: Splits,
+        checkpoint: Path | None = None,
+        on_epoch: OnEpoch = no_log,
+    ) -> HashModel:
+        return fit_frozen(
+            self.dataset.with_splits(splits),
+            features,
+            self.config,
+            team=self.team,
+            checkpoint=checkpoint,
+            checkpoint_seconds=self.checkpoint_seconds,
+            progress=self.progress,
+            on_epoch=on_epoch,
         )
-    sides = ("query", "database")
-    names = [f"{side}{part}" for side in sides for part in ("", "_labels", "_rows")]
-    try:
-        stored = read_npz(path, "bits", "classes", *names)
-    except DataError as error:
-        raise DataError(f"{error} Delete it and run the same `centerhash train` again.") from None
-    classes = int(stored["classes"])
-    labels = {
-        side: np.unpackbits(stored[f"{side}_labels"], axis=1, count=classes).astype(bool) for side in sides
-    }
-    return RunCodes(
-        bits=int(stored["bits"]),
-        query=stored["query"],
-        database=stored["database"],
-        query_labels=labels["query"],
-        database_labels=labels["database"],
-        query_rows=stored["query_rows"],
-        database_rows=stored["database_rows"],
-    )
+
+    def _tune(self, folder: Path, on_epoch: OnEpoch = no_log) -> HashModel:
+        return fit_whole(
+            self.dataset,
+            self.config,
+            folder,
+            team=self.team,
+            cache=self.cache,
+            skip_broken=self.skip_broken,
+            checkpoint_seconds=self.checkpoint_seconds,
+            progress=self.progress,
+            on_epoch=on_epoch,
+        )

@@ -14,6 +14,7 @@ from centerhash.core.errors import DataError
 from centerhash.data import open_dataset
 from centerhash.data.images import load_image
 from centerhash.data.layouts.table import LAYOUTS, find_layout, is_described
+from centerhash.encoding.code_files import read_run_codes
 from tests.own_images import (
     CLASSES,
     WRITERS,
@@ -75,8 +76,8 @@ def test_every_layout_trains(kind: str, tmp_path: Path, feature_cache: Path) -> 
     words = ("--bits", "16", "--epochs", "1", "--hidden", "8", "--device", "cpu", "--cache", feature_cache)
     done = cli("train", root, "--out", tmp_path / "run", *words)
     assert done.code == 0, done.err
-    with np.load(tmp_path / "run" / "codes.npz") as codes:
-        assert len(codes["query"]) + len(codes["database"]) == 12
+    query, database = read_run_codes(tmp_path / "run")
+    assert len(query.packed) + len(database.packed) == 12
 
 
 def test_two_descriptions_of_one_folder_are_refused(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_what_a_command_names(tmp_path: Path, feature_folder: Path) -> None:
     write_voc(tmp_path / "voc")
     assert open_data("voc2007", root=tmp_path).size == 5
     assert open_data(feature_folder).kind == "features"
-    with pytest.raises(ConfigError, match="'voc2007' is a published data set: say where it is by --root DIR"):
+    with pytest.raises(ConfigError, match="'voc2007' is a published data set: say where it is by `root=`"):
         open_data("voc2007")
 
 
@@ -219,7 +219,7 @@ def test_every_data_set_comes_from_a_server_and_opens(server: FileServer, tmp_pa
 def test_describe_is_plain(tmp_path: Path) -> None:
     write_voc(tmp_path / "voc")
     rows = json.loads(json.dumps([describe(row, tmp_path) for row in DATASETS.values()]))
-    there = {row["name"]: row["home"] for row in rows}
+    there = {row["name"]: row["path"] for row in rows}
     assert there["voc2007"] == str(tmp_path / "voc")
     assert there["voc2012"] is None
     assert rows[0]["files"][1]["md5"] == "0da8c0bd3d6becc4dcb32757491aca88"

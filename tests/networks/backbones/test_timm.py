@@ -56,7 +56,9 @@ def test_an_unknown_name_gives_the_nearest() -> None:
 def test_a_network_without_published_weights_says_so() -> None:
     timm = import_timm()
     name = next(name for name in timm.list_models("resnet*") if not timm.list_pretrained(f"{name}.*"))
-    with pytest.raises(ConfigError, match=rf"timm publishes no weights of '{name}': pass --weights FILE"):
+    with pytest.raises(
+        ConfigError, match=rf"timm publishes no weights of '{name}': pass a file as `weights=`"
+    ):
         get_backbone(f"timm:{name}")
     assert get_backbone(f"timm:{name}", pretrained=False).is_here
     assert get_backbone(f"timm:{name}", weights=__file__).weights == WeightFile(Path(__file__))

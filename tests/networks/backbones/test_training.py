@@ -14,8 +14,9 @@ from centerhash.core.errors import ConfigError, DataError
 from centerhash.data import open_dataset
 from centerhash.model import HashModel
 from centerhash.networks.backbones import get_backbone
-from centerhash.training.fitting import evaluate_model, fit
-from centerhash.training.loop import TrainConfig
+from centerhash.training.config import TrainConfig
+from centerhash.training.run import train
+from centerhash.training.scoring import evaluate
 from tests.toys import toy_config
 
 SMALL = "timm:test_resnet"
@@ -42,13 +43,15 @@ def test_a_model_with_own_weights_is_used_only_with_them(
 ) -> None:
     weights = write_weights(tmp_path / "own.safetensors", seed=1)
     data = open_dataset(scene_folder)
-    fit(data, config(weights=str(weights)), cache=feature_cache, device="cpu").save(tmp_path / "model")
+    train(data, config=config(weights=str(weights)), cache=feature_cache, device="cpu").save(
+        tmp_path / "model"
+    )
     model = HashModel.load(tmp_path / "model")
     assert (model.spec.backbone, model.spec.features) == (SMALL, 96)
     assert model.backbone().key == model.spec.backbone_key
     codes = model.encode(pictures, device="cpu")
     assert codes.shape == (3, 16)
-    assert evaluate_model(model, data, cache=feature_cache, device="cpu", k=10).queries > 0
+    assert evaluate(model, data, cache=feature_cache, device="cpu", k=10).queries > 0
 
     kept = shutil.copy(weights, tmp_path / "kept")
     write_weights(weights, seed=2)
@@ -66,7 +69,7 @@ def test_random_weights_are_drawn_again_from_the_seed(
     scene_folder: Path, feature_cache: Path, pictures: list[Path], tmp_path: Path
 ) -> None:
     data = open_dataset(scene_folder)
-    fit(data, config(pretrained=False, seed=3), cache=feature_cache, device="cpu").save(tmp_path)
+    train(data, config=config(pretrained=False, seed=3), cache=feature_cache, device="cpu").save(tmp_path)
     model = HashModel.load(tmp_path)
     assert str(model.spec.backbone_key).endswith("-random3")
     same = get_backbone(SMALL, pretrained=False, seed=3).load()
@@ -79,4 +82,6 @@ def test_random_weights_are_drawn_again_from_the_seed(
 
 def test_weights_that_are_missing_are_refused_before_any_work(scene_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no weight file"):
-        fit(open_dataset(scene_folder), config(weights=str(tmp_path / "none.pth")), device="cpu")
+        train(
+            open_dataset(scene_folder), config=config(weights=tmp_path / "none.pth"), cache=None, device="cpu"
+        )

@@ -46,9 +46,7 @@ def test_the_fastest_engine_present_is_taken(
 def test_a_gpu_is_used_by_torch(device: str | torch.device) -> None:
     assert choose_engine("auto", device) == "torch"
     assert choose_engine("torch", device) == "torch"
-    with pytest.raises(
-        ConfigError, match=r"'onnx' computes on the processor, .*--device cpu, or --engine torch"
-    ):
+    with pytest.raises(ConfigError, match=r"'onnx' computes on the processor, .*`device="):
         choose_engine("onnx", device)
 
 
@@ -68,7 +66,7 @@ def test_a_missing_library_is_named_with_its_command(
         choose_engine(name)
     assert str(caught.value) == (
         f"engine '{name}' needs {library}, which is not installed: pip install 'centerhash[fast]', or pass "
-        "--engine auto."
+        '`engine="auto"`.'
     )
 
 
@@ -163,9 +161,9 @@ def test_what_cannot_be_converted_runs_in_torch_and_says_why(
     (warning,) = engine.warnings
     assert warning.startswith(f"colours cannot be run by engine '{name}' (")
     assert reason in warning
-    assert warning.endswith("PyTorch runs it instead, more slowly. --engine torch saves the attempt.")
+    assert warning.endswith('`engine="torch"` saves the attempt.')
     assert engine.features(pictures(backbone, 2)).shape == (2, 3)
-    with pytest.raises(ConfigError, match=r"cannot be run by engine .*: pass --engine torch, or auto\."):
+    with pytest.raises(ConfigError, match=r"cannot be run by engine .*: pass `engine="):
         open_engine(backbone, name)
 
 

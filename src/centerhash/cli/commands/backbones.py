@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
-import typer
-
-from centerhash.cli.commands.shared import JsonOption
+from centerhash.cli.arguments import JsonOption
 
 
 def backbones(as_json: JsonOption = False) -> None:
@@ -14,20 +10,15 @@ def backbones(as_json: JsonOption = False) -> None:
 
     Example: `centerhash backbones --json`
     """
-    from rich.table import Table
-
     from centerhash.cli import console
     from centerhash.networks.backbones import backbone_rows
 
     rows = backbone_rows()
     if as_json:
-        typer.echo(json.dumps(rows))
+        console.print_json(rows)
         return
-    table = Table(title="backbones", title_justify="left")
-    for column in ("name", "features", "input", "parameters", "file", "weights"):
-        table.add_column(column, justify="left" if column in ("name", "weights") else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(
+    shown = (
+        (
             str(row["name"]),
             str(row["features"]),
             f"{row['crop']} x {row['crop']}",
@@ -35,7 +26,10 @@ def backbones(as_json: JsonOption = False) -> None:
             f"{row['megabytes']} MB",
             "here" if row["weights_here"] else "not here",
         )
-    console.out.print(table)
+        for row in rows
+    )
+    columns = ("name", ">features", ">input", ">parameters", ">file", "weights")
+    console.out.print(console.table("backbones", columns, shown))
     for row in rows:
         if not row["weights_here"]:
             console.out.print(f"{row['name']}: {row['weights']}", soft_wrap=True)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
-from centerhash.cli.arguments import stands_alone
-from centerhash.cli.commands.shared import JsonOption
+from centerhash.cli import completion
+from centerhash.cli.arguments import JsonOption, MarkdownOption, stands_alone
 
 
-def methods(
-    context: typer.Context,
-    as_json: JsonOption = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="print docs/methods.md")] = False,
-) -> None:
+def methods(context: typer.Context, as_json: JsonOption = False, markdown: MarkdownOption = False) -> None:
     """List the methods: family, paper, year, and what they do with several labels.
 
     Example: `centerhash methods --json`
@@ -29,35 +24,54 @@ def methods(
     from centerhash.cli import console
     from centerhash.methods.table import METHODS
 
-    shown = ("name", "title", "family", "year", "uses_labels", "multi_label", "paper")
-    rows = [{column: getattr(row, column) for column in shown} for row in METHODS.values()]
+    fields = ("name", "title", "family", "year", "uses_labels", "multi_label", "paper")
+    rows = [{field: getattr(row, field) for field in fields} for row in METHODS.values()]
     if as_json:
-        typer.echo(json.dumps(rows))
+        console.print_json(rows)
         return
-    console.out.print(console.methods_table())
+    columns = ("name", "family", "year", "labels", "an image with several labels", "paper")
+    shown = (
+        (
+            row["name"],
+            row["family"],
+            str(row["year"]),
+            "yes" if row["uses_labels"] else "no",
+            row["multi_label"],
+            row["paper"],
+        )
+        for row in rows
+    )
+    console.out.print(console.table("methods", columns, shown, show_lines=True))
     console.out.print("Options of a method: `centerhash options NAME`")
 
 
 def options(
-    method: Annotated[str, typer.Argument(help="name of a method")],
+    method: Annotated[str, typer.Argument(help="name of a method", autocompletion=completion.methods)],
     bits: Annotated[
         int, typer.Option(min=8, max=1024, help="length of the codes: some defaults depend on it")
     ] = 64,
+    as_json: JsonOption = False,
 ) -> None:
     """List the options of one method with their defaults, to be set by `train -o NAME=VALUE`.
 
     Example: `centerhash options ics`
     """
-    from rich.table import Table
-
     from centerhash.cli import console
     from centerhash.methods.table import get_method
 
     row = get_method(method)
-    resolved = row.options({}, bits)
-    table = Table(title=f"{row.title}, defaults at {bits} bits", title_justify="left")
-    for column in ("option", "default", "meaning"):
-        table.add_column(column)
-    for name, item in type(resolved).model_fields.items():
-        table.add_row(item.alias or name, str(getattr(resolved, name)), item.description or "")
-    console.out.print(table)
+    values = row.options({}, bits)
+    rows = [
+        {
+            "name": item.alias or name,
+            "default": getattr(values, name),
+            "description": item.description or "",
+        }
+        for name, item in type(values).model_fields.items()
+    ]
+    if as_json:
+        console.print_json(rows)
+        return
+    title = f"{row.title}, defaults at {bits} bits"
+    shown = ([str(value) for value in row.values()] for row in rows)
+    console.out.print(console.table(title, ("option", "default", "meaning"), shown))

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from centerhash.cli.arguments import stands_alone
-from centerhash.cli.commands.shared import JsonOption
-
-RootOption = Annotated[Path, typer.Option(help="folder with one folder per data set")]
+from centerhash.cli import completion
+from centerhash.cli.arguments import JsonOption, MarkdownOption, RootOption, stands_alone
 
 
 def datasets(
     context: typer.Context,
     root: RootOption = Path("data"),
     as_json: JsonOption = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="print docs/datasets.md")] = False,
+    markdown: MarkdownOption = False,
 ) -> None:
     """List the published data sets: classes, images, split, licence, and which are under --root.
 
@@ -30,35 +27,41 @@ def datasets(
         stands_alone(context, "--markdown")
         typer.echo(datasets_page(), nl=False)
         return
-    from rich.table import Table
-
     from centerhash.cli import console
     from centerhash.data.published.catalogue import DATASETS
     from centerhash.data.published.named import describe
 
     rows = [describe(row, root) for row in DATASETS.values()]
     if as_json:
-        typer.echo(json.dumps(rows))
+        console.print_json(rows)
         return
-    table = Table(title=f"data sets, and which are in {root}", title_justify="left", show_lines=True)
-    for column in ("name", "classes", "images", "there", "split", "licence"):
-        table.add_column(column, no_wrap=column in ("name", "there"))
-    for row in rows:
-        there = "yes" if row["home"] else "no"
-        table.add_row(
-            row["name"], str(row["classes"]), f"{row['images']:,}", there, row["split"], row["licence"]
+    columns = ("name", "classes", "images", "there", "split", "licence")
+    shown = (
+        (
+            row["name"],
+            str(row["classes"]),
+            f"{row['images']:,}",
+            "yes" if row["path"] else "no",
+            row["split"],
+            row["licence"],
         )
-    console.out.print(table)
+        for row in rows
+    )
+    console.out.print(console.table(f"data sets, and which are in {root}", columns, shown, show_lines=True))
     console.out.print("Fetch one: `centerhash download NAME --root DIR`; more in docs/datasets.md")
 
 
 def download(
-    name: Annotated[str, typer.Argument(help="see `centerhash datasets`")],
+    name: Annotated[
+        str, typer.Argument(help="see `centerhash datasets`", autocompletion=completion.datasets)
+    ],
     root: RootOption = Path("data"),
     mirror: Annotated[
         str | None, typer.Option(help="address to fetch from instead of the source, e.g. https://host/folder")
     ] = None,
-    keep_archives: Annotated[bool, typer.Option(help="do not delete the archives once unpacked")] = False,
+    keep_archives: Annotated[
+        bool, typer.Option("--keep-archives", help="do not delete the archives once unpacked")
+    ] = False,
 ) -> None:
     """Fetch a published data set: checked, unpacked, and resumed by the same command after a stop.
 

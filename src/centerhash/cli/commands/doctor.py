@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from centerhash.cli.commands.shared import CacheOption, JsonOption
+from centerhash.cli.arguments import JsonOption, option
 
 
-def doctor(cache: CacheOption = None, as_json: JsonOption = False) -> None:
-    """Tell versions, device, engines, weights and disk, for reports of bugs; exit code 1 if something is broken.
+def doctor(
+    cache: Annotated[
+        Path | None, option("folder of the feature cache", default="$CENTERHASH_CACHE or ~/.cache")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show versions, device, engines, stores, weights and disk, for bug reports; exit code 1 if something is broken.
 
     Example: `centerhash doctor --json`
     """
@@ -19,7 +25,7 @@ def doctor(cache: CacheOption = None, as_json: JsonOption = False) -> None:
 
     found = diagnose(cache)
     if as_json:
-        typer.echo(json.dumps(found.to_dict()))
+        console.print_json(found.to_dict())
     else:
         for line in found.lines():
             console.out.print(line, soft_wrap=True)

@@ -9,8 +9,20 @@ from typing import Annotated, Any
 
 import typer
 
-from centerhash.cli.arguments import stands_alone
-from centerhash.cli.commands.shared import CacheOption, DeviceOption, SkipBrokenOption
+from centerhash.cli.arguments import (
+    BitsOption,
+    CacheOption,
+    DepthOption,
+    DeviceOption,
+    EpochsOption,
+    JobsOption,
+    MethodsOption,
+    SeedsOption,
+    SettingsOption,
+    SkipBrokenOption,
+    ValidationOption,
+    stands_alone,
+)
 from centerhash.core.errors import ConfigError, unknown_name
 
 
@@ -18,7 +30,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="folder for scenes, runs and the report")] = Path("demo"),
     scenes: Annotated[int, typer.Option(min=50, help="number of emoji scenes")] = 2400,
     bits: Annotated[int, typer.Option(help="length of the codes")] = 64,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="decides scenes, splits and trainings")] = 0,
     epochs: Annotated[int | None, typer.Option(min=1, help="epochs per method [default: train's]")] = None,
     device: DeviceOption = "auto",
 ) -> None:
@@ -40,7 +52,7 @@ def demo(
 def scenes(
     out: Annotated[Path, typer.Argument(help="folder to write images/ and labels.csv into")],
     count: Annotated[int, typer.Option(min=1, help="number of scenes")] = 3000,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="decides what is drawn")] = 0,
     size: Annotated[int, typer.Option(min=32, help="width and height in pixels")] = 224,
 ) -> None:
     """Write emoji scenes: images with known labels and the exact visible share of each label.
@@ -65,22 +77,18 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(help="folder for results, tables and page; finished cells there are kept")
     ] = None,
-    methods: Annotated[str, typer.Option(help="all, or names such as csq,ics")] = "all",
-    bits: Annotated[str, typer.Option(help="lengths of the codes")] = "16,32,64",
-    seeds: Annotated[int, typer.Option(min=1, help="trainings of each, with seeds 0, 1, ...")] = 3,
-    jobs: Annotated[int, typer.Option(min=1, help="trainings at the same time, sharing the processors")] = 1,
-    validation: Annotated[
-        bool, typer.Option(help="hold out a quarter of the training images: choose settings only there")
-    ] = False,
-    epochs: Annotated[int | None, typer.Option(help="of every training [default: train's]")] = None,
-    k: Annotated[int, typer.Option("-k", "--top", min=1, help="depth of mAP")] = 5000,
-    option: Annotated[
-        list[str] | None, typer.Option("--option", "-o", help="METHOD:NAME=VALUE, e.g. ics:lambda=0.2")
-    ] = None,
+    methods: MethodsOption = "all",
+    bits: BitsOption = "16,32,64",
+    seeds: SeedsOption = 3,
+    k: DepthOption = 5000,
     device: DeviceOption = "auto",
-    cache: CacheOption = None,
-    skip_broken: SkipBrokenOption = False,
     stored: Annotated[Path | None, typer.Option("--from", help="only make the tables of this folder")] = None,
+    epochs: EpochsOption = None,
+    option: SettingsOption = None,
+    validation: ValidationOption = False,
+    skip_broken: SkipBrokenOption = False,
+    cache: CacheOption = None,
+    jobs: JobsOption = 1,
 ) -> None:
     """Train and score methods x bits x seeds on one data set: tables, curves and times.
 
@@ -176,7 +184,7 @@ def read_settings(texts: Iterable[str], methods: Sequence[str]) -> dict[str, dic
 def _set(chosen: dict[str, Any], method: str, name: str, value: str) -> None:
     from centerhash.core.options import option_names
     from centerhash.methods.table import get_method
-    from centerhash.training.loop import TrainConfig
+    from centerhash.training.config import TrainConfig
 
     # decided by the grid itself, or, for the backbone, the same for all
     fixed = ("method", "bits", "seed", "backbone", "options")

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from centerhash.cli.commands.shared import JsonOption
+from centerhash.cli import completion
+from centerhash.cli.arguments import JsonOption, ModelArgument
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="folder of a finished run on images")],
+    model: ModelArgument,
     out: Annotated[Path, typer.Option(help="file to write")],
-    format: Annotated[str, typer.Option(help="of the file: onnx")] = "onnx",
+    format: Annotated[
+        str, typer.Option(help="of the file: onnx", autocompletion=completion.one_of("onnx"))
+    ] = "onnx",
     int8: Annotated[bool, typer.Option("--int8", help="compute the backbone in 8 bits")] = False,
     calibration: Annotated[
         list[str] | None,
         typer.Option(
-            help="images, folder or glob to check by, and with --int8 to calibrate on [emoji scenes]"
+            help="images, folder or glob to compare on, and with --int8 to calibrate on [default: emoji scenes]"
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a model as one file that runs without PyTorch: pixels in, logits and packed codes out.
 
-    Its codes are compared with PyTorch's first; a file whose codes are others is not written.
+    Its codes are compared with PyTorch's first; a file whose codes differ is not written.
 
     Example: `centerhash export run --out model.onnx`
     """
@@ -36,10 +38,10 @@ def export(
 
     with console.progress() as progress:
         done = export_model(
-            HashModel.load(run), out, format=format, int8=int8, images=calibration, progress=progress
+            HashModel.load(model), out, format=format, int8=int8, images=calibration, progress=progress
         )
     if as_json:
-        typer.echo(json.dumps(done.to_dict()))
+        console.print_json(done.to_dict())
         return
     for line in done.lines():
         console.out.print(line, soft_wrap=True)

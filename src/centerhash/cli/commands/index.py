@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from centerhash.cli.commands.shared import DeviceOption, InferenceOption, JsonOption
+from centerhash.cli.arguments import DeviceOption, EngineOption, JsonOption
 from centerhash.core.errors import ConfigError, first_reasons
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def add(
         ),
     ] = None,
     device: DeviceOption = "auto",
-    engine: InferenceOption = "auto",
+    engine: EngineOption = "auto",
     batch: Annotated[int, typer.Option(min=1, help="images that are stored durably at a time")] = 256,
 ) -> None:
     """Add images; those that are there already, by content, are skipped, so the same command resumes.
@@ -221,7 +221,7 @@ def search(
     ] = None,
     within: Annotated[int | None, typer.Option(min=0, help="show none farther than so many bits")] = None,
     device: DeviceOption = "auto",
-    engine: InferenceOption = "auto",
+    engine: EngineOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Find the images nearest to an image, to an item of the index, or to labels with weights.

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from centerhash.cli.commands.shared import JsonOption
+from centerhash.cli.arguments import JsonOption
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from centerhash.data.inspection import ClassCount, Inspection, Pictures
+    from centerhash.data.inspection import Inspection, Pictures
 
 _SHOWN_CLASSES = 24
 
@@ -45,7 +44,7 @@ def inspect(
         write_json(out / "inspection.json", found.to_dict())
         write_plot(found, out)
     if as_json:
-        typer.echo(json.dumps(found.to_dict()))
+        console.print_json(found.to_dict())
         return
     for table in (_overview(found), _classes(found), *_pictures(found.pictures)):
         console.out.print(table)
@@ -77,23 +76,23 @@ def _overview(found: Inspection) -> Table:
 
 def _classes(found: Inspection) -> Table:
     """The classes by frequency; of many, the most frequent and the rarest."""
-    from rich.table import Table
+    from centerhash.cli import console
 
     ranked = sorted(found.classes, key=lambda entry: entry.images, reverse=True)
-    table = Table(title="classes", title_justify="left")
-    for column in ("class", "images", "train", "query", "database", ""):
-        table.add_column(column, justify="left" if column in ("class", "") else "right")
-    half = _SHOWN_CLASSES // 2
-    hidden = len(ranked) - _SHOWN_CLASSES
-    shown: list[ClassCount | None] = [*ranked] if hidden <= 0 else [*ranked[:half], None, *ranked[-half:]]
-    for entry in shown:
-        if entry is None:
-            table.add_row(f"... {hidden:,} more", "", "", "", "", "")
-            continue
-        bar = "█" * round(20 * entry.images / max(1, ranked[0].images))
-        counts = (entry.images, entry.train, entry.query, entry.database)
-        table.add_row(entry.name, *(f"{count:,}" for count in counts), bar)
-    return table
+    most = max(1, ranked[0].images) if ranked else 1
+    rows = [
+        (
+            entry.name,
+            *(f"{count:,}" for count in (entry.images, entry.train, entry.query, entry.database)),
+            "█" * round(20 * entry.images / most),
+        )
+        for entry in ranked
+    ]
+    hidden = len(rows) - _SHOWN_CLASSES
+    if hidden > 0:
+        half = _SHOWN_CLASSES // 2
+        rows[half:-half] = [(f"... {hidden:,} more", "", "", "", "", "")]
+    return console.table("classes", ("class", ">images", ">train", ">query", ">database", ""), rows)
 
 
 def _pictures(pictures: Pictures | None) -> list[Table]:

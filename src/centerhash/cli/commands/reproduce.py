@@ -7,41 +7,54 @@ from typing import Annotated
 
 import typer
 
+from centerhash.cli import completion
+from centerhash.cli.arguments import (
+    BitsOption,
+    CacheOption,
+    DepthOption,
+    DeviceOption,
+    EpochsOption,
+    JobsOption,
+    MethodsOption,
+    SeedsOption,
+    SettingsOption,
+    SkipBrokenOption,
+    ValidationOption,
+    source,
+)
 from centerhash.cli.commands.experiments import read_bits, read_methods, read_settings
-from centerhash.cli.commands.shared import CacheOption, DeviceOption, SkipBrokenOption
 
 
 def reproduce(
     what: Annotated[
         str,
-        typer.Argument(help="table-methods, table-ablation, pgd, beta, lambda, weights, instances, or all"),
+        typer.Argument(
+            help="table-methods, table-ablation, pgd, beta, lambda, weights, instances, or all",
+            autocompletion=completion.one_of(*completion.PARTS),
+        ),
     ],
     data: Annotated[Path, typer.Option(help="folder of a data set, images or features")],
     out: Annotated[Path, typer.Option(help="folder for results and pages; what is finished there is kept")],
-    bits: Annotated[str, typer.Option(help="lengths of the codes")] = "16,32,64",
-    seeds: Annotated[int, typer.Option(min=1, help="trainings of each, with seeds 0, 1, ...")] = 3,
-    methods: Annotated[str, typer.Option(help="all, or some of those that the part compares")] = "all",
-    epochs: Annotated[int | None, typer.Option(help="of every training [default: train's]")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="trainings at the same time, sharing the processors")] = 1,
+    bits: BitsOption = "16,32,64",
+    seeds: SeedsOption = 3,
+    methods: MethodsOption = "all",
+    k: DepthOption = 5000,
+    device: DeviceOption = "auto",
     results: Annotated[
         Path | None, typer.Option(help="folder of `centerhash compare` whose finished rows the tables take")
     ] = None,
+    epochs: EpochsOption = None,
+    option: SettingsOption = None,
     test_images: Annotated[
-        Path | None, typer.Option(help="instances: measure on this data set, its classes by name")
+        Path | None, source("instances: measure on this data set, its classes by name")
     ] = None,
     exclude: Annotated[
-        Path | None, typer.Option(help="instances: file of image names or ids to leave out, one per line")
+        Path | None, source("instances: file of image names or ids to leave out, one per line")
     ] = None,
-    validation: Annotated[
-        bool, typer.Option(help="hold out a quarter of the training images: choose settings only there")
-    ] = False,
-    k: Annotated[int, typer.Option("-k", "--top", min=1, help="depth of mAP")] = 5000,
-    option: Annotated[
-        list[str] | None, typer.Option("--option", "-o", help="METHOD:NAME=VALUE, e.g. ics:gamma=0.2")
-    ] = None,
-    device: DeviceOption = "auto",
-    cache: CacheOption = None,
+    validation: ValidationOption = False,
     skip_broken: SkipBrokenOption = False,
+    cache: CacheOption = None,
+    jobs: JobsOption = 1,
 ) -> None:
     """Make a table or a figure of the paper on your data, the printed figures beside it; `all` for one report.
 

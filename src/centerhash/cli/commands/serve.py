@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from centerhash.cli.commands.shared import DeviceOption, InferenceOption
+from centerhash.cli.arguments import DeviceOption, EngineOption
 
 if TYPE_CHECKING:
     from centerhash.networks.engines import Engine
@@ -26,7 +26,7 @@ def serve(
     max_upload_mb: Annotated[float, typer.Option(help="largest upload in megabytes")] = 20.0,
     max_megapixels: Annotated[float, typer.Option(help="largest image in million pixels")] = 50.0,
     device: DeviceOption = "auto",
-    engine: InferenceOption = "auto",
+    engine: EngineOption = "auto",
     queue: Annotated[int, typer.Option(help="requests of a kind that may wait; more get a 503")] = 32,
     timeout: Annotated[float, typer.Option(help="seconds that a request may take")] = 30.0,
     read_only: Annotated[bool, typer.Option(help="never change the index, whatever token comes")] = False,

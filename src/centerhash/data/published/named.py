@@ -38,7 +38,7 @@ def describe(row: NamedSet, root: Path) -> dict[str, Any]:
         "homepage": row.home,
         "files": [asdict(file) for file in row.files],
         "by_hand": list(row.by_hand),
-        "home": None if home is None else str(home),
+        "path": None if home is None else str(home),
     }
 
 
@@ -90,7 +90,7 @@ def open_data(
     if root is not None:
         return open_named(str(data), root, seed, lists)
     if str(data) in DATASETS and not Path(data).exists():
-        raise ConfigError(f"'{data}' is a published data set: say where it is by --root DIR.")
+        raise ConfigError(f"'{data}' is a published data set: say where it is by `root=`.")
     if lists is not None:
         return read_lists(Path(lists), Path(data))
     return open_dataset(data, seed=seed)

@@ -12,10 +12,10 @@ _HEAD = """# Data sets
 Made by `centerhash datasets --markdown > docs/datasets.md` from the rows of `data/published/catalogue.py`; a test keeps
 the two equal. `centerhash datasets --root DIR` lists them and says which are there, `centerhash download NAME --root DIR`
 fetches one, `centerhash train NAME --root DIR --out RUN` trains on it. `DIR` holds one folder per data set, named below;
-the folder of a data set itself will do as well.
+the folder of a data set itself works as well.
 
-Downloads resume where they stopped: by the same command, also after a kill. An archive is checked by its size and MD5
-checksum where these are known, unpacked beside its place, moved there when it is whole, and then deleted
+Downloads resume where they stopped: run the same command again, also after a kill. An archive is checked by its size
+and MD5 checksum where these are known, unpacked beside its place, moved there when it is whole, and then deleted
 (`--keep-archives` keeps it). Members that lead out of the folder, links and devices are refused. The disk must hold the
 archives and as much again. `--mirror URL` fetches from another address, where the files lie at the same path
 (`URL/zips/train2014.zip`) or directly (`URL/train2014.zip`).

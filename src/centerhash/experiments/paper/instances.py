@@ -31,8 +31,9 @@ from centerhash.methods.losses.central import center_distances
 from centerhash.methods.table import METHODS
 from centerhash.methods.weights import softmax_weights
 from centerhash.model import HashModel
-from centerhash.networks.backbones import choose_device
-from centerhash.training.loop import TrainConfig, fit_head
+from centerhash.training.config import TrainConfig
+from centerhash.training.distributed import Team
+from centerhash.training.loop import fit_head
 
 WHAT, TITLE = "instances", "Do the weights follow the instances?"
 FORMS = ("ewcs", "ics-printed", "ics", "ics-softmax")
@@ -145,8 +146,7 @@ def fit_classifier(bench: Bench, config: TrainConfig) -> nn.Module:
     """Train the head of `config` with one output per class on the training images; returned in eval mode."""
     labels, rows = bench.dataset.labels, bench.dataset.splits.train
     as_wide = config.model_copy(update={"bits": labels.shape[1]})
-    device = torch.device(choose_device(bench.device))
-    head, _ = fit_head(bench.features, rows, labels[rows], Classification(), as_wide, device=device)
+    head, _ = fit_head(bench.features, rows, labels[rows], Classification(), as_wide, team=Team(bench.device))
     return head
 
 

@@ -23,5 +23,7 @@ def choose_device(name: str = "auto") -> torch.device:
         torch.zeros(1, device=device).item()  # a value must come back: "meta" has none
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
-        raise ConfigError(f"device '{name}' cannot be used: {reason}. Try --device cpu or auto.") from None
+        raise ConfigError(
+            f"device '{name}' cannot be used: {reason}. Try `device=\"cpu\"` or auto."
+        ) from None
     return device

@@ -17,7 +17,9 @@ from typing import Protocol
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import make_folder
 
-_WAYS_OUT = "or pass --weights FILE with a state dict of this network, or --no-pretrained for random ones."
+_WAYS_OUT = (
+    "or pass a file with a state dict of this network as `weights=`, or `pretrained=False` for random ones."
+)
 
 
 class WeightSource(Protocol):
@@ -44,7 +46,7 @@ class WeightFile:
         """The file; DataError where it is missing."""
         if not self.path.is_file():
             raise DataError(
-                f"there is no weight file '{self.path}': pass --weights FILE with a .safetensors file or a state "
+                f"there is no weight file '{self.path}': pass as `weights=` a .safetensors file or a state "
                 "dict that torch.save wrote. A trained model looks for its file where model.json says."
             )
         return self.path
@@ -136,7 +138,7 @@ class Hub:
         from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
         place = f"{constants.ENDPOINT}/{self.repository}"
-        with _download_explained(place, f"download {self.files[0]} there by hand and pass it as --weights,"):
+        with _download_explained(place, f"download {self.files[0]} there by hand and pass it as `weights=`,"):
             for file in self.files:
                 try:
                     return Path(hf_hub_download(self.repository, file))

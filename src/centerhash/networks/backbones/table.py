@@ -102,7 +102,7 @@ def get_backbone(
     are random, drawn from `seed`.
     """
     if weights is not None and not pretrained:
-        raise ConfigError(f"--weights {weights} and --no-pretrained exclude each other: leave one out.")
+        raise ConfigError(f"`weights={weights}` and `pretrained=False` exclude each other: leave one out.")
     if name.startswith(TIMM):
         from centerhash.networks.backbones.timm_networks import timm_backbone
 

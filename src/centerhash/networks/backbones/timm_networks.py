@@ -83,7 +83,7 @@ def _source(name: str, settings: Mapping[str, Any]) -> WeightSource:
     if settings.get("url"):
         return Download(settings["url"])
     raise ConfigError(
-        f"timm publishes no weights of '{name}': pass --weights FILE or --no-pretrained, or choose another."
+        f"timm publishes no weights of '{name}': pass a file as `weights=`, pass `pretrained=False`, or choose another."
     )
 
 
@@ -97,7 +97,7 @@ def _build_published(name: str, weights: Path | None) -> nn.Module:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
             f"'{weights}' is damaged or does not hold the weights of timm's '{name}': {reason} Delete the file to "
-            "fetch it again, or pass --weights FILE."
+            "fetch it again, or pass another one as `weights=`."
         ) from None
 
 

@@ -76,12 +76,12 @@ def choose_engine(name: str = "auto", device: str | torch.device = "cpu") -> str
     row = ENGINES[name]
     if row.library is not None and not on_processor:
         raise ConfigError(
-            f"engine '{name}' computes on the processor, not on device '{device}': pass --device cpu, or "
-            "--engine torch."
+            f"engine '{name}' computes on the processor, not on device '{device}': pass `device=\"cpu\"`, or "
+            '`engine="torch"`.'
         )
     if not row.is_here:
         raise ConfigError(
-            f"engine '{name}' needs {row.library}, which is not installed: {INSTALL}, or pass --engine auto."
+            f"engine '{name}' needs {row.library}, which is not installed: {INSTALL}, or pass `engine=\"auto\"`."
         )
     return name
 
@@ -111,8 +111,8 @@ def open_engine(
     except Exception as error:
         reason = f"{backbone.name} cannot be run by engine '{chosen}' ({_first_line(error)})"
         if engine != "auto":
-            raise ConfigError(f"{reason}: pass --engine torch, or auto.") from error
-        warning = f"{reason}: PyTorch runs it instead, more slowly. --engine torch saves the attempt."
+            raise ConfigError(f'{reason}: pass `engine="torch"`, or auto.') from error
+        warning = f'{reason}: PyTorch runs it instead, more slowly; `engine="torch"` saves the attempt.'
         return TorchEngine(backbone, device, (warning,))
 
 

@@ -1,0 +1,74 @@
+"""The configuration of a training: everything that decides its result beside the data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from centerhash.core.errors import ConfigError
+from centerhash.core.options import Options
+from centerhash.methods.table import METHODS, get_method
+from centerhash.networks.backbones import DEFAULT_BACKBONE, Backbone, get_backbone
+from centerhash.networks.heads import HeadOptions
+from centerhash.training.distributed import Precision
+
+_FINETUNE = {"epochs": 6, "batch_size": 64, "learning_rate": 1e-3}  # of short fine-tuning from a trained head
+
+
+def _plain_path(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+class TrainConfig(Options):
+    """Everything that decides a run's result beside the data; stored in the run's config.json."""
+
+    method: str = "ics-softmax"
+    bits: int = Field(64, ge=8, le=1024)
+    seed: int = Field(0, ge=0)
+    epochs: int = Field(30, ge=1)
+    batch_size: int = Field(256, ge=2)
+    learning_rate: float = Field(4e-3, gt=0, le=10)
+    weight_decay: float = Field(1e-4, ge=0, description="decoupled (AdamW); 0.9 is the printed value")
+    schedule: str = Field("cosine", pattern="^(cosine|steps|constant)$")
+    accumulate: int = Field(1, ge=1, description="parts that a batch is computed in, to save memory")
+    precision: Precision = Field("32", description="of the network: 32 bits, or mixed with bf16 or 16")
+    backbone: str = DEFAULT_BACKBONE
+    weights: Annotated[str | None, BeforeValidator(_plain_path)] = Field(
+        None, description="file of the backbone's weights; None: the published ones"
+    )
+    pretrained: bool = Field(True, description="False: the backbone starts from random weights")
+    finetune: bool = Field(False, description="train the backbone too, on augmented images")
+    backbone_rate: float = Field(0.1, ge=0, description="share of the learning rate that the backbone has")
+    warm_start: bool = Field(True, description="fine-tune from a head that was trained on frozen features")
+    centers: str = Field("auto", pattern="^(auto|hadamard|random|spread)$")
+    assignment: str = Field(
+        "cooccurrence", pattern="^(cooccurrence|random)$", description="of centers to classes"
+    )
+    head: HeadOptions = HeadOptions()
+    options: dict[str, Any] = Field(default_factory=dict, description="options of the method")
+
+
+def backbone_of(config: TrainConfig) -> Backbone:
+    """The backbone that a configuration names."""
+    return get_backbone(config.backbone, config.weights, config.pretrained, config.seed)
+
+
+def resolve(config: TrainConfig) -> TrainConfig:
+    """Fill in what depends on the method and the number of bits, and refuse what cannot be."""
+    method = get_method(config.method)
+    backbone_of(config)
+    options = method.options(config.options, config.bits).model_dump(by_alias=True)
+    unset = {name: value for name, value in method.training.items() if name not in config.model_fields_set}
+    head = config.head.filled(dict(method.head))
+    if head.evidence and not method.head.get("evidence"):
+        able = ", ".join(name for name, row in METHODS.items() if row.head.get("evidence"))
+        raise ConfigError(f"method '{method.name}' cannot use class evidence: leave it out, or train {able}.")
+    if config.finetune:
+        if method.family == "shallow":
+            raise ConfigError(
+                f"method '{method.name}' has no network to fine-tune: train it without finetune."
+            )
+        unset |= {name: value for name, value in _FINETUNE.items() if name not in config.model_fields_set}
+    return config.model_copy(update={**unset, "options": options, "head": head})

@@ -1,0 +1,143 @@
+"""Models on frozen features: the backbone stays as it is, a head or a shallow method learns the codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from centerhash.core.progress import Progress, silent
+from centerhash.data import Dataset
+from centerhash.methods.assignment import assign_centers
+from centerhash.methods.centers import hash_centers
+from centerhash.methods.losses.base import Objective
+from centerhash.methods.losses.central import center_similarities
+from centerhash.methods.table import get_method
+from centerhash.model import HashModel, ModelSpec
+from centerhash.networks.backbones import Backbone
+from centerhash.training.config import TrainConfig, backbone_of, resolve
+from centerhash.training.distributed import Team
+from centerhash.training.loop import OnEpoch, fit_head, no_log
+from centerhash.training.rotation import rotate_head
+
+
+def fit_frozen(
+    dataset: Dataset,
+    features: NDArray[Any],
+    config: TrainConfig,
+    *,
+    team: Team | None = None,
+    checkpoint: Path | None = None,
+    checkpoint_seconds: float = 20.0,
+    progress: Progress = silent,
+    on_epoch: OnEpoch = no_log,
+) -> HashModel:
+    """Train a model on features (N, D) of a data set's images; nothing is written without `checkpoint`."""
+    config, rows = resolve(config), dataset.splits.train
+    labels, method = dataset.labels[rows], get_method(config.method)
+    backbone = backbone_of(config) if dataset.kind == "images" else None
+    spec = model_spec(dataset, config, features.shape[1], backbone)
+    if method.family == "shallow":
+        fitted = method.shallow_class().fit(
+            features[rows].astype(np.float32),
+            labels,
+            config.bits,
+            method.options(config.options, config.bits),
+            config.seed,
+            lambda done, total: progress("training", done, total),
+        )
+        arrays = fitted.arrays().items()
+        return HashModel(
+            spec, {f"encoder.{name}": torch.from_numpy(np.array(value)) for name, value in arrays}
+        )
+    objective, centers = objective_of(config, labels)
+    head, _ = fit_head(
+        features,
+        rows,
+        labels,
+        objective,
+        config,
+        team=team,
+        checkpoint=checkpoint,
+        checkpoint_seconds=checkpoint_seconds,
+        progress=progress,
+        on_epoch=on_epoch,
+    )
+    order = np.argsort(rows)[:20_000]  # in the order of the file, which memory-mapped features like
+    return finished_model(spec, head, centers, features[rows[order]], labels[order])
+
+
+def model_spec(dataset: Dataset, config: TrainConfig, features: int, backbone: Backbone | None) -> ModelSpec:
+    """Everything about a model to be trained but its numbers."""
+    return ModelSpec(
+        method=config.method,
+        options=config.options,
+        bits=config.bits,
+        features=features,
+        classes=dataset.classes,
+        head=config.head,
+        backbone=None if backbone is None else backbone.name,
+        weights=None if backbone is None or config.weights is None else str(Path(config.weights).resolve()),
+        pretrained=config.pretrained,
+        backbone_key=backbone.key if backbone is not None and backbone.is_here else None,
+        seed=config.seed,
+    )
+
+
+def objective_of(config: TrainConfig, labels: NDArray[np.bool_]) -> tuple[Objective, Tensor | None]:
+    """The loss of a deep method for training labels (n, C), and the centers (C, K) of a central one."""
+    method, classes, centers = get_method(config.method), labels.shape[1], None
+    if method.family == "central":
+        drawn = hash_centers(classes, config.bits, config.seed, config.centers)
+        assigned = assign_centers(drawn, labels) if config.assignment == "cooccurrence" else drawn
+        centers = torch.from_numpy(assigned)
+    options = method.options(config.options, config.bits)
+    return method.objective(classes, config.bits, centers, options, config.seed), centers
+
+
+def finished_model(
+    spec: ModelSpec,
+    head: nn.Module,
+    centers: Tensor | None,
+    features: NDArray[Any],
+    labels: NDArray[np.bool_],
+    folder: Path | None = None,
+) -> HashModel:
+    """The model of a trained head; training features (n, D) say how to rotate its logits and when to predict a label."""
+    found = {} if centers is None else {"centers": centers}
+    if spec.head.rotate:
+        rotation = rotate_head(head, _model(spec, head, found).logits(features))
+        if centers is not None:
+            directions = centers.float() @ rotation
+            found = {"centers": torch.where(directions >= 0, 1, -1).to(torch.int8), "directions": directions}
+    if found:
+        model = _model(spec, head, found)
+        threshold = label_threshold(model.logits(features), labels, model.directions)
+        spec = spec.model_copy(update={"label_threshold": threshold})
+    return _model(spec, head, found, folder)
+
+
+def _model(
+    spec: ModelSpec, head: nn.Module, found: dict[str, Tensor], folder: Path | None = None
+) -> HashModel:
+    return HashModel(spec, {**{f"encoder.{k}": v for k, v in head.state_dict().items()}, **found}, folder)
+
+
+def label_threshold(
+    logits: NDArray[np.float32], labels: NDArray[np.bool_], centers: Tensor, entries: int = 20_000_000
+) -> float:
+    """Cosine to a center from which its label is predicted: the cut with the best F1 on these images.
+
+    At most `entries` similarities are looked at, so that many classes do not take much memory.
+    """
+    rows = min(len(logits), max(1, entries // max(1, labels.shape[1])))
+    similarities = center_similarities(torch.from_numpy(logits[:rows]), centers).numpy().ravel()
+    order = np.argsort(-similarities, kind="stable")
+    hits = np.cumsum(labels[:rows].ravel()[order])
+    predicted = np.arange(1, len(order) + 1)
+    scores = 2 * hits / (predicted + max(1, int(hits[-1])))
+    return float(similarities[order[int(scores.argmax())]])

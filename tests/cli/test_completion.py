@@ -1,0 +1,87 @@
+"""What the tab key offers, and that it is offered quickly."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from centerhash.cli import completion
+from centerhash.data.published.catalogue import DATASETS
+from centerhash.encoding import work
+from centerhash.experiments.paper import report
+from centerhash.methods.table import METHODS
+from centerhash.networks.backbones import BACKBONES
+from centerhash.networks.engines import ENGINES
+from centerhash.search.engines import table as stores
+from tests.toys import cli
+
+
+def offered(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What bash is told for the last word of a line."""
+    monkeypatch.setenv("_CENTERHASH_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+    return cli().out.split()
+
+
+def test_words_that_are_written_twice_are_the_same() -> None:
+    assert tuple(stores.ENGINES) == completion.STORES
+    assert work.RUNNERS == completion.RUNNERS
+    assert (*report.PARTS, report.ALL) == completion.PARTS
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("centerhash train photos --method ics", [name for name in METHODS if name.startswith("ics")]),
+        ("centerhash options ", list(METHODS)),
+        ("centerhash train photos --backbone ", [*BACKBONES, "timm:"]),
+        ("centerhash train photos --preset paper-", ["paper-alexnet", "paper-resnet50"]),
+        ("centerhash train photos --schedule c", ["cosine", "constant"]),
+        ("centerhash encode run photos --engine ", ["auto", *ENGINES]),
+        ("centerhash encode run photos --runner ", ["local", "ray"]),
+        ("centerhash explain run a.jpg --device c", ["cpu", "cuda"]),
+        ("centerhash compare photos --methods csq,hash", ["csq,hashnet"]),
+        ("centerhash compare photos --methods a", ["all"]),
+        ("centerhash reproduce table", ["table-methods", "table-ablation"]),
+        ("centerhash download ", list(DATASETS)),
+        ("centerhash eval", ["evaluate"]),
+    ],
+)
+def test_what_is_offered(line: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert offered(line, monkeypatch) == words
+
+
+def test_data_is_a_folder_or_a_published_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("cocktails", "cocktails/red", "other", ".hidden"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "coffee.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    published = [name for name in DATASETS if name.startswith("co")]
+    assert offered("centerhash train co", monkeypatch) == [*published, "cocktails"]
+    assert offered("centerhash train cocktails/", monkeypatch) == ["cocktails/red"]
+    assert offered("centerhash train gone/", monkeypatch) == []
+
+
+def test_a_process_completes_without_torch() -> None:
+    """Every callback of `completion`, then the answer to bash."""
+    code = (
+        "import sys; from centerhash.cli import completion as c\n"
+        "for call in (c.methods, c.backbones, c.engines, c.presets, c.datasets): assert call()\n"
+        "assert c.data('') and c.method_lists('csq,')\n"
+        "assert not {'torch', 'numba', 'timm'} & set(sys.modules)\n"
+        "sys.argv = ['centerhash']; from centerhash.cli import main; main()"
+    )
+    words = {"COMP_WORDS": "centerhash encode r p --engine op", "COMP_CWORD": "5"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "_CENTERHASH_COMPLETE": "complete_bash", **words},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["openvino"], "")

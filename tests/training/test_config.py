@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from centerhash.core.errors import ConfigError
+from centerhash.training.config import TrainConfig, resolve
+from centerhash.training.presets import preset_names, read_preset
+from tests.toys import cli, refused
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("bits", 7),
+        ("bits", 4000),
+        ("epochs", 0),
+        ("batch_size", 1),
+        ("learning_rate", 0),
+        ("weight_decay", -1),
+        ("seed", -1),
+        ("schedule", "cosinus"),
+        ("centers", "hadamart"),
+    ],
+)
+def test_impossible_settings_are_named(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"option '{key}' of TrainConfig cannot be {value!r}: "):
+        TrainConfig(**{key: value})
+
+
+def test_weights_may_be_a_path() -> None:
+    assert TrainConfig(weights=Path("folder") / "net.pth").weights == str(Path("folder") / "net.pth")
+
+
+def test_short_fine_tuning_has_defaults_of_its_own() -> None:
+    frozen, tuned = resolve(TrainConfig()), resolve(TrainConfig(finetune=True))
+    assert (frozen.epochs, frozen.batch_size, frozen.learning_rate) == (30, 256, 4e-3)
+    assert (tuned.epochs, tuned.batch_size, tuned.learning_rate) == (6, 64, 1e-3)
+    assert resolve(TrainConfig(finetune=True, epochs=9)).epochs == 9
+
+
+def test_a_method_without_a_network_cannot_be_fine_tuned() -> None:
+    with pytest.raises(ConfigError, match="method 'itq' has no network to fine-tune"):
+        resolve(TrainConfig(finetune=True, method="itq"))
+
+
+def test_presets_hold_the_printed_recipe(tmp_path: Path) -> None:
+    assert preset_names() == ["paper-alexnet", "paper-resnet50"]
+    config = TrainConfig(**read_preset("paper-resnet50"))
+    assert (config.epochs, config.batch_size, config.learning_rate) == (90, 64, 1e-4)
+    assert (config.method, config.backbone, config.schedule) == ("ics-printed", "resnet50", "steps")
+    assert config.head.hidden == ()
+    assert [resolve(config.model_copy(update={"bits": bits})).options["beta"] for bits in (16, 32, 64)] == [
+        0.001,
+        0.01,
+        0.1,
+    ]
+    assert resolve(config).options["lambda"] == 0.01
+    assert resolve(config).options["gamma"] == 0.05
+    with pytest.raises(ConfigError, match="Did you mean 'paper-alexnet'"):
+        read_preset("paper-alexnt")
+    own = tmp_path / "own.toml"
+    own.write_text("bits = 24\nepochz = 3\n")
+    words = refused(cli("train", tmp_path, "--preset", own, "--out", tmp_path / "run"))
+    assert "unknown option 'epochz'" in words
+    own.write_text("bits =")
+    with pytest.raises(ConfigError, match="is no TOML file"):
+        read_preset(str(own))
+    with pytest.raises(ConfigError, match="cannot read the preset"):
+        read_preset("gone.toml")
