@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from centerhash.training.run import train
 
 from centerhash.codes import pack
 from centerhash.core.errors import DataError, InputError
@@ -17,6 +16,7 @@ from centerhash.encoding.work import encode_parts
 from centerhash.model import HashModel
 from centerhash.search import Added, Index
 from centerhash.search.adding import given_labels
+from centerhash.training.run import train
 from tests.toys import CLASSES, feature_dataset, separable, toy_config
 
 
