@@ -5,14 +5,12 @@ from __future__ import annotations
 from pydantic import Field
 from torch import Tensor, relu
 
-from centerhash.core.options import MethodOptions
-from centerhash.methods.losses.central import CentralObjective
-from centerhash.methods.weights import equal_weights
+import centerhash as ch
 
 
 def agreement(labels: Tensor, centers: Tensor) -> Tensor:
     """Mean (B, K) of the centers of each image's labels, in [-1, 1]: 0 where they disagree on a bit."""
-    return equal_weights(labels, centers.dtype) @ centers
+    return ch.weights.equal_weights(labels, centers.dtype) @ centers
 
 
 def bit_hinge(logits: Tensor, targets: Tensor, margin: float) -> Tensor:
@@ -20,19 +18,19 @@ def bit_hinge(logits: Tensor, targets: Tensor, margin: float) -> Tensor:
     return relu(margin * targets.abs() - targets * logits).mean(dim=1)
 
 
-class HingeOptions(MethodOptions):
+class HingeOptions(ch.losses.MethodOptions):
     """Options of Hinge."""
 
     margin: float = Field(1.0, gt=0, description="how far a logit must be on the right side of zero")
 
 
-class Hinge(CentralObjective):
+@ch.register_method("hinge", multi_label="the mean of the labels' centers; a bit counts as far as they agree")
+class Hinge(ch.losses.CentralObjective):
     """A hinge per bit, towards the mean of the labels' centers."""
 
-    def __init__(self, centers: Tensor, options: HingeOptions, seed: int = 0) -> None:
-        super().__init__(centers)
-        self.options = options
+    options: HingeOptions
 
-    def terms(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    def image_terms(self, batch: ch.losses.Batch) -> dict[str, Tensor]:
         """The one term of the loss, per image (B,)."""
-        return {"hinge": bit_hinge(logits, agreement(labels, self.centers), self.options.margin)}
+        targets = agreement(batch.labels, self.centers)
+        return {"hinge": bit_hinge(batch.logits, targets, self.options.margin)}

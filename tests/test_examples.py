@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import sys
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 
 import pytest
 import torch
 
-from centerhash.data import Dataset
+import centerhash as ch
 from centerhash.data.scenes.scenes import write_scenes
-from centerhash.methods import table as methods
-from centerhash.methods.table import METHODS, Method, get_method
-from centerhash.training.config import TrainConfig
-from centerhash.training.run import train
-from centerhash.training.scoring import evaluate
+from centerhash.methods.table import get_method
+from tests.methods.registering import forgotten
 from tests.toys import toy_config
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
-TUTORIAL = (ROOT / "docs" / "tutorials" / "new-method.md").read_text()
+HINGE = f"{EXAMPLES / 'hinge.py'}:Hinge"
 
 
 def loaded(path: Path, name: str) -> ModuleType:
@@ -35,23 +32,17 @@ def loaded(path: Path, name: str) -> ModuleType:
     return module
 
 
-def blocks() -> list[str]:
-    """The Python blocks of the tutorial."""
-    return re.findall(r"```python\n(.*?)```", TUTORIAL, flags=re.DOTALL)
-
-
 @pytest.fixture
-def hinge(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The example's file and the tutorial's row, where the tutorial puts them."""
-    module = loaded(EXAMPLES / "hinge.py", "centerhash.methods.losses.hinge")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    row = eval(blocks()[1], {"Method": Method})
-    monkeypatch.setattr(methods, "METHODS", MappingProxyType({**METHODS, row.name: row}))
-    return module
+def hinge() -> Iterator[type]:
+    """The example's class, as the command line finds it; forgotten after the test."""
+    with forgotten():
+        yield get_method(HINGE).load()
 
 
 def test_the_tutorial_shows_the_example_as_it_is() -> None:
-    assert blocks()[0] == (EXAMPLES / "hinge.py").read_text()
+    tutorial = (ROOT / "docs" / "tutorials" / "new-method.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", tutorial, flags=re.DOTALL)
+    assert blocks == [(EXAMPLES / "hinge.py").read_text()]
 
 
 def test_examples_are_as_short_as_they_are_said_to_be() -> None:
@@ -59,29 +50,27 @@ def test_examples_are_as_short_as_they_are_said_to_be() -> None:
         assert len(path.read_text().splitlines()) <= 50, path.name
 
 
-def test_the_hinge_counts_bits_by_the_agreement_of_centers(hinge: ModuleType) -> None:
+def test_the_hinge_counts_bits_by_the_agreement_of_centers(hinge: type) -> None:
     centers = torch.tensor([[1.0, 1, -1, -1], [1, -1, 1, -1]])
     labels = torch.tensor([[True, True], [True, False]])
-    targets = hinge.agreement(labels, centers)
-    assert targets.tolist() == [[1, 0, 0, -1], [1, 1, -1, -1]]
     logits = torch.tensor([[0.5, 9, -9, -3], [2, -1, -2, 0]])
     # 1 - 0.5 | free | free | right by more than 1; right | 1 + 1 | right | 1 - 0
-    assert hinge.bit_hinge(logits, targets, 1.0).tolist() == [0.5 / 4, 3 / 4]
+    assert float(hinge(centers)(logits, labels)) == (0.5 / 4 + 3 / 4) / 2
+    assert float(hinge(centers, margin=0.5)(logits, labels)) == (0 + 2 / 4) / 2
 
 
-def test_the_new_method_trains_by_its_name_and_finds(hinge: ModuleType, toy_dataset: Dataset) -> None:
-    model = train(toy_dataset, config=toy_config(method="hinge", options={"margin": 0.5}))
-    assert isinstance(model.objective, hinge.Hinge)
-    result = evaluate(model, toy_dataset)
+@pytest.mark.parametrize("name", ["hinge", HINGE])
+def test_the_new_method_trains_and_finds(hinge: type, name: str, toy_dataset: ch.Dataset) -> None:
+    model = ch.train(toy_dataset, config=toy_config(method=name, options={"margin": 0.5}))
+    assert isinstance(model.objective, hinge)
+    result = ch.evaluate(model, toy_dataset)
     assert result.map_textbook > 0.95 > result.chance_textbook
 
 
-def test_the_new_method_has_its_options_checked(hinge: ModuleType) -> None:
-    with pytest.raises(
-        ValueError, match=r"unknown option 'margn' of method 'hinge'. Did you mean 'margin'\?"
-    ):
-        get_method("hinge").options({"margn": 1}, 16)
-    assert TrainConfig(method="hinge").method == "hinge"
+def test_ics_in_a_loop_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    score = loaded(EXAMPLES / "custom_loop.py", "custom_loop").main(epochs=4)
+    assert score > 0.6
+    assert f"mAP {score:.3f}" in capsys.readouterr().out
 
 
 @pytest.mark.slow

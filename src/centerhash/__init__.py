@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from centerhash.evaluation import evaluate as evaluate_codes
     from centerhash.methods import losses, weights
     from centerhash.methods.centers import hash_centers
-    from centerhash.methods.table import METHODS
+    from centerhash.methods.registration import register_method
+    from centerhash.methods.table import METHODS, get_method
     from centerhash.model import HashModel, load
     from centerhash.search import Index
     from centerhash.training.config import TrainConfig
@@ -46,6 +47,7 @@ _HOMES = {
     "binarise": "codes",
     "evaluate": "training.scoring",
     "evaluate_codes": "evaluation:evaluate",
+    "get_method": "methods.table",
     "hamming": "codes",
     "hash_centers": "methods.centers",
     "load": "model",
@@ -53,6 +55,7 @@ _HOMES = {
     "open_dataset": "data",
     "pack": "codes",
     "ranking": "evaluation",
+    "register_method": "methods.registration",
     "train": "training.run",
     "unpack": "codes",
     "weights": "methods",
@@ -71,6 +74,7 @@ __all__ = [
     "binarise",
     "evaluate",
     "evaluate_codes",
+    "get_method",
     "hamming",
     "hash_centers",
     "load",
@@ -78,6 +82,7 @@ __all__ = [
     "open_dataset",
     "pack",
     "ranking",
+    "register_method",
     "train",
     "unpack",
     "weights",

@@ -24,8 +24,8 @@ from centerhash.training.distributed import (
 )
 from tests.toys import QUICK, cli_process, names, process_environment, run_log, started, write_feature_folder
 
-# triplets across processes; pairs, and proxies that are learned in the loss
-METHODS = ("dnnh", "hyp2")
+# triplets across processes; pairs, and proxies that are learned in the loss; evidence beside the logits
+METHODS = ("dnnh", "hyp2", "ics-softmax")
 
 
 def torchrun(processes: int, *arguments: str | Path) -> list[str]:
@@ -93,7 +93,8 @@ def test_layers_of_a_shared_network_keep_their_names_and_values() -> None:
 def test_two_processes_train_what_one_does(tmp_path: Path, method: str) -> None:
     """Same batches, gathered for the loss: equal up to rounding, which a few steps let grow a little."""
     data = write_feature_folder(tmp_path / "data")
-    words = ["train", data, "--method", method, *QUICK]
+    # a rotation is found by iterating, which lets the rounding grow
+    words = ["train", data, "--method", method, "--no-rotate", *QUICK]
     assert cli_process(*words, "--out", tmp_path / "one").code == 0
     done = run(torchrun(2, *words, "--out", tmp_path / "two"))
     assert done.returncode == 0, done.stderr

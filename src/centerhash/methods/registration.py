@@ -9,6 +9,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
+from datetime import date
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypedDict, TypeVar, Unpack, overload
@@ -26,7 +27,7 @@ class About(TypedDict, total=False):
     title: str  # the class's name unless given
     family: Family  # "central" and "shallow" follow from the class; else "other" unless given
     paper: str
-    year: int
+    year: int  # the current one unless given
     uses_labels: bool
     multi_label: str  # how it treats an image with several labels
     head: Mapping[str, bool]  # what its head has beside the usual layers: divide, rotate, evidence
@@ -90,7 +91,7 @@ def _row(name: str, kind: type, about: About) -> Method:
         title=about.get("title", kind.__name__),
         family=given,
         paper=about.get("paper", ""),
-        year=about.get("year"),
+        year=about.get("year", date.today().year),
         home=f"{kind.__module__}:{kind.__qualname__}",
         uses_labels=about.get("uses_labels", True),
         multi_label=about.get("multi_label", ""),

@@ -37,7 +37,7 @@ class Method:
     title: str
     family: Family
     paper: str
-    year: int | None
+    year: int
     home: str  # "module:Class"; of a built-in method below centerhash
     uses_labels: bool = True
     multi_label: str = "labels are not used"  # how it treats an image with several labels

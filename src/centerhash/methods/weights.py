@@ -1,4 +1,4 @@
-"""Center weights: how much each label's center counts for one image (Sec. 3.3 and 3.4).
+"""Center weights, public as `centerhash.weights`: how much each label's center counts for one image (Sec. 3.3 and 3.4).
 
 Every function takes a batch of rows (B, L) with a mask (B, L) of the entries in use, so images with any
 number of labels are solved together; L is C, or the largest number of labels in the batch (see `LabelSlots`).
@@ -24,6 +24,25 @@ from typing import Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
+
+__all__ = [
+    "Form",
+    "LabelSlots",
+    "bent",
+    "descended_weights",
+    "equal_weights",
+    "exact_weights",
+    "label_slots",
+    "log_cosh",
+    "printed_gradient",
+    "printed_weights",
+    "project_to_simplex",
+    "projected_gradient_descent",
+    "scatter_weights",
+    "softmax_weights",
+    "true_gradient",
+    "weight_objective",
+]
 
 Form: TypeAlias = Literal["joint", "per_center"]
 Gradient: TypeAlias = Callable[[Tensor], Tensor]

@@ -168,11 +168,11 @@ def read_settings(texts: Iterable[str], methods: Sequence[str]) -> dict[str, dic
     """
     settings: dict[str, dict[str, Any]] = {}
     for text in texts:
-        method, colon, rest = text.partition(":")
-        name, equals, value = (part.strip() for part in rest.partition("="))
-        if not (colon and equals and method.strip() and name):
+        left, equals, value = (part.strip() for part in text.partition("="))
+        method, colon, name = (part.strip() for part in left.rpartition(":"))  # a method may be file.py:Class
+        if not (colon and equals and method and name):
             raise ConfigError(f"--option takes METHOD:NAME=VALUE, such as ics:lambda=0.2, got '{text}'.")
-        for target in methods if method.strip() == "all" else [method.strip()]:
+        for target in methods if method == "all" else [method]:
             if target not in methods:
                 raise unknown_name(
                     "method in --option", target, [*methods, "all"], "It must be in --methods."

@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from centerhash.core.options import MethodOptions
     from centerhash.methods.losses.base import Batch, LossTerms, Objective
     from centerhash.methods.losses.central import (
         CSQ,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 # imported on first use: torch takes a second
 _HOMES = {
-    "base": ("Batch", "LossTerms", "Objective"),
+    "base": ("Batch", "LossTerms", "MethodOptions", "Objective"),
     "central": ("CSQ", "EWCS", "ICS", "CentralObjective", "CSQOptions", "EWCSOptions", "ICSOptions"),
     "orthohash": ("OrthoHash", "OrthoHashOptions"),
     "pairwise": ("DCH", "DHN", "DCHOptions", "DHNOptions", "HashNet", "HashNetOptions"),
@@ -65,6 +66,7 @@ __all__ = [
     "IcsSoftmax",
     "IcsSoftmaxOptions",
     "LossTerms",
+    "MethodOptions",
     "Objective",
     "OrthoHash",
     "OrthoHashOptions",
