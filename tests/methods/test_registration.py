@@ -157,7 +157,7 @@ def test_a_file_that_cannot_be_run_says_why(tmp_path: Path) -> None:
 
 def test_a_model_never_runs_the_file_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trap = tmp_path / "trap.py"
-    trap.write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\n{HINGE.read_text()}")
+    trap.write_text(f"{HINGE.read_text()}\nopen({str(tmp_path / 'sprung')!r}, 'w').close()\n")
     dataset, run = feature_dataset(), tmp_path / "run"
     with forgotten():
         ch.train(dataset, config=toy_config(method=f"{trap}:Hinge", epochs=1)).save(run)

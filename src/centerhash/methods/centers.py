@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import product
 from typing import Any, TypeAlias
@@ -35,8 +34,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Codes, check_codes, pack
-from centerhash.core.errors import ConfigError, InputError, unknown_name
+from centerhash.codes import Codes, pack
+from centerhash.core.errors import ConfigError, unknown_name
 
 KINDS = ("auto", "hadamard", "spread", "random")
 MIN_BITS, MAX_BITS, MAX_CLASSES = 8, 1024, 1_000_000
@@ -66,35 +65,6 @@ def hash_centers(classes: int, bits: int, seed: int = 0, kind: str = "auto") -> 
         kind = "hadamard" if exists else "random"
     make = {"hadamard": _hadamard_centers, "spread": _spread_centers, "random": _random_centers}[kind]
     return make(classes, bits, np.random.default_rng(seed))
-
-
-@dataclass(frozen=True)
-class CenterStatistics:
-    """How well centers (C, K) are spread.
-
-    `minimum`, `mean` and `maximum` are of the Hamming distances of all pairs; a single center has no pair and
-    counts as K apart. `balance` is the share of the rarer value in the least balanced center: 0.5 when each has
-    half its bits +1, 0 when one is constant.
-    """
-
-    classes: int
-    bits: int
-    minimum: int
-    mean: float
-    maximum: int
-    balance: float
-
-
-def center_statistics(centers: NDArray[Any]) -> CenterStatistics:
-    """Measure centers (C, K), any number of them: memory stays bounded, no (C, C) array is made."""
-    centers = check_codes(centers, "centers")
-    classes, bits = centers.shape
-    if classes == 0 or bits == 0:
-        raise InputError(f"centers must hold at least one class and one bit, got shape {centers.shape}.")
-    minimum, maximum = _distance_range(centers)
-    ones = (centers > 0).sum(axis=1)
-    balance = float(np.minimum(ones, bits - ones).min()) / bits
-    return CenterStatistics(classes, bits, minimum, _mean_distance(centers), maximum, balance)
 
 
 def _whole(name: str, value: Any, low: int, high: int) -> int:

@@ -48,7 +48,7 @@ def fit_frozen(
             config.bits,
             method.options(config.options, config.bits),
             config.seed,
-            lambda done, total: progress("training", done, total),
+            progress,
         )
         arrays = fitted.arrays().items()
         return HashModel(

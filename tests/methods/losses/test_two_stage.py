@@ -13,7 +13,6 @@ from centerhash.methods.losses.two_stage import (
     CNNH,
     descend_block,
     newton_step,
-    reconstruction_error,
     relaxed_codes,
     similarity_rows,
     step_length,
@@ -31,6 +30,12 @@ def some_labels(count: int = 40, seed: int = 0) -> NDArray[np.bool_]:
 
 def random_codes(count: int, seed: int = 0) -> NDArray[np.float32]:
     return np.random.default_rng(seed).uniform(-1, 1, size=(count, BITS)).astype(np.float32)
+
+
+def reconstruction_error(codes: NDArray[np.float32], labels: NDArray[np.bool_]) -> float:
+    """Mean of (S - H H^T / K)^2 over all pairs of images, for codes H (n, K): the objective of stage 1."""
+    gap = similarity_rows(labels, 0, len(codes)) - codes @ codes.T / codes.shape[1]
+    return float(np.square(gap).mean(dtype=np.float64))
 
 
 def similarities(labels: NDArray[np.bool_]) -> NDArray[np.float64]:

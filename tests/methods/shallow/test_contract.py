@@ -165,7 +165,7 @@ def test_errors_at_both_doors(case: Case, clusters: Data) -> None:
 
 def test_progress_is_told_to_its_end(case: Case, clusters: Data) -> None:
     told: list[tuple[int, int]] = []
-    case[0].fit(*clusters, 8, case[1], 0, lambda done, total: told.append((done, total)))
+    case[0].fit(*clusters, 8, case[1], 0, lambda stage, done, total, note="": told.append((done, total)))
     assert [done for done, _ in told] == list(range(1, len(told) + 1))
     assert {total for _, total in told} == {len(told)}
     assert told

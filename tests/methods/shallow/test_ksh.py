@@ -12,10 +12,14 @@ from centerhash.methods.shallow.ksh import (
     ascend,
     greedy_bits,
     signed_similarity,
-    similarity_error,
     smoothed_agreement,
     whiten,
 )
+
+
+def similarity_error(codes: np.ndarray, similarity: np.ndarray) -> float:
+    """||H H^T / K - S||^2 of codes H (l, K) in {-1, +1}: what KSH minimises."""
+    return float(((codes @ codes.T / codes.shape[1] - similarity) ** 2).sum())
 
 
 def problem(rows: int = 40, columns: int = 6, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -45,17 +45,6 @@ def similarity_rows(labels: NDArray[Any], start: int, stop: int) -> FloatArray:
     return rows
 
 
-def reconstruction_error(codes: FloatArray, labels: NDArray[Any]) -> float:
-    """Mean of (S - H H^T / K)^2 over all pairs of images, for codes H (n, K): the objective of stage 1."""
-    count, bits = len(codes), int(codes.shape[1])
-    total = 0.0
-    for start in range(0, count, _BLOCK):
-        stop = start + _BLOCK
-        gap = similarity_rows(labels, start, stop) - codes[start:stop] @ codes.T / bits
-        total += float(np.square(gap).sum(dtype=np.float64))
-    return total / count**2
-
-
 def newton_step(column: FloatArray, slope: FloatArray, square: float, residual: FloatArray) -> FloatArray:
     """Newton steps (b,) of the entries h of one column, cut to keep h + step in [-1, 1].
 

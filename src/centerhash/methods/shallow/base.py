@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.options import MethodOptions
+from centerhash.core.progress import Progress, silent
 from centerhash.methods.shallow.inputs import ShallowOptionsType, check_training, expect_options
 
-Report: TypeAlias = Callable[[int, int], None]  # iterations done, total
+STAGE = "training"  # of the progress that shallow methods report
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,18 +26,13 @@ class Training:
     bits: int
     options: MethodOptions
     seed: int
-    report: Report | None = None
+    progress: Progress = silent
 
     def checked(self, kind: type[ShallowOptionsType]) -> ShallowOptionsType:
         """The options, which must be of the method's own `kind`, once all the rest is checked too."""
         chosen = expect_options(self.options, kind)
         check_training(self.features, self.labels, self.bits, chosen.unit)
         return chosen
-
-    def tell(self, done: int, total: int) -> None:
-        """Report progress, where anybody listens."""
-        if self.report is not None:
-            self.report(done, total)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,10 +47,10 @@ class ShallowHash(ABC):
         bits: int,
         options: MethodOptions,
         seed: int,
-        report: Report | None = None,
+        progress: Progress = silent,
     ) -> Self:
         """Fit on training features (n, D) and labels (n, C); the same seed gives the same function."""
-        return cls._fit(Training(features, labels, bits, options, seed, report))
+        return cls._fit(Training(features, labels, bits, options, seed, progress))
 
     @classmethod
     @abstractmethod

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from centerhash.methods.shallow.base import Report, Training
+from centerhash.core.progress import Progress, silent
+from centerhash.methods.shallow.base import STAGE, Training
 from centerhash.methods.shallow.inputs import Floats, check_supervision, prepare
 from centerhash.methods.shallow.kernel import Kernel, KernelHash, KernelOptions, draw_kernel, share_label
 
@@ -172,7 +173,7 @@ def descend(
     pairs: Pairs,
     passes: int,
     generator: np.random.Generator,
-    report: Report | None = None,
+    progress: Progress = silent,
 ) -> tuple[Floats, Floats]:
     """Weights (M, K) on kernel columns (l, M), and the reconstruction error (passes + 1,) before and after each pass.
 
@@ -193,8 +194,7 @@ def descend(
             changes, values[:, bit] = refine_bit(values[:, bit], columns[:, places], costs, pairs, order)
             weights[places, bit] += changes
             apart += is_apart(values[:, bit], pairs)
-            if report is not None:
-                report(number * bits + bit + 1, passes * bits)
+            progress(STAGE, number * bits + bit + 1, passes * bits)
         errors.append(reconstruction_error(values >= 0, pairs))
     return weights, np.array(errors)
 
@@ -232,7 +232,7 @@ class Bre(KernelHash):
         pairs = balanced_pairs(distances, len(rows), near_share, chosen.partners, generator)
         columns, mean = kernel(features[rows]), kernel.mean(features)
         start = random_weights(len(rows), given.bits, chosen.points, generator)
-        weights, _ = descend(columns - mean, start, pairs, chosen.passes, generator, given.report)
+        weights, _ = descend(columns - mean, start, pairs, chosen.passes, generator, given.progress)
         used = weights.any(axis=1)  # few bits use few of the points
         smaller = Kernel(kernel.anchors[used], kernel.sigma, kernel.unit)
         return cls.at(smaller, weights[used], mean @ weights)

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from centerhash.methods.shallow.base import Report, Training
+from centerhash.core.progress import Progress, silent
+from centerhash.methods.shallow.base import STAGE, Training
 from centerhash.methods.shallow.inputs import Floats, check_supervision
 from centerhash.methods.shallow.kernel import KernelHash, KernelOptions, draw_kernel, share_label
 
@@ -21,11 +22,6 @@ def signed_similarity(labels: NDArray[np.bool_]) -> NDArray[np.float32]:
     similarity = np.where(share_label(labels, labels), np.float32(1), np.float32(-1))
     np.fill_diagonal(similarity, 1)
     return similarity
-
-
-def similarity_error(codes: Floats, similarity: NDArray[np.float32]) -> float:
-    """||H H^T / K - S||^2 of codes H (l, K) in {-1, +1}: what KSH minimises."""
-    return float(((codes @ codes.T / codes.shape[1] - similarity) ** 2).sum())
 
 
 def agreement(code: NDArray[Any], residue: NDArray[np.float32]) -> float:
@@ -96,7 +92,7 @@ def ascend(
 
 
 def greedy_bits(
-    basis: Floats, similarity: NDArray[np.float32], bits: int, iterations: int, report: Report | None = None
+    basis: Floats, similarity: NDArray[np.float32], bits: int, iterations: int, progress: Progress = silent
 ) -> Floats:
     """Weights (R, K) on a basis (l, R), one bit at a time, for similarities S (l, l).
 
@@ -114,8 +110,7 @@ def greedy_bits(
         residue -= np.outer(code, code).astype(np.float32)
         pulled = basis.T @ code
         between -= np.outer(pulled, pulled)
-        if report is not None:
-            report(bit + 1, bits)
+        progress(STAGE, bit + 1, bits)
     return columns
 
 
@@ -144,6 +139,6 @@ class Ksh(KernelHash):
         mean = kernel.mean(features)
         whitened = whiten(kernel(features[rows]) - mean, chosen.ridge)
         similarity = signed_similarity(labels[rows])
-        columns = greedy_bits(whitened.basis, similarity, given.bits, chosen.iterations, given.report)
+        columns = greedy_bits(whitened.basis, similarity, given.bits, chosen.iterations, given.progress)
         weights = whitened.back @ columns
         return cls.at(kernel, weights, mean @ weights)

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from centerhash.methods.shallow.base import Report, ShallowHash, Training
+from centerhash.core.progress import Progress, silent
+from centerhash.methods.shallow.base import STAGE, ShallowHash, Training
 from centerhash.methods.shallow.inputs import (
     Floats,
     ShallowOptions,
@@ -53,7 +54,7 @@ class Lsh(LinearHash):
         chosen = given.checked(LshOptions)
         projection = np.random.default_rng(given.seed).normal(size=(given.features.shape[1], given.bits))
         offset = mean_features(given.features, chosen.unit) @ projection
-        given.tell(1, 1)
+        given.progress(STAGE, 1, 1)
         return cls(np.array(chosen.unit), projection, offset)
 
 
@@ -120,7 +121,7 @@ class Sh(ShallowHash):
             minima = np.minimum(minima, coordinates.min(axis=0))
             maxima = np.maximum(maxima, coordinates.max(axis=0))
         modes = smallest_modes(maxima - minima, given.bits)
-        given.tell(1, 1)
+        given.progress(STAGE, 1, 1)
         used, places = np.unique(modes.axes, return_inverse=True)
         return cls(np.array(unit), projection[:, used].copy(), minima[used], places, modes.frequencies)
 
@@ -158,12 +159,12 @@ def random_rotation(axes: int, bits: int, seed: int) -> Floats:
 
 
 def iterative_quantisation(
-    coordinates: Floats, iterations: int, start: Floats, report: Report | None = None
+    coordinates: Floats, iterations: int, start: Floats, progress: Progress = silent
 ) -> tuple[Floats, Floats]:
     """Rotation (R, K) of coordinates (n, R), R <= K, and the quantisation error (iterations + 1,) on the way.
 
     Each iteration takes the best codes for the rotation and the best rotation for the codes, so the error
-    never rises. With fewer axes than bits (R < K) the axes are turned into a space of K dimensions, which is
+    never rises. With fewer axes than bits (R < K) the axes are rotated into a space of K dimensions, which is
     the paper's method on data filled up with zeros.
     """
     rotation, rotated = start, coordinates @ start
@@ -172,8 +173,7 @@ def iterative_quantisation(
         rotation = best_rotation(np.where(rotated >= 0, 1.0, -1.0), coordinates)
         rotated = coordinates @ rotation
         errors.append(quantisation_error(rotated))
-        if report is not None:
-            report(iteration + 1, iterations)
+        progress(STAGE, iteration + 1, iterations)
     return rotation, np.array(errors)
 
 
@@ -185,7 +185,7 @@ class ItqOptions(ShallowOptions):
 
 @dataclass(frozen=True, eq=False)
 class Itq(LinearHash):
-    """ITQ (Gong and Lazebnik, 2011): the K principal axes, turned so that the features are nearest to +-1."""
+    """ITQ (Gong and Lazebnik, 2011): the K principal axes, rotated so that the features are nearest to +-1."""
 
     @classmethod
     def _fit(cls, given: Training) -> Self:
@@ -194,6 +194,6 @@ class Itq(LinearHash):
         mean, axes, _ = principal_axes(given.features, chosen.unit, given.bits)
         coordinates = project(given.features, chosen.unit, axes, mean @ axes)
         start = random_rotation(coordinates.shape[1], given.bits, given.seed)
-        rotation, _ = iterative_quantisation(coordinates, chosen.iterations, start, given.report)
+        rotation, _ = iterative_quantisation(coordinates, chosen.iterations, start, given.progress)
         projection = axes @ rotation
         return cls(np.array(chosen.unit), projection, mean @ projection)

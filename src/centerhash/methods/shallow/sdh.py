@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from centerhash.methods.shallow.base import Report, Training
+from centerhash.core.progress import Progress, silent
+from centerhash.methods.shallow.base import STAGE, Training
 from centerhash.methods.shallow.inputs import Floats, check_supervision, prepare
 from centerhash.methods.shallow.kernel import KernelHash, KernelOptions, draw_kernel
 
@@ -103,7 +104,7 @@ def alternate(
     bits: int,
     options: SdhOptions,
     generator: np.random.Generator,
-    report: Report | None = None,
+    progress: Progress = silent,
 ) -> tuple[Weights, Floats]:
     """Fit to targets (n, C) from kernel columns (n, M); also the objective (iterations,) after each turn.
 
@@ -121,8 +122,7 @@ def alternate(
         function = ridge_solution(columns, codes, smooth)
         weights = Weights(classifier, function)
         objective.append(sdh_objective(codes, targets, columns, weights, options))
-        if report is not None:
-            report(iteration + 1, options.iterations)
+        progress(STAGE, iteration + 1, options.iterations)
     return weights, np.array(objective)
 
 
@@ -142,5 +142,5 @@ class Sdh(KernelHash):
         generator = np.random.default_rng(given.seed)
         kernel, _ = draw_kernel(features, chosen.anchors, chosen, generator)
         targets = label_targets(labels, chosen.scaled)
-        weights, _ = alternate(kernel(features), targets, given.bits, chosen, generator, given.report)
+        weights, _ = alternate(kernel(features), targets, given.bits, chosen, generator, given.progress)
         return cls.at(kernel, weights.function, np.zeros(given.bits))
