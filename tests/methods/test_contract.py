@@ -115,7 +115,7 @@ def test_central_methods_know_labels_and_weights_and_others_say_that_they_do_not
 ) -> None:
     model, features, labels = fitted.model, fitted.features, fitted.dataset.labels
     if fitted.row.family != "central":
-        for ask in (model.predict_labels, model.explain, lambda rows: model.weights(rows, labels)):
+        for ask in (model.predict_labels, model.explain_features, lambda rows: model.weights(rows, labels)):
             with pytest.raises(
                 ConfigError, match=f"a model of method '{fitted.row.name}' has no hash centers"
             ):
