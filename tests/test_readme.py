@@ -52,9 +52,8 @@ def test_python_snippets(desk: Path) -> None:
     (snippet,) = snippets("python")
     finished = run(["-c", snippet], desk)
     assert finished.returncode == 0, finished.stderr
-    peers, textbook, chance = map(float, finished.stdout.split())
-    assert 0 < chance < peers <= 1
-    assert 0 < textbook <= peers
+    assert re.search(r"mAP@[\d,]+, peers +0\.\d+", finished.stdout)
+    assert (desk / "python.index").is_dir()
 
 
 def test_make_targets_of_the_readme_exist() -> None:

@@ -78,7 +78,9 @@ LAYOUTS: tuple[Layout, ...] = (
 def read_layout(root: Path) -> Contents:
     """Read the data set at a path, of any layout."""
     if not root.exists():
-        raise DataError(f"no such folder: '{root}'. Give {_all_layouts()}.")
+        raise DataError(
+            f"no such folder: '{root}'. Check the path; docs/own-images.md shows what it may hold."
+        )
     if root.is_file() and root.suffix != SUFFIX:
         raise DataError(f"'{root}' is a file, not a folder. Give {_all_layouts()}.")
     layout = find_layout(root)

@@ -1,0 +1,85 @@
+"""The names of `import centerhash`: there, quick, and with errors of our own for the commonest slips."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import centerhash as ch
+
+
+def test_every_name_is_there_and_listed() -> None:
+    assert dir(ch) == sorted(ch.__all__)
+    for name in ch.__all__:
+        assert getattr(ch, name) is not None
+
+
+def test_importing_is_quick() -> None:
+    script = (
+        "import sys, centerhash; sys.exit(bool({'torch', 'numba', 'rich', 'pydantic'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_from_arrays_to_answers(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    labels = generator.random((120, 4)) < 0.4
+    features = torch.from_numpy(
+        labels @ generator.normal(size=(4, 12)) + 0.1 * generator.normal(size=(120, 12))
+    )
+    data = ch.Dataset.from_arrays(features.float(), labels, ["ant", "bee", "cat", "dog"])
+    model = ch.train(data, method="ics", bits=16, epochs=3, progress=False)
+    assert len(data) == 120
+    assert ch.evaluate(model, data, k=20).map_peers > 0.5
+    model.save(tmp_path / "run")
+    with ch.Index.create(tmp_path / "index", ch.load(tmp_path / "run")) as index:
+        packed = ch.pack(model.encode_features(features.float().numpy()))
+        index.add_codes(packed, [f"item {row}" for row in range(120)])
+        assert len(index.search(labels=["ant"], k=5)) == 5
+        assert "item 7" not in [found.id for found in index.search(id="item 7", k=5)]
+
+
+def test_the_paper_in_five_lines() -> None:
+    centers = torch.from_numpy(ch.hash_centers(4, 16))
+    logits = torch.randn(8, 16, requires_grad=True)
+    labels = torch.rand(8, 4) < 0.5
+    ch.losses.ICS(centers)(logits, labels).backward()
+    assert logits.grad is not None
+    assert bool(torch.isfinite(logits.grad).all())
+
+
+@pytest.mark.parametrize(
+    "slip",
+    [
+        lambda folder: ch.load(folder / "nowhere"),
+        lambda folder: ch.load(None),
+        lambda folder: ch.open_dataset(folder / "nowhere"),
+        lambda folder: ch.open_dataset(7),
+        lambda folder: ch.train(folder / "nowhere"),
+        lambda folder: ch.train(None),
+        lambda folder: ch.TrainConfig(bits=7),
+        lambda folder: ch.TrainConfig(bitz=16),
+        lambda folder: ch.Index.open(folder / "nowhere"),
+        lambda folder: ch.Index.create(folder / "index", None),
+        lambda folder: ch.Dataset.from_arrays("features", "labels"),
+        lambda folder: ch.hash_centers(0, 16),
+        lambda folder: ch.pack("codes"),
+    ],
+)
+def test_slips_are_errors_of_ours(slip: Callable[[Path], Any], tmp_path: Path) -> None:
+    with pytest.raises(ch.CenterhashError) as caught:
+        slip(tmp_path)
+    assert 10 < len(str(caught.value)) < 400
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="fitt"):
+        ch.fitt  # noqa: B018
