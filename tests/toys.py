@@ -8,7 +8,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ RUN_FILES = [  # of a finished run, sorted
     "splits.npz",
     "weights.npz",
 ]
+PATIENCE = 120.0  # seconds until a state that does not come is a failure; far more than any needs
 QUICK = ("--bits", "16", "--epochs", "2", "--batch-size", "32", "--hidden", "16", "--device", "cpu")
 
 
@@ -179,6 +181,28 @@ def cli_process(*arguments: str | Path, **environment: str) -> Finished:
         check=False,
     )
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def wait_until(
+    condition: Callable[[], object], words: str, pause: Callable[[], object] | None = None
+) -> None:
+    """Return as soon as `condition` holds; `words` say what was waited for, should it never come."""
+    limit = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < limit, f"never came true: {words}"
+        pause() if pause else time.sleep(0.01)
+
+
+def wait_for_process(process: subprocess.Popen[Any], condition: Callable[[], object], words: str) -> None:
+    """Return as soon as `condition` holds; a process that ends before that is a failure."""
+
+    def holds() -> bool:
+        if condition():
+            return True
+        assert process.poll() is None, f"it ended with {process.returncode} before this came true: {words}"
+        return False
+
+    wait_until(holds, words)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,17 @@ from centerhash.cli.commands.experiments import read_bits, read_methods, read_se
 from centerhash.experiments.rows import read_rows
 from centerhash.methods.table import METHODS
 from tests.stored import stored_row
-from tests.toys import cli, cli_process, command, refused, started, write_feature_folder
+from tests.toys import (
+    PATIENCE,
+    cli,
+    cli_process,
+    command,
+    refused,
+    started,
+    wait_for_process,
+    wait_until,
+    write_feature_folder,
+)
 
 SMALL = ("-o", 'all:head={"hidden": [16]}', "--device", "cpu")
 GRID = ("--methods", "csq,ics", "--bits", "16,24", "--seeds", "2", "--epochs", "2", "-k", "50", *SMALL)
@@ -180,12 +189,10 @@ def test_two_jobs_give_what_one_gives_and_a_failure_stays_alone(
 
 
 def wait_for_rows(out: Path, count: int, process: subprocess.Popen[bytes]) -> None:
-    limit = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < limit:
-        if (out / "results.jsonl").exists() and len(read_rows(out / "results.jsonl")) >= count:
-            return
-        time.sleep(0.01)
-    raise AssertionError(f"no {count} rows: {process.communicate()}")
+    rows = out / "results.jsonl"
+    wait_for_process(
+        process, lambda: rows.exists() and len(read_rows(rows)) >= count, f"{count} rows are there"
+    )
 
 
 @pytest.mark.slow
@@ -198,7 +205,7 @@ def test_a_killed_grid_finishes_only_the_rest(feature_folder: Path, tmp_path: Pa
             ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=False
         ).stdout.split()
         process.send_signal(signal.SIGKILL)
-        process.wait(timeout=60)
+        process.wait(timeout=PATIENCE)
     kept = (tmp_path / "results.jsonl").read_bytes()
     before = len(read_rows(tmp_path / "results.jsonl"))
     assert 2 <= before < 8
@@ -214,10 +221,7 @@ def test_a_killed_grid_finishes_only_the_rest(feature_folder: Path, tmp_path: Pa
 
 def wait_until_gone(pids: list[str]) -> None:
     """Processes of a killed parent end by themselves."""
-    limit = time.monotonic() + 60
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
-        assert time.monotonic() < limit, pids
-        time.sleep(0.05)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), f"{pids} are gone")
 
 
 @pytest.mark.slow
@@ -230,7 +234,7 @@ def test_an_interrupt_of_two_jobs_ends_with_a_word(feature_folder: Path, tmp_pat
         try:
             wait_for_rows(tmp_path, 1, process)
             os.killpg(process.pid, signal.SIGINT)
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
     assert process.returncode == 130

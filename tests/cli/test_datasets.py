@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -20,7 +19,7 @@ from centerhash.data.published.catalogue import DATASETS, NamedSet
 from centerhash.data.published.download import RemoteFile
 from centerhash.data.published.named import open_named
 from tests.layouts import tarred, write_nuswide, write_voc, zipped
-from tests.toys import names, started
+from tests.toys import PATIENCE, names, started, wait_for_process
 from tests.webserver import FileServer
 
 app = typer.Typer()
@@ -117,17 +116,13 @@ def test_a_killed_download_goes_on_where_it_stopped(server: FileServer, tmp_path
         f"download([RemoteFile({server.url + '/a.zip'!r})], Path({str(home)!r}))"
     )
     with started(sys.executable, "-c", words) as process:
-        deadline = time.monotonic() + 60
-        while not (part.is_file() and part.stat().st_size >= 2_000_000):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for_process(process, lambda: part.is_file() and part.stat().st_size >= 2_000_000, "bytes arrive")
         process.kill()
         process.wait()
     kept = part.stat().st_size
     server.release.set()
     with started(sys.executable, "-c", words) as process:
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE) == 0
     assert server.asked == [("/a.zip", None), ("/a.zip", f"bytes={kept}-")]
     assert names(home) == [".unpacked", "photo.jpg"]
     assert (home / "photo.jpg").read_bytes() == (tmp_path / "source" / "photo.jpg").read_bytes()

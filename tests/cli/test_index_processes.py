@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-import time
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pytest
 from centerhash.data import content_key
 from centerhash.search import Index
 from centerhash.search.engines.flat import FlatIndex
-from tests.toys import cli, cli_process, command, started, write_images
+from tests.toys import cli, cli_process, command, started, wait_for_process, write_images
 
 PAGE = Path(__file__).parents[2] / "docs" / "search.md"
 pytestmark = pytest.mark.slow
@@ -25,6 +25,10 @@ def stored_ids(folder: Path) -> set[str]:
         return set(map(str, index.ids()))
 
 
+def holds(folder: Path, count: int) -> bool:
+    return len(stored_ids(folder)) >= count
+
+
 def test_a_killed_add_loses_nothing_that_was_stored_and_goes_on(image_run: Path, tmp_path: Path) -> None:
     paths = write_images(tmp_path / "pictures", 150)
     folder = tmp_path / "index"
@@ -33,13 +37,11 @@ def test_a_killed_add_loses_nothing_that_was_stored_and_goes_on(image_run: Path,
     seen: set[str] = set()
     for _ in range(2):
         with started(*command(words)) as process:
-            deadline = time.monotonic() + 120
-            while len(now := stored_ids(folder)) < len(seen) + 10:
-                assert process.poll() is None, "it ended before it was killed"
-                assert time.monotonic() < deadline, "nothing is being added"
-                time.sleep(0.01)
+            wait_for_process(process, partial(holds, folder, len(seen) + 10), "ten more are added")
             process.kill()
-        assert seen < now <= stored_ids(folder)
+            process.wait()
+        now = stored_ids(folder)
+        assert seen < now
         seen = now
         with Index.open(folder) as index:
             assert index.verify() == []

@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,12 @@ from centerhash.data.scenes.scenes import write_scenes
 from centerhash.encoding.code_files import read_run_codes
 from centerhash.evaluation import evaluate
 from tests.toys import (
+    PATIENCE,
     QUICK,
     cli_process,
     command,
     started,
+    wait_for_process,
     write_feature_folder,
 )
 
@@ -88,11 +89,9 @@ def test_an_interrupt_ends_with_a_word_and_the_run_goes_on(tmp_path: Path) -> No
     words = ["train", folder, "--out", run, "--epochs", "2000", "--bits", "16", "--hidden", "16"]
     words += ["--device", "cpu", "--checkpoint-seconds", "0"]
     with started(*command(words)) as process:
-        limit = time.monotonic() + 120
-        while not (run / "log.jsonl").exists() and process.poll() is None and time.monotonic() < limit:
-            time.sleep(0.01)
+        wait_for_process(process, (run / "log.jsonl").exists, "an epoch is over")
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert b"interrupted: the same command resumes where it stopped" in err
     assert b"Traceback" not in err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from centerhash.encoding.parts import read_parts
 from centerhash.encoding.work import encode_parts
 from centerhash.model import HashModel
 from tests.own_images import png
-from tests.toys import cli_process, command, started, write_images
+from tests.toys import cli_process, command, started, wait_for_process, write_images
 
 pytestmark = pytest.mark.usefixtures("kept_networks")
 
@@ -199,7 +198,7 @@ def test_without_ray_its_installation_is_named(
     feature_run: Path, feature_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"needs Ray: pip install 'centerhash\[ray\]'"):
+    with pytest.raises(ConfigError, match=r"centerhash\[ray\]"):
         encode_parts(feature_run, [str(feature_folder)], tmp_path / "out", runner="ray")
 
 
@@ -238,18 +237,16 @@ def test_a_killed_process_goes_on_where_it_stopped(
     image_run: Path, scene_folder: Path, tmp_path: Path
 ) -> None:
     words: Any = (
-        "encode", image_run, scene_folder, "--part-size", "4", "--device", "cpu", "--out", tmp_path / "out",
+        "encode", image_run, scene_folder, "--part-size", "2", "--device", "cpu", "--out", tmp_path / "out",
     )  # fmt: skip
     with started(*command(words)) as process:
-        while len(contents(tmp_path / "out")) < 3:
-            assert process.poll() is None, process.stderr and process.stderr.read().decode()
-            time.sleep(0.005)
+        wait_for_process(process, lambda: len(contents(tmp_path / "out")) >= 3, "three parts are there")
         process.kill()
         process.wait()
     found = len(contents(tmp_path / "out"))
-    assert 3 <= found < 10
+    assert 3 <= found < 20
     done = cli_process(*words)
     assert done.code == 0, done.err
-    assert f"40 codes in 10 parts, {found} of them from before" in done.out
+    assert f"40 codes in 20 parts, {found} of them from before" in done.out
     assert cli_process(*words[:-1], tmp_path / "straight").code == 0
     assert contents(tmp_path / "out") == contents(tmp_path / "straight")

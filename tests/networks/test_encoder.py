@@ -3,7 +3,6 @@ from __future__ import annotations
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from centerhash.networks import encoder as module
 from centerhash.networks.backbones import BACKBONES, Backbone
 from centerhash.networks.cache import default_cache
 from centerhash.networks.encoder import Encoder, FeatureTable
-from tests.toys import noise_image, started, write_images
+from tests.toys import noise_image, started, wait_for_process, write_images
 
 LITE0 = BACKBONES["efficientnet-lite0"]
 pytestmark = pytest.mark.usefixtures("kept_networks")
@@ -289,9 +288,7 @@ def test_a_killed_process_leaves_its_finished_parts(tmp_path: Path) -> None:
         "encoder.Encoder(BACKBONES['efficientnet-lite0']).table(images, Path(sys.argv[2]), batch=2)"
     )
     with started(sys.executable, "-c", script, str(tmp_path / "pictures"), str(cache)) as process:
-        limit = time.monotonic() + 120
-        while len(parts(cache)) < 2 and process.poll() is None and time.monotonic() < limit:
-            time.sleep(0.01)
+        wait_for_process(process, lambda: len(parts(cache)) >= 2, "two parts are stored")
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert process.returncode == -signal.SIGKILL

@@ -73,6 +73,6 @@ def scene_index(
 def served(scene_index: Callable[[int], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A real server of forty emoji scenes; nothing that it answers is a traceback, and its log holds none."""
     log = tmp_path_factory.mktemp("served") / "log"
-    with serving(scene_index(40), log, "--timeout", "6") as server:
+    with serving(scene_index(40), log) as server:
         yield server
     assert "Traceback" not in log.read_text()

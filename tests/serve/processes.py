@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 
 from tests.serve.toys import TOKEN
-from tests.toys import command, process_environment
+from tests.toys import PATIENCE, command, process_environment
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Served:
         return int(self.address.rpartition(":")[2])
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.address, timeout=60, trust_env=False)
+        return httpx.Client(base_url=self.address, timeout=PATIENCE, trust_env=False)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from fastapi.testclient import TestClient
 from centerhash.search import Index
 from centerhash.serve import Settings, create_app
 from tests.serve.toys import BEARER, TOKEN, call, png, upload
+from tests.toys import wait_until
 
 
 def test_added_pictures_are_found_and_stay(writer: TestClient, own: Index) -> None:
@@ -104,8 +106,7 @@ def test_a_reader_sees_what_a_writer_adds(own: Index, monkeypatch: pytest.Monkey
         TestClient(create_app(copy), base_url="http://localhost") as client,
     ):
         id = own.add_bytes(png(70)).id
-        for _ in range(500):
-            if client.get("/search", params={"id": id}).status_code == 200:
-                break
+        known = functools.partial(client.get, "/search", params={"id": id})
+        wait_until(lambda: known().status_code == 200, "the reader knows the new picture")
         assert client.get("/health").json()["size"] == 4
         assert client.get(f"/thumbnails/{id}").status_code == 200

@@ -15,6 +15,7 @@ from centerhash.search import Index
 from centerhash.serve import Settings, create_app
 from centerhash.serve.process import allowed_hosts
 from tests.serve.toys import BEARER, TOKEN, Reply, call, multipart, png, png_header, upload
+from tests.toys import PATIENCE
 
 SMALL = Settings(max_upload_mb=0.1, token=TOKEN)
 
@@ -82,7 +83,7 @@ class Held:
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
         self.begun.release()
-        assert self.go.wait(30)
+        assert self.go.wait(PATIENCE)
         raise DataError("let go")
 
 
@@ -123,7 +124,7 @@ def test_work_that_takes_too_long_is_given_up(
 ) -> None:
     """The client is answered, but the place stays taken until the work has really ended."""
     monkeypatch.setattr(pictures, "search", held)
-    app = create_app(pictures, Settings(workers=1, queue=0, timeout=0.1))
+    app = create_app(pictures, Settings(workers=1, queue=0, timeout=2))
 
     async def story() -> list[Reply]:
         late = await call(app, "GET", "/search?labels=dog")
@@ -134,7 +135,7 @@ def test_work_that_takes_too_long_is_given_up(
         return [late, full, await call(app, "GET", "/search?labels=dog")]
 
     late, full, after = asyncio.run(story())
-    assert (late.status, late.error) == (503, "no answer within 0.1 seconds: try again in a moment.")
+    assert (late.status, late.error) == (503, "no answer within 2 seconds: try again in a moment.")
     assert (full.status, full.error) == (503, "the server is busy: try again in a moment.")
     assert after.status == 500
 

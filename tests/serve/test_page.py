@@ -12,6 +12,7 @@ import pytest
 
 from tests.browser import chromium
 from tests.serve.processes import Served, serving
+from tests.toys import PATIENCE, wait_until
 
 pytestmark = pytest.mark.slow
 GIVE = """([way, name, type, bytes]) => {
@@ -34,7 +35,7 @@ class Watched:
 
     def __init__(self, browser: Any, address: str, viewport: dict[str, int]) -> None:
         self.page = browser.new_page(viewport=viewport)
-        self.page.set_default_timeout(20_000)
+        self.page.set_default_timeout(1000 * PATIENCE)
         self.requests: list[str] = []
         self.complaints: list[str] = []
         self.page.on("request", lambda request: self.requests.append(request.url))
@@ -53,11 +54,11 @@ class Watched:
 
     def until(self, condition: str) -> None:
         """Wait for a condition; the page's policy forbids playwright's own way, which evaluates text in the page."""
-        for _ in range(1000):
-            if self.page.evaluate(condition):
-                return
-            self.page.wait_for_timeout(20)
-        pytest.fail(f"never came true: {condition}")
+        self.until_here(lambda: self.page.evaluate(condition), condition)
+
+    def until_here(self, condition: Callable[[], object], words: str) -> None:
+        """Wait for a condition that is looked at on this side, while events of the page arrive."""
+        wait_until(condition, words, pause=lambda: self.page.wait_for_timeout(20))
 
     def ids(self) -> list[str]:
         sources = self.page.locator(".result img").evaluate_all("all => all.map(i => i.getAttribute('src'))")
@@ -147,13 +148,13 @@ def test_weights_rank_anew_while_they_move(opened: Watched) -> None:
     opened.until(f"{shown} === '{','.join(expected)}'")
     assert page.evaluate("document.activeElement.type") == "range"  # still in hand
     assert page.locator("#weights output").all_inner_texts() == ["9 %", "91 %"]
-    for _ in range(200):  # the answer to 0.06 may be the same, and be there before 0.05 is asked for
-        moves = [url for url in opened.requests[asked:] if f"labels={names[0]}%3A" in url]
-        if "%3A0.05" in moves[-1]:
-            break
-        page.wait_for_timeout(20)
-    assert "%3A0.05" in moves[-1]
-    assert len(moves) <= 2  # many in quick succession are one question
+
+    def moves() -> list[str]:
+        return [url for url in opened.requests[asked:] if f"labels={names[0]}%3A" in url]
+
+    # the answer to 0.06 may be the same, and be there before 0.05 is asked for
+    opened.until_here(lambda: "%3A0.05" in (moves() or [""])[-1], "the last weight is asked for")
+    assert len(moves()) <= 2  # many in quick succession are one question
 
     page.go_back()  # the steps of one slider are one step back
     opened.answered(names[0].capitalize())
@@ -163,8 +164,9 @@ def test_weights_rank_anew_while_they_move(opened: Watched) -> None:
 
 def test_filter_keyboard_and_more(opened: Watched) -> None:
     page = opened.page
-    page.locator("#popular button").first.click()
-    name = page.locator("h1").inner_text().lower()
+    popular = page.locator("#popular button").first
+    name = popular.evaluate("button => button.firstChild.textContent")
+    popular.click()
     opened.answered(name.capitalize())
     box = page.get_by_role("combobox", name="Filter by a label")
     box.click()
@@ -176,7 +178,9 @@ def test_filter_keyboard_and_more(opened: Watched) -> None:
     for chips in page.locator(".result .chips").all():
         assert label in chips.inner_text()
     page.get_by_role("button", name=f"No longer only with {label}").click()
-    opened.until("document.querySelectorAll('.result').length === 24")
+    opened.until("!location.hash.includes('label=')")
+    opened.answered(name.capitalize())
+    assert len(opened.ids()) == 24
     page.get_by_role("button", name="Show more").click()
     opened.until("document.querySelectorAll('.result').length > 24")
 

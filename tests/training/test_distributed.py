@@ -3,10 +3,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -22,7 +20,17 @@ from centerhash.training.distributed import (
     open_team,
     share_layers,
 )
-from tests.toys import QUICK, cli_process, names, process_environment, run_log, started, write_feature_folder
+from tests.toys import (
+    PATIENCE,
+    QUICK,
+    cli_process,
+    names,
+    process_environment,
+    run_log,
+    started,
+    wait_for_process,
+    write_feature_folder,
+)
 
 # triplets across processes; pairs, and proxies that are learned in the loss; evidence beside the logits
 METHODS = ("dnnh", "hyp2", "ics-softmax")
@@ -117,9 +125,9 @@ def test_a_killed_process_ends_all_and_the_same_command_resumes(tmp_path: Path) 
     words = ["train", data, "--method", "csq", "--bits", "16", "--epochs", "60", "--batch-size", "16"]
     words += ["--hidden", "16", "--device", "cpu", "--checkpoint-seconds", "0", "--out", tmp_path / "run"]
     with started(*torchrun(2, *map(str, words))) as process:
-        children = wait_for_checkpoint(process.pid, tmp_path / "run" / "checkpoint.safetensors")
+        children = wait_for_checkpoint(process, tmp_path / "run" / "checkpoint.safetensors")
         subprocess.run(["kill", "-9", str(children[-1])], check=True)
-        assert process.wait(timeout=120) != 0
+        assert process.wait(timeout=PATIENCE) != 0
     assert "database.npz" not in names(tmp_path / "run")
     before = len(run_log(tmp_path / "run"))
     assert 0 < before < 60
@@ -131,13 +139,8 @@ def test_a_killed_process_ends_all_and_the_same_command_resumes(tmp_path: Path) 
     assert "checkpoint.safetensors" not in names(tmp_path / "run")
 
 
-def wait_for_checkpoint(launcher: int, checkpoint: Path) -> list[int]:
+def wait_for_checkpoint(launcher: subprocess.Popen[bytes], checkpoint: Path) -> list[int]:
     """The processes that torchrun started, once they have stored something."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        found = subprocess.run(["pgrep", "-P", str(launcher)], capture_output=True, text=True, check=False)
-        children = [int(word) for word in found.stdout.split()]
-        if checkpoint.exists() and len(children) >= 2:
-            return children
-        time.sleep(0.05)
-    raise AssertionError(f"no checkpoint after two minutes; {np.array(children)}")
+    wait_for_process(launcher, checkpoint.exists, "a checkpoint is stored")
+    found = subprocess.run(["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True, check=True)
+    return [int(word) for word in found.stdout.split()]

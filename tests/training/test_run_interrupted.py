@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -26,6 +27,7 @@ from tests.toys import (
     run_log,
     started,
     toy_config,
+    wait_for_process,
     write_feature_folder,
 )
 
@@ -124,25 +126,25 @@ def test_a_process_killed_again_and_again_ends_with_the_same_model(tmp_path: Pat
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert cli_process(*words, "--out", whole).code == 0
 
-    generator, killed = random.Random(0), []
-    for attempt in range(6):
+    generator, reached = random.Random(0), 0
+    for _ in range(4):
         with started(*command([*words, "--out", broken])) as process:
-            limit = time.monotonic() + 120
-            reached = len(killed)  # a little further with every attempt, so that it comes to an end
-            while process.poll() is None and time.monotonic() < limit and _epochs(broken) <= reached:
-                time.sleep(0.005)
-            time.sleep(generator.uniform(0, 0.6) if attempt else 0.0)
+            wait_for_process(process, partial(_is_past, broken, reached), "it trains")
+            time.sleep(generator.uniform(0, 0.03))  # any moment of an epoch
             process.send_signal(signal.SIGKILL)
             process.wait()
-        if process.returncode == -signal.SIGKILL:
-            killed.append(_epochs(broken))
-    assert len(killed) >= 3, "the training was over before it could be killed"
-    assert 0 < killed[0] < 40
+        assert process.returncode == -signal.SIGKILL, "the training was over before it could be killed"
+        reached = _epochs(broken)
+    assert 4 <= reached < 40
 
     done = cli_process(*words, "--out", broken)
     assert done.code == 0, done.err
     assert run_contents(broken) == run_contents(whole)
     assert run_log(broken) == run_log(whole)
+
+
+def _is_past(run: Path, epochs: int) -> bool:
+    return _epochs(run) > epochs
 
 
 def _epochs(run: Path) -> int:

@@ -36,7 +36,7 @@ class CountingEngine:
 
     def features(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         with self.begun:
-            assert self.begun.wait_for(lambda: self.decoded >= self.waits_for, timeout=30)
+            assert self.begun.wait_for(lambda: self.decoded >= self.waits_for, timeout=120)
             self.seen.append(self.decoded)
         return np.ones((len(pixels), 3), dtype=np.float32)
 

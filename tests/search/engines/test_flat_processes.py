@@ -15,7 +15,7 @@ import pytest
 from centerhash.core.errors import InputError
 from centerhash.search.engines.flat import FlatIndex
 from tests.search.engines.flat_toys import BITS, codes
-from tests.toys import process_environment
+from tests.toys import PATIENCE, process_environment
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +82,7 @@ def running(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def first_line(process: subprocess.Popen[str]) -> str:
+def line_of(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line, process.communicate()
@@ -101,8 +101,8 @@ def test_a_kill_at_any_moment_loses_nothing(tmp_path: Path) -> None:
     for _ in range(20):
         start = max(acknowledged, default=-1) + 2  # the batch after the last one may be there or not
         with running(ADDING, tmp_path, start) as process:
-            lines = first_line(process)
-            time.sleep(moments.random() * 0.3)
+            lines = "".join(line_of(process) for _ in range(moments.randrange(2, 12)))
+            time.sleep(moments.random() * 0.03)  # any moment of the next write
             process.kill()
             assert process.stdout is not None
             lines += process.stdout.read()  # not communicate(), which passes over what is buffered
@@ -126,7 +126,7 @@ def test_a_kill_at_any_moment_loses_nothing(tmp_path: Path) -> None:
 def test_a_full_disk_is_reported_and_nothing_is_lost(tmp_path: Path) -> None:
     FlatIndex.create(tmp_path, BITS).close()
     with running(FILLING, tmp_path) as process:
-        out, err = process.communicate(timeout=100)
+        out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     small, large, stored = out.splitlines()
     assert small.startswith(f"cannot write '{tmp_path}/journal': ")
@@ -139,7 +139,7 @@ def test_a_full_disk_is_reported_and_nothing_is_lost(tmp_path: Path) -> None:
 def test_a_second_writer_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
     FlatIndex.create(tmp_path, BITS).close()
     with running(ADDING, tmp_path, 0) as process:
-        first_line(process)
+        line_of(process)
         with pytest.raises(InputError, match=rf"is being written by process {process.pid}: wait until"):
             FlatIndex.open(tmp_path)
         with FlatIndex.open(tmp_path, read_only=True) as reader:
@@ -152,9 +152,9 @@ def test_readers_never_see_half_an_add_while_a_writer_adds_removes_and_compacts(
     FlatIndex.create(tmp_path, BITS).close()
     generations = set[int]()
     with running(ADDING, tmp_path, 0) as process:
-        first_line(process)
+        line_of(process)
         reader = FlatIndex.open(tmp_path, read_only=True)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE
         while len(generations) < 4:  # until the journal was replaced under the readers' eyes
             assert time.monotonic() < deadline, "the writer does not get on"
             reader.refresh()

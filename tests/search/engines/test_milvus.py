@@ -126,9 +126,10 @@ def test_a_collection_of_others_is_refused(file: Path) -> None:
 
 @pytest.mark.slow
 def test_a_milvus_that_dies_is_told_in_plain_words(file: Path) -> None:
-    index = MilvusIndex.create(str(file), 16, timeout=2.0)
+    index = MilvusIndex.create(str(file), 16)
     index.add(CODES, list(range(20)))
     os.kill(child_of(file), signal.SIGKILL)
+    index._connection.timeout = 2.0  # the dead need no patience
     with pytest.raises(DataError, match=r"Milvus at '.*new\.db' .*Check the address and that it runs"):
         index.search(CODES)
     index.close()

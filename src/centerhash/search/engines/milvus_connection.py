@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import re
+import socket
+import subprocess
 import threading
 import time
 import warnings
@@ -15,11 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from centerhash.core.errors import ConfigError, DataError, InputError
+from centerhash.core.extras import require
 from centerhash.core.files import make_folder
 
 _SCHEMES = ("http://", "https://", "tcp://")
 _FILE_NAME = re.compile(r"[A-Za-z0-9._-]{1,36}")  # what milvus-lite takes
-_INSTALL = "pip install 'centerhash[milvus]'"
+
+_START_SECONDS = 60  # that milvus-lite may take until it answers, on the busiest machine
+_END_SECONDS = 3  # that the milvus-lite of a process that was killed may take to notice
 
 _uses: Counter[Path] = Counter()  # milvus-lite has one child process per file, shared by all its users here
 _uses_lock = threading.Lock()
@@ -114,15 +118,9 @@ def _reason(error: object) -> str:
 
 def _load(module: str) -> Any:
     """Import a module of the optional libraries, or say what to install."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # milvus-lite 2.5 looks itself up with pkg_resources
-            return importlib.import_module(module)
-    except ImportError as error:
-        missing = error.name or module
-        raise ConfigError(
-            f"the milvus engine needs '{missing}', which is missing here: {_INSTALL}."
-        ) from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # milvus-lite 2.5 looks itself up with pkg_resources
+        return require(module)
 
 
 def _start(file: Path, create: bool) -> str:
@@ -136,9 +134,38 @@ def _start(file: Path, create: bool) -> str:
         _refuse_second_process(file)
         uri: str | None = servers.start_and_get_uri(str(file))
         if uri is None:
-            raise DataError(f"milvus-lite cannot open '{file}': is it a milvus-lite file, and writable?")
+            raise _unusable(file)
+        if not _uses[file]:
+            try:
+                _wait_for_socket(file, Path(uri.removeprefix("unix:")), servers._servers[str(file)]._p)
+            except BaseException:
+                servers.release_server(str(file))
+                raise
         _uses[file] += 1
         return uri
+
+
+def _wait_for_socket(file: Path, place: Path, child: subprocess.Popen[bytes]) -> None:
+    """Return when milvus-lite listens: it says that it has started after half a second, ready or not."""
+    limit = time.monotonic() + _START_SECONDS
+    while True:
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                return probe.connect(str(place))
+            except OSError as error:
+                reason = error
+        if child.poll() is not None:
+            raise _unusable(file)
+        if time.monotonic() > limit:
+            raise DataError(
+                f"milvus-lite has not opened '{file}' after {_START_SECONDS} seconds ({reason}). Try again when the "
+                "machine is less busy, or use a Milvus server."
+            )
+        time.sleep(0.02)
+
+
+def _unusable(file: Path) -> DataError:
+    return DataError(f"milvus-lite cannot open '{file}': is it a milvus-lite file, and writable?")
 
 
 def _stop(file: Path) -> None:
@@ -159,18 +186,20 @@ def _refuse_second_process(file: Path) -> None:
     lock = file.parent / f".{file.name}.lock"
     if _uses[file]:
         return
-    for _ in range(10):  # the child of a process that was killed needs a moment to end
-        if not _is_locked(lock):
-            return
-        time.sleep(0.1)
-    raise DataError(
-        f"'{file}' is open in another process: a milvus-lite file has one at a time. Close it there, or use a Milvus "
-        "server."
-    )
+    limit = time.monotonic() + _END_SECONDS
+    while _is_locked(lock):
+        if time.monotonic() < limit:
+            time.sleep(0.05)
+            continue
+        raise DataError(
+            f"'{file}' is open in another process: a milvus-lite file has one at a time. Close it there, or use a "
+            "Milvus server."
+        )
 
 
 def _is_locked(lock: Path) -> bool:
-    import fcntl
+    """Whether a milvus-lite holds its lock file; in its own way, which `filelock` would not notice."""
+    import fcntl  # there is no milvus-lite for systems without it
 
     if not lock.exists():
         return False

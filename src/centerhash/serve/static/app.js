@@ -17,6 +17,7 @@ let labels = []; // [{ label, count, center }]
 let state = readState(location.hash);
 let asking = new AbortController();
 let shownFor = ""; // the request whose answer is on the page
+let moving; // the timer of a slider that has not come to rest
 
 // --- moving on
 
@@ -27,6 +28,7 @@ function go(next, replace = false) {
 }
 
 async function show() {
+  clearTimeout(moving); // what a slider was going to ask is asked now
   asking.abort(); // an answer to an older question must not be drawn over a newer one
   asking = new AbortController();
   const { signal } = asking;
@@ -40,12 +42,13 @@ async function show() {
   try {
     const started = performance.now();
     const answer = await request(asked, query, signal);
-    if (signal.aborted || asked !== state) return; // a slider has moved meanwhile
+    if (signal.aborted || asked !== state) return; // another question was asked, or a slider has moved
     showAnswer(asked, answer, performance.now() - started);
   } catch (error) {
-    if (!signal.aborted) showFailure(asked, error);
+    if (signal.aborted || asked !== state) return;
+    showFailure(asked, error);
   }
-  if (!signal.aborted) document.body.classList.remove("waiting");
+  document.body.classList.remove("waiting");
 }
 
 function request(asked, query, signal) {
@@ -128,7 +131,6 @@ const actions = {
   },
 };
 
-let moving;
 const weightActions = {
   change(rows) {
     const next = { kind: "labels", labels: rows, filter: state.filter, k: PAGE };
@@ -158,8 +160,9 @@ function addFilter(name) {
   if (!state.filter.includes(name)) go({ ...state, filter: [...state.filter, name], k: PAGE });
 }
 
-function pickFile(file) {
+async function pickFile(file) {
   if (!file) return;
+  await prepared; // a picture may be dropped before the page knows what the index holds
   if (!health.size) return drawError("There is nothing to search yet.");
   if (file.type && !file.type.startsWith("image/")) return drawError(`“${file.name}” is not a picture.`, "Try a JPEG, PNG, GIF or WebP.");
   if (file.size > health.max_upload_mb * 1e6) return drawError(`“${file.name}” is too large.`, `This server takes up to ${health.max_upload_mb} MB.`);
@@ -185,7 +188,6 @@ function listen() {
     pickFile(event.dataTransfer.files[0]);
   });
   addEventListener("popstate", () => {
-    clearTimeout(moving);
     state = readState(location.hash);
     show();
   });
@@ -209,7 +211,6 @@ function listen() {
 }
 
 async function start() {
-  listen();
   makeCombo($("add-label"), "Add a label", () => labels.filter((row) => row.center), addLabel);
   makeCombo($("add-filter"), "Filter by a label", () => labels.filter((row) => row.count), addFilter);
   try {
@@ -226,7 +227,8 @@ async function start() {
   $("empty").hidden = health.size > 0;
   $("fill").textContent = `centerhash index add ${health.index} PICTURES`;
   drawPopular([...searchable].sort((a, b) => b.count - a.count).slice(0, 16).filter((row) => row.count), (label) => goLabels([[label, 1]]));
-  await show();
+  show();
 }
 
-start();
+listen();
+const prepared = start();
