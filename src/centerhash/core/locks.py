@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 from typing import Self
+
+from filelock import FileLock, Timeout
 
 from centerhash.core.errors import InputError
 from centerhash.core.files import explained
@@ -14,30 +15,37 @@ from centerhash.core.files import explained
 class WriterLock:
     """The right to write in a folder."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, lock: FileLock) -> None:
+        self._lock = lock
 
     @classmethod
     def take(cls, path: Path) -> Self:
         """Lock the file `path`, or raise InputError with the process that holds it."""
+        lock = FileLock(path, timeout=0, thread_local=False)  # any thread may give it back
+        # beside the lock, since not every system lets others read a file that is locked
+        holder = path.with_name(f"{path.name}.pid")
         with explained(path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            path.parent.stat()  # filelock would make a folder that is not there
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-            except BlockingIOError:
-                holder = os.pread(descriptor, 20, 0).decode("ascii", "replace") or "unknown"
-                os.close(descriptor)
+                lock.acquire()
+                holder.write_text(str(os.getpid()))
+            except Timeout:
                 raise InputError(
-                    f"the index '{path.parent}' is being written by process {holder}: wait until it has closed the "
-                    "index, or open it with read_only=True."
+                    f"the index '{path.parent}' is being written by process {_named_in(holder)}: wait until it has "
+                    "closed the index, or open it with read_only=True."
                 ) from None
             except BaseException:
-                os.close(descriptor)
+                lock.release()
                 raise
-        return cls(descriptor)
+        return cls(lock)
 
     def release(self) -> None:
         """Let others write."""
-        os.close(self._descriptor)
+        self._lock.release()
+
+
+def _named_in(holder: Path) -> str:
+    try:
+        return holder.read_text() or "unknown"
+    except OSError:
+        return "unknown"

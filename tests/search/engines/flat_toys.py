@@ -30,7 +30,11 @@ def small_segments(monkeypatch: pytest.MonkeyPatch, rows: int = 8) -> None:
 
 def files(folder: Path) -> dict[str, bytes]:
     """The bytes of every file in a folder but the lock."""
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != "lock"}
+    return {
+        path.name: path.read_bytes()
+        for path in sorted(folder.iterdir())
+        if path.name not in ("lock", "lock.pid")
+    }
 
 
 def listed(hits: Hits) -> list[tuple[int, Id]]:

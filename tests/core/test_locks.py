@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from centerhash.core.errors import InputError, OutputError
+from centerhash.core.locks import WriterLock
+
+HOLDER = """
+import sys
+from pathlib import Path
+from centerhash.core.locks import WriterLock
+
+lock = WriterLock.take(Path(sys.argv[1]))
+print("taken", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_lock_is_held_once_and_can_be_had_again(tmp_path: Path) -> None:
+    lock = WriterLock.take(tmp_path / "lock")
+    for _ in range(2):  # being refused must not change who holds it
+        with pytest.raises(InputError, match=f"written by process {os.getpid()}"):
+            WriterLock.take(tmp_path / "lock")
+    thread = threading.Thread(target=lock.release)
+    thread.start()
+    thread.join()
+    WriterLock.take(tmp_path / "lock").release()
+
+
+def test_a_process_that_is_killed_gives_its_lock_back(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", HOLDER, str(tmp_path / "lock")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"taken\n"
+            with pytest.raises(InputError, match=f"written by process {process.pid}"):
+                WriterLock.take(tmp_path / "lock")
+        finally:
+            process.kill()
+    WriterLock.take(tmp_path / "lock").release()
+
+
+def test_a_holder_that_does_not_say_who_it_is(tmp_path: Path) -> None:
+    lock = WriterLock.take(tmp_path / "lock")
+    (tmp_path / "lock.pid").unlink()
+    with pytest.raises(InputError, match="written by process unknown"):
+        WriterLock.take(tmp_path / "lock")
+    lock.release()
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="nowhere"):
+        WriterLock.take(tmp_path / "nowhere" / "lock")
