@@ -1,22 +1,25 @@
 # make demo | test | unit | coverage | lint | bench | docs | build: each sets up what it needs in .venv
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# a worker per processor; tests of one file, or of one server, stay together (tests/conftest.py)
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder
 
 .PHONY: setup browser demo test unit coverage lint bench docs build clean
 
 setup: .venv/.ready
 
-.venv/.ready: pyproject.toml
+.venv/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv || \
 	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq python3-venv && $(PYTHON) -m venv --clear .venv; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(INSTALL) --editable '.[dev]'
 	touch $@
 
 demo: setup
 	$(BIN)/centerhash demo --out demo
 
 test: setup browser lint
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 # the report is looked at in a real browser: Debian's, where we may install it
 browser:
@@ -25,7 +28,7 @@ browser:
 	  echo "note: no Chromium, and it could not be installed (needs root and apt): browser tests are skipped"
 
 unit: setup
-	$(BIN)/python -m pytest -m 'not slow'
+	$(PYTEST) -m 'not slow'
 
 # what the tests run of the code, of their subprocesses too: a table, coverage.json and a badge for the README;
 # `make coverage TESTS=tests/data` looks at some only, and leaves the badge alone
@@ -58,7 +61,7 @@ docs: .venv/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 .venv/.docs: .venv/.ready mkdocs.yml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(INSTALL) --editable '.[docs]'
 	touch $@
 
 # the wheel and the source archive, into dist/

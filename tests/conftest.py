@@ -1,9 +1,21 @@
-"""What tests of all parts share: one thread, and a model and a run that are trained once for all."""
+"""What tests of all parts share: one thread, a cache, and a model and a run that are trained once for all.
+
+Tests run beside each other in several processes (pytest-xdist). What is dear is made once: tests of one module stay in
+one process, and so do all that use the same server.
+"""
 
 from __future__ import annotations
 
-import functools
 import os
+
+# processes that run beside each other must not all take all processors: read by libraries that are imported below
+os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
+
+import atexit
+import functools
+import shutil
+import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,8 +32,45 @@ from centerhash.networks.engines import Engine, open_engine
 from centerhash.training.run import train
 from tests.toys import feature_dataset, toy_config, write_feature_folder
 
+# a shell that starts us in its background lets us ignore interrupts, which children would inherit: with a handler
+# of our own, they get the system's default
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # tables of the command line must not wrap in the middle of what a test looks for
 os.environ["COLUMNS"] = os.environ["TERMINAL_WIDTH"] = "200"
+
+# never the user's own cache; the processes of one run share theirs, as users' processes do: what is in it stands under
+# its content's name, and is written whole
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["CENTERHASH_CACHE"] = tempfile.mkdtemp(prefix="centerhash-tests-")
+    atexit.register(shutil.rmtree, os.environ["CENTERHASH_CACHE"], ignore_errors=True)
+
+# fixtures that start servers: all tests with the same one run in the same process, before all others
+SERVERS = {"served": "server", "scene_index": "server", "milvus_server": "milvus", "lite_file": "milvus"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests stay together, and begin with those that take longest."""
+    groups = {item: _group(item) for item in items}
+    slow = {groups[item] for item in items if item.get_closest_marker("slow")}
+    for item, group in groups.items():
+        item.add_marker(pytest.mark.xdist_group(group))
+    servers = set(SERVERS.values())
+    items.sort(key=lambda item: (groups[item] not in servers, groups[item] not in slow))
+
+
+def _group(item: pytest.Item) -> str:
+    used = {*getattr(item, "fixturenames", ()), *_parameters(item)}
+    return next((group for name, group in SERVERS.items() if name in used), item.nodeid.partition("::")[0])
+
+
+def _parameters(item: pytest.Item) -> set[str]:
+    """Engines are parameters, from which a fixture finds out what to start."""
+    values = getattr(item, "callspec", None)
+    named = {str(value) for value in values.params.values()} if values else set()
+    return {"milvus_server"} if any(name.startswith("milvus") for name in named) else set()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -75,9 +124,9 @@ def feature_run(feature_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="session")
-def feature_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def feature_cache() -> Path:
     """One cache of image features for all tests, so that each picture goes through the network once."""
-    return tmp_path_factory.mktemp("cache")
+    return Path(os.environ["CENTERHASH_CACHE"])
 
 
 @pytest.fixture(scope="session")

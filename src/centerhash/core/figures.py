@@ -6,14 +6,13 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
+from centerhash.core.extras import require
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
@@ -32,15 +31,10 @@ _STYLE: dict[Any, Any] = {
 def new_figure(
     width: float, height: float, columns: int = 1, rows: int = 1
 ) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A figure in the house style with its axes row by row, closed at the end."""
-    with plt.rc_context(_STYLE):
-        figure, axes = plt.subplots(
-            rows, columns, figsize=(width, height), squeeze=False, layout="constrained"
-        )
-        try:
-            yield figure, list(axes.ravel())
-        finally:
-            plt.close(figure)
+    """A figure in the house style with its axes row by row; no window system is asked, whatever the user's is."""
+    with require("matplotlib").rc_context(_STYLE):
+        figure = require("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
+        yield figure, list(figure.subplots(rows, columns, squeeze=False).ravel())
 
 
 def svg_text(figure: Figure) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError
+from centerhash.core.extras import require
 from centerhash.data import list_images, open_dataset
 from centerhash.data.layouts.label_cells import LABEL_COLUMNS
 from centerhash.data.layouts.parquet import SUFFIX, find_parquet
@@ -126,14 +127,14 @@ def _bare_parquet(root: Path) -> Inputs | None:
     layout = find_layout(root)
     if layout is None or layout.name != "parquet":
         return None
-    from pyarrow import ArrowException, parquet
+    pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
 
     files = find_parquet(root)
     images: list[Path] = []
     for file in files:
         try:
             schema, rows = parquet.read_schema(file), parquet.read_metadata(file).num_rows
-        except (ArrowException, OSError) as error:
+        except (pyarrow.ArrowException, OSError) as error:
             raise DataError(
                 f"'{file}' is no parquet file, or a damaged one: {error}. Copy it again."
             ) from error

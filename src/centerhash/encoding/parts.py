@@ -22,6 +22,7 @@ from pydantic import Field, ValidationError
 
 from centerhash.codes import Packed, packed_width
 from centerhash.core.errors import DataError
+from centerhash.core.extras import require
 from centerhash.core.files import atomic
 from centerhash.core.options import Options
 from centerhash.core.version import __version__
@@ -73,8 +74,7 @@ def part_path(folder: Path, number: int) -> Path:
 
 def write_part(folder: Path, number: int, part: Part, manifest: Manifest) -> None:
     """Write a part, whole or not at all."""
-    import pyarrow
-    from pyarrow import parquet
+    pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
 
     width = packed_width(manifest.bits)
     facts = {
@@ -105,8 +105,7 @@ def write_part(folder: Path, number: int, part: Part, manifest: Manifest) -> Non
 
 def read_part(path: Path) -> Part:
     """Read a part that `write_part` wrote."""
-    import pyarrow
-    from pyarrow import parquet
+    pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
 
     try:
         table = parquet.read_table(path, partitioning=None)
@@ -127,8 +126,7 @@ def read_part(path: Path) -> Part:
 
 def broken_in(path: Path) -> dict[str, str] | None:
     """Why images of a part could not be read, by id; None where the part is not there or damaged."""
-    import pyarrow
-    from pyarrow import parquet
+    pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
 
     try:
         found: dict[str, str] = json.loads(parquet.read_schema(path).metadata[b"broken"])

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from centerhash.core.errors import CenterhashError, ConfigError, DataError, InputError, OutputError
+from centerhash.core.extras import require
 from centerhash.encoding.parts import read_manifest
 from centerhash.encoding.work import Seen, finish_part, model_digest
 from centerhash.model import HashModel
@@ -116,12 +117,9 @@ def _ray(address: str | None) -> Iterator[Any]:
     """Ray, joined or started, and quiet; left again unless it was there before."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    try:
-        import ray
-        import ray.data
-        import ray.exceptions
-    except ImportError:
-        raise ConfigError("the runner 'ray' needs Ray: pip install 'centerhash[ray]'.") from None
+    ray = require("ray")
+    for part in ("ray.data", "ray.exceptions"):
+        require(part)
     if ray.is_initialized():
         yield ray
         return

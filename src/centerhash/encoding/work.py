@@ -15,6 +15,7 @@ from safetensors.torch import save
 
 from centerhash.codes import pack
 from centerhash.core.errors import ConfigError, DataError, first_reasons, unknown_name
+from centerhash.core.extras import require
 from centerhash.core.files import atomic, make_folder, write_json, write_text
 from centerhash.core.progress import Progress, silent
 from centerhash.data.npy import read_header
@@ -165,8 +166,7 @@ def _check_same(folder: Path, stored: Manifest, wanted: Manifest) -> None:
 
 def _write_inputs(folder: Path, inputs: Inputs, manifest: Manifest) -> None:
     """Write ids, images and given labels, a row group per part, so that any machine can take up any part."""
-    import pyarrow
-    from pyarrow import parquet
+    pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
 
     schema = pyarrow.schema(
         [
@@ -186,8 +186,7 @@ def _write_inputs(folder: Path, inputs: Inputs, manifest: Manifest) -> None:
 
 
 def _read_inputs(folder: Path, number: int) -> tuple[list[str], list[str], list[Labels]]:
-    import pyarrow
-    from pyarrow import parquet
+    pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
 
     try:
         table: Any = parquet.ParquetFile(folder / INPUTS).read_row_group(number)

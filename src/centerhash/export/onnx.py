@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from centerhash.codes import Packed, check_packed, pack
 from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
+from centerhash.core.extras import require
 from centerhash.core.files import atomic
 from centerhash.core.progress import Progress, silent
 from centerhash.core.version import __version__
@@ -27,7 +27,6 @@ from centerhash.export.samples import Sample, image_sample, scene_sample
 from centerhash.model import HashModel
 from centerhash.networks.backbones import Backbone
 from centerhash.networks.engines.conversion import converted
-from centerhash.networks.engines.table import INSTALL
 from centerhash.networks.engines.torch_engine import TorchEngine
 
 FORMATS = ("onnx",)
@@ -189,9 +188,8 @@ def metadata_of(model: HashModel, backbone: Backbone) -> dict[str, Any]:
 def _check_export(format: str) -> None:
     if format not in FORMATS:
         raise unknown_name("format", format, FORMATS)
-    missing = [library for library in ("onnx", "onnxruntime") if find_spec(library) is None]
-    if missing:
-        raise ConfigError(f"export needs {' and '.join(missing)}, which is not installed: {INSTALL}.")
+    for library in ("onnx", "onnxruntime"):
+        require(library)
 
 
 def _with_metadata(model: bytes, values: dict[str, Any]) -> bytes:

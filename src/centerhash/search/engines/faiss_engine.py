@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from centerhash.codes import Packed
 from centerhash.core.errors import ConfigError, DataError, InputError, OutputError, unknown_name
+from centerhash.core.extras import require
 from centerhash.core.files import write_json
 from centerhash.search.engines import answers
 from centerhash.search.engines.base import Hits
@@ -107,9 +108,7 @@ KINDS: Mapping[str, type[MultiHash] | type[Hnsw]] = {"multihash": MultiHash, "hn
 def _faiss() -> Any:
     """Import faiss, whose threads must not keep processors busy while they wait."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    import faiss
-
-    return faiss
+    return require("faiss")
 
 
 @contextmanager

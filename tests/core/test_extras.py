@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from centerhash.core.errors import ConfigError
+from centerhash.core.extras import EXTRAS, require
+
+DECLARED = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+PACKAGES = {  # where the name of the package is not that of its module
+    "faiss": "faiss-cpu",
+    "grpc": "pymilvus",  # depends on it
+}
+
+
+def named(lines: list[str]) -> set[str]:
+    return {re.split(r"[\[<>=;\s]", line)[0] for line in lines}
+
+
+@pytest.mark.parametrize("library", EXTRAS)
+def test_a_missing_library_is_one_sentence_with_the_line_that_installs_it(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    for module in (library, f"{library}.part"):
+        with pytest.raises(ConfigError, match=rf"'{library}'.*pip install 'centerhash\[\w+\]'\.$"):
+            require(module)
+
+
+@pytest.mark.parametrize("library", EXTRAS)
+def test_the_extra_brings_the_library(library: str) -> None:
+    package = PACKAGES.get(library, library.replace("_", "-"))
+    assert package in named(DECLARED["optional-dependencies"][EXTRAS[library].name])
+    assert package not in named(DECLARED["dependencies"])
+
+
+def test_all_extras_of_users_are_in_all() -> None:
+    (every,) = DECLARED["optional-dependencies"]["all"]
+    listed = set(every.removeprefix("centerhash[").removesuffix("]").split(","))
+    assert listed == {extra.name for extra in EXTRAS.values()}
+
+
+def test_there_is_no_upper_bound_on_torch() -> None:
+    (torch,) = (line for line in DECLARED["dependencies"] if line.startswith("torch>"))
+    assert "<" not in torch
