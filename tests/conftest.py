@@ -16,11 +16,13 @@ import functools
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
+from hypothesis import HealthCheck, settings
 
 from centerhash.data import Dataset
 from centerhash.data.scenes.scenes import write_scenes
@@ -43,8 +45,15 @@ os.environ["COLUMNS"] = os.environ["TERMINAL_WIDTH"] = "200"
 # never the user's own cache; the processes of one run share theirs, as users' processes do: what is in it stands under
 # its content's name, and is written whole
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    os.environ["CENTERHASH_CACHE"] = tempfile.mkdtemp(prefix="centerhash-tests-")
-    atexit.register(shutil.rmtree, os.environ["CENTERHASH_CACHE"], ignore_errors=True)
+    _home = tempfile.mkdtemp(prefix="centerhash-tests-")
+    atexit.register(shutil.rmtree, _home, ignore_errors=True)
+    os.environ["CENTERHASH_CACHE"] = f"{_home}/cache"
+
+# a busy machine is no failure of a property
+settings.register_profile(
+    "quick", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("quick")
 
 # fixtures that start servers: all tests with the same one run in the same process, before all others
 SERVERS = {"served": "server", "scene_index": "server", "milvus_server": "milvus", "lite_file": "milvus"}
@@ -82,6 +91,19 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+def made_once(name: str, make: Callable[[Path], object]) -> Path:
+    """A folder that one of the processes makes for all of them; not to be changed."""
+    place = Path(os.environ["CENTERHASH_CACHE"]).with_name("made")
+    place.mkdir(exist_ok=True)
+    folder, finished = place / name, place / f"{name}.finished"
+    with FileLock(place / f"{name}.lock"):
+        if not finished.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            make(folder)
+            finished.touch()
+    return folder
+
+
 @functools.cache
 def open_once(backbone: Backbone, engine: str, device: str | torch.device) -> Engine:
     return open_engine(backbone, engine, device, network_cache())
@@ -110,17 +132,15 @@ def toy_model(toy_dataset: Dataset) -> HashModel:
 
 
 @pytest.fixture(scope="session")
-def feature_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def feature_folder() -> Path:
     """A folder of features; not to be changed."""
-    return write_feature_folder(tmp_path_factory.mktemp("features") / "toy")
+    return made_once("toy", write_feature_folder)
 
 
 @pytest.fixture(scope="session")
-def feature_run(feature_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def feature_run(feature_folder: Path) -> Path:
     """A finished run on the feature folder; not to be changed."""
-    run = tmp_path_factory.mktemp("runs") / "features"
-    train(feature_folder, config=toy_config(), out=run)
-    return run
+    return made_once("features", lambda run: train(feature_folder, config=toy_config(), out=run))
 
 
 @pytest.fixture(scope="session")
@@ -130,15 +150,15 @@ def feature_cache() -> Path:
 
 
 @pytest.fixture(scope="session")
-def scene_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def scene_folder() -> Path:
     """Forty small emoji scenes with labels.csv; not to be changed."""
-    return write_scenes(tmp_path_factory.mktemp("data") / "scenes", 40, size=64)
+    return made_once("scenes", lambda folder: write_scenes(folder, 40, size=64))
 
 
 @pytest.fixture(scope="session")
-def image_run(scene_folder: Path, feature_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def image_run(scene_folder: Path, feature_cache: Path) -> Path:
     """A finished run on the scenes; not to be changed."""
-    run = tmp_path_factory.mktemp("runs") / "images"
     config = toy_config(bits=32, epochs=4)
-    train(scene_folder, config=config, out=run, cache=feature_cache, device="cpu")
-    return run
+    return made_once(
+        "images", lambda run: train(scene_folder, config=config, out=run, cache=feature_cache, device="cpu")
+    )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
-from matplotlib.axes import Axes
 
 from centerhash.core.figures import new_figure, svg_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class Look(NamedTuple):

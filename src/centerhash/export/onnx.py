@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import Packed, check_packed, pack
-from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
+from centerhash.core.errors import DataError, InputError, unknown_name
 from centerhash.core.extras import require
 from centerhash.core.files import atomic
 from centerhash.core.progress import Progress, silent

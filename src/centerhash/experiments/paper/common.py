@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from centerhash.core.errors import ConfigError
 from centerhash.core.figures import png_bytes, svg_text
@@ -26,6 +24,10 @@ from centerhash.experiments.rows import Row, rounded
 from centerhash.experiments.runner import TaskDone, Work, answers, run_tasks
 from centerhash.experiments.tables import failure_text
 from centerhash.model import HashModel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)

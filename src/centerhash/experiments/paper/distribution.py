@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from centerhash.core.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 BINS = 41  # an odd number: 1/2 is then in the middle of a bin, and equal weights in one
 CORNER = 0.99  # a weight from which one center has taken all

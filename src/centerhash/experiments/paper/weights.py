@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
 from markupsafe import Markup
-from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
 from pydantic import Field, TypeAdapter, ValidationError
 
 from centerhash.core.errors import DataError
@@ -35,6 +33,9 @@ from centerhash.experiments.paper.distribution import histogram, weight_distribu
 from centerhash.experiments.rows import Row, rounded
 from centerhash.methods.table import METHODS
 from centerhash.model import HashModel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 WHAT, TITLE = "weights", "What the weights look like"
 FORMS = ("ewcs", "ics-printed", "ics", "ics-softmax")
@@ -206,6 +207,8 @@ def _size(example: Example, label: str) -> float:
 
 
 def _image(axis: Axes, example: Example, order: Sequence[str]) -> None:
+    from matplotlib.patches import Rectangle
+
     image = load_image(example.path)
     width, height = image.size
     image.thumbnail((PIXELS, PIXELS))
