@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-# a worker per processor; tests of one file, or of one server, stay together (tests/conftest.py)
-PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder
+# tests/conftest.py says which tests run in the same process
+PYTEST := $(BIN)/python -m pytest -n auto
 
 .PHONY: setup browser demo test unit coverage lint bench docs build clean
 

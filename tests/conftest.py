@@ -18,6 +18,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -55,31 +56,33 @@ settings.register_profile(
 )
 settings.load_profile("quick")
 
-# fixtures that start servers: all tests with the same one run in the same process, before all others
-SERVERS = {"served": "server", "scene_index": "server", "milvus_server": "milvus", "lite_file": "milvus"}
+# tests of one file share its fixtures, and so run in one process; these also share a server, by a part of their name
+SHARED_SERVERS = {"milvus": "milvus", "serve/test_page": "server", "serve/test_process": "server"}
 
 
-@pytest.hookimpl(tryfirst=True)
+def group_of(test: str) -> str:
+    """What runs in one process: a file, or all tests that use one server."""
+    return next((group for part, group in SHARED_SERVERS.items() if part in test), test.partition("::")[0])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out groups of tests in the order in which they are collected."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return Groups(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests stay together, and begin with those that take longest."""
-    groups = {item: _group(item) for item in items}
-    slow = {groups[item] for item in items if item.get_closest_marker("slow")}
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
-    servers = set(SERVERS.values())
-    items.sort(key=lambda item: (groups[item] not in servers, groups[item] not in slow))
-
-
-def _group(item: pytest.Item) -> str:
-    used = {*getattr(item, "fixturenames", ()), *_parameters(item)}
-    return next((group for name, group in SERVERS.items() if name in used), item.nodeid.partition("::")[0])
-
-
-def _parameters(item: pytest.Item) -> set[str]:
-    """Engines are parameters, from which a fixture finds out what to start."""
-    values = getattr(item, "callspec", None)
-    named = {str(value) for value in values.params.values()} if values else set()
-    return {"milvus_server"} if any(name.startswith("milvus") for name in named) else set()
+    """Begin with what takes longest, so that no process has much left when the others are done."""
+    servers = set(SHARED_SERVERS.values())
+    slow = {group_of(item.nodeid) for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (group_of(item.nodeid) not in servers, group_of(item.nodeid) not in slow))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from centerhash.core.errors import DataError, InputError, OutputError
+from centerhash.core.errors import ConfigError, DataError, InputError, OutputError
 from centerhash.data.scenes import backdrops, glyphs, scenes, staging
 from centerhash.data.scenes.glyphs import CLASSES, DISTRACTORS, GLYPHS
 from centerhash.data.scenes.scenes import MIN_AREA, Scene, Sprite, render_scene, write_scenes
