@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from centerhash.networks.features import _decoded_batches, decode
 from PIL import Image
 
 from benchmarks.reporting import arguments_of, show, store
 from benchmarks.speed import seconds
 from centerhash.data.scenes.scenes import render_scene
 from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
-from centerhash.networks.features import _decoded_batches, decode
 
 BACKBONE = get_backbone(DEFAULT_BACKBONE)
 SIZES = {"photos of 2000 x 1500": ((2000, 1500), 12), "photos of 500 x 375": ((500, 375), 64)}

@@ -18,6 +18,7 @@ from centerhash.methods.centers import hash_centers
 from centerhash.methods.table import METHODS
 from centerhash.model import HashModel, ModelSpec, load
 from centerhash.networks.heads import HeadOptions, build_head
+from centerhash.training.run import train
 from tests.toys import CLASSES, WIDTH, noise_image
 
 SAVED = ("model.json", "model.safetensors")
@@ -406,3 +407,50 @@ def test_a_folder_that_cannot_be_written_is_named(toy_model: HashModel, tmp_path
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OutputError, match="a part of the path is a file"):
         toy_model.save(tmp_path / "file" / "model")
+
+
+def test_presence_says_which_classes_are_there(toy_dataset: Dataset, toy_model: HashModel) -> None:
+    assert toy_dataset.features is not None
+    presence = toy_model.presence(toy_dataset.features)
+    labels = toy_dataset.labels
+    assert toy_model.has_presence
+    assert presence.shape == labels.shape
+    assert presence[labels].mean() > 0.7 > 0.3 > presence[~labels].mean()
+    predicted = toy_model.predict_labels(toy_dataset.features)
+    assert np.array_equal(predicted | (presence >= 0.5), predicted)
+    assert (predicted.sum(axis=1) >= 1).all()
+
+
+def test_codes_are_the_same_with_and_without_presence(toy_dataset: Dataset) -> None:
+    assert toy_dataset.features is not None
+    models = [
+        train(toy_dataset, bits=16, epochs=2, head={"hidden": (32,), "presence": presence}, progress=False)
+        for presence in (True, False)
+    ]
+    first, second = (model.logits(toy_dataset.features) for model in models)
+    assert np.array_equal(first, second)
+    with pytest.raises(ConfigError, match="presence"):
+        models[1].presence(toy_dataset.features)
+
+
+def test_visual_codes_need_no_labels_and_are_stored(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    looks = generator.normal(size=(10, 160)).repeat(8, axis=0)
+    features = (looks + 0.1 * generator.normal(size=looks.shape)).astype(np.float32)
+    data = Dataset.from_arrays(
+        features, generator.random((80, 3)) < 0.5, train=np.arange(0, 80, 2), query=np.arange(1, 80, 2)
+    )
+    model = train(data, bits=16, epochs=1, progress=False)
+    model.save(tmp_path / "run")
+    codes = load(tmp_path / "run").visual_codes(features)
+    assert model.visual_bits == 128
+    assert np.array_equal(codes, model.visual_codes(features))
+    same = np.arange(80)[:, None] // 8 == np.arange(80) // 8
+    distances = hamming(codes, codes)
+    assert distances[same].max() < distances[~same].min()
+
+
+def test_a_model_without_a_visual_code_says_so(toy_model: HashModel, toy_dataset: Dataset) -> None:
+    assert toy_model.visual_bits is None
+    with pytest.raises(ConfigError, match="visual code"):
+        toy_model.visual_codes(toy_dataset.features)  # type: ignore[arg-type]

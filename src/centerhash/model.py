@@ -6,7 +6,6 @@ nothing is ever unpickled.
 
 from __future__ import annotations
 
-import copy
 import json
 import operator
 import shutil
@@ -19,7 +18,6 @@ from typing import Any, Literal, overload
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
@@ -31,21 +29,19 @@ from centerhash.core.files import atomic, write_text
 from centerhash.core.options import Options
 from centerhash.core.progress import Progress, silent
 from centerhash.core.tables import to_frame
-from centerhash.data.images import MAX_PIXELS, ImageSource
+from centerhash.data.images import MAX_PIXELS, ImageSource, image_list
 from centerhash.methods.losses.central import CentralObjective, center_similarities
 from centerhash.methods.shallow.base import ShallowHash
+from centerhash.methods.shallow.projections import Itq
 from centerhash.methods.table import METHODS, stored_method
 from centerhash.networks.backbones import Backbone, get_backbone
 from centerhash.networks.encoder import Encoder
-from centerhash.networks.heads import HeadOptions, HeadOutput, build_head
+from centerhash.networks.heads import HeadOptions, HeadOutput, SteadyHead, build_head
 
 TUNED = "backbone.safetensors"  # beside the model, where the backbone was fine-tuned
-_IMAGES = "an image is a path, bytes, a PIL image or a uint8 array, or a list of these"
+PRESENT = 0.5  # presence from which a label is predicted
 _CHUNK = 1024  # rows per pass through the head: bounds memory, decides no result
-# share of a row's largest |logit| (at least 1) below which float32 rounding, which varies with the batch, could
-# turn a sign; about a hundred times what rounding was seen to change
 _TINY = float(np.finfo(np.float32).tiny)  # a negative value must not round to 0, whose sign is +1
-_DOUBT = 1e-4
 
 
 class ModelSpec(Options):
@@ -98,34 +94,12 @@ class Explanation(tuple[Explained, ...]):
         return to_frame([asdict(one) for one in self])
 
 
-class _Head:
-    """The encoder of a deep method: a head whose signs do not depend on the batch they are computed in."""
-
-    def __init__(self, spec: ModelSpec, tensors: Mapping[str, Tensor]) -> None:
-        self._head = build_head(spec.features, spec.bits, spec.head, len(spec.classes))
-        self._head.load_state_dict(dict(tensors))
-        self._head.eval()
-        self._precise_head = copy.deepcopy(self._head).double()
-
-    def outputs(self, features: NDArray[Any]) -> HeadOutput:
-        """What the head reads from features (N, D), in float64."""
-        with torch.inference_mode():
-            rows = torch.from_numpy(features.astype(np.float32))
-            output: HeadOutput = self._head(rows).each(Tensor.double)
-            sizes = output.logits.abs()
-            doubtful = (sizes < _DOUBT * sizes.amax(dim=1, keepdim=True).clamp_min(1)).any(dim=1)
-            if bool(doubtful.any()):
-                for part, better in zip(output, self._precise_head(rows[doubtful].double()), strict=True):
-                    if part is not None:
-                        part[doubtful] = better
-            return output
-
-
 class HashModel:
     """A trained hash function, its classes and centers, and the name of the backbone before it.
 
-    `tensors` are named `encoder.*`, and `centers` for the central methods, with `directions` where the logits were
-    turned after training. A backbone that was fine-tuned lies in `folder`, beside the stored model.
+    `tensors` are named `encoder.*`, `visual.*` (what makes visual codes), and `centers` for the central methods, with
+    `directions` where the logits were rotated after training. A backbone that was fine-tuned lies in `folder`, beside the
+    stored model.
     """
 
     def __init__(self, spec: ModelSpec, tensors: Mapping[str, Tensor], folder: Path | None = None) -> None:
@@ -142,11 +116,13 @@ class HashModel:
                 f"centers of shape {tuple(self._centers.shape)} do not fit {len(spec.classes)} classes at "
                 f"{spec.bits} bits."
             )
-        self._encoder: _Head | ShallowHash = (
+        self._encoder: SteadyHead | ShallowHash = (
             method.shallow_class().from_arrays({name: tensor.numpy() for name, tensor in own.items()})
             if method.family == "shallow"
-            else _Head(spec, own)
+            else _trained_head(spec, own)
         )
+        look = {k.removeprefix("visual."): v.numpy() for k, v in tensors.items() if k.startswith("visual.")}
+        self._look = Itq.from_arrays(look) if look else None
         self._objective = (
             method.objective(len(spec.classes), spec.bits, self.directions, options, spec.seed)
             if self._centers is not None
@@ -164,6 +140,16 @@ class HashModel:
     def has_centers(self) -> bool:
         """Whether the method is a central one: only those know labels and weights."""
         return self._centers is not None
+
+    @property
+    def has_presence(self) -> bool:
+        """Whether the head reads which classes are there."""
+        return bool(self.spec.head.presence)
+
+    @property
+    def visual_bits(self) -> int | None:
+        """Length of the visual codes; None where the model has none."""
+        return None if self._look is None else int(self._look.offset.size)
 
     @property
     def directions(self) -> Tensor:
@@ -209,7 +195,7 @@ class HashModel:
 
     def _chunk(self, features: NDArray[Any]) -> HeadOutput:
         encoder = self._encoder
-        if isinstance(encoder, _Head):
+        if isinstance(encoder, SteadyHead):
             output = encoder.outputs(features)
         else:
             output = HeadOutput(torch.from_numpy(encoder.values(features)))
@@ -218,6 +204,26 @@ class HashModel:
     def encode_features(self, features: NDArray[Any]) -> Codes:
         """Codes (N, K) of features (N, D)."""
         return binarise(self.logits(features))
+
+    def visual_codes(self, features: NDArray[Any]) -> Codes:
+        """Visual codes (N, V) of features (N, D): how an image looks, learned without labels."""
+        if self._look is None:
+            raise ConfigError(
+                "this model has no visual code: it is of an earlier version, or saw too few images."
+            )
+        features = _checked(features, self.spec.features)
+        starts = range(0, max(1, len(features)), _CHUNK)
+        return np.concatenate([binarise(self._look.values(features[at : at + _CHUNK])) for at in starts])
+
+    def presence(self, features: NDArray[Any]) -> NDArray[np.float32]:
+        """Probability (N, C) that each class is in an image."""
+        found = self._outputs(features).presence
+        if found is None:
+            raise ConfigError(
+                f"this model of method '{self.spec.method}' does not read presence: train with presence in its head."
+            )
+        presence: NDArray[np.float32] = found.sigmoid().numpy()
+        return presence
 
     @property
     def tuned_weights(self) -> Path | None:
@@ -265,7 +271,7 @@ class HashModel:
 
         Broken ones raise DataError. Features of files are kept in the folder `cache` where one is given.
         """
-        sources, single = _listed(images)
+        sources, single = image_list(images)
         encoder = self.encoder(device=device, engine=engine)
         if cache is None or not all(isinstance(source, str | Path) for source in sources):
             found = encoder.features(sources)
@@ -316,10 +322,13 @@ class HashModel:
         return similarities
 
     def predict_labels(self, features: NDArray[Any]) -> NDArray[np.bool_]:
-        """Labels (N, C) whose centers are near enough; the nearest one always."""
-        similarities = self.similarities(features)
-        labels = similarities >= (self.spec.label_threshold or 0.0)
-        labels[np.arange(len(labels)), similarities.argmax(axis=1)] = True
+        """Labels (N, C) that are likely there, or whose centers are near enough; the likeliest one always."""
+        if self.has_presence:
+            scores, cut = self.presence(features), PRESENT
+        else:
+            scores, cut = self.similarities(features), self.spec.label_threshold or 0.0
+        labels = scores >= cut
+        labels[np.arange(len(labels)), scores.argmax(axis=1)] = True
         return labels
 
     def label_names(self, features: NDArray[Any]) -> list[tuple[str, ...]]:
@@ -370,7 +379,10 @@ class HashModel:
         path = Path(folder)
         try:
             spec = ModelSpec.model_validate(json.loads((path / "model.json").read_text(encoding="utf-8")))
-            return cls(spec, load_file(path / "model.safetensors"), path)
+            tensors = load_file(path / "model.safetensors")
+            # half precision is a way to store numbers, not to compute with them
+            wide = {name: t.float() if t.dtype == torch.float16 else t for name, t in tensors.items()}
+            return cls(spec, wide, path)
         except (FileNotFoundError, NotADirectoryError):
             raise DataError(
                 f"'{path}' holds no finished model (model.json, model.safetensors): pass the folder of a "
@@ -384,25 +396,17 @@ class HashModel:
             raise DataError(f"the model in '{path}' is damaged or of another version: {reason}") from None
 
 
+def _trained_head(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> SteadyHead:
+    head = build_head(spec.features, spec.bits, spec.head, len(spec.classes))
+    head.load_state_dict(dict(tensors))
+    return SteadyHead(head)
+
+
 def load(source: str | Path) -> HashModel:
     """Open a trained model: the folder of a run, or one that `HashModel.save` wrote."""
     if not isinstance(source, str | Path):
         raise InputError(f"a model is named by the folder of its run, got {type(source).__name__}.")
     return HashModel.load(source)
-
-
-def _listed(images: Any) -> tuple[list[ImageSource], bool]:
-    """Images as a list, and whether it was a single one."""
-    single = isinstance(images, str | Path | bytes | Image.Image) or (
-        isinstance(images, np.ndarray) and images.ndim in (2, 3)
-    )
-    if not single and not isinstance(images, Iterable):
-        raise InputError(f"{_IMAGES}, got {type(images).__name__}.")
-    listed = [images] if single else list(images)
-    for image in listed:
-        if not isinstance(image, str | Path | bytes | Image.Image | np.ndarray):
-            raise InputError(f"{_IMAGES}, got {type(image).__name__}.")
-    return listed, single
 
 
 def _checked(features: NDArray[Any], width: int) -> NDArray[Any]:

@@ -23,6 +23,7 @@ Stream: TypeAlias = io.BufferedReader | io.BytesIO
 Factory: TypeAlias = Callable[[IO[bytes], str | bytes], ImageFile.ImageFile]
 Accepts: TypeAlias = Callable[[bytes], bool | str]
 
+_ACCEPTED = "an image is a path, bytes, a PIL image or a uint8 array, or a list of these"
 MAX_PIXELS = 100_000_000
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".jp2", ".avif"}
@@ -90,6 +91,20 @@ def _from_memory(source: Image.Image | NDArray[Any], max_pixels: int) -> Image.I
     rgb = rgb.copy() if rgb is source else rgb
     rgb.info = {}
     return rgb
+
+
+def image_list(images: Any) -> tuple[list[ImageSource], bool]:
+    """Images as a list, and whether it was a single one."""
+    single = isinstance(images, str | Path | bytes | Image.Image) or (
+        isinstance(images, np.ndarray) and images.ndim in (2, 3)
+    )
+    if not single and not isinstance(images, Iterable):
+        raise InputError(f"{_ACCEPTED}, got {type(images).__name__}.")
+    listed = [images] if single else list(images)
+    for image in listed:
+        if not isinstance(image, str | Path | bytes | Image.Image | np.ndarray):
+            raise InputError(f"{_ACCEPTED}, got {type(image).__name__}.")
+    return listed, single
 
 
 def check_image(source: str | Path | bytes, *, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:

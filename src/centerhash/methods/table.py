@@ -43,7 +43,7 @@ class Method:
     multi_label: str = "labels are not used"  # how it treats an image with several labels
     # of its options, where they differ from the class's
     defaults: Mapping[str, Any] = field(default_factory=_nothing)
-    # what its head has beside the usual layers: divide, rotate, evidence
+    # what its head has beside the usual layers: divide, rotate, evidence, presence
     head: Mapping[str, bool] = field(default_factory=_nothing)
     # settings of the training, where it wants another
     training: Mapping[str, Any] = field(default_factory=_nothing)
@@ -268,7 +268,7 @@ _ROWS: dict[str, Method] = {
             year=2026,
             multi_label="all centers of the labels against all others, weights solved per image",
             home="methods.losses.softmax:IcsSoftmax",
-            head=frozen({"rotate": True, "evidence": True}),
+            head=frozen({"rotate": True, "evidence": True, "presence": True}),
         ),
     )
 }

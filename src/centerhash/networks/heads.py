@@ -1,17 +1,24 @@
-"""The head: features (B, D) to logits (B, K), and to class evidence (B, C) beside them where a method weighs labels."""
+"""The head: features (B, D) to logits (B, K), and beside them to class evidence and presence (B, C) where wanted."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
 from centerhash.core.errors import InputError
 from centerhash.core.options import Options
+
+# share of a row's largest |logit| (at least 1) below which float32 rounding, which varies with the batch, could turn a
+# sign; about a hundred times what rounding was seen to change
+_DOUBT = 1e-4
 
 
 class HeadOptions(Options):
@@ -34,10 +41,13 @@ class HeadOptions(Options):
     evidence: bool | None = Field(
         None, description="read class evidence beside the bits; None: as the method has it"
     )
+    presence: bool | None = Field(
+        None, description="read beside the bits whether each class is there; None: as the method has it"
+    )
 
     def filled(self, defaults: dict[str, bool]) -> HeadOptions:
         """The options with what was left to the method as it wants it; False unless named in `defaults`."""
-        open_ones = ("divide", "rotate", "evidence")
+        open_ones = ("divide", "rotate", "evidence", "presence")
         unset = {name: defaults.get(name, False) for name in open_ones if getattr(self, name) is None}
         return self.model_copy(update=unset)
 
@@ -47,6 +57,7 @@ class HeadOutput(NamedTuple):
 
     logits: Tensor  # (B, K): their signs are the code
     evidence: Tensor | None = None  # (B, C): how much speaks for each class
+    presence: Tensor | None = None  # (B, C): log-odds that each class is there
 
     def each(self, change: Callable[[Tensor], Tensor]) -> HeadOutput:
         """The same with every part changed in the same way."""
@@ -98,19 +109,26 @@ class DivideAndEncode(nn.Module):
         return (slices * (self.weight * self.used)).sum(dim=2) + self.bias
 
 
-class CodeAndEvidence(nn.Module):
-    """Two readings of the last hidden layer (B, H): logits (B, K), and the evidence (B, C) for every class.
+class Readings(nn.Module):
+    """Readings of the last hidden layer (B, H): logits (B, K), and the evidence and presence (B, C) of every class.
 
-    The evidence learns from the hidden layer without shaping it, so that codes are the same with and without it.
+    Evidence and presence learn from the hidden layer without shaping it, so codes are the same with and without them.
     """
 
-    def __init__(self, code: nn.Module, width: int, classes: int) -> None:
+    def __init__(self, code: nn.Module, width: int, classes: int, options: HeadOptions) -> None:
         super().__init__()
-        self.code, self.evidence = code, nn.Linear(width, classes)
+        self.code = code
+        self.evidence = nn.Linear(width, classes) if options.evidence else None
+        self.presence = nn.Linear(width, classes) if options.presence else None
 
     def forward(self, hidden: Tensor) -> HeadOutput:
-        """Both readings of hidden (B, H)."""
-        return HeadOutput(self.code(hidden), self.evidence(hidden.detach()))
+        """All readings of hidden (B, H)."""
+        seen = hidden.detach()
+        return HeadOutput(
+            self.code(hidden),
+            None if self.evidence is None else self.evidence(seen),
+            None if self.presence is None else self.presence(seen),
+        )
 
 
 class Head(nn.Sequential):
@@ -125,7 +143,7 @@ class Head(nn.Sequential):
 def build_head(features: int, bits: int, options: HeadOptions, classes: int = 0) -> Head:
     """Standardise, dropout, then (linear, norm, ReLU, dropout) per hidden width, then linear to K bits.
 
-    With `options.evidence` the last layer also reads the evidence for C classes.
+    With `options.evidence` or `options.presence` the last layer also reads these for C classes.
     """
     layers: list[nn.Module] = []
     if options.standardise:
@@ -147,6 +165,27 @@ def build_head(features: int, bits: int, options: HeadOptions, classes: int = 0)
         last.append(nn.BatchNorm1d(bits))
     if options.rotate:
         last.append(Rotation(bits))
-    if options.evidence:
-        last = [CodeAndEvidence(nn.Sequential(*last), width, classes)]
+    if options.evidence or options.presence:
+        last = [Readings(nn.Sequential(*last), width, classes, options)]
     return Head(*layers, *last)
+
+
+class SteadyHead:
+    """A trained head whose signs do not depend on the batch that they are computed in."""
+
+    def __init__(self, head: Head) -> None:
+        self._head = head.eval()
+        self._precise = copy.deepcopy(head).double()
+
+    def outputs(self, features: NDArray[Any]) -> HeadOutput:
+        """What the head reads from features (N, D), in float64."""
+        with torch.inference_mode():
+            rows = torch.from_numpy(features.astype(np.float32))
+            output: HeadOutput = self._head(rows).each(Tensor.double)
+            sizes = output.logits.abs()
+            doubtful = (sizes < _DOUBT * sizes.amax(dim=1, keepdim=True).clamp_min(1)).any(dim=1)
+            if bool(doubtful.any()):
+                for part, better in zip(output, self._precise(rows[doubtful].double()), strict=True):
+                    if part is not None:
+                        part[doubtful] = better
+            return output

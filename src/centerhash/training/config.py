@@ -65,6 +65,8 @@ def resolve(config: TrainConfig) -> TrainConfig:
     if head.evidence and not method.head.get("evidence"):
         able = ", ".join(name for name, row in METHODS.items() if row.head.get("evidence"))
         raise ConfigError(f"method '{method.name}' cannot use class evidence: leave it out, or train {able}.")
+    if head.presence and method.family == "shallow":
+        raise ConfigError(f"method '{method.name}' has no head that could read presence: leave it out.")
     if config.finetune:
         if method.family == "shallow":
             raise ConfigError(

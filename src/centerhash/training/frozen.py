@@ -16,6 +16,7 @@ from centerhash.methods.assignment import assign_centers
 from centerhash.methods.centers import hash_centers
 from centerhash.methods.losses.base import Objective
 from centerhash.methods.losses.central import center_similarities
+from centerhash.methods.shallow.projections import Itq, ItqOptions
 from centerhash.methods.table import get_method
 from centerhash.model import HashModel, ModelSpec
 from centerhash.networks.backbones import Backbone
@@ -23,6 +24,9 @@ from centerhash.training.config import TrainConfig, backbone_of, resolve
 from centerhash.training.distributed import Team
 from centerhash.training.loop import OnEpoch, fit_head, no_log
 from centerhash.training.rotation import rotate_head
+
+VISUAL_BITS = 128
+_VISUAL_SAMPLE = 10_000  # images that the visual code is fitted on at most, evenly over the training images
 
 
 def fit_frozen(
@@ -119,6 +123,23 @@ def finished_model(
         threshold = label_threshold(model.logits(features), labels, model.directions)
         spec = spec.model_copy(update={"label_threshold": threshold})
     return _model(spec, head, found, folder)
+
+
+def with_visual_code(model: HashModel, features: NDArray[Any], rows: NDArray[np.int64]) -> HashModel:
+    """The model with a visual code of `VISUAL_BITS` bits: ITQ of the training features `features[rows]`, without labels.
+
+    Unchanged where the features are too narrow, or too few.
+    """
+    chosen = np.sort(rows)[:: max(1, len(rows) // _VISUAL_SAMPLE)]
+    if len(chosen) < 32 or features.shape[1] < VISUAL_BITS:
+        return model
+    sample = features[chosen].astype(np.float32)
+    if not (sample != sample[0]).any():
+        return model
+    nothing = np.zeros((len(sample), 0), np.bool_)
+    look = Itq.fit(sample, nothing, VISUAL_BITS, ItqOptions(), model.spec.seed)
+    arrays = {f"visual.{name}": torch.from_numpy(np.array(value)) for name, value in look.arrays().items()}
+    return HashModel(model.spec, {**model.tensors(), **arrays}, model.folder)
 
 
 def _model(

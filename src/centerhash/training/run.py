@@ -25,7 +25,7 @@ from centerhash.training.distributed import Team, open_team
 from centerhash.training.features import as_dataset, cache_folder, dataset_features
 from centerhash.training.finetuning import fit_whole
 from centerhash.training.folder import claim, drop_checkpoints, is_finished, write_log, write_results
-from centerhash.training.frozen import fit_frozen
+from centerhash.training.frozen import fit_frozen, with_visual_code
 from centerhash.training.loop import OnEpoch, no_log
 
 
@@ -157,7 +157,7 @@ class _Job:
         checkpoint: Path | None = None,
         on_epoch: OnEpoch = no_log,
     ) -> HashModel:
-        return fit_frozen(
+        model = fit_frozen(
             self.dataset.with_splits(splits),
             features,
             self.config,
@@ -167,6 +167,7 @@ class _Job:
             progress=self.progress,
             on_epoch=on_epoch,
         )
+        return with_visual_code(model, features, splits.train)
 
     def _tune(self, folder: Path, on_epoch: OnEpoch = no_log) -> HashModel:
         return fit_whole(

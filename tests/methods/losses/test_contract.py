@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from centerhash.core.options import MethodOptions
 from centerhash.methods import losses
 from centerhash.methods.centers import hash_centers
 from centerhash.methods.losses import CNNH, CSQ, DHN, EWCS, ICS, Batch, ICSOptions, Objective
+from centerhash.methods.losses.base import presence_loss
 from centerhash.methods.table import METHODS
 from centerhash.methods.weights import label_slots
 from centerhash.networks.heads import HeadOutput
@@ -179,3 +181,16 @@ def test_the_public_names_are_all_there() -> None:
         assert getattr(losses, name).__name__ == name
     with pytest.raises(AttributeError, match="Ics"):
         _ = losses.Ics
+
+
+def test_presence_is_learned_beside_every_loss() -> None:
+    """Two classes, log-odds 0 and log 3: -log(1/2) for each sign of the first, -log(3/4) and -log(1/4) of the second."""
+    presence = torch.tensor([[0.0, math.log(3)], [0.0, math.log(3)]], requires_grad=True)
+    labels = torch.tensor([[True, True], [False, False]])
+    expected = math.log(2) + (math.log(4 / 3) + math.log(4)) / 2
+    assert float(presence_loss(presence.detach(), labels)) == pytest.approx(expected)
+    loss = losses.CSQ(torch.tensor([[1.0, 1.0], [1.0, -1.0]]))
+    logits = torch.zeros(2, 2)
+    alone, both = loss.loss_terms(logits, labels), loss.loss_terms(HeadOutput(logits, None, presence), labels)
+    assert float(both.total) == pytest.approx(float(alone.total) + expected)
+    assert float(both.parts["presence"]) == pytest.approx(expected)

@@ -78,7 +78,7 @@ def test_weights_come_from_the_evidence_where_there_is_some() -> None:
 
 
 def test_gradient_is_that_of_the_loss_with_its_weights_held_fixed() -> None:
-    (logits, evidence), _, labels = with_evidence()
+    (logits, evidence, _), _, labels = with_evidence()
     assert evidence is not None
     method = objective()
     by_code = torch.where(labels, -method.distances(logits) / method.entropy, -math.inf).softmax(dim=1)

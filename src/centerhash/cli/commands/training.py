@@ -86,6 +86,10 @@ def train(
         bool | None,
         head("take label weights from class evidence, read beside the bits", default="the method's"),
     ] = None,
+    presence: Annotated[
+        bool | None,
+        head("read beside the bits which classes are there, for questions by labels", default="the method's"),
+    ] = None,
     centers: Annotated[
         str | None, head("kind of hash centers", ("auto", "hadamard", "spread", "random"), default="auto")
     ] = None,
@@ -133,7 +137,7 @@ def train(
     from centerhash.training.run import train as run_training
 
     widths = None if hidden is None else read_widths(hidden)
-    layers = {"hidden": widths, "rotate": rotate, "evidence": evidence}
+    layers = {"hidden": widths, "rotate": rotate, "evidence": evidence, "presence": presence}
     given |= {
         "weights": None if weights is None else str(weights),
         "head": {name: value for name, value in layers.items() if value is not None} or None,

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from centerhash.core.errors import ConfigError, InputError
 from centerhash.core.options import MethodOptions, options_beside, read_options
@@ -44,6 +45,13 @@ class Batch(NamedTuple):
         """The images of the mask `chosen` (B,)."""
         places = None if self.places is None else self.places[chosen]
         return Batch(self.output.each(lambda part: part[chosen]), self.labels[chosen], places, self.progress)
+
+
+def presence_loss(presence: Tensor, labels: Tensor) -> Tensor:
+    """Cross entropy () of log-odds (B, C) that a class is there with labels (B, C): summed over C, mean over B."""
+    return (
+        binary_cross_entropy_with_logits(presence, labels.to(presence.dtype), reduction="none").sum(1).mean()
+    )
 
 
 class Objective(nn.Module, ABC):
@@ -97,6 +105,8 @@ class Objective(nn.Module, ABC):
         """The loss as `forward` gives it, with its parts by name."""
         batch = self.checked(output, labels)._replace(places=places, progress=progress)
         terms = self.terms(batch)
+        if batch.output.presence is not None:
+            terms["presence"] = presence_loss(batch.output.presence, batch.labels)
         if not terms:
             return LossTerms(batch.logits.sum() * 0, {})
         total = torch.stack(list(terms.values())).sum()
