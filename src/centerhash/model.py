@@ -39,6 +39,7 @@ from centerhash.networks.encoder import Encoder
 from centerhash.networks.heads import HeadOptions, HeadOutput, SteadyHead, build_head
 
 TUNED = "backbone.safetensors"  # beside the model, where the backbone was fine-tuned
+BUILTIN = ("coco",)  # models that come with the package, trained by benchmarks/builtin.py
 PRESENT = 0.5  # presence from which a label is predicted
 _CHUNK = 1024  # rows per pass through the head: bounds memory, decides no result
 _TINY = float(np.finfo(np.float32).tiny)  # a negative value must not round to 0, whose sign is +1
@@ -375,8 +376,8 @@ class HashModel:
 
     @classmethod
     def load(cls, folder: str | Path) -> HashModel:
-        """Read a model that `save` or a training run wrote."""
-        path = Path(folder)
+        """Read a model that `save` or a training run wrote, or a built-in one by its name."""
+        path = model_folder(folder)
         try:
             spec = ModelSpec.model_validate(json.loads((path / "model.json").read_text(encoding="utf-8")))
             tensors = load_file(path / "model.safetensors")
@@ -403,10 +404,17 @@ def _trained_head(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> SteadyHead:
 
 
 def load(source: str | Path) -> HashModel:
-    """Open a trained model: the folder of a run, or one that `HashModel.save` wrote."""
+    """Open a trained model: "coco", which comes with the package, or the folder of a run or of `HashModel.save`."""
     if not isinstance(source, str | Path):
-        raise InputError(f"a model is named by the folder of its run, got {type(source).__name__}.")
+        raise InputError(f"a model is named by the folder of its run, or 'coco', got {type(source).__name__}.")
     return HashModel.load(source)
+
+
+def model_folder(source: str | Path) -> Path:
+    """The folder that holds a model: of a built-in one by its name, unless there is such a folder here."""
+    if str(source) in BUILTIN and not Path(source).exists():
+        return Path(__file__).parent / "builtin" / str(source)
+    return Path(source)
 
 
 def _checked(features: NDArray[Any], width: int) -> NDArray[Any]:

@@ -1,0 +1,133 @@
+"""Train the built-in model "coco" and measure it: `python -m benchmarks.builtin --data coco117k --photos coco6k`.
+
+`--data` is a folder of features (features.npy, labels.npy, classes.txt, train.npy, query.npy, database.npy) of MS COCO's
+photos by EfficientNet-Lite0: the whole frame at 256 x 256, mean and maximum pooling. The model is trained on all photos but
+the queries, so that anybody can measure it on them. `--photos` is a folder of photos with labels.csv and boxes, of which only
+those among the queries are looked at. The run is kept in `--run`, so that a killed training resumes; the model goes to
+src/centerhash/builtin/coco, in half precision, with its figures in card.md and figures.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+
+import centerhash as ch
+from centerhash.data.splits import Splits
+from centerhash.experiments.agreement import measure_agreement
+from centerhash.model import HashModel
+from centerhash.networks.backbones import get_backbone
+
+TARGET = Path(__file__).parent.parent / "src" / "centerhash" / "builtin" / "coco"
+BACKBONE = "efficientnet-lite0"
+# one hidden layer of 928 units keeps the file under 6 MB
+SETTINGS: dict[str, Any] = {"method": "ics-softmax", "bits": 64, "epochs": 10, "head": {"hidden": (928,)}}
+
+
+def train(data: ch.Dataset, run: Path) -> HashModel:
+    """The model of all photos but the queries."""
+    rest = np.setdiff1d(np.arange(len(data)), data.splits.query)
+    everything = data.with_splits(Splits(rest, data.splits.query, rest, made="all photos but the queries"))
+    return ch.train(everything, out=run, **SETTINGS)
+
+
+def shipped(model: HashModel) -> HashModel:
+    """The model as it is shipped: matrices in half precision, and the backbone that its features come from."""
+    backbone = get_backbone(BACKBONE)
+    spec = model.spec.model_copy(
+        update={
+            "backbone": BACKBONE,
+            "crop": backbone.crop,
+            "pool": backbone.pool,
+            "backbone_key": backbone.key,
+        }
+    )
+    tensors = {
+        name: tensor.half() if tensor.ndim == 2 and tensor.is_floating_point() else tensor
+        for name, tensor in model.tensors().items()
+    }
+    TARGET.mkdir(parents=True, exist_ok=True)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, TARGET / "model.safetensors")
+    (TARGET / "model.json").write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    return HashModel.load(TARGET)
+
+
+def average_precision(scores: NDArray[np.float32], labels: NDArray[np.bool_]) -> float:
+    """Mean over classes of the average precision of images ranked by their score; classes without an image left out."""
+    found = []
+    for column in np.flatnonzero(labels.any(axis=0)):
+        hits = labels[np.argsort(-scores[:, column], kind="stable"), column]
+        found.append(float((hits.cumsum() / np.arange(1, len(hits) + 1))[hits].mean()))
+    return float(np.mean(found))
+
+
+def shares(model: HashModel, data: ch.Dataset, ids: NDArray[np.int64], photos: Path) -> dict[str, float]:
+    """How the shares of labels agree with the areas of their boxes, on photos with several labels among the queries."""
+    row_of = {int(ids[row]): int(row) for row in data.splits.query}
+    column = {name: place for place, name in enumerate(data.classes)}
+    rows, areas = [], []
+    with (photos / "labels.csv").open(encoding="utf-8", newline="") as stream:
+        for line in csv.DictReader(stream):
+            row = row_of.get(int(Path(line["file_name"]).stem))
+            names = line["labels"].split("|")
+            if row is None or len(names) < 2:
+                continue
+            filled = np.zeros(len(column))
+            filled[[column[name] for name in names]] = [float(area) for area in line["areas"].split("|")]
+            rows.append(row)
+            areas.append(filled)
+    area = np.array(areas)
+    assert data.features is not None
+    weights = model.weights(np.asarray(data.features[rows], np.float32), area > 0)
+    found = measure_agreement(weights, area, area > 0)
+    return {
+        "photos": len(rows),
+        "largest_first": round(found.largest, 4),
+        "chance": round(found.chance, 4),
+        "centred_pearson": round(found.centred_pearson, 4),
+    }
+
+
+def main() -> None:
+    """Train, store, measure, and write the card."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--photos", type=Path)
+    parser.add_argument("--run", type=Path, default=Path("builtin-run"))
+    chosen = parser.parse_args()
+    data = ch.open_dataset(chosen.data)
+    assert data.features is not None
+    model = shipped(train(data, chosen.run))
+    query, rest = data.splits.query, np.setdiff1d(np.arange(len(data)), data.splits.query)
+    features = data.features
+    result = ch.evaluate_codes(
+        ch.pack(model.encode_features(features[query])),
+        ch.pack(model.encode_features(features[rest])),
+        data.labels[query],
+        data.labels[rest],
+        bits=model.bits,
+    )
+    figures: dict[str, Any] = {
+        "trained_on": len(rest),
+        "queries": len(query),
+        "map_peers": round(result.map_peers, 4),
+        "map_textbook": round(result.map_textbook, 4),
+        "chance_peers": round(result.chance_peers, 4),
+        "presence_ap": round(average_precision(model.presence(features[query]), data.labels[query]), 4),
+        "megabytes": round((TARGET / "model.safetensors").stat().st_size / 1e6, 2),
+    }
+    if chosen.photos is not None:
+        figures["shares"] = shares(model, data, np.load(chosen.data / "image_ids.npy"), chosen.photos)
+    (TARGET / "figures.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()
