@@ -1,10 +1,10 @@
 """Train the built-in model "coco" and measure it: `python -m benchmarks.builtin --data coco117k --photos coco6k`.
 
 `--data` is a folder of features (features.npy, labels.npy, classes.txt, train.npy, query.npy, database.npy) of MS COCO's
-photos by EfficientNet-Lite0: the whole frame at 256 x 256, mean and maximum pooling. The model is trained on all photos but
-the queries, so that anybody can measure it on them. `--photos` is a folder of photos with labels.csv and boxes, of which only
-those among the queries are looked at. The run is kept in `--run`, so that a killed training resumes; the model goes to
-src/centerhash/builtin/coco, in half precision, with its figures in card.md and figures.json.
+photos by EfficientNet-Lite0: the whole frame at 256 x 256, mean and maximum pooling. The model is trained on all photos
+but the queries, so that anybody can measure it on them. `--photos` is a folder of photos with labels.csv and boxes, of
+which only those among the queries are looked at. The run is kept in `--run`, so that a killed training resumes; the model
+goes to src/centerhash/builtin/coco, in half precision, with its figures in figures.json.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ def shares(model: HashModel, data: ch.Dataset, ids: NDArray[np.int64], photos: P
 
 def main() -> None:
     """Train, store, measure, and write the card."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--photos", type=Path)
     parser.add_argument("--run", type=Path, default=Path("builtin-run"))

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from centerhash.networks.features import image_features
 
 from benchmarks.loading import plain, write_photos
 from benchmarks.reporting import arguments_of, show, store
@@ -29,6 +28,7 @@ from centerhash import hash_centers
 from centerhash.codes import binarise, pack
 from centerhash.model import HashModel, ModelSpec
 from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
+from centerhash.networks.encoder import Encoder
 from centerhash.networks.engines import ENGINES, Engine, open_engine
 from centerhash.networks.heads import HeadOptions, build_head
 
@@ -49,6 +49,8 @@ def untrained_model() -> HashModel:
         classes=tuple(f"class {number}" for number in range(CLASSES)),
         head=HeadOptions(),
         backbone=BACKBONE.name,
+        crop=BACKBONE.crop,
+        pool=BACKBONE.pool,
         seed=0,
     )
     head = build_head(BACKBONE.features, BITS, spec.head).state_dict()
@@ -74,7 +76,8 @@ def eager(paths: Sequence[Path], batch: int = 32) -> Callable[[], Any]:
 
 def whole_path(paths: Sequence[Path], model: HashModel, engine: Engine) -> Callable[[], Any]:
     """Files to codes as `encode` does it, without a cache."""
-    return lambda: pack(model.encode_features(image_features(paths, BACKBONE, engine=engine).features))
+    encoder = Encoder(BACKBONE, device="cpu", engine=engine)
+    return lambda: pack(model.encode_features(encoder.features(paths)))
 
 
 def alone(count: int, engine: Engine) -> Callable[[], Any]:

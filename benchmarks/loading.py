@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from centerhash.networks.features import _decoded_batches, decode
 from PIL import Image
 
 from benchmarks.reporting import arguments_of, show, store
 from benchmarks.speed import seconds
+from centerhash.core.prefetch import batches_ahead
 from centerhash.data.scenes.scenes import render_scene
 from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
+from centerhash.networks.encoder import BATCH, pixels_of
 
 BACKBONE = get_backbone(DEFAULT_BACKBONE)
 SIZES = {"photos of 2000 x 1500": ((2000, 1500), 12), "photos of 500 x 375": ((500, 375), 64)}
@@ -53,13 +54,14 @@ def plain(paths: Sequence[Path]) -> list[np.ndarray]:
 
 def one_thread(paths: Sequence[Path]) -> list[np.ndarray]:
     """Our decoding without its threads."""
-    return [decode(path, BACKBONE) for path in paths]
+    return [pixels_of(path, BACKBONE) for path in paths]
 
 
 def threads(paths: Sequence[Path]) -> list[np.ndarray]:
     """Our decoding as features and encoding use it."""
-    batches = _decoded_batches(paths, range(len(paths)), BACKBONE, 32, {})
-    return [pixels for _, batch in batches for pixels in batch]
+    batches = [paths[start : start + BATCH] for start in range(0, len(paths), BATCH)]
+    futures = batches_ahead(partial(pixels_of, backbone=BACKBONE), batches)
+    return [future.result() for batch in futures for future in batch]
 
 
 def loading(paths: Sequence[Path]) -> dict[str, float]:

@@ -19,7 +19,7 @@ from centerhash.methods.table import METHODS
 from centerhash.model import HashModel, ModelSpec, load
 from centerhash.networks.heads import HeadOptions, build_head
 from centerhash.training.run import train
-from tests.toys import CLASSES, WIDTH, noise_image
+from tests.toys import CLASSES, WIDTH, noise_image, toy_config
 
 SAVED = ("model.json", "model.safetensors")
 
@@ -317,6 +317,36 @@ def test_one_image_in_one_answer_out(
 def test_what_is_no_image_is_refused(image_run: Path, wrong: Any) -> None:
     with pytest.raises(InputError, match="a path, bytes, a PIL image or a uint8 array"):
         HashModel.load(image_run).encode(wrong)
+
+
+def test_a_model_from_before_the_whole_frame_keeps_its_features(
+    scene_folder: Path, feature_cache: Path, tmp_path: Path
+) -> None:
+    """Its model.json names neither crop nor pooling, and its key none of the pooling."""
+    settings = {"crop": 224, "pool": "mean", "cache": feature_cache, "device": "cpu"}
+    train(scene_folder, config=toy_config(epochs=1), out=tmp_path / "run", **settings)
+    file = tmp_path / "run" / "model.json"
+    spec = json.loads(file.read_text())
+    assert (spec.pop("crop"), spec.pop("pool"), spec["features"]) == (224, "mean", 1280)
+    assert spec["backbone_key"] == "efficientnet-lite0-256-224-782d15c006c4"
+    file.write_text(json.dumps(spec))
+    backbone = HashModel.load(tmp_path / "run").backbone()
+    assert (backbone.resize, backbone.crop, backbone.pool) == (256, 224, "mean")
+
+
+@pytest.mark.parametrize(
+    ("name", "seen"),
+    [
+        ("efficientnet-lite2", (297, 260, "mean")),
+        ("resnet50", (256, 224, "mean")),
+        ("alexnet", (256, 224, None)),
+    ],
+)
+def test_every_backbone_of_an_old_model_is_as_it_was(name: str, seen: tuple[int, int, str | None]) -> None:
+    model = untrained()
+    model.spec = model.spec.model_copy(update={"backbone": name})
+    backbone = model.backbone()
+    assert (backbone.resize, backbone.crop, backbone.pool) == seen
 
 
 def test_a_model_says_shortly_what_it_is(image_run: Path) -> None:

@@ -34,7 +34,7 @@ from centerhash.methods.losses.central import CentralObjective, center_similarit
 from centerhash.methods.shallow.base import ShallowHash
 from centerhash.methods.shallow.projections import Itq
 from centerhash.methods.table import METHODS, stored_method
-from centerhash.networks.backbones import Backbone, get_backbone
+from centerhash.networks.backbones import Backbone, first_preprocessing, get_backbone
 from centerhash.networks.encoder import Encoder
 from centerhash.networks.heads import HeadOptions, HeadOutput, SteadyHead, build_head
 
@@ -60,6 +60,10 @@ class ModelSpec(Options):
     pretrained: bool = Field(
         True, description="False: the backbone's weights are random, drawn from the seed"
     )
+    crop: int | None = Field(
+        None, description="of the backbone's frame; None: a model from before the choice"
+    )
+    pool: str | None = Field(None, description="of the backbone's last map; None: the network's own")
     tuned: bool = Field(
         False, description="whether the backbone was fine-tuned; it then lies beside the model"
     )
@@ -240,7 +244,9 @@ class HashModel:
                 f"{spec.features}) as an array or .npy file, or train on images."
             )
         weights = spec.weights if self.tuned_weights is None else self.tuned_weights
-        backbone = get_backbone(spec.backbone, weights, spec.pretrained or weights is not None, spec.seed)
+        pretrained = spec.pretrained or weights is not None
+        crop, pool = first_preprocessing(spec.backbone) if spec.crop is None else (spec.crop, spec.pool)
+        backbone = get_backbone(spec.backbone, weights, pretrained, spec.seed, crop, pool)
         if spec.backbone_key is not None and backbone.key != spec.backbone_key:
             raise ConfigError(
                 f"this model was trained on features of {spec.backbone_key}, but the backbone here is "
@@ -406,7 +412,9 @@ def _trained_head(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> SteadyHead:
 def load(source: str | Path) -> HashModel:
     """Open a trained model: "coco", which comes with the package, or the folder of a run or of `HashModel.save`."""
     if not isinstance(source, str | Path):
-        raise InputError(f"a model is named by the folder of its run, or 'coco', got {type(source).__name__}.")
+        raise InputError(
+            f"a model is named by the folder of its run, or 'coco', got {type(source).__name__}."
+        )
     return HashModel.load(source)
 
 

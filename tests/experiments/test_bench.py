@@ -8,6 +8,8 @@ import pytest
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.data import open_dataset
 from centerhash.experiments.bench import Source, make_task, plan_tasks, validation_split
+from centerhash.experiments.rows import other_setting
+from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
 from centerhash.training.config import TrainConfig, resolve
 from centerhash.training.folder import fingerprint
 from tests.toys import feature_dataset
@@ -80,6 +82,14 @@ def test_a_source_opens_the_true_split_at_the_full_depth(feature_folder: Path) -
     assert facts["split"] == dataset.splits.made
     assert facts["images"] == {"train": 144, "query": 16, "database": 144}
     assert facts["evaluation"] == {"k": 50, "exclude_self": False}
+
+
+def test_rows_of_images_say_whose_features_they_are_of(scene_folder: Path, feature_cache: Path) -> None:
+    facts = Source(scene_folder, cache=feature_cache, device="cpu").open().facts()
+    assert facts["backbone"] == get_backbone(DEFAULT_BACKBONE).key
+    earlier = {name: value for name, value in facts.items() if name != "backbone"}
+    assert other_setting(facts, facts) == []
+    assert len(other_setting(earlier, facts)) == 1
 
 
 def test_validation_scales_the_depth_and_leaves_out_the_query_itself(feature_folder: Path) -> None:

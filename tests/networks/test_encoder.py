@@ -53,7 +53,7 @@ def parts(cache: Path) -> list[Path]:
 
 
 def test_features_are_finite_different_and_in_order(pictures: list[Path], fresh: FeatureTable) -> None:
-    assert fresh.features.shape == (5, 1280)
+    assert fresh.features.shape == (5, LITE0.features)
     assert fresh.features.dtype == np.float32
     assert np.isfinite(fresh.features).all()
     assert fresh.computed == 5
@@ -257,7 +257,7 @@ def test_progress_rises_to_the_total(pictures: list[Path], tmp_path: Path, cache
 
 def test_no_images_are_no_work() -> None:
     found = image_features([], LITE0)
-    assert found.features.shape == (0, 1280)
+    assert found.features.shape == (0, LITE0.features)
     assert found.computed == 0
 
 
@@ -342,4 +342,4 @@ def test_a_stream_leaves_out_what_is_known_and_names_what_is_broken(
     assert [step.keys for step in steps] == [[pictures[0].stem, pictures[2].stem], [pictures[3].stem]]
     assert [step.known for step in steps] == [1, 0]
     assert [list(step.broken) for step in steps] == [[], [3]]
-    assert [step.features.shape for step in steps] == [(2, 1280), (1, 1280)]
+    assert [step.features.shape for step in steps] == [(2, LITE0.features), (1, LITE0.features)]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from centerhash.core.errors import ConfigError, ImageError, InputError
 from centerhash.data import content_key
+from centerhash.networks.backbones import BACKBONES, DEFAULT_BACKBONE
 from centerhash.networks.encoder import Encoder
 from centerhash.search import Added, Index
 from centerhash.search.engines.flat import FlatIndex
@@ -35,7 +36,9 @@ def quick_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Quick:
         def features(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-            rows = [np.resize(image[::20, ::20].ravel(), 1280) for image in pixels]
+            rows = [
+                np.resize(image[::20, ::20].ravel(), BACKBONES[DEFAULT_BACKBONE].features) for image in pixels
+            ]
             return np.array(rows, dtype=np.float32) / 255
 
     monkeypatch.setattr(Encoder, "engine", Quick())

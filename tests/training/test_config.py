@@ -23,6 +23,7 @@ from tests.toys import cli, refused
         ("seed", -1),
         ("schedule", "cosinus"),
         ("centers", "hadamart"),
+        ("pool", "maximum"),
     ],
 )
 def test_impossible_settings_are_named(key: str, value: Any) -> None:
@@ -51,6 +52,8 @@ def test_presets_hold_the_printed_recipe(tmp_path: Path) -> None:
     config = TrainConfig(**read_preset("paper-resnet50"))
     assert (config.epochs, config.batch_size, config.learning_rate) == (90, 64, 1e-4)
     assert (config.method, config.backbone, config.schedule) == ("ics-printed", "resnet50", "steps")
+    assert (config.crop, config.pool) == (224, "mean")
+    assert TrainConfig(**read_preset("paper-alexnet")).crop == 224
     assert config.head.hidden == ()
     assert [resolve(config.model_copy(update={"bits": bits})).options["beta"] for bits in (16, 32, 64)] == [
         0.001,

@@ -19,7 +19,7 @@ from centerhash.model import HashModel
 from centerhash.networks.backbones import get_backbone
 from centerhash.training import loop
 from centerhash.training.config import TrainConfig
-from centerhash.training.finetuning import WholeNetwork, augmented, find_broken, image_inputs
+from centerhash.training.finetuning import LEAST_SIDE, WholeNetwork, augmented, find_broken, image_inputs
 from centerhash.training.run import train
 from tests.toys import (
     Killed,
@@ -34,7 +34,8 @@ from tests.toys import (
 )
 
 SMALL = {"finetune": True, "bits": 16, "epochs": 2, "batch_size": 16}
-BACKBONE = get_backbone("efficientnet-lite0")
+BACKBONE = get_backbone("efficientnet-lite0", crop=224)
+WHOLE = get_backbone("efficientnet-lite0")
 
 
 def gradient_image(width: int, height: int) -> Image.Image:
@@ -58,6 +59,22 @@ def test_a_crop_is_a_part_of_the_frame_and_sometimes_flipped(tmp_path: Path) -> 
         assert abs(abs(red[-1] - red[0]) - 255 * share) < 3
         assert abs((green[-1] - green[0]) - 255 * share) < 3  # never upside down
     assert flips == {True, False}
+    assert len(lefts) > 5
+
+
+def test_a_backbone_of_the_whole_frame_learns_from_large_parts_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "gradient.png"
+    gradient_image(400, 300).save(path)
+    shares, lefts = [], set()
+    for seed in range(40):
+        pixels = augmented(path, WHOLE, np.random.default_rng(seed)).astype(float)
+        assert pixels.shape == (WHOLE.resize, WHOLE.resize, 3)
+        red, green = pixels[0, :, 0], pixels[:, 0, 1]
+        shares.append((green[-1] - green[0]) / 255)
+        assert abs(abs(red[-1] - red[0]) / 255 - shares[-1]) < 0.02  # squares of the squashed frame
+        lefts.add(round(min(red[0], red[-1])))
+    assert min(shares) > LEAST_SIDE - 0.02
+    assert max(shares) - min(shares) > 0.05
     assert len(lefts) > 5
 
 
@@ -88,7 +105,9 @@ def test_batches_come_in_order_and_only_seed_epoch_and_image_decide_them(tmp_pat
     ]
     first = list(inputs(batches, 1))
     assert [batch.shape[0] for batch in first] == [2, 1, 0, 3]
-    assert all(batch.dtype == torch.uint8 and batch.shape[1:] == (224, 224, 3) for batch in first)
+    assert all(
+        batch.dtype == torch.uint8 and batch.shape[1:] == (BACKBONE.crop, BACKBONE.crop, 3) for batch in first
+    )
     again = list(inputs(list(reversed(batches)), 1))
     assert all(torch.equal(one, two) for one, two in zip(first, reversed(again), strict=True))
     other = list(inputs(batches, 2))

@@ -116,7 +116,7 @@ def test_the_stored_codes_are_those_of_queries_and_database(feature_folder: Path
 
 def test_a_run_on_images_knows_its_backbone(image_run: Path, scene_folder: Path) -> None:
     model, dataset = HashModel.load(image_run), open_dataset(scene_folder)
-    assert model.spec.backbone == "efficientnet-lite0"
+    assert (model.spec.backbone, model.spec.crop, model.spec.pool) == ("efficientnet-lite0", 256, "mean+max")
     assert model.classes == dataset.classes
     assert len(read_run_codes(image_run)[0].packed) == len(dataset.splits.query)
     weights = arrays(image_run / "weights.npz")
@@ -230,6 +230,21 @@ def test_other_settings_are_refused_and_named(
     assert "holds a run with other settings" in text
     assert all(word in text for word in words)
     assert run_contents(feature_run) == before
+
+
+def test_a_run_from_before_the_whole_frame_is_another_run(
+    scene_folder: Path, image_run: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(image_run, run)
+    stored = read_config(run)
+    for name in ("crop", "pool"):
+        del stored["config"][name]
+    (run / "config.json").write_text(json.dumps(stored))
+    config = toy_config(bits=32, epochs=4)
+    with pytest.raises(ConfigError, match=r"crop was 224, now 256; pool was mean, now mean\+max"):
+        train(scene_folder, config=config, out=run)
+    train(scene_folder, config=config, out=run, crop=224, pool="mean")  # is the finished run, and read
 
 
 def test_other_data_is_refused(feature_run: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from centerhash.data import Dataset, Splits, open_dataset
 from centerhash.evaluation import Evaluation, evaluate
 from centerhash.experiments.rows import Row, task_name
 from centerhash.model import HashModel
-from centerhash.networks.backbones import DEFAULT_BACKBONE
+from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
 from centerhash.networks.cache import default_cache
 from centerhash.training.config import TrainConfig, resolve
 from centerhash.training.distributed import Team
@@ -105,8 +105,10 @@ class Bench:
     def facts(self) -> Row:
         """The part of a row that says what was measured on; equal for all rows of a comparison."""
         splits = self.dataset.splits
+        images = self.dataset.kind == "images"
         return {
             "data": self.dataset.name,
+            **({"backbone": get_backbone(DEFAULT_BACKBONE).key} if images else {}),
             "fingerprint": fingerprint(self.dataset),
             "split": splits.made,
             "images": {name: len(getattr(splits, name)) for name in ("train", "query", "database")},

@@ -103,6 +103,9 @@ def other_setting(row: Row, facts: Row) -> list[str]:
             differences.append(f"data was {row['data']}, now {facts['data']}{same}")
     elif row["data"] != facts["data"]:
         differences.append(f"data was {row['data']}, now {facts['data']}")
+    if row.get("backbone") != facts.get("backbone"):
+        before, now = (found.get("backbone", "an earlier version") for found in (row, facts))
+        differences.append(f"features were of {before}, now of {now}")
     for name in ("split", "images"):
         if row[name] != facts[name]:
             differences.append(f"{name} was {row[name]}, now {facts[name]}")

@@ -39,6 +39,10 @@ class TrainConfig(Options):
         None, description="file of the backbone's weights; None: the published ones"
     )
     pretrained: bool = Field(True, description="False: the backbone starts from random weights")
+    crop: int | None = Field(None, ge=1, description="of the backbone's frame; None: as the backbone has it")
+    pool: str | None = Field(
+        None, pattern=r"^(mean|max|mean\+max)$", description="of its last map; None: as the backbone has it"
+    )
     finetune: bool = Field(False, description="train the backbone too, on augmented images")
     backbone_rate: float = Field(0.1, ge=0, description="share of the learning rate that the backbone has")
     warm_start: bool = Field(True, description="fine-tune from a head that was trained on frozen features")
@@ -52,7 +56,9 @@ class TrainConfig(Options):
 
 def backbone_of(config: TrainConfig) -> Backbone:
     """The backbone that a configuration names."""
-    return get_backbone(config.backbone, config.weights, config.pretrained, config.seed)
+    return get_backbone(
+        config.backbone, config.weights, config.pretrained, config.seed, config.crop, config.pool
+    )
 
 
 def resolve(config: TrainConfig) -> TrainConfig:

@@ -1,7 +1,8 @@
 """Whole networks: a head on frozen features first, then backbone and head together on augmented images (Sec. 4.3).
 
-An image is squashed to the backbone's frame, cropped at a random place and flipped every other time; the place is
-drawn from (seed, epoch, image) alone, so a run that resumes repeats what an unbroken run would have seen.
+An image is squashed to the backbone's frame, cropped at a random place and flipped every other time; a backbone that
+reads the whole frame gets crops of at least LEAST_SIDE of its side, enlarged. All is drawn from (seed, epoch, image)
+alone, so a run that resumes repeats what an unbroken run would have seen.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from centerhash.training.features import BROKEN_ADVICE, features_of
 from centerhash.training.frozen import finished_model, model_spec, objective_of, with_visual_code
 from centerhash.training.loop import Inputs, OnEpoch, ParameterGroup, fit_head, fit_network, no_log
 
+LEAST_SIDE = 7 / 8  # of the frame, as in the paper's crops of 224 out of 256
 _AHEAD = 3  # batches that are decoded while one is in use
 
 
@@ -88,7 +90,7 @@ def fit_whole(
     if team.first:
         write_backbone(network, folder / TUNED)
     team.wait()
-    tuned = get_backbone(config.backbone, folder / TUNED)
+    tuned = get_backbone(config.backbone, folder / TUNED, crop=config.crop, pool=config.pool)
     spec = model_spec(dataset, config, backbone.features, tuned).model_copy(update={"tuned": True})
     few = sources[:2_000]  # enough to learn from which cosine on a label is predicted
     features = features_of(few, tuned, cache, team).features
@@ -168,11 +170,14 @@ class WholeNetwork(nn.Module):
 def augmented(source: ImageSource, backbone: Backbone, generator: np.random.Generator) -> NDArray[np.uint8]:
     """Pixels (crop, crop, 3) of one image at a random place of its frame, flipped every other time."""
     image = load_image(source, at_least=2 * backbone.resize)
-    left, top = generator.integers(0, backbone.resize - backbone.crop + 1, size=2).tolist()
+    frame, side = backbone.resize, backbone.crop
+    if side == frame:
+        side = int(generator.integers(round(LEAST_SIDE * frame), frame + 1))
+    left, top = generator.integers(0, frame - side + 1, size=2).tolist()
     flipped = bool(generator.integers(2))
     # one resampling straight to the crop gives the pixels of squashing the whole frame first, but for its border
-    step_x, step_y = image.width / backbone.resize, image.height / backbone.resize
-    box = (left * step_x, top * step_y, (left + backbone.crop) * step_x, (top + backbone.crop) * step_y)
+    step_x, step_y = image.width / frame, image.height / frame
+    box = (left * step_x, top * step_y, (left + side) * step_x, (top + side) * step_y)
     filter_kind = Image.Resampling[backbone.interpolation.upper()]
     pixels = np.asarray(image.resize((backbone.crop, backbone.crop), filter_kind, box=box))
     return np.ascontiguousarray(pixels[:, ::-1] if flipped else pixels)

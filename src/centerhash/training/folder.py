@@ -31,8 +31,9 @@ from centerhash.core.version import __version__
 from centerhash.data import Dataset
 from centerhash.data.splits import Splits
 from centerhash.model import TUNED, HashModel
+from centerhash.networks.backbones import Backbone, first_preprocessing, get_backbone
 from centerhash.training.checkpoints import EpochRow
-from centerhash.training.config import TrainConfig
+from centerhash.training.config import TrainConfig, backbone_of
 from centerhash.training.scoring import packed_codes
 
 _MODEL = ("model.json", "model.safetensors")
@@ -106,8 +107,9 @@ def write_log(folder: Path, log: list[EpochRow]) -> None:
 def claim(folder: Path, dataset: Dataset, config: TrainConfig, overwrite: bool) -> None:
     """Write config.json for a new run, or check that the folder holds this very run already."""
     _delete(folder, folder.glob(".*.part"))  # of a write that a kill cut off
+    seen = _preprocessing(backbone_of(config)) if dataset.kind == "images" else {}
     identity = {
-        "config": config.model_dump(mode="json"),
+        "config": {**config.model_dump(mode="json"), **seen},
         "data": {"name": dataset.name, "images": len(dataset.labels), "fingerprint": fingerprint(dataset)},
     }
     path = folder / "config.json"
@@ -115,7 +117,11 @@ def claim(folder: Path, dataset: Dataset, config: TrainConfig, overwrite: bool) 
         stored = read_config(folder)
         if isinstance(stored.get("config"), dict):
             # settings that its version did not have yet had their defaults
-            stored["config"] = {**TrainConfig().model_dump(mode="json"), **stored["config"]}
+            known = {**TrainConfig().model_dump(mode="json"), **stored["config"]}
+            if seen and "crop" not in stored["config"]:
+                name = known["backbone"]
+                known |= _preprocessing(get_backbone(name, None, False, 0, *first_preprocessing(name)))
+            stored["config"] = known
         differences = _differences({k: stored.get(k) for k in identity}, identity)
         if differences:
             raise ConfigError(
@@ -132,6 +138,11 @@ def claim(folder: Path, dataset: Dataset, config: TrainConfig, overwrite: bool) 
         "warnings": list(dataset.warnings),
     }
     write_json(path, {**identity, **facts})
+
+
+def _preprocessing(backbone: Backbone) -> dict[str, Any]:
+    """Crop and pooling by name: a configuration may leave them to the backbone, which may change its mind."""
+    return {"crop": backbone.crop, "pool": backbone.pool}
 
 
 def _differences(stored: Any, wanted: Any, name: str = "") -> list[str]:

@@ -87,6 +87,8 @@ def model_spec(dataset: Dataset, config: TrainConfig, features: int, backbone: B
         backbone=None if backbone is None else backbone.name,
         weights=None if backbone is None or config.weights is None else str(Path(config.weights).resolve()),
         pretrained=config.pretrained,
+        crop=None if backbone is None else backbone.crop,
+        pool=None if backbone is None else backbone.pool,
         backbone_key=backbone.key if backbone is not None and backbone.is_here else None,
         seed=config.seed,
     )

@@ -139,14 +139,14 @@ def address(file: str) -> str:
 
 def test_a_network_of_timm_comes_from_the_hub(hub: Server) -> None:
     whole = get_backbone("timm:test_resnet", pretrained=False)
-    network = whole.build(None)
+    network = whole.build(None, None)
     tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
     classifier = {"fc.weight": torch.zeros(1000, 96), "fc.bias": torch.zeros(1000)}
     hub.files[address("model.safetensors")] = save({**tensors, **classifier})
     row = get_backbone("timm:test_resnet")
     assert not row.is_here
     images = torch.randint(0, 256, (2, 160, 160, 3), dtype=torch.uint8)
-    same = dataclasses.replace(whole, build=lambda path: network)
+    same = dataclasses.replace(whole, build=lambda *_: network)
     with torch.inference_mode():
         assert torch.equal(row.load()(images), same.load()(images))
     assert row.is_here
@@ -216,6 +216,14 @@ def test_the_command_prints_the_list_for_machines() -> None:
 def test_the_command_prints_the_list_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     backbones_command()
     shown = capsys.readouterr().out
-    for words in ("efficientnet-lite0", "2048", "260 x 260", "57,003,840", "244 MB", "timm:NAME"):
+    for words in (
+        "efficientnet-lite0",
+        "2048",
+        "224 of 256",
+        "mean+max",
+        "57,003,840",
+        "244 MB",
+        "timm:NAME",
+    ):
         assert words in shown
     assert "alexnet: https://download.pytorch.org/models/alexnet-owt-7be5be79.pth" in shown

@@ -4,6 +4,7 @@ import dataclasses
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,14 @@ from torch import Tensor, nn
 
 from centerhash.core.errors import ConfigError
 from centerhash.networks import backbones
-from centerhash.networks.backbones import BACKBONES, DEFAULT_BACKBONE, Backbone, choose_device, get_backbone
+from centerhash.networks.backbones import (
+    BACKBONES,
+    DEFAULT_BACKBONE,
+    Backbone,
+    choose_device,
+    first_preprocessing,
+    get_backbone,
+)
 
 LITE0 = BACKBONES["efficientnet-lite0"]
 
@@ -27,9 +35,19 @@ def sample_images(size: int) -> Tensor:
     generator = np.random.default_rng(7)
     noise = generator.integers(0, 256, (1, size, size, 3), dtype=np.uint8)
     coarse = generator.integers(0, 256, (2, 7, 7, 3), dtype=np.uint8)
-    smooth = coarse.repeat(40, axis=1).repeat(40, axis=2)[:, :size, :size]
+    smooth = coarse.repeat(42, axis=1).repeat(42, axis=2)[:, :size, :size]
     plain = np.full((1, size, size, 3), 200, dtype=np.uint8)
     return torch.from_numpy(np.concatenate([noise, smooth, plain]))
+
+
+def pooled(maps: Tensor) -> Tensor:
+    """Mean, then maximum, of every channel of maps (B, W, H, W'), one place after the other."""
+    total, largest = torch.zeros(maps.shape[:2]), torch.full(maps.shape[:2], -torch.inf)
+    for y in range(maps.shape[2]):
+        for x in range(maps.shape[3]):
+            total += maps[:, :, y, x]
+            largest = torch.maximum(largest, maps[:, :, y, x])
+    return torch.cat([total / (maps.shape[2] * maps.shape[3]), largest], dim=1)
 
 
 @pytest.mark.parametrize("name", ["efficientnet-lite0", "efficientnet-lite2"])
@@ -39,14 +57,14 @@ def test_features_and_logits_equal_those_of_the_original_network(name: str) -> N
 
     row = BACKBONES[name]
     assert row.weights is not None
-    original = EfficientNet.from_name(name)
+    original = EfficientNet.from_name(name, image_size=row.crop)  # decides its paddings
     original.load_state_dict(torch.load(row.weights.fetch(), map_location="cpu", weights_only=True))
     images = sample_images(row.crop)
     pixels = (images.permute(0, 3, 1, 2).float() - 127) / 128
     with torch.inference_mode():
-        expected = original.eval().extract_features(pixels).mean(dim=(2, 3))
+        expected = pooled(original.eval().extract_features(pixels))
         found = row.load()(images)
-        logits, found_logits = original(pixels), original._fc(found)
+        logits, found_logits = original(pixels), original._fc(found[:, : row.width])
     assert found.shape == (4, row.features)
     assert float(expected.std()) > 0.1  # not equal because both are nothing
     assert float(logits.std()) > 0.5
@@ -82,7 +100,7 @@ def test_the_network_leaves_the_pixels_alone(images: Tensor) -> None:
 
 
 def test_the_key_follows_weights_and_preprocessing(tmp_path: Path) -> None:
-    assert LITE0.key.startswith("efficientnet-lite0-256-224-")
+    assert LITE0.key.startswith("efficientnet-lite0-256-256-mean+max-")
     other = tmp_path / "weights.pth"
     other.write_bytes(b"other weights")
     changed = [
@@ -90,20 +108,83 @@ def test_the_key_follows_weights_and_preprocessing(tmp_path: Path) -> None:
         get_backbone("efficientnet-lite0", pretrained=False),
         get_backbone("efficientnet-lite0", pretrained=False, seed=1),
         dataclasses.replace(LITE0, resize=300),
-        dataclasses.replace(LITE0, crop=200),
+        get_backbone("efficientnet-lite0", crop=200),
+        get_backbone("efficientnet-lite0", pool="mean"),
+        get_backbone("efficientnet-lite0", pool="max"),
         dataclasses.replace(LITE0, interpolation="bicubic"),
         dataclasses.replace(LITE0, shift=(127.0, 127.0, 128.0)),
         dataclasses.replace(LITE0, scale=(127.0, 127.0, 128.0)),
     ]
-    assert len({LITE0.key, *(row.key for row in changed)}) == 9
+    assert len({LITE0.key, *(row.key for row in changed)}) == 11
     before = changed[0].key
     other.write_bytes(b"other weights in the same file")
     assert changed[0].key != before
 
 
-def test_the_key_of_the_first_backbone_stays() -> None:
-    """Caches and models out there are named by it."""
-    assert LITE0.key == "efficientnet-lite0-256-224-782d15c006c4"
+@pytest.mark.parametrize(
+    ("name", "crop", "key"),
+    [
+        ("efficientnet-lite0", 224, "efficientnet-lite0-256-224-782d15c006c4"),
+        ("efficientnet-lite2", 260, "efficientnet-lite2-297-260-b05600ba7e4e"),
+    ],
+)
+def test_keys_of_the_first_preprocessing_stay(name: str, crop: int, key: str) -> None:
+    """Caches and models out there are named by them."""
+    assert first_preprocessing(name) == (crop, "mean")
+    assert get_backbone(name, crop=crop, pool="mean").key == key
+
+
+def test_the_embedded_backbones_read_the_whole_frame() -> None:
+    found = {row.name: (row.resize, row.crop, row.pool, row.features) for row in BACKBONES.values()}
+    assert found == {
+        "efficientnet-lite0": (256, 256, "mean+max", 2560),
+        "efficientnet-lite2": (288, 288, "mean+max", 2560),
+        "alexnet": (256, 224, None, 4096),
+        "resnet50": (256, 224, "mean", 2048),
+    }
+    cut = get_backbone("efficientnet-lite2", crop=200)
+    assert (cut.resize, cut.crop) == (288, 200)
+
+
+def test_pools_are_the_parts_of_both(images: Tensor) -> None:
+    with torch.inference_mode():
+        both, mean, largest = (
+            get_backbone("efficientnet-lite0", pool=pool).load()(images)
+            for pool in ("mean+max", "mean", "max")
+        )
+    assert torch.equal(both, torch.cat([mean, largest], dim=1))
+    assert bool((largest >= mean).all())
+
+
+@pytest.mark.slow
+def test_resnet50_pools_as_it_is_told() -> None:
+    images = sample_images(64)
+    whole = get_backbone("resnet50", pretrained=False, pool="mean+max").load()
+    maps: list[Tensor] = []
+    whole.network.avgpool.register_forward_hook(lambda layer, given, out: maps.append(given[0]))  # type: ignore[union-attr]
+    with torch.inference_mode():
+        found = whole(images)
+        mean = get_backbone("resnet50", pretrained=False).load()(images)
+    torch.testing.assert_close(found, pooled(maps[0]))
+    torch.testing.assert_close(found[:, :2048], mean)
+
+
+@pytest.mark.parametrize(
+    ("name", "choice", "words"),
+    [
+        ("efficientnet-lite0", {"crop": 257}, "64 to 256"),
+        ("efficientnet-lite0", {"crop": 0}, "64 to 256"),
+        ("efficientnet-lite0", {"pool": "mean+maximum"}, r"unknown pool .*mean\+max"),
+        ("alexnet", {"pool": "max"}, "its own way"),
+        ("timm:test_vit", {"pool": "mean"}, "its own way"),
+        ("timm:vit_tiny_patch16_224", {"crop": 96}, "crop of 96"),
+        ("timm:mobilenetv3_small_050", {"pool": "mean+max"}, r"pool mean\+max"),
+        ("timm:convnext_tiny", {"pool": "mean+max"}, r"pool mean\+max"),
+    ],
+)
+def test_a_crop_or_pool_that_cannot_be_is_refused(name: str, choice: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        get_backbone(name, pretrained=False, **choice)
 
 
 def test_keys_are_names_of_folders(tmp_path: Path) -> None:
@@ -147,7 +228,7 @@ def test_imagenet_networks_see_mean_zero_and_unit_variance() -> None:
         def forward(self, pixels: Tensor) -> Tensor:
             return pixels.mean(dim=(2, 3))
 
-    row = dataclasses.replace(BACKBONES["alexnet"], weights=None, build=lambda path: Seen())
+    row = dataclasses.replace(BACKBONES["alexnet"], weights=None, build=lambda *_: Seen())
     colours = torch.tensor([[124, 116, 104], [255, 0, 255]], dtype=torch.uint8).reshape(2, 1, 1, 3)
     expected = (colours.reshape(2, 3) / 255 - torch.tensor([0.485, 0.456, 0.406])) / torch.tensor(
         [0.229, 0.224, 0.225]
@@ -239,10 +320,10 @@ if sys.argv[1] == "True":
 from centerhash.networks.backbones import BACKBONES
 network = BACKBONES["efficientnet-lite0"].load()
 with torch.inference_mode():
-    print(tuple(network(torch.zeros(1, 224, 224, 3, dtype=torch.uint8)).shape))
+    print(tuple(network(torch.zeros(1, 64, 64, 3, dtype=torch.uint8)).shape))
 """
     done = subprocess.run(
         [sys.executable, "-c", script, str(broken)], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "(1, 1280)"
+    assert done.stdout.strip() == "(1, 2560)"

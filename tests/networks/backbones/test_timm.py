@@ -44,6 +44,18 @@ def test_a_row_keeps_its_promises(name: str) -> None:
     assert once.shape == (1, row.features)
 
 
+@pytest.mark.parametrize("name", ["test_efficientnet", "test_resnet"])
+def test_a_convolutional_network_takes_another_crop_and_pool(name: str) -> None:
+    plain = get_backbone(f"timm:{name}", pretrained=False)
+    other = get_backbone(f"timm:{name}", pretrained=False, crop=128, pool="mean+max")
+    assert (other.crop, other.resize, other.features) == (128, plain.resize, 2 * plain.features)
+    images = torch.randint(0, 256, (2, 128, 128, 3), dtype=torch.uint8)
+    with torch.inference_mode():
+        found, mean = other.load()(images), plain.load()(images)
+    assert torch.equal(found[:, : plain.features], mean)
+    assert bool((found[:, plain.features :] >= mean).all())
+
+
 def test_an_unknown_name_gives_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"timm has no network 'resnet_18'. Did you mean timm:resnet18[,?]"):
         get_backbone("timm:resnet_18")

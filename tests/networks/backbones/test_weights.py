@@ -166,9 +166,9 @@ def test_lite_takes_the_names_of_the_wheel_and_of_timm(tmp_path: Path, names: st
     assert row.weights is not None
     path = row.weights.fetch()
     if names == "timm":
-        path = write(tmp_path / "w.safetensors", row.build(path).state_dict())
+        path = write(tmp_path / "w.safetensors", row.build(path, row.pool).state_dict())
     own = get_backbone("efficientnet-lite0", weights=path)
-    images = torch.randint(0, 256, (1, 224, 224, 3), dtype=torch.uint8)
+    images = torch.randint(0, 256, (1, row.crop, row.crop, 3), dtype=torch.uint8)
     with torch.inference_mode():
         assert torch.equal(own.load()(images), row.load()(images))
 
@@ -188,7 +188,7 @@ def test_the_papers_networks_take_torchvisions_files(
     torch.manual_seed(4)
     whole = getattr(import_torchvision().models, name)().eval()
     monkeypatch.setattr(weights, "read_weights", lambda path: whole.state_dict())
-    body = getattr(networks, f"build_{name}")(Path("weights.pth")).eval()
+    body = getattr(networks, f"build_{name}")(Path("weights.pth"), None).eval()
     pixels = torch.randn(1, 3, 96, 96)
     with torch.inference_mode():
         features = body(pixels)

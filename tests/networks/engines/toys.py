@@ -37,20 +37,20 @@ def colours(change: Callable[[Tensor], Tensor] = torch.sin, weights: Path | None
     """A backbone of three features; `weights` names a file that stands for its weights."""
     return Backbone(
         name="colours",
-        features=3,
+        width=3,
         parameters=0,
         resize=SIDE,
         crop=SIDE,
         shift=(127.0, 127.0, 127.0),
         scale=(128.0, 128.0, 128.0),
         weights=None if weights is None else WeightFile(weights),
-        build=lambda _: Colours(change),
+        build=lambda *_: Colours(change),
     )
 
 
 def small_backbone() -> Backbone:
-    """A convolutional network of timm with random weights."""
-    return get_backbone(SMALL, pretrained=False)
+    """A convolutional network of timm with random weights, cropped and pooled in other ways than its own."""
+    return get_backbone(SMALL, pretrained=False, crop=128, pool="mean+max")
 
 
 def pictures(backbone: Backbone, count: int) -> NDArray[np.uint8]:
@@ -77,6 +77,8 @@ def untrained_model(bits: int = 20, **changes: object) -> HashModel:
         head=HeadOptions(hidden=(32,)),
         backbone=SMALL,
         pretrained=False,
+        crop=backbone.crop,
+        pool=backbone.pool,
         label_threshold=0.25,
         seed=0,
     )

@@ -21,14 +21,14 @@ def backbones(as_json: JsonOption = False) -> None:
         (
             str(row["name"]),
             str(row["features"]),
-            f"{row['crop']} x {row['crop']}",
+            str(row["crop"]) + ("" if row["crop"] == row["resize"] else f" of {row['resize']}"),
+            str(row["pool"] or "its own"),
             f"{row['parameters']:,}",
-            f"{row['megabytes']} MB",
-            "here" if row["weights_here"] else "not here",
+            "here" if row["weights_here"] else f"{row['megabytes']} MB",
         )
         for row in rows
     )
-    columns = ("name", ">features", ">input", ">parameters", ">file", "weights")
+    columns = ("name", ">features", ">input", "pool", ">parameters", ">weights")
     console.out.print(console.table("backbones", columns, shown))
     for row in rows:
         if not row["weights_here"]:

@@ -187,7 +187,7 @@ def _set(chosen: dict[str, Any], method: str, name: str, value: str) -> None:
     from centerhash.training.config import TrainConfig
 
     # decided by the grid itself, or, for the backbone, the same for all
-    fixed = ("method", "bits", "seed", "backbone", "options")
+    fixed = ("method", "bits", "seed", "backbone", "crop", "pool", "options")
     training = [known for known in TrainConfig.model_fields if known not in fixed]
     options = option_names(get_method(method).options_class())
     if name in options:

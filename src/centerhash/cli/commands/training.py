@@ -107,6 +107,13 @@ def train(
     pretrained: Annotated[
         bool | None, network("start from ImageNet weights, or from random ones", default="ImageNet")
     ] = None,
+    crop: Annotated[
+        int | None, network("side of the middle of its frame that the backbone reads", default="its own")
+    ] = None,
+    pool: Annotated[
+        str | None,
+        network("from its last map to features", ("mean", "max", "mean+max"), default="its own"),
+    ] = None,
     backbone_rate: Annotated[
         float | None, network("learning rate of the backbone, as a share of the head's", default="0.1")
     ] = None,

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 from centerhash.networks.backbones.backbone import Backbone
 from centerhash.networks.backbones.devices import choose_device
 from centerhash.networks.backbones.imports import import_timm, import_torchvision
-from centerhash.networks.backbones.table import BACKBONES, DEFAULT_BACKBONE, backbone_rows, get_backbone
+from centerhash.networks.backbones.table import (
+    BACKBONES,
+    DEFAULT_BACKBONE,
+    backbone_rows,
+    first_preprocessing,
+    get_backbone,
+)
 
 if TYPE_CHECKING:
     from centerhash.networks.backbones.layers import fold_batch_norms
@@ -21,6 +27,7 @@ __all__ = [
     "Backbone",
     "backbone_rows",
     "choose_device",
+    "first_preprocessing",
     "fold_batch_norms",
     "get_backbone",
     "import_timm",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from centerhash.core.errors import ConfigError, unknown_name
 from centerhash.networks.backbones.sources import WeightSource
 
 if TYPE_CHECKING:
@@ -21,24 +23,39 @@ Channels: TypeAlias = tuple[float, float, float]  # red, green, blue
 LITE_SHIFT: Channels = (127.0, 127.0, 127.0)
 LITE_SCALE: Channels = (128.0, 128.0, 128.0)
 
+POOLS = (
+    "mean",
+    "max",
+    "mean+max",
+)  # from a map (B, width, H, W) to features; the last one has the mean first
+LEAST_CROP = 64  # AlexNet's last pooling has nothing left of less
+
 
 @dataclass(frozen=True)
 class Backbone:
     """One network: what it needs as input, what it gives, and how to load it."""
 
     name: str
-    features: int  # D
+    width: int  # features of one pooling: the channels of the last map, where one is pooled
     parameters: int  # without the classifier
     resize: int  # the whole frame is squashed to resize x resize, as the paper does
-    crop: int  # then the middle crop x crop is kept
+    crop: int  # then the middle crop x crop is kept; crop = resize: the whole frame
     shift: Channels  # pixels (0..255) become (pixel - shift) / scale
     scale: Channels
     weights: WeightSource | None  # None: random
-    build: Callable[[Path | None], nn.Module]  # with the weights in a file, or random ones
+    build: Callable[
+        [Path | None, str | None], nn.Module
+    ]  # of the file of the weights (None: random) and the pool
+    pool: str | None = None  # of the last map, one of POOLS; None: the network's own way, which is no choice
     interpolation: str = "bilinear"
     fold: bool = True  # whether folding its batch norms is known to be right
     seed: int = 0  # of random weights
     megabytes: int | None = None  # of the published weights, where that is known
+
+    @property
+    def features(self) -> int:
+        """D, the number of features."""
+        return self.width * (2 if self.pool == "mean+max" else 1)
 
     @property
     def key(self) -> str:
@@ -49,13 +66,29 @@ class Backbone:
         preprocessing = (self.interpolation, self.shift, self.scale)
         digest = _digest(repr(preprocessing).encode())
         how = "" if preprocessing == ("bilinear", LITE_SHIFT, LITE_SCALE) else f"-{digest}"
+        pool = "" if self.pool in (None, "mean") else f"-{self.pool}"  # the mean was all there was at first
         weights = f"random{self.seed}" if self.weights is None else _file_digest(self.weights.fetch())
-        return f"{self.name.replace(':', '-')}-{self.resize}-{self.crop}{how}-{weights}"
+        return f"{self.name.replace(':', '-')}-{self.resize}-{self.crop}{how}{pool}-{weights}"
 
     @property
     def is_here(self) -> bool:
         """Whether the network can be loaded without a download."""
         return self.weights is None or self.weights.find() is not None
+
+    def seen_as(self, crop: int | None = None, pool: str | None = None) -> Backbone:
+        """The same network with another crop of its frame and another pooling; None leaves what it has."""
+        if crop is not None and not LEAST_CROP <= crop <= self.resize:
+            raise ConfigError(
+                f"{self.name} reads a frame of {self.resize} x {self.resize}: `crop={crop}` must be {LEAST_CROP} to "
+                f"{self.resize}, which is the whole frame."
+            )
+        if pool is not None and pool not in POOLS:
+            raise unknown_name("pool", pool, POOLS)
+        if pool is not None and self.pool is None:
+            raise ConfigError(
+                f"{self.name} has its own way from its last map to features: leave out `pool={pool}`."
+            )
+        return dataclasses.replace(self, crop=crop or self.crop, pool=pool or self.pool)
 
     def load(self, device: torch.device | str = "cpu") -> nn.Module:
         """The network in eval mode, uint8 images (B, H, W, 3) in, features (B, D) out."""
@@ -78,7 +111,7 @@ class Backbone:
         path = None if self.weights is None else self.weights.fetch()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            network = Normalised(self.build(path), self.shift, self.scale)
+            network = Normalised(self.build(path, self.pool), self.shift, self.scale)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
         return network
 

