@@ -149,7 +149,7 @@ def squash_and_crop(
     square = image.resize((resize, resize), Image.Resampling[interpolation.upper()])
     start = (resize - crop) // 2
     pixels = np.asarray(square, dtype=np.uint8)[start : start + crop, start : start + crop]
-    return np.ascontiguousarray(pixels)
+    return pixels.copy()  # also of the whole frame, since what Pillow gives can only be read
 
 
 def content_key(path: str | Path) -> str:
