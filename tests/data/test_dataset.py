@@ -63,12 +63,13 @@ def test_warnings_of_all_kinds_are_collected(tmp_path: Path) -> None:
     assert data.splits.made == "column"
 
 
-@pytest.mark.parametrize("path", ["nowhere", "000.jpg", "."])
+@pytest.mark.parametrize("path", ["nowhere", "000.jpg", "notes"])
 def test_a_path_without_data_says_what_may_be_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "000.jpg").touch()
+    (tmp_path / "notes").mkdir()
     text = message(path)
     assert f"'{path}'" in text
     assert "Give a folder of images with labels.csv" in text

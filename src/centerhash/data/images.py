@@ -314,4 +314,9 @@ def _is_wild(part: str) -> bool:
 def _is_picture(file: Path, named: int) -> bool:
     """Whether a file has a picture's suffix and is not hidden; the first `named` parts were asked for by name."""
     hidden = any(part.startswith(".") for part in file.parts[named:])
-    return not hidden and file.suffix.lower() in SUFFIXES and file.is_file()
+    return not hidden and is_picture_name(file.name) and file.is_file()
+
+
+def is_picture_name(name: str) -> bool:
+    """Whether the name of a file is that of a picture, and not hidden."""
+    return not name.startswith(".") and name.lower().endswith(tuple(SUFFIXES))
