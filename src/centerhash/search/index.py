@@ -16,6 +16,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -30,14 +31,7 @@ from centerhash.data.images import MAX_PIXELS, ImageSource
 from centerhash.model import Explained, HashModel
 from centerhash.networks.encoder import Encoder
 from centerhash.networks.engines import Engine
-from centerhash.search.adding import (
-    Added,
-    Adding,
-    GivenLabels,
-    holds_with_file,
-    images_and_labels,
-    listed,
-)
+from centerhash.search.adding import Added, Adding, GivenLabels, holds_with_file, images_and_labels, listed
 from centerhash.search.engines.base import HammingIndex, Item
 from centerhash.search.engines.table import open_store
 from centerhash.search.folder import ITEMS, MODEL, IndexSpec, create_folder, read_spec, spec_file
@@ -117,17 +111,18 @@ class Index:
         """Add images: files, folders, patterns. Every `batch` of new ones is stored durably before the next.
 
         A kill loses at most the batch in work, and the same call resumes: what is there is skipped by content.
-        Labels come from the labels.csv of a folder, and are predicted by the model for all other images;
+        Labels come from the labels.csv in a folder or above it, and are predicted by the model for all other images;
         `labels` "given", "predicted" or "none" chooses, or a mapping gives those of single images by their paths.
-        An image whose stored path leads nowhere any more gets the new one.
+        An image whose stored path leads nowhere any more gets the new one, and is not encoded again.
         """
         self._check_writable()
         if type(batch) is not int or batch < 1:
             raise InputError(f"batch must be a whole number of at least 1, got {batch!r}.")
-        files, labels_of = images_and_labels(self.model, listed(images, "images"), labels)
-        work = Adding(self.store, self.model, self.uploads, self._lock, labels_of)
+        files, labelling = images_and_labels(self.model, listed(images, "images"), labels)
+        work = Adding(self.store, self.model, self.uploads, self._lock, labelling)
         with bars() if progress is True else nullcontext(progress or silent) as report:
-            return work.run(files, self._encoder(), batch, report)
+            done = work.run(files.images, self._encoder(), batch, report)
+        return replace(done, skipped=files.skipped)
 
     def add_bytes(self, data: bytes, name: str = "") -> Result:
         """Add an image that has no file; its bytes are kept in images/. One that is there already stays as it is.
@@ -154,25 +149,30 @@ class Index:
             return self.get(id)
 
     def add_codes(
-        self, packed: Packed, ids: Sequence[object], labels: Sequence[Sequence[str]] | None = None
+        self,
+        packed: Packed,
+        ids: Sequence[object],
+        labels: Sequence[Sequence[str]] | None = None,
+        paths: Sequence[str | None] | None = None,
     ) -> Added:
         """Add codes (N, ceil(K/8)) that the same model made elsewhere, without images; known ids are skipped.
 
-        Ids are texts: numbers become such.
+        Ids are texts: numbers become such. `paths` say where the images are, absolute, where there are any.
         """
         self._check_writable()
         packed, keys = check_packed(packed, self.model.bits), list(map(str, ids))
         names = [()] * len(keys) if labels is None else list(labels)
-        if not len(packed) == len(keys) == len(names):
-            raise InputError(
-                f"{len(packed):,} codes, {len(keys):,} ids and {len(names):,} labels do not fit."
-            )
+        places = [None] * len(keys) if paths is None else list(paths)
+        counts = [len(packed), len(keys), len(names), len(places)]
+        if len(set(counts)) > 1:
+            raise InputError(f"codes, ids, labels and paths do not fit: there are {counts} of them.")
         added = 0
         for start in range(0, len(keys), _PAGE):
             page = range(start, min(start + _PAGE, len(keys)))
             with self._lock:
                 new = [row for row in page if keys[row] not in self.store]
-                self.store.add(packed[new], [keys[row] for row in new], [names[row] for row in new])
+                labelled, placed = [names[row] for row in new], [places[row] for row in new]
+                self.store.add(packed[new], [keys[row] for row in new], labelled, placed)
             added += len(new)
         return Added(added, len(keys) - added, {})
 
@@ -289,6 +289,14 @@ class Index:
         while page := list(islice(ids, _PAGE)):
             yield from self.store.get(page)
 
+    def missing(self) -> list[str]:
+        """The ids of the images whose file is gone: they are found, but cannot be shown.
+
+        To mend it, `add` the place where the files are now, or `remove` these ids.
+        """
+        stored = ((str(item.id), item.path) for item in self.items() if item.path is not None)
+        return [id for id, path in stored if not self.uploads.path(path).exists()]
+
     def labels(self) -> dict[str, int]:
         """Every label that some item carries, with the number of items, in the order of the names."""
         return self.store.labels()
@@ -301,6 +309,7 @@ class Index:
             "exact": self.store.exact,
             "size": len(self),
             "uploads": sum(1 for _ in self.uploads.files()),
+            "missing": len(self.missing()),
             "bits": self.model.bits,
             "method": self.model.spec.method,
             "backbone": self.model.spec.backbone,

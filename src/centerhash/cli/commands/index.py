@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ from centerhash.core.errors import ConfigError, first_reasons
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from centerhash.search import Results
+    from centerhash.search import Added, Results
 
 index_app = typer.Typer(
     help="Make an index of images, add to it, remove, look after it.",
@@ -76,29 +77,41 @@ def add(
     if done.broken:
         shown = first_reasons(done.broken.values())
         console.warn([f"{len(done.broken):,} images could not be read and were left out:\n{shown}"])
+    for line in _added_lines(done, f"{count:,} items in {index}{by}"):
+        console.out.print(line, soft_wrap=True)
+
+
+def _added_lines(done: Added, now: str) -> Iterator[str]:
+    """What became of the images of one `add`, for people; `now` is what there is after it."""
+    from centerhash.data.listing import skipped_text
+
     moved = f", {done.moved:,} under a new path" if done.moved else ""
-    console.out.print(
-        f"{done.added:,} images added, {done.known:,} were there already{moved}; {count:,} items in {index}{by}",
-        soft_wrap=True,
-    )
+    yield f"{done.added:,} images added, {done.known:,} were there already{moved}; {now}"
+    if done.added:
+        yield f"labels of the added images: {done.given:,} given, {done.predicted:,} predicted"
+    if done.skipped:
+        yield f"skipped: {skipped_text(done.skipped)}"
 
 
 @index_app.command()
 def remove(
     index: IndexArgument,
     items: Annotated[
-        list[str], typer.Argument(help="ids, or paths of images or folders", show_default=False)
-    ],
+        list[str] | None, typer.Argument(help="ids, or paths of images or folders", show_default=False)
+    ] = None,
+    missing: Annotated[bool, typer.Option("--missing", help="all images whose file is gone")] = False,
 ) -> None:
     """Remove images by their ids or paths; also by paths of files that are gone. Your files stay.
 
-    Example: `centerhash index remove photos.index photos/old 3fa94c0d12ab77e5`
+    Examples: `centerhash index remove photos.index photos/old`, `centerhash index remove photos.index --missing`
     """
     from centerhash.cli import console
     from centerhash.search import Index
 
+    if not items and not missing:
+        raise ConfigError("say what to remove: ids, paths of images or folders, or --missing.")
     with Index.open(index) as opened:
-        meant = opened.find(items)
+        meant = opened.find([*(items or ()), *(opened.missing() if missing else ())])
         removed = opened.remove([id for ids in meant.values() for id in ids])
         count = len(opened)
     console.warn(
@@ -123,6 +136,7 @@ def info(index: IndexArgument, as_json: JsonOption = False) -> None:
     if as_json:
         typer.echo(json.dumps(facts))
         return
+    console.warn(_missing_lines(index, facts["missing"]))
     labels, details = facts.pop("labels"), facts.pop("details")
     table = Table(title=str(index), title_justify="left", show_header=False)
     for name, value in {**facts, **details}.items():
@@ -133,20 +147,29 @@ def info(index: IndexArgument, as_json: JsonOption = False) -> None:
     console.out.print(table)
 
 
+def _missing_lines(index: Path, count: int) -> list[str]:
+    """A warning that files of the index are gone, and how to mend it; none where all are there."""
+    mend = f"`centerhash index add {index} FOLDER` finds them in the folder where they are now, "
+    mend += f"`centerhash index remove {index} --missing` drops them."
+    return [f"the files of {count:,} images are gone: {mend}"] if count else []
+
+
 @index_app.command()
 def verify(index: IndexArgument) -> None:
-    """Read everything and say what is damaged, with exit code 1 when anything is.
+    """Read everything and say what is damaged, with exit code 1 when anything is; count images whose file is gone.
 
     Example: `centerhash index verify photos.index`
     """
     from centerhash.cli import console
-    from centerhash.search import verify_index
+    from centerhash.search import Index, verify_index
 
     problems = verify_index(index)
     for problem in problems:
         console.err.print(f"damaged: {problem}", soft_wrap=True)
     if problems:
         raise typer.Exit(1)
+    with Index.open(index, read_only=True) as opened:
+        console.warn(_missing_lines(index, len(opened.missing())))
     console.out.print(f"{index} is whole", soft_wrap=True)
 
 

@@ -6,9 +6,10 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from centerhash.data.images import is_picture_name, list_images
+from centerhash.data.images import is_picture_name
 from centerhash.data.layouts.arrays import no_labels
 from centerhash.data.layouts.contents import Contents, named_splits
+from centerhash.data.listing import list_images
 
 
 def sign_of_bare(root: Path) -> str | None:
