@@ -7,7 +7,7 @@ import importlib.util
 import io
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, TypeAlias

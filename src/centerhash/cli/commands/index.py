@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from centerhash.cli.arguments import DeviceOption, EngineOption, JsonOption
-from centerhash.core.errors import ConfigError, first_reasons
+from centerhash.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from centerhash.search import Added, Results
+    from centerhash.search import Results
 
 index_app = typer.Typer(
     help="Make an index of images, add to it, remove, look after it.",
@@ -28,15 +27,17 @@ IndexArgument = Annotated[Path, typer.Argument(help="folder of the index", show_
 @index_app.command()
 def create(
     index: IndexArgument,
-    model: Annotated[Path, typer.Option(help="folder of a finished run; its model is copied")],
+    model: Annotated[
+        str, typer.Option(help="folder of a finished run, or the built-in model; it is copied")
+    ] = "coco",
     store: Annotated[
         str,
         typer.Option(help="where the items live: flat (exact), faiss, faiss?kind=hnsw, or milvus:ADDRESS"),
     ] = "flat",
 ) -> None:
-    """Make an empty index for the codes of a run's model.
+    """Make an empty index for the codes of the built-in model, or of a run's.
 
-    Example: `centerhash index create photos.index --model run`
+    Examples: `centerhash index create photos.index`, `centerhash index create photos.index --model run`
     """
     from centerhash.cli import console
     from centerhash.search import Index
@@ -74,23 +75,7 @@ def add(
     with Index.open(index, device=device, engine=engine) as opened, console.progress() as report:
         done = opened.add(images, labels=labels, batch=batch, progress=report)
         count, by = len(opened), console.features_by(opened.used_engine)
-    if done.broken:
-        shown = first_reasons(done.broken.values())
-        console.warn([f"{len(done.broken):,} images could not be read and were left out:\n{shown}"])
-    for line in _added_lines(done, f"{count:,} items in {index}{by}"):
-        console.out.print(line, soft_wrap=True)
-
-
-def _added_lines(done: Added, now: str) -> Iterator[str]:
-    """What became of the images of one `add`, for people; `now` is what there is after it."""
-    from centerhash.data.listing import skipped_text
-
-    moved = f", {done.moved:,} under a new path" if done.moved else ""
-    yield f"{done.added:,} images added, {done.known:,} were there already{moved}; {now}"
-    if done.added:
-        yield f"labels of the added images: {done.given:,} given, {done.predicted:,} predicted"
-    if done.skipped:
-        yield f"skipped: {skipped_text(done.skipped)}"
+    console.added(done, f"{count:,} items in {index}{by}")
 
 
 @index_app.command()
@@ -130,13 +115,14 @@ def info(index: IndexArgument, as_json: JsonOption = False) -> None:
 
     from centerhash.cli import console
     from centerhash.search import Index
+    from centerhash.search.results import missing_text
 
     with Index.open(index, read_only=True) as opened:
         facts = opened.info()
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    console.warn(_missing_lines(index, facts["missing"]))
+    console.warn([missing_text(index, facts["missing"])] if facts["missing"] else [])
     labels, details = facts.pop("labels"), facts.pop("details")
     table = Table(title=str(index), title_justify="left", show_header=False)
     for name, value in {**facts, **details}.items():
@@ -147,13 +133,6 @@ def info(index: IndexArgument, as_json: JsonOption = False) -> None:
     console.out.print(table)
 
 
-def _missing_lines(index: Path, count: int) -> list[str]:
-    """A warning that files of the index are gone, and how to mend it; none where all are there."""
-    mend = f"`centerhash index add {index} FOLDER` finds them in the folder where they are now, "
-    mend += f"`centerhash index remove {index} --missing` drops them."
-    return [f"the files of {count:,} images are gone: {mend}"] if count else []
-
-
 @index_app.command()
 def verify(index: IndexArgument) -> None:
     """Read everything and say what is damaged, with exit code 1 when anything is; count images whose file is gone.
@@ -162,6 +141,7 @@ def verify(index: IndexArgument) -> None:
     """
     from centerhash.cli import console
     from centerhash.search import Index, verify_index
+    from centerhash.search.results import missing_text
 
     problems = verify_index(index)
     for problem in problems:
@@ -169,7 +149,8 @@ def verify(index: IndexArgument) -> None:
     if problems:
         raise typer.Exit(1)
     with Index.open(index, read_only=True) as opened:
-        console.warn(_missing_lines(index, len(opened.missing())))
+        gone = len(opened.missing())
+    console.warn([missing_text(index, gone)] if gone else [])
     console.out.print(f"{index} is whole", soft_wrap=True)
 
 
