@@ -406,7 +406,9 @@ def _trained_head(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> SteadyHead:
 def load(source: str | Path) -> HashModel:
     """Open a trained model: "coco", which comes with the package, or the folder of a run or of `HashModel.save`."""
     if not isinstance(source, str | Path):
-        raise InputError(f"a model is named by the folder of its run, or 'coco', got {type(source).__name__}.")
+        raise InputError(
+            f"a model is named by the folder of its run, or 'coco', got {type(source).__name__}."
+        )
     return HashModel.load(source)
 
 

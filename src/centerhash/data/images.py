@@ -206,7 +206,7 @@ def _read_header(stream: Stream, name: str) -> ImageFile.ImageFile:
     which threads cannot silence for themselves; `_check_size` does that instead.
     """
     prefix = stream.read(64)
-    if _is_heic(prefix):
+    if is_heic(prefix):
         return _read_heic(stream, name)
     for kind, factory, accepts in _openers():
         verdict = accepts(prefix[:16]) if accepts else True
@@ -220,7 +220,7 @@ def _read_header(stream: Stream, name: str) -> ImageFile.ImageFile:
     raise ImageError(f"cannot read {name}: not an image of a known format ({', '.join(_FORMATS)}, HEIC).")
 
 
-def _is_heic(prefix: bytes) -> bool:
+def is_heic(prefix: bytes) -> bool:
     """Whether a file begins as photos of phones do: a box `ftyp` that names a brand of HEVC images."""
     brands = prefix[8 : int.from_bytes(prefix[:4], "big")] if prefix[4:8] == b"ftyp" else b""
     return any(brands[start : start + 4] in _HEIC_BRANDS for start in range(0, len(brands), 4))

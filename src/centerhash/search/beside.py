@@ -11,12 +11,10 @@ import numpy as np
 
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.data.listing import find_images
-from centerhash.model import HashModel
+from centerhash.model import BUILTIN, HashModel
 from centerhash.networks.cache import default_cache
 from centerhash.search.folder import spec_file
 from centerhash.search.index import Index
-
-BUILT_IN = "coco"  # the model that comes with the package
 
 
 def place_beside(images: Path) -> Path:
@@ -43,10 +41,10 @@ def open_beside(images: Path, model: str | Path | None = None, **opening: Any) -
     find_images([images])  # a folder without images leaves no index behind
     place = place_beside(images)
     if spec_file(place) is None:
-        Index.create(place, BUILT_IN if model is None else model).close()
+        Index.create(place, BUILTIN[0] if model is None else model).close()
         return Index.open(place, **opening), ""
     index = Index.open(place, **opening)
-    wanted = HashModel.load(BUILT_IN if model is None else model)
+    wanted = HashModel.load(BUILTIN[0] if model is None else model)
     if _same(wanted, index.model):
         return index, ""
     if model is not None:

@@ -28,7 +28,7 @@ from centerhash.codes import Codes, Packed, check_packed, pack, unpack
 from centerhash.core.errors import ConfigError, DataError, ImageError, InputError
 from centerhash.core.progress import Progress, bars, silent
 from centerhash.data.images import MAX_PIXELS, ImageSource
-from centerhash.model import Explained, HashModel
+from centerhash.model import BUILTIN, Explained, HashModel
 from centerhash.networks.encoder import Encoder
 from centerhash.networks.engines import Engine
 from centerhash.search.adding import Added, Adding, GivenLabels, holds_with_file, images_and_labels, listed
@@ -57,8 +57,10 @@ class Index:
         self._loaded: Encoder | None = None
 
     @classmethod
-    def create(cls, folder: str | Path, model: HashModel | str | Path, *, store: str = "flat") -> Self:
-        """Make an empty index for the codes of a model, or of the model in a run's folder, and open it.
+    def create(
+        cls, folder: str | Path, model: HashModel | str | Path = BUILTIN[0], *, store: str = "flat"
+    ) -> Self:
+        """Make an empty index for the codes of a model, of the one in a run's folder, or the built-in one; open it.
 
         `store` says where the items live: "flat", "faiss", "faiss?kind=hnsw", or "milvus:ADDRESS", with "#NAME" for
         the name there.
