@@ -99,9 +99,9 @@ def test_what_is_exported_can_be_imported_and_evaluated(
 
 def test_codes_ids_and_labels_must_fit(index: Index) -> None:
     packed = np.zeros((3, 2), np.uint8)
-    with pytest.raises(InputError, match="do not fit"):
+    with pytest.raises(InputError, match="3 codes, 2 ids and 2 labels do not fit"):
         index.add_codes(packed, ["a", "b"])
-    with pytest.raises(InputError, match="do not fit"):
+    with pytest.raises(InputError, match="3 codes, 3 ids and 1 labels do not fit"):
         index.add_codes(packed, ["a", "b", "c"], [("cat",)])
     with pytest.raises(InputError, match=r"shape \(N, 2\)"):
         index.add_codes(packed[:, :1], ["a", "b", "c"])

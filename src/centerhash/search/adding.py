@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from threading import RLock
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,12 @@ from centerhash.core.progress import Progress
 from centerhash.data.images import ImageSource, content_key
 from centerhash.data.layouts.labels_csv import read_image_folder
 from centerhash.data.listing import Found, find_images
-from centerhash.model import HashModel
-from centerhash.networks.encoder import Encoder, Step
 from centerhash.search.engines.base import HammingIndex, check_labels
 from centerhash.search.uploads import ID_LETTERS, Uploads
+
+if TYPE_CHECKING:
+    from centerhash.model import HashModel
+    from centerhash.networks.encoder import Encoder, Step
 
 Labels: TypeAlias = tuple[str, ...]
 GivenLabels: TypeAlias = Mapping[Any, Sequence[str]] | str | None  # by path, or a word of LABELS

@@ -28,7 +28,7 @@ from centerhash.codes import Codes, Packed, check_packed, pack, unpack
 from centerhash.core.errors import ConfigError, DataError, ImageError, InputError
 from centerhash.core.progress import Progress, bars, silent
 from centerhash.data.images import MAX_PIXELS, ImageSource
-from centerhash.model import BUILTIN, Explained, HashModel
+from centerhash.model import Explained, HashModel
 from centerhash.networks.encoder import Encoder
 from centerhash.networks.engines import Engine
 from centerhash.search.adding import Added, Adding, GivenLabels, holds_with_file, images_and_labels, listed
@@ -58,7 +58,7 @@ class Index:
 
     @classmethod
     def create(
-        cls, folder: str | Path, model: HashModel | str | Path = BUILTIN[0], *, store: str = "flat"
+        cls, folder: str | Path, model: HashModel | str | Path = "coco", *, store: str = "flat"
     ) -> Self:
         """Make an empty index for the codes of a model, of the one in a run's folder, or the built-in one; open it.
 
@@ -151,30 +151,25 @@ class Index:
             return self.get(id)
 
     def add_codes(
-        self,
-        packed: Packed,
-        ids: Sequence[object],
-        labels: Sequence[Sequence[str]] | None = None,
-        paths: Sequence[str | None] | None = None,
+        self, packed: Packed, ids: Sequence[object], labels: Sequence[Sequence[str]] | None = None
     ) -> Added:
         """Add codes (N, ceil(K/8)) that the same model made elsewhere, without images; known ids are skipped.
 
-        Ids are texts: numbers become such. `paths` say where the images are, absolute, where there are any.
+        Ids are texts: numbers become such.
         """
         self._check_writable()
         packed, keys = check_packed(packed, self.model.bits), list(map(str, ids))
         names = [()] * len(keys) if labels is None else list(labels)
-        places = [None] * len(keys) if paths is None else list(paths)
-        counts = [len(packed), len(keys), len(names), len(places)]
-        if len(set(counts)) > 1:
-            raise InputError(f"codes, ids, labels and paths do not fit: there are {counts} of them.")
+        if not len(packed) == len(keys) == len(names):
+            raise InputError(
+                f"{len(packed):,} codes, {len(keys):,} ids and {len(names):,} labels do not fit."
+            )
         added = 0
         for start in range(0, len(keys), _PAGE):
             page = range(start, min(start + _PAGE, len(keys)))
             with self._lock:
                 new = [row for row in page if keys[row] not in self.store]
-                labelled, placed = [names[row] for row in new], [places[row] for row in new]
-                self.store.add(packed[new], [keys[row] for row in new], labelled, placed)
+                self.store.add(packed[new], [keys[row] for row in new], [names[row] for row in new])
             added += len(new)
         return Added(added, len(keys) - added, {})
 

@@ -16,18 +16,17 @@ from centerhash.search.results import as_result
 if TYPE_CHECKING:
     from centerhash.search.index import Index
 
-# ids, codes (n, ceil(K/8)), labels, paths
-Coded: TypeAlias = tuple[list[str], Packed, Sequence[Labels] | None, Sequence[str | None] | None]
+Coded: TypeAlias = tuple[list[str], Packed, Sequence[Labels] | None]  # ids, codes (n, ceil(K/8)), labels
 
 
 def import_codes(index: Index, path: str | Path) -> Added:
     """Add the codes of a file, or of a folder of parts, that `centerhash encode` wrote; known ids are skipped.
 
-    Names become ids, and labels and paths are kept. Codes without names, of a features .npy, are called after the
-    file and their row: codes-0, codes-1 ...
+    Names become ids. Codes without names, of a features .npy, are called after the file and their row: codes-0,
+    codes-1 ...
     """
     coded = _of_parts(index, Path(path)) if Path(path).is_dir() else iter([_of_file(index, Path(path))])
-    done = [index.add_codes(packed, ids, labels, paths) for ids, packed, labels, paths in coded]
+    done = [index.add_codes(packed, ids, labels) for ids, packed, labels in coded]
     return Added(sum(one.added for one in done), sum(one.known for one in done), {})
 
 
@@ -40,7 +39,7 @@ def _of_parts(index: Index, folder: Path) -> Iterator[Coded]:
             f"the parts in '{folder}' are of another model than the index's: encode by the run that the index was "
             "made of."
         )
-    yield from ((*part, None) for part in read_parts(folder))
+    yield from read_parts(folder)
 
 
 def _of_file(index: Index, path: Path) -> Coded:
@@ -54,11 +53,9 @@ def _of_file(index: Index, path: Path) -> Coded:
     rows = range(len(codes.packed))
     names = [f"{path.stem}-{row}" for row in rows] if codes.names is None else codes.names.tolist()
     try:
-        labels = codes.label_names(index.model.classes)
+        return names, codes.packed, codes.label_names(index.model.classes)
     except DataError as error:
         raise DataError(f"'{path}': {error}") from None
-    paths = None if codes.paths is None else [place or None for place in codes.paths.tolist()]
-    return names, codes.packed, labels, paths
 
 
 def export_codes(index: Index, path: str | Path) -> int:
