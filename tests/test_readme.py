@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from centerhash.data.scenes.scenes import write_scenes
+from tests.serve.processes import serving
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -39,12 +40,16 @@ def run(arguments: list[str], desk: Path) -> subprocess.CompletedProcess[str]:
 def test_shell_snippets(desk: Path) -> None:
     lines = [line for block in snippets("console") for line in block.splitlines()]
     commands = [shlex.split(line) for line in lines if line.startswith("centerhash ")]
-    verbs = ["train", "evaluate", "index", "index", "search"]
+    verbs = ["index", "index", "serve", "search", "search", "train", "evaluate", "index", "index"]
     assert [command[1] for command in commands] == verbs
     for command in commands:
+        if command[1] == "serve":  # runs until it is stopped
+            with serving(desk / command[2], desk / "log") as server, server.client() as client:
+                assert client.get("/health").json()["size"] == 80
+            continue
         finished = run(["-m", *command], desk)
         assert finished.returncode == 0, f"{command}: {finished.stderr}"
-    assert (desk / "photos.index").is_dir()
+    assert (desk / "own.index").is_dir()
 
 
 @pytest.mark.slow

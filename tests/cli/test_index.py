@@ -97,6 +97,7 @@ def test_search_with_a_filter_and_a_radius(stored: Path, pictures: list[Path]) -
         ((), "search by one thing: an IMAGE, --id or --labels"),
         (("photo.jpg", "--id", "x"), "search by one thing"),
         (("--id", "unknown"), "no item 'unknown' in the index, which holds 8"),
+        (("--labels", ""), "no label was named"),
         (("--labels", "persn"), "unknown label 'persn'. Did you mean 'person'?"),
         (("--labels", "person:0"), "the weight of 'person' must be a positive number"),
         (("no-such.jpg",), "cannot read 'no-such.jpg': no such file"),
@@ -159,8 +160,9 @@ def test_labels_of_added_images(image_run: Path, scene_folder: Path, tmp_path: P
     assert "Did you mean 'given'?" in refused(
         cli("index", "add", tmp_path / "none.index", images, "--labels", "gven")
     )
+    (tmp_path / "data" / "labels.csv").unlink()
     text = refused(cli("index", "add", tmp_path / "none.index", images, "--labels", "given"))
-    assert "no folder with a labels.csv" in text
+    assert "no labels.csv in or above" in text
 
 
 def test_remove(own: Path, pictures: list[Path]) -> None:
@@ -170,6 +172,27 @@ def test_remove(own: Path, pictures: list[Path]) -> None:
     assert "'nothing.jpg' is neither an id nor a path of this index" in done.text
     assert pictures[1].exists()
     assert "6 items removed; 0 are left" in cli("index", "remove", own, pictures[0].parent).text
+
+
+def test_files_that_are_gone_are_counted_and_mended(image_run: Path, tmp_path: Path) -> None:
+    place, photos = tmp_path / "a.index", tmp_path / "photos"
+    write_images(photos, 3)
+    (photos / "clip.mp4").write_text("x")
+    assert cli("index", "create", place, "--model", image_run).code == 0
+    done = cli("index", "add", place, photos, "--device", "cpu")
+    assert "labels of the added images: 0 given, 3 predicted" in done.text
+    assert "skipped: videos 1" in done.text
+    photos.rename(tmp_path / "moved")
+    for command in ("info", "verify"):
+        done = cli("index", command, place)
+        assert done.code == 0
+        assert "the files of 3 images are gone" in done.text
+        assert f"centerhash index add {place}" in done.text
+    assert "3 under a new path" in cli("index", "add", place, tmp_path / "moved", "--device", "cpu").text
+    assert "are gone" not in cli("index", "info", place).text
+    (tmp_path / "moved" / "000.png").unlink()
+    assert "1 items removed; 2 are left" in cli("index", "remove", place, "--missing").text
+    assert "say what to remove" in refused(cli("index", "remove", place))
 
 
 def test_info_and_compact(own: Path, pictures: list[Path]) -> None:

@@ -71,7 +71,7 @@ def test_not_an_image(tmp_path: Path, data: bytes) -> None:
     path.write_bytes(data)
     assert reason(path) == (
         f"cannot read '{path}': not an image of a known format "
-        "(JPEG, PNG, GIF, WEBP, BMP, TIFF, JPEG2000, AVIF, PPM)."
+        "(JPEG, PNG, GIF, WEBP, BMP, TIFF, JPEG2000, AVIF, PPM, HEIC)."
     )
 
 

@@ -11,11 +11,11 @@ from centerhash.core.errors import DataError, ImageError, InputError
 from centerhash.data.images import (
     SUFFIXES,
     content_key,
-    list_images,
     load_image,
     load_pixels,
     squash_and_crop,
 )
+from centerhash.data.listing import list_images
 from tests.data.pictures import encoded, photo
 
 # ---------------------------------------------------------------- the network's view

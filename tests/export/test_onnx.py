@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import onnxruntime
 import pytest
 import torch
 import typer
+from PIL import ExifTags, Image
 from torch import nn
 from typer.testing import CliRunner
 
@@ -246,7 +246,10 @@ def test_the_example_of_the_docs_runs_without_torch(
     images = sorted((scene_folder / "images").iterdir())
     model = HashModel.load(image_run)
     export_model(model, tmp_path / "model.onnx", images=images[:4])
-    shutil.copy(images[0], tmp_path / "photo.jpg")
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6  # as a phone that is held upright stores it
+    with Image.open(images[0]) as scene:
+        scene.save(tmp_path / "photo.jpg", exif=exif, quality=95)
     (snippet,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(), flags=re.DOTALL)
     script = f"{snippet}\nimport sys\nassert 'torch' not in sys.modules and 'centerhash' not in sys.modules\n"
     done = subprocess.run(
@@ -254,6 +257,6 @@ def test_the_example_of_the_docs_runs_without_torch(
     )
     assert done.returncode == 0, done.stderr
     code, label = done.stdout.split(maxsplit=1)
-    features = model.features_of(images[:1])
+    features = model.features_of([tmp_path / "photo.jpg"])
     assert code == pack(model.encode_features(features))[0].tobytes().hex()
     assert label.strip() == model.classes[int(model.similarities(features)[0].argmax())]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -66,10 +67,10 @@ def damage(folder: Path) -> list[Path]:
 def test_equal_content_is_added_once(index: Index, tmp_path: Path) -> None:
     paths = write_images(tmp_path / "pictures", 5)
     shutil.copy(paths[0], tmp_path / "pictures" / "copy.png")
-    assert index.add([tmp_path / "pictures"]) == Added(5, 1, {})
+    assert index.add([tmp_path / "pictures"]) == Added(5, 1, {}, predicted=5)
     assert index.add([tmp_path / "pictures" / "*.png"]) == Added(0, 6, {})
     noise_image(seed=99).save(paths[4])  # another picture under the same name
-    assert index.add([tmp_path / "pictures"]) == Added(1, 5, {})
+    assert index.add([tmp_path / "pictures"]) == Added(1, 5, {}, predicted=1)
     assert len(index) == 6
 
 
@@ -153,24 +154,77 @@ def test_memory_holds_a_few_steps_however_many_files(
 
 
 @pytest.mark.usefixtures("quick_network")
-def test_moved_files_get_their_new_path(index: Index, tmp_path: Path) -> None:
+def test_moved_files_get_their_new_path_without_being_read_again(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     paths = write_images(tmp_path / "old", 4)
     index.add(paths)
     (tmp_path / "old").rename(tmp_path / "new")
-    assert index.add([tmp_path / "new"]) == Added(0, 0, {}, moved=4)
+    monkeypatch.setattr(Encoder, "pixels", mock.Mock(side_effect=AssertionError("nothing is decoded")))
+    before = [index.get(id_of(tmp_path / "new" / path.name)).labels for path in paths]
+    assert index.missing() == sorted(id_of(tmp_path / "new" / path.name) for path in paths)
+    assert index.info()["missing"] == 4
+    assert index.add([tmp_path / "new"], batch=3) == Added(0, 0, {}, moved=4)
+    assert index.missing() == []
+    assert [index.get(id_of(tmp_path / "new" / path.name)).labels for path in paths] == before
     moved = [tmp_path / "new" / path.name for path in paths]
     assert [index.image(id_of(path)) for path in moved] == [path.resolve() for path in moved]
+    os.utime(moved[0])
     assert index.add([tmp_path / "new"]) == Added(0, 4, {})
+
+
+@pytest.mark.usefixtures("quick_network")
+def test_labels_above_the_folder_are_found(index: Index, tmp_path: Path) -> None:
+    write_images(tmp_path / "photos" / "images", 3)
+    write_images(tmp_path / "photos" / "others", 1)
+    (tmp_path / "photos" / "labels.csv").write_text(
+        "file_name,labels\nimages/000.png,mine\nimages/001.png,mine|yours\nothers/000.png,mine\n"
+    )
+    done = index.add(tmp_path / "photos" / "images")
+    assert (done.added, done.given, done.predicted) == (3, 2, 1)
+    assert index.get(id_of(tmp_path / "photos" / "images" / "000.png")).labels == ("mine",)
+    assert len(index) == 3
+
+
+@pytest.mark.usefixtures("quick_network")
+def test_what_is_no_image_is_counted_by_kind(index: Index, tmp_path: Path) -> None:
+    place = tmp_path / "photos"
+    write_images(place, 2)
+    for name in ("a.mp4", "b.MOV", "c.txt", "d.xmp", ".hidden.mp4", "deep/e.mp4", "classes.txt"):
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text("x")
+    done = index.add(place)
+    assert done.skipped == {"videos": 3, "texts": 1, "other files": 1}
+
+
+@pytest.mark.usefixtures("quick_network")
+def test_images_that_vanish_while_they_are_added_lose_nothing(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = write_images(tmp_path / "photos", 6)
+    read = Encoder.pixels
+
+    def vanishing(self: Encoder, image: Path) -> NDArray[np.uint8]:
+        if image in paths[2:4]:
+            image.unlink()
+        return read(self, image)
+
+    monkeypatch.setattr(Encoder, "pixels", vanishing)
+    done = index.add(tmp_path / "photos", batch=2)
+    assert (done.added, sorted(done.broken)) == (4, [str(path) for path in paths[2:4]])
+    assert all("no such file" in reason for reason in done.broken.values())
+    assert len(index) == 4
 
 
 @pytest.mark.usefixtures("quick_network")
 def test_labels_are_given_or_predicted_or_none(image_run: Path, tmp_path: Path) -> None:
     first, second = write_images(tmp_path / "data" / "images", 2)
     (tmp_path / "data" / "labels.csv").write_text("file_name,labels\nimages/000.png,my label|other\n")
-    stored = {}
+    stored, counts = {}, [(1, 1), (1, 0), (0, 2), (0, 0), (1, 1)]
     for number, labels in enumerate((None, "given", "predicted", "none", {str(second): ["mine", "mine"]})):
         with Index.create(tmp_path / str(number), image_run) as index:
-            assert index.add(str(tmp_path / "data"), labels=labels) == Added(2, 0, {})  # type: ignore[arg-type]
+            done = index.add(str(tmp_path / "data"), labels=labels)  # type: ignore[arg-type]
+            assert done == Added(2, 0, {}, given=counts[number][0], predicted=counts[number][1])
             stored[number] = [index.get(id_of(path)).labels for path in (first, second)]
     assert [set(labels) for labels in stored[1]] == [{"my label", "other"}, set()]
     assert set(stored[0][0]) == {"my label", "other"}
@@ -184,7 +238,7 @@ def test_slips_in_add_are_told(index: Index, tmp_path: Path) -> None:
     write_images(tmp_path / "plain", 1)
     with pytest.raises(ConfigError, match="Did you mean 'given'"):
         index.add(tmp_path / "plain", labels="gven")
-    with pytest.raises(ConfigError, match=r"no folder with a labels\.csv"):
+    with pytest.raises(ConfigError, match=r"no labels\.csv"):
         index.add(tmp_path / "plain", labels="given")
     for images in (7, [7], None):
         with pytest.raises(InputError, match="a path or a list"):

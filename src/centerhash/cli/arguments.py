@@ -63,6 +63,9 @@ CacheOption = Annotated[
     Path | None, running("folder of the feature cache", default="$CENTERHASH_CACHE or ~/.cache")
 ]
 SkipBrokenOption = Annotated[bool, source("leave out images that cannot be read", name="--skip-broken")]
+NoLabelsOption = Annotated[
+    bool, source("take all images at any depth, whatever is known of them", name="--no-labels")
+]
 
 # of compare and reproduce
 MethodsOption = Annotated[str, option("all, or names such as csq,ics", completion.method_lists)]
@@ -84,8 +87,9 @@ JobsOption = Annotated[int, running("trainings at the same time, sharing the pro
 
 # parameters that messages of the library name as `name=value`, and that are options here
 FLAGS = frozenset(
-    "allow_host backbone bits cache crop device engine exclude exclude_self finetune host int8 jobs learning_rate lists "  # noqa: SIM905
-    "methods mirror option out overwrite pool port pretrained ray_address read_only results root runner seeds "
+    "allow_host backbone bits cache crop device engine exclude exclude_self finetune host int8 jobs labels "  # noqa: SIM905
+    "learning_rate lists methods mirror option out overwrite pool port pretrained ray_address read_only results root runner "
+    "seeds "
     "skip_broken test_images token validation weights".split()
 )
 _PARAMETER = re.compile(r"`([a-z_0-9]+)=([^`]*)`|\b([a-z_0-9]+)=(True|False)\b")

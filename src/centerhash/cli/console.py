@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from centerhash.cli.arguments import with_flags
+from centerhash.core.errors import first_reasons
 from centerhash.core.progress import Progress, bars
 from centerhash.evaluation.result import Evaluation
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from centerhash.experiments.bench import Task
     from centerhash.experiments.rows import Row
     from centerhash.networks.engines import Engine
+    from centerhash.search import Added
 
 # no markup and no emoji codes: file names and labels are printed as they are, also "[b]" and ":dog:"
 out = Console(highlight=False, markup=False, emoji=False)
@@ -64,6 +66,22 @@ def features_by(engine: Engine | None) -> str:
         return ""
     warn(engine.warnings)
     return f", features by {engine.name}"
+
+
+def added(done: Added, now: str) -> None:
+    """Say what became of the images of one `add`; `now` is what there is after it."""
+    from centerhash.data.listing import skipped_text
+
+    if done.broken:
+        shown = first_reasons(done.broken.values())
+        warn([f"{len(done.broken):,} images could not be read and were left out:\n{shown}"])
+    moved = f", {done.moved:,} under a new path" if done.moved else ""
+    lines = [f"{done.added:,} images added, {done.known:,} were there already{moved}; {now}"]
+    if done.given or done.predicted:
+        lines.append(f"labels of the added images: {done.given:,} given, {done.predicted:,} predicted")
+    if done.skipped:
+        lines.append(f"skipped: {skipped_text(done.skipped)}")
+    out.print("\n".join(lines), soft_wrap=True)
 
 
 def evaluation_table(result: Evaluation, title: str) -> Table:

@@ -41,6 +41,7 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         "pymilvus": _MILVUS,
         "milvus_lite": _MILVUS,
         "grpc": _MILVUS,
+        "pillow_heif": Extra("heic", "HEIC images"),
         "ray": Extra("ray", "encoding on Ray"),
         "faiss": Extra("faiss", "the faiss engine"),
     }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from centerhash.data.dataset import Dataset, open_dataset
-from centerhash.data.images import content_key, list_images, load_image, load_pixels, squash_and_crop
+from centerhash.data.images import content_key, load_image, load_pixels, squash_and_crop
+from centerhash.data.listing import list_images
 from centerhash.data.splits import Splits, check_splits, make_splits
 
 __all__ = [

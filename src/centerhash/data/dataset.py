@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError, InputError
-from centerhash.data.layouts.arrays import read_arrays, read_labels
+from centerhash.data.layouts.arrays import no_labels, read_arrays, read_labels
 from centerhash.data.layouts.contents import Contents
 from centerhash.data.layouts.parquet import SUFFIX
 from centerhash.data.layouts.table import read_layout
@@ -26,7 +26,7 @@ class Dataset:
     """Labels (N, C) of N images, their splits, and where the images or their features (N, D) are.
 
     `names` are the file names or, for features, the row numbers. `areas` (N, C) is the share of the frame
-    that each label covers, where known. Arrays are read-only.
+    that each label covers, where known. Images without labels have C = 0. Arrays are read-only.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Dataset:
     def from_arrays(
         cls,
         features: Any,
-        labels: Any,
+        labels: Any = None,
         classes: Iterable[str] | None = None,
         *,
         names: Iterable[str] | None = None,
@@ -77,7 +77,8 @@ class Dataset:
 
         Args:
             features: (N, D), finite; float16 and float32 are kept as they are, other numbers become float32.
-            labels: (N, C) of bool or 0 and 1; or for each image its label names, such as [["dog"], ["cat", "dog"]].
+            labels: (N, C) of bool or 0 and 1; or for each image its label names, such as [["dog"], ["cat", "dog"]];
+                None where nothing is known.
             classes: names of the C columns; "0", "1", ... without them, or all names in `labels`, sorted.
             names: of the N images; their row numbers without them.
             train: row numbers to train on. Splits that are not given are drawn with `seed`, as by `open_dataset`.
@@ -94,7 +95,7 @@ class Dataset:
     def from_images(
         cls,
         paths: Iterable[str | Path],
-        labels: Any,
+        labels: Any = None,
         classes: Iterable[str] | None = None,
         *,
         names: Iterable[str] | None = None,
@@ -110,7 +111,7 @@ class Dataset:
                 f"paths must be a list of image files, got {paths!r}: use open_dataset for a folder."
             )
         files = tuple(map(_as_path, paths))
-        found, truth = read_labels(labels, classes)
+        found, truth = no_labels(len(files)) if labels is None else read_labels(labels, classes)
         if len(files) != len(truth):
             raise InputError(
                 f"{len(files):,} paths, but {len(truth):,} rows of labels: give one row per image."
@@ -124,7 +125,8 @@ class Dataset:
     def __repr__(self) -> str:
         held = "images" if self.features is None else f"x {self.features.shape[1]:,} features"
         splits = " / ".join(f"{name} {len(rows):,}" for name, rows in self.splits.items())
-        return f"Dataset({self.name!r}, {self.size:,} {held}, {len(self.classes):,} classes, {splits})"
+        labels = f"{len(self.classes):,} classes" if self.has_labels else "no labels"
+        return f"Dataset({self.name!r}, {self.size:,} {held}, {labels}, {splits})"
 
     @property
     def size(self) -> int:
@@ -135,6 +137,19 @@ class Dataset:
     def kind(self) -> Literal["images", "features"]:
         """What the data set holds; features win where there are both."""
         return "images" if self.features is None else "features"
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether anything is known of what the images show."""
+        return bool(self.classes)
+
+    def check_labels(self, purpose: str) -> None:
+        """Refuse data without labels for a `purpose` that needs some, such as "scoring"."""
+        if not self.has_labels:
+            raise DataError(
+                f"{purpose} needs labels, and '{self.root}' has none: describe the images in a labels.csv "
+                "(file_name,labels), or sort them into a folder per class."
+            )
 
     def with_splits(self, splits: Splits) -> Dataset:
         """Return the same data with other splits, which must fit it."""
@@ -170,10 +185,14 @@ def _in_memory(contents: Contents, rows: Mapping[str, Rows], seed: int, name: st
     return complete(replace(contents, splits=given, source="given"), name, Path(), seed)
 
 
-def open_dataset(path: str | Path, seed: int = 0) -> Dataset:
-    """Open and check a data set of any layout; splits that it does not name are drawn with `seed`."""
+def open_dataset(path: str | Path, seed: int = 0, *, labels: bool = True) -> Dataset:
+    """Open and check a data set of any layout; splits that it does not name are drawn with `seed`.
+
+    A folder of images that nothing describes and that are not sorted into folders has no labels, and with
+    `labels=False` no data set has any: folders are then albums, not classes.
+    """
     root = _as_path(path)
-    contents = read_layout(root)
+    contents = read_layout(root, labels)
     return complete(contents, root.resolve().name.removesuffix(SUFFIX), root, seed)
 
 
@@ -182,7 +201,7 @@ def complete(contents: Contents, name: str, root: Path, seed: int) -> Dataset:
     splits = make_splits(len(contents.labels), contents.splits, seed=seed, source=contents.source)
     warnings = check_splits(splits, len(contents.labels))
     bare = int((~contents.labels.any(axis=1)).sum())
-    if bare:
+    if bare and contents.classes:
         warnings.append(
             f"{bare:,} of {len(contents.labels):,} rows carry no label: "
             "they teach nothing and are relevant to no query."

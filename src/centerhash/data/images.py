@@ -1,12 +1,13 @@
-"""Images from disk: robust decoding to RGB, the network's square crop, content keys, and finding files."""
+"""Images from disk: robust decoding to RGB, the network's square crop, and content keys."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import io
 import stat
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -15,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageFile
 
-from centerhash.core.errors import DataError, ImageError, InputError
+from centerhash.core.errors import ImageError, InputError
+from centerhash.core.extras import EXTRAS, require
 from centerhash.data.layouts.parquet import is_stored_image, stored_image
 
 ImageSource: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.uint8]
@@ -29,8 +31,10 @@ SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".jp2", ".avif"}
     | {".pgm", ".ppm", ".pnm"}
 )
+HEIC_SUFFIXES = frozenset({".heic", ".heif"})
 # Only plain picture formats: Pillow's others start programs (EPS) or read fonts and documents.
 _FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "JPEG2000", "AVIF", "PPM")
+_HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")
 
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -201,9 +205,11 @@ def _read_header(stream: Stream, name: str) -> ImageFile.ImageFile:
     Image.open would do the same, but it compares the size with a global limit and speaks through warnings,
     which threads cannot silence for themselves; `_check_size` does that instead.
     """
-    prefix = stream.read(16)
+    prefix = stream.read(64)
+    if is_heic(prefix):
+        return _read_heic(stream, name)
     for kind, factory, accepts in _openers():
-        verdict = accepts(prefix) if accepts else True
+        verdict = accepts(prefix[:16]) if accepts else True
         if isinstance(verdict, str) or not verdict:  # a text says why this Pillow cannot read the format
             continue
         stream.seek(0)
@@ -211,7 +217,26 @@ def _read_header(stream: Stream, name: str) -> ImageFile.ImageFile:
             return factory(stream, "")
         except Exception as error:  # damaged headers make Pillow raise nearly anything
             raise ImageError(f"cannot read {name}: damaged {kind} header ({error}).") from error
-    raise ImageError(f"cannot read {name}: not an image of a known format ({', '.join(_FORMATS)}).")
+    raise ImageError(f"cannot read {name}: not an image of a known format ({', '.join(_FORMATS)}, HEIC).")
+
+
+def is_heic(prefix: bytes) -> bool:
+    """Whether a file begins as photos of phones do: a box `ftyp` that names a brand of HEVC images."""
+    brands = prefix[8 : int.from_bytes(prefix[:4], "big")] if prefix[4:8] == b"ftyp" else b""
+    return any(brands[start : start + 4] in _HEIC_BRANDS for start in range(0, len(brands), 4))
+
+
+def _read_heic(stream: Stream, name: str) -> ImageFile.ImageFile:
+    """Parse the header of a HEIC image; its library is loaded with the first one."""
+    if not reads_heic():
+        raise ImageError(f"cannot read {name}: a HEIC image needs {heic_advice()}.")
+    require("pillow_heif").register_heif_opener()
+    factory, _ = Image.OPEN["HEIF"]
+    stream.seek(0)
+    try:
+        return factory(stream, "")
+    except Exception as error:  # damaged headers make it raise nearly anything
+        raise ImageError(f"cannot read {name}: damaged HEIC header ({error}).") from error
 
 
 def _check_size(image: Image.Image, name: str, max_pixels: int) -> None:
@@ -272,46 +297,18 @@ def _to_eight_bits(image: Image.Image) -> NDArray[np.uint8]:
     return scaled
 
 
-def list_images(paths: Sequence[str | Path]) -> list[Path]:
-    """Find images: files as named, folders with all below them, and patterns such as `photos/*.jpg`.
-
-    Folders and patterns give files with a picture's suffix, sorted, without hidden ones; each comes once.
-    """
-    wanted: Iterable[str | Path] = [paths] if isinstance(paths, str | Path) else paths
-    found: dict[Path, None] = {}
-    for entry in wanted:
-        found.update(dict.fromkeys(_expand(entry)))
-    if not found:
-        raise DataError("no images were named: give files, folders or patterns such as 'photos/*.jpg'.")
-    return list(found)
+def is_picture_name(name: str) -> bool:
+    """Whether the name of a file is that of a picture, and not hidden."""
+    suffix = Path(name).suffix.lower()
+    return not name.startswith(".") and (suffix in SUFFIXES or (suffix in HEIC_SUFFIXES and reads_heic()))
 
 
-def _expand(entry: str | Path) -> list[Path]:
-    """Return the images that one argument stands for; a file that is named is taken whatever its suffix."""
-    path = Path(entry)
-    try:
-        if path.is_file() or is_stored_image(path):
-            return [path]
-        if path.is_dir():
-            place, named, candidates = f"the folder '{path}'", len(path.parts), list(path.rglob("*"))
-        elif any(map(_is_wild, path.parts)):
-            place, named = f"the pattern '{entry}'", [_is_wild(part) for part in path.parts].index(True)
-            candidates = list(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
-        else:
-            raise FileNotFoundError("no such file or folder")
-        images = sorted(file for file in candidates if _is_picture(file, named))
-    except (OSError, ValueError) as error:  # ValueError: a pattern such as '**x'
-        raise DataError(f"cannot list '{entry}': {getattr(error, 'strerror', None) or error}.") from error
-    if not images:
-        raise DataError(f"no image in {place}: looked for {', '.join(sorted(SUFFIXES))}.")
-    return images
+@lru_cache(maxsize=1)
+def reads_heic() -> bool:
+    """Whether the library that reads the photos of most phones is installed."""
+    return importlib.util.find_spec("pillow_heif") is not None
 
 
-def _is_wild(part: str) -> bool:
-    return any(mark in part for mark in "*?[")
-
-
-def _is_picture(file: Path, named: int) -> bool:
-    """Whether a file has a picture's suffix and is not hidden; the first `named` parts were asked for by name."""
-    hidden = any(part.startswith(".") for part in file.parts[named:])
-    return not hidden and file.suffix.lower() in SUFFIXES and file.is_file()
+def heic_advice() -> str:
+    """The line that installs it."""
+    return EXTRAS["pillow_heif"].install

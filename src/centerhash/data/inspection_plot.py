@@ -19,7 +19,7 @@ def write_plot(inspection: Inspection, folder: Path) -> list[Path]:
     """Write `inspection.svg` and `inspection.png` into a folder and return their paths."""
     from centerhash.core.figures import new_figure
 
-    panels = [_draw_classes, _draw_labels]
+    panels = [_draw_classes, _draw_labels] if inspection.classes else [_draw_labels]
     if inspection.pictures is not None and inspection.pictures.sizes:
         panels.append(_draw_sizes)
     height = max(3.4, 0.8 + 0.2 * min(len(inspection.classes), _NAMED_CLASSES))

@@ -141,7 +141,10 @@ def evaluate_files(paths: Sequence[Path], **settings: Any) -> Evaluation:
         )
     if query.labels is None or database.labels is None:
         lacking = paths[0 if query.labels is None else -1]
-        raise DataError(f"'{lacking}' has no array `labels` (N, C): encode images with labels, or add them.")
+        raise DataError(
+            f"scoring needs labels, and the codes of '{lacking}' have none: train on images with labels, or encode "
+            "such images (array `labels`, (N, C))."
+        )
     if query.classes and database.classes and query.classes != database.classes:
         raise DataError("queries and database have labels of different classes: encode one data set.")
     return evaluate(

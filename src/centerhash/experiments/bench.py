@@ -162,6 +162,7 @@ class Source:
         # the first optimizer of a process makes torch import its compiler: no part of a method's training time
         torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
         dataset = open_dataset(self.path)
+        dataset.check_labels("scoring")
         features, splits = self.features(dataset, progress)
         dataset = dataset.with_splits(splits)
         if not self.validation:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError
-from centerhash.data.images import list_images, squash_and_crop
+from centerhash.data.images import squash_and_crop
+from centerhash.data.listing import list_images
 from centerhash.data.scenes.scenes import render_scene
 from centerhash.networks.backbones import Backbone
 from centerhash.networks.encoder import pixels_of

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from threading import RLock
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,18 +16,21 @@ from numpy.typing import NDArray
 from centerhash.codes import pack
 from centerhash.core.errors import ConfigError, InputError, unknown_name
 from centerhash.core.progress import Progress
-from centerhash.data.images import ImageSource, content_key, list_images
+from centerhash.data.images import ImageSource, content_key
 from centerhash.data.layouts.labels_csv import read_image_folder
-from centerhash.model import HashModel
-from centerhash.networks.encoder import Encoder, Step
+from centerhash.data.listing import Found, find_images
 from centerhash.search.engines.base import HammingIndex, check_labels
 from centerhash.search.uploads import ID_LETTERS, Uploads
 
+if TYPE_CHECKING:
+    from centerhash.model import HashModel
+    from centerhash.networks.encoder import Encoder, Step
+
 Labels: TypeAlias = tuple[str, ...]
-LabelsOf: TypeAlias = Callable[[Sequence[Path], NDArray[np.float32]], list[Labels]]
 GivenLabels: TypeAlias = Mapping[Any, Sequence[str]] | str | None  # by path, or a word of LABELS
 
 LABELS = ("given", "predicted", "none")
+_LEVELS_ABOVE = 3  # folders above the images in which their labels.csv is looked for
 
 
 @dataclass(frozen=True)
@@ -35,16 +38,35 @@ class Added:
     """What became of the images of one `add`: how many are new, how many were there, why others cannot be read.
 
     `moved` counts those that were there by a path at which there is no file any more: they now have the new path.
+    Of the new ones, so many have the labels that were `given`, and so many what the model `predicted`. `skipped`
+    counts the files in the folders that are no images, by kind, such as {"videos": 3}.
     """
 
     added: int
     known: int
     broken: dict[str, str]
     moved: int = 0
+    given: int = 0
+    predicted: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         moved = f", moved={self.moved:,}" if self.moved else ""
         return f"Added(added={self.added:,}, known={self.known:,}, broken={len(self.broken):,}{moved})"
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """Labels by path where they are given; else what the model predicts, or none."""
+
+    model: HashModel
+    given: Mapping[Path, Labels]
+    predict: bool = True
+
+    def __call__(self, paths: Sequence[Path], features: NDArray[np.float32]) -> list[Labels]:
+        """The labels of the images at `paths`, of which these are the features (N, D)."""
+        others = self.model.label_names(features) if self.predict else [()] * len(paths)
+        return [self.given.get(path, other) for path, other in zip(paths, others, strict=True)]
 
 
 @dataclass
@@ -55,8 +77,10 @@ class Adding:
     model: HashModel
     uploads: Uploads
     lock: RLock  # held while the index changes
-    labels_of: LabelsOf
+    labelling: Labelling
     waiting: dict[str, tuple[Path, NDArray[np.float32]]] = field(default_factory=dict)
+    elsewhere: dict[str, Path] = field(default_factory=dict)  # known images whose file is here now
+    given: int = 0
     added: int = 0
     known: int = 0
     moved: int = 0
@@ -72,7 +96,9 @@ class Adding:
                 done += step.seen
                 progress("images", done, len(files))
         self.write(self.waiting)
-        return Added(self.added, self.known, self.broken, self.moved)
+        self.move()
+        predicted = self.added - self.given if self.labelling.predict and self.model.has_centers else 0
+        return Added(self.added, self.known, self.broken, self.moved, self.given, predicted)
 
     def take(self, step: Step, files: Sequence[Path], batch: int) -> None:
         """Count what became of a few files, and store what has come together to a batch."""
@@ -83,15 +109,35 @@ class Adding:
             self.waiting.setdefault(id, (files[place].resolve(), features))
         while len(self.waiting) >= batch:
             self.write({id: self.waiting.pop(id) for id in list(islice(self.waiting, batch))})
+        if len(self.elsewhere) >= batch:
+            self.move()
 
     def new_id(self, image: ImageSource) -> str | None:
-        """The id of an image file that is not there yet; None for one that is."""
-        id = content_key(image)[:ID_LETTERS] if isinstance(image, str | Path) else ""
-        return None if self.is_known(id) else id
+        """The id of an image file that is not there yet; None for one that is, also if its file has moved."""
+        if not isinstance(image, str | Path):
+            raise InputError(f"only files are added, got {type(image).__name__}.")
+        id = content_key(image)[:ID_LETTERS]
+        if id not in self.store:
+            return id
+        if not holds_with_file(self.store, self.uploads, id):
+            self.elsewhere.setdefault(id, Path(image).resolve())
+        return None
 
-    def is_known(self, id: str) -> bool:
-        """Whether an image is there, and its file as well."""
-        return holds_with_file(self.store, self.uploads, id)
+    def move(self) -> None:
+        """Give known images whose file is gone the path at which it was found again; nothing is encoded."""
+        with self.lock:
+            waiting = {id: self.elsewhere.pop(id) for id in list(self.elsewhere)}
+            lost = [id for id in waiting if not holds_with_file(self.store, self.uploads, id)]
+            items = self.store.get(lost)
+            paths = [waiting[id] for id in lost]
+            labels = [
+                self.labelling.given.get(path, item.labels) for path, item in zip(paths, items, strict=True)
+            ]
+            self.store.remove(lost)
+            if items:
+                self.store.add(np.stack([item.code for item in items]), lost, labels, list(map(str, paths)))
+        self.moved += len(lost)
+        self.known -= len(lost)
 
     def write(self, images: Mapping[str, tuple[Path, NDArray[np.float32]]]) -> None:
         """Store images by id; they are there durably on return."""
@@ -99,19 +145,19 @@ class Adding:
             return
         ids, paths = list(images), [path for path, _ in images.values()]
         features = np.stack([features for _, features in images.values()])
-        packed, labels = pack(self.model.encode_features(features)), self.labels_of(paths, features)
+        packed, labels = pack(self.model.encode_features(features)), self.labelling(paths, features)
         with self.lock:
-            # another thread may have been quicker
-            rows = [row for row, id in enumerate(ids) if not self.is_known(id)]
-            moved = self.store.remove([ids[row] for row in rows])
+            rows = [
+                row for row, id in enumerate(ids) if id not in self.store
+            ]  # another may have been quicker
             self.store.add(
                 packed[rows],
                 [ids[row] for row in rows],
                 [labels[row] for row in rows],
                 [str(paths[row]) for row in rows],
             )
-        self.added += len(rows) - moved
-        self.moved += moved
+        self.added += len(rows)
+        self.given += sum(paths[row] in self.labelling.given for row in rows)
         self.known += len(ids) - len(rows)
 
 
@@ -125,33 +171,41 @@ def holds_with_file(store: HammingIndex, uploads: Uploads, id: str) -> bool:
 
 def images_and_labels(
     model: HashModel, entries: Sequence[str | Path], labels: GivenLabels
-) -> tuple[list[Path], LabelsOf]:
+) -> tuple[Found, Labelling]:
     """The image files that `entries` mean, and what says their labels: see `Index.add`."""
     if isinstance(labels, Mapping):
         known = {Path(path).resolve(): check_labels(names) for path, names in labels.items()}
-        return list_images(entries), _labels_of(model, known, predict=True)
+        return find_images(entries), Labelling(model, known)
     if labels is not None and labels not in LABELS:
         raise unknown_name("choice of labels", str(labels), LABELS)
     given = given_labels(entries) if labels in (None, "given") else {}
     if labels == "given" and not given:
         raise ConfigError(
-            "labels are to be 'given', but no folder with a labels.csv is among the images: name such a folder, or "
-            "choose 'predicted'."
+            "labels are to be 'given', but no labels.csv in or above the folders among the images names any of them: "
+            "name such a folder, or choose 'predicted'."
         )
     known = {path.resolve(): names for path, names in given.items()}
-    files = list_images([*entries, *given])  # a labels.csv may name files whose suffix says nothing
-    return files, _labels_of(model, known, predict=labels in (None, "predicted"))
+    files = find_images([*entries, *given])  # a labels.csv may name files whose suffix says nothing
+    return files, Labelling(model, known, predict=labels in (None, "predicted"))
 
 
 def given_labels(entries: Sequence[str | Path]) -> dict[Path, Labels]:
-    """The labels of every image in those of the `entries` that are folders with a labels.csv."""
+    """The labels of every image in those of the `entries` that are folders, by the labels.csv in or above them."""
     found: dict[Path, Labels] = {}
     for entry in map(Path, entries):
-        if (entry / "labels.csv").is_file():
-            folder = read_image_folder(entry)
+        home = _labels_home(entry) if entry.is_dir() else None
+        if home is not None:
+            inside, folder = entry.resolve(), read_image_folder(home)
             for path, row in zip(folder.paths or (), folder.labels, strict=True):
-                found[path] = tuple(folder.classes[column] for column in np.flatnonzero(row).tolist())
+                if home == entry or path.resolve().is_relative_to(inside):
+                    found[path] = tuple(folder.classes[column] for column in np.flatnonzero(row).tolist())
     return found
+
+
+def _labels_home(folder: Path) -> Path | None:
+    """The folder whose labels.csv may describe the images in `folder`: itself, or one of the next few above it."""
+    above = folder.resolve().parents[:_LEVELS_ABOVE]
+    return next((home for home in (folder, *above) if (home / "labels.csv").is_file()), None)
 
 
 def listed(entries: str | Path | Sequence[str | Path], what: str) -> list[str | Path]:
@@ -160,16 +214,6 @@ def listed(entries: str | Path | Sequence[str | Path], what: str) -> list[str | 
     if not isinstance(found, Sequence) or not all(isinstance(entry, str | Path) for entry in found):
         raise InputError(f"{what} must be a path or a list of them, got {entries!r:.80}.")
     return list(found)
-
-
-def _labels_of(model: HashModel, known: Mapping[Path, Labels], predict: bool) -> LabelsOf:
-    """Labels by path where they are known; else the predicted ones, or none."""
-
-    def labels_of(paths: Sequence[Path], features: NDArray[np.float32]) -> list[Labels]:
-        others = model.label_names(features) if predict else [()] * len(paths)
-        return [known.get(path, other) for path, other in zip(paths, others, strict=True)]
-
-    return labels_of
 
 
 def _is_text(path: Path) -> bool:

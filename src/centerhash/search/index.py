@@ -16,6 +16,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -30,14 +31,7 @@ from centerhash.data.images import MAX_PIXELS, ImageSource
 from centerhash.model import Explained, HashModel
 from centerhash.networks.encoder import Encoder
 from centerhash.networks.engines import Engine
-from centerhash.search.adding import (
-    Added,
-    Adding,
-    GivenLabels,
-    holds_with_file,
-    images_and_labels,
-    listed,
-)
+from centerhash.search.adding import Added, Adding, GivenLabels, holds_with_file, images_and_labels, listed
 from centerhash.search.engines.base import HammingIndex, Item
 from centerhash.search.engines.table import open_store
 from centerhash.search.folder import ITEMS, MODEL, IndexSpec, create_folder, read_spec, spec_file
@@ -63,8 +57,10 @@ class Index:
         self._loaded: Encoder | None = None
 
     @classmethod
-    def create(cls, folder: str | Path, model: HashModel | str | Path, *, store: str = "flat") -> Self:
-        """Make an empty index for the codes of a model, or of the model in a run's folder, and open it.
+    def create(
+        cls, folder: str | Path, model: HashModel | str | Path = "coco", *, store: str = "flat"
+    ) -> Self:
+        """Make an empty index for the codes of a model, of the one in a run's folder, or the built-in one; open it.
 
         `store` says where the items live: "flat", "faiss", "faiss?kind=hnsw", or "milvus:ADDRESS", with "#NAME" for
         the name there.
@@ -117,17 +113,18 @@ class Index:
         """Add images: files, folders, patterns. Every `batch` of new ones is stored durably before the next.
 
         A kill loses at most the batch in work, and the same call resumes: what is there is skipped by content.
-        Labels come from the labels.csv of a folder, and are predicted by the model for all other images;
+        Labels come from the labels.csv in a folder or above it, and are predicted by the model for all other images;
         `labels` "given", "predicted" or "none" chooses, or a mapping gives those of single images by their paths.
-        An image whose stored path leads nowhere any more gets the new one.
+        An image whose stored path leads nowhere any more gets the new one, and is not encoded again.
         """
         self._check_writable()
         if type(batch) is not int or batch < 1:
             raise InputError(f"batch must be a whole number of at least 1, got {batch!r}.")
-        files, labels_of = images_and_labels(self.model, listed(images, "images"), labels)
-        work = Adding(self.store, self.model, self.uploads, self._lock, labels_of)
+        files, labelling = images_and_labels(self.model, listed(images, "images"), labels)
+        work = Adding(self.store, self.model, self.uploads, self._lock, labelling)
         with bars() if progress is True else nullcontext(progress or silent) as report:
-            return work.run(files, self._encoder(), batch, report)
+            done = work.run(files.images, self._encoder(), batch, report)
+        return replace(done, skipped=files.skipped)
 
     def add_bytes(self, data: bytes, name: str = "") -> Result:
         """Add an image that has no file; its bytes are kept in images/. One that is there already stays as it is.
@@ -289,6 +286,14 @@ class Index:
         while page := list(islice(ids, _PAGE)):
             yield from self.store.get(page)
 
+    def missing(self) -> list[str]:
+        """The ids of the images whose file is gone: they are found, but cannot be shown.
+
+        To mend it, `add` the place where the files are now, or `remove` these ids.
+        """
+        stored = ((str(item.id), item.path) for item in self.items() if item.path is not None)
+        return [id for id, path in stored if not self.uploads.path(path).exists()]
+
     def labels(self) -> dict[str, int]:
         """Every label that some item carries, with the number of items, in the order of the names."""
         return self.store.labels()
@@ -301,6 +306,7 @@ class Index:
             "exact": self.store.exact,
             "size": len(self),
             "uploads": sum(1 for _ in self.uploads.files()),
+            "missing": len(self.missing()),
             "bits": self.model.bits,
             "method": self.model.spec.method,
             "backbone": self.model.spec.backbone,

@@ -144,3 +144,11 @@ def as_result(item: Item, distance: int, uploads: Uploads) -> Result:
     """An item as users see it."""
     path = None if item.path is None else str(uploads.path(item.path))
     return Result(str(item.id), distance, tuple(item.labels), path)
+
+
+def missing_text(folder: Path, count: int) -> str:
+    """Say that files of an index's images are gone, and how to mend it."""
+    return (
+        f"the files of {count:,} images are gone: `centerhash index add {folder} FOLDER` finds them in the folder where "
+        f"they are now, `centerhash index remove {folder} --missing` drops them."
+    )

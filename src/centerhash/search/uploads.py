@@ -8,7 +8,7 @@ from pathlib import Path
 
 from centerhash.core.errors import ImageError, OutputError
 from centerhash.core.files import atomic
-from centerhash.data.images import content_key
+from centerhash.data.images import content_key, is_heic
 
 IMAGES = "images"
 ID_LETTERS = (
@@ -82,5 +82,5 @@ def image_suffix(data: bytes) -> str:
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return ".webp"
     if data[4:8] == b"ftyp":
-        return ".avif"
+        return ".heic" if is_heic(data[:64]) else ".avif"
     return ".ppm"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,19 +62,28 @@ def _failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": Failure} for status in (*statuses, 503)}
 
 
-def create_app(index: Index, settings: Settings | None = None) -> FastAPI:
-    """The server of one index, which stays the caller's to close once the application has ended."""
+def create_app(
+    index: Index, settings: Settings | None = None, adding: Callable[[], int] | None = None
+) -> FastAPI:
+    """The server of one index, which stays the caller's to close once the application has ended.
+
+    `adding` says how many images are still to be added to it, where some are.
+    """
     settings = settings or Settings()
     served, metrics = ServedIndex(index, settings), Metrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        refresher = None if settings.may_write else asyncio.create_task(served.keep_fresh())
+        tasks = []
+        if adding is None:  # else files that are gone may yet be found
+            tasks.append(asyncio.create_task(served.count_missing()))
+        if index.read_only:  # another process may add to it
+            tasks.append(asyncio.create_task(served.keep_fresh()))
         yield
-        if refresher is not None:
-            refresher.cancel()
+        for task in tasks:
+            task.cancel()
             with suppress(asyncio.CancelledError):
-                await refresher
+                await task
         await asyncio.to_thread(served.close)
 
     app = FastAPI(
@@ -90,7 +99,7 @@ def create_app(index: Index, settings: Settings | None = None) -> FastAPI:
     add_handlers(app)
     _add_search(app, served)
     _add_changes(app, served, settings)
-    _add_facts(app, served, settings, metrics)
+    _add_facts(app, served, settings, metrics, adding)
     _add_page(app)
     _describe_token(app)
     return app
@@ -169,7 +178,9 @@ def _add_changes(app: FastAPI, served: ServedIndex, settings: Settings) -> None:
         return Removed(id=id, size=len(served.index))
 
 
-def _add_facts(app: FastAPI, served: ServedIndex, settings: Settings, metrics: Metrics) -> None:
+def _add_facts(
+    app: FastAPI, served: ServedIndex, settings: Settings, metrics: Metrics, adding: Callable[[], int] | None
+) -> None:
     model = served.index.model
 
     @app.get("/thumbnails/{id:path}", response_class=Response, responses=_failures(404))
@@ -199,6 +210,7 @@ def _add_facts(app: FastAPI, served: ServedIndex, settings: Settings, metrics: M
             status="ok",
             index=Path(served.index.folder).name,
             size=len(served.index),
+            adding=0 if adding is None else adding(),
             bits=served.index.model.bits,
             method=model.spec.method,
             writable=settings.may_write,

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from centerhash.core.errors import CenterhashError
+from centerhash.search.results import missing_text
 from centerhash.serve.settings import MEGABYTE, Settings
 from centerhash.serve.thumbnails import Thumbnail, ThumbnailCache, make_thumbnail
 from centerhash.serve.work import Lane, Work
@@ -92,6 +93,16 @@ class ServedIndex:
         if id not in self.index:
             raise UnknownId("no image of this id in the index.")
         return work()
+
+    async def count_missing(self) -> None:
+        """Say once how many images can be found but not shown since their file is gone."""
+        try:
+            count = len(await asyncio.to_thread(self.index.missing))
+        except CenterhashError as error:  # an item was removed meanwhile, or the index is damaged
+            log.warning("files that are gone were not counted: %s", error)
+            return
+        if count:
+            log.warning(missing_text(self.index.folder, count))
 
     async def keep_fresh(self) -> None:
         """See what another process adds, for as long as this runs."""

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from centerhash.core.errors import ConfigError
 from centerhash.networks.engines import Engine
 from centerhash.search import Index
 from centerhash.serve.app import create_app
+from centerhash.serve.filling import Filling
 from centerhash.serve.settings import Settings
 
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -37,25 +38,36 @@ def serve(
 
     `announce` is called as soon as clients may connect, with the address and the engine that encodes images.
     """
+    # without the right to write, another process may have it: `centerhash index add` works beside this server
+    with Index.open(folder, read_only=not settings.may_write, **reading(settings)) as index:
+        serve_index(index, settings, host, port, announce)
+
+
+def reading(settings: Settings) -> dict[str, Any]:
+    """How a server's index reads images: for `Index.open`."""
+    pixels = int(settings.max_megapixels * 1e6)
+    return {"device": settings.device, "engine": settings.engine, "max_pixels": pixels}
+
+
+def serve_index(
+    index: Index,
+    settings: Settings,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    announce: Callable[[str, Engine | None], None] | None = None,
+    filling: Filling | None = None,
+) -> None:
+    """Serve an open index, as `serve`; with `filling`, images are added to it meanwhile."""
     settings = settings.model_copy(update={"hosts": allowed_hosts(host, settings.hosts)})
     _share_cores(settings.workers)
-    # without the right to write, another process may have it: `centerhash index add` works beside this server
-    with (
-        Index.open(
-            folder,
-            read_only=not settings.may_write,
-            device=settings.device,
-            engine=settings.engine,
-            max_pixels=int(settings.max_megapixels * 1e6),
-        ) as index,
-        listen(host, port) as listener,
-    ):
+    with listen(host, port) as listener:
         warm_up(index)
-        app = create_app(index, settings)
+        app = create_app(index, settings, None if filling is None else lambda: filling.left)
         if announce is not None:
             shown = f"[{host}]" if ":" in host else host
             announce(f"http://{shown}:{listener.getsockname()[1]}", index.used_engine)
-        run(app, settings, listener)
+        with filling or nullcontext():
+            run(app, settings, listener)
 
 
 def allowed_hosts(host: str, named: tuple[str, ...]) -> tuple[str, ...]:

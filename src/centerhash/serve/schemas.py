@@ -88,6 +88,7 @@ class Health(BaseModel):
     status: str = Field(description="always 'ok': a server that is not does not answer")
     index: str = Field(description="name of the index's folder")
     size: int = Field(description="items in the index")
+    adding: int = Field(description="images of a folder that are still to be added; 0 where nothing is")
     bits: int = Field(description="length of the codes")
     method: str = Field(description="how the model was trained")
     writable: bool = Field(description="whether images can be added and removed, with the token")

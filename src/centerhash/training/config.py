@@ -9,11 +9,13 @@ from pydantic import BeforeValidator, Field
 
 from centerhash.core.errors import ConfigError
 from centerhash.core.options import Options
+from centerhash.data import Dataset
 from centerhash.methods.table import METHODS, get_method
 from centerhash.networks.backbones import DEFAULT_BACKBONE, Backbone, get_backbone
 from centerhash.networks.heads import HeadOptions
 from centerhash.training.distributed import Precision
 
+WITHOUT_LABELS = "itq"  # the method for images without labels
 _FINETUNE = {"epochs": 6, "batch_size": 64, "learning_rate": 1e-3}  # of short fine-tuning from a trained head
 
 
@@ -59,6 +61,21 @@ def backbone_of(config: TrainConfig) -> Backbone:
     return get_backbone(
         config.backbone, config.weights, config.pretrained, config.seed, config.crop, config.pool
     )
+
+
+def suited(config: TrainConfig, dataset: Dataset) -> TrainConfig:
+    """The configuration for a data set: where it has no labels, "itq" unless a method that needs none is named."""
+    if dataset.has_labels:
+        return config
+    if "method" not in config.model_fields_set:
+        return config.model_copy(update={"method": WITHOUT_LABELS})
+    if get_method(config.method).uses_labels:
+        able = ", ".join(name for name, row in METHODS.items() if not row.uses_labels)
+        raise ConfigError(
+            f"method '{config.method}' learns from labels, and '{dataset.root}' has none: train {able}, describe the "
+            "images in a labels.csv (file_name,labels), or sort them into a folder per class."
+        )
+    return config
 
 
 def resolve(config: TrainConfig) -> TrainConfig:

@@ -65,8 +65,10 @@ def write_results(
         _write_weights(folder, model, features, dataset.labels, splits.train)
     sides = (splits.query, splits.database)
     for name, rows, packed in zip(_CODES, sides, packed_codes(model, features, sides, progress), strict=True):
-        codes = {"packed": packed, "bits": np.array(model.bits), "labels": dataset.labels[rows], "ids": rows}
-        write_npz(folder / name, {**codes, "classes": np.array(dataset.classes, dtype=str)})
+        codes = {"packed": packed, "bits": np.array(model.bits), "ids": rows}
+        if dataset.has_labels:
+            codes |= {"labels": dataset.labels[rows], "classes": np.array(dataset.classes, dtype=str)}
+        write_npz(folder / name, codes)
     drop_checkpoints(folder)
 
 

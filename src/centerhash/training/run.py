@@ -20,7 +20,7 @@ from centerhash.data import Dataset
 from centerhash.data.splits import Splits
 from centerhash.model import HashModel
 from centerhash.networks.backbones import Backbone
-from centerhash.training.config import TrainConfig, backbone_of, resolve
+from centerhash.training.config import TrainConfig, backbone_of, resolve, suited
 from centerhash.training.distributed import Team, open_team
 from centerhash.training.features import as_dataset, cache_folder, dataset_features
 from centerhash.training.finetuning import fit_whole
@@ -52,7 +52,7 @@ def train(
 
     Args:
         data: a data set, or the path of one; splits that it does not name are drawn with the seed.
-        method: name of a method, such as "ics"; "ics-softmax" unless given.
+        method: name of a method, such as "ics"; "ics-softmax" unless given, "itq" for images without labels.
         bits: K, the length of the codes, 8 to 1024; 64 unless given.
         config: a configuration to start from; the keywords go before it.
         out: folder of the run.
@@ -68,8 +68,9 @@ def train(
     """
     named = {"method": method, "bits": bits, "finetune": finetune}
     given = {name: value for name, value in named.items() if value is not None}
-    config = resolve(_configured(config, {**given, **settings}))
+    config = _configured(config, {**given, **settings})
     dataset = as_dataset(data, config.seed)
+    config = resolve(suited(config, dataset))
     folder = None if out is None else make_folder(out)
     team = open_team(device, config.precision)
     with shown(progress if team.first else False) as tell:

@@ -55,6 +55,7 @@ def evaluate(
             f"evaluate takes a model and a data set, got {type(model).__name__}: `evaluate_codes` takes codes and labels."
         )
     dataset = as_dataset(data, model.spec.seed)
+    dataset.check_labels("scoring")
     with shown(progress) as tell:
         if dataset.features is not None:
             features, splits = dataset.features, dataset.splits

@@ -134,11 +134,24 @@ def test_a_folder_without_pictures(tmp_path: Path) -> None:
 def test_split_folders_without_classes(tmp_path: Path, folders: tuple[str, str]) -> None:
     text = message(fill(tmp_path, *(f"{name}/{i}.jpg" for name in folders for i in range(4))))
     assert "8 images lie in a split's folder but in no folder of a class: " in text
-    assert "as in train/dog/1.jpg, or describe them in a labels.csv" in text
+    assert "labels=False" in text
 
 
 def test_sign(tmp_path: Path) -> None:
     fill(tmp_path, "1.jpg", ".hidden/2.jpg", "notes/a.txt")
     assert sign_of_class_folders(tmp_path) is None
     fill(tmp_path, "zebra/deep/3.jpg")
-    assert sign_of_class_folders(tmp_path) == "zebra/"
+    assert sign_of_class_folders(tmp_path) is None  # one folder tells no classes apart
+    fill(tmp_path, "bee/4.jpg")
+    assert sign_of_class_folders(tmp_path) == "bee/"
+
+
+@pytest.mark.parametrize("name", ["train/dog/1.jpg", "test/1.jpg"])
+def test_one_folder_of_a_split_is_a_sign(tmp_path: Path, name: str) -> None:
+    assert sign_of_class_folders(fill(tmp_path, name)) == name[: name.index("/") + 1]
+
+
+def test_one_folder_is_a_class_where_classes_txt_says_so(tmp_path: Path) -> None:
+    fill(tmp_path, "dog/1.jpg")
+    (tmp_path / "classes.txt").write_text("dog\ncat\n")
+    assert sign_of_class_folders(tmp_path) == "dog/"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from centerhash.cli.arguments import DeviceOption, EngineOption, JsonOption
-from centerhash.core.errors import ConfigError, first_reasons
+from centerhash.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,15 +27,17 @@ IndexArgument = Annotated[Path, typer.Argument(help="folder of the index", show_
 @index_app.command()
 def create(
     index: IndexArgument,
-    model: Annotated[Path, typer.Option(help="folder of a finished run; its model is copied")],
+    model: Annotated[
+        str, typer.Option(help="folder of a finished run, or the built-in model; it is copied")
+    ] = "coco",
     store: Annotated[
         str,
         typer.Option(help="where the items live: flat (exact), faiss, faiss?kind=hnsw, or milvus:ADDRESS"),
     ] = "flat",
 ) -> None:
-    """Make an empty index for the codes of a run's model.
+    """Make an empty index for the codes of the built-in model, or of a run's.
 
-    Example: `centerhash index create photos.index --model run`
+    Examples: `centerhash index create photos.index`, `centerhash index create photos.index --model run`
     """
     from centerhash.cli import console
     from centerhash.search import Index
@@ -73,32 +75,28 @@ def add(
     with Index.open(index, device=device, engine=engine) as opened, console.progress() as report:
         done = opened.add(images, labels=labels, batch=batch, progress=report)
         count, by = len(opened), console.features_by(opened.used_engine)
-    if done.broken:
-        shown = first_reasons(done.broken.values())
-        console.warn([f"{len(done.broken):,} images could not be read and were left out:\n{shown}"])
-    moved = f", {done.moved:,} under a new path" if done.moved else ""
-    console.out.print(
-        f"{done.added:,} images added, {done.known:,} were there already{moved}; {count:,} items in {index}{by}",
-        soft_wrap=True,
-    )
+    console.added(done, f"{count:,} items in {index}{by}")
 
 
 @index_app.command()
 def remove(
     index: IndexArgument,
     items: Annotated[
-        list[str], typer.Argument(help="ids, or paths of images or folders", show_default=False)
-    ],
+        list[str] | None, typer.Argument(help="ids, or paths of images or folders", show_default=False)
+    ] = None,
+    missing: Annotated[bool, typer.Option("--missing", help="all images whose file is gone")] = False,
 ) -> None:
     """Remove images by their ids or paths; also by paths of files that are gone. Your files stay.
 
-    Example: `centerhash index remove photos.index photos/old 3fa94c0d12ab77e5`
+    Examples: `centerhash index remove photos.index photos/old`, `centerhash index remove photos.index --missing`
     """
     from centerhash.cli import console
     from centerhash.search import Index
 
+    if not items and not missing:
+        raise ConfigError("say what to remove: ids, paths of images or folders, or --missing.")
     with Index.open(index) as opened:
-        meant = opened.find(items)
+        meant = opened.find([*(items or ()), *(opened.missing() if missing else ())])
         removed = opened.remove([id for ids in meant.values() for id in ids])
         count = len(opened)
     console.warn(
@@ -117,12 +115,14 @@ def info(index: IndexArgument, as_json: JsonOption = False) -> None:
 
     from centerhash.cli import console
     from centerhash.search import Index
+    from centerhash.search.results import missing_text
 
     with Index.open(index, read_only=True) as opened:
         facts = opened.info()
     if as_json:
         typer.echo(json.dumps(facts))
         return
+    console.warn([missing_text(index, facts["missing"])] if facts["missing"] else [])
     labels, details = facts.pop("labels"), facts.pop("details")
     table = Table(title=str(index), title_justify="left", show_header=False)
     for name, value in {**facts, **details}.items():
@@ -135,18 +135,22 @@ def info(index: IndexArgument, as_json: JsonOption = False) -> None:
 
 @index_app.command()
 def verify(index: IndexArgument) -> None:
-    """Read everything and say what is damaged, with exit code 1 when anything is.
+    """Read everything and say what is damaged, with exit code 1 when anything is; count images whose file is gone.
 
     Example: `centerhash index verify photos.index`
     """
     from centerhash.cli import console
-    from centerhash.search import verify_index
+    from centerhash.search import Index, verify_index
+    from centerhash.search.results import missing_text
 
     problems = verify_index(index)
     for problem in problems:
         console.err.print(f"damaged: {problem}", soft_wrap=True)
     if problems:
         raise typer.Exit(1)
+    with Index.open(index, read_only=True) as opened:
+        gone = len(opened.missing())
+    console.warn([missing_text(index, gone)] if gone else [])
     console.out.print(f"{index} is whole", soft_wrap=True)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from centerhash.cli.arguments import JsonOption
+from centerhash.cli.arguments import JsonOption, NoLabelsOption
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,6 +24,7 @@ def inspect(
         Path | None, typer.Option(help="folder for inspection.json and the plot (svg, png)")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="of splits that the data does not name, as in train")] = 0,
+    no_labels: NoLabelsOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Report counts, classes, labels per image, splits, broken images and copies of a data set.
@@ -34,7 +35,7 @@ def inspect(
     from centerhash.data import open_dataset
     from centerhash.data.inspection import inspect_dataset
 
-    dataset = open_dataset(data, seed=seed)
+    dataset = open_dataset(data, seed=seed, labels=not no_labels)
     with console.progress() as report:
         found = inspect_dataset(dataset, images=images, progress=report)
     if out is not None:
@@ -46,7 +47,8 @@ def inspect(
     if as_json:
         console.print_json(found.to_dict())
         return
-    for table in (_overview(found), _classes(found), *_pictures(found.pictures)):
+    classes = [_classes(found)] if found.classes else []
+    for table in (_overview(found), *classes, *_pictures(found.pictures)):
         console.out.print(table)
     if out is not None:
         console.out.print(f"plot: {out / 'inspection.svg'}", soft_wrap=True)
@@ -62,10 +64,13 @@ def _overview(found: Inspection) -> Table:
     )
     table.add_column()
     table.add_column(justify="right")
-    table.add_row("classes", f"{len(found.classes):,}")
-    table.add_row("labels per image, mean", f"{found.labels_mean:.2f}")
-    for number, count in found.labels_per_image.items():
-        table.add_row(f"  with {number} label{'s' if number != 1 else ''}", f"{count:,}")
+    if found.classes:
+        table.add_row("classes", f"{len(found.classes):,}")
+        table.add_row("labels per image, mean", f"{found.labels_mean:.2f}")
+        for number, count in found.labels_per_image.items():
+            table.add_row(f"  with {number} label{'s' if number != 1 else ''}", f"{count:,}")
+    else:
+        table.add_row("labels", "none")
     for name, size in found.splits.items():
         table.add_row(f"split {name}", f"{size:,}")
     for names, size in found.overlaps.items():

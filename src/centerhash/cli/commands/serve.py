@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from centerhash.cli.arguments import DeviceOption, EngineOption
+from centerhash.cli.arguments import DeviceOption, EngineOption, option
+from centerhash.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from centerhash.networks.engines import Engine
+    from centerhash.search import Added
+    from centerhash.serve.settings import Settings
 
 
 def serve(
-    index: Annotated[Path, typer.Argument(help="folder of the index, see `centerhash index create`")],
+    index: Annotated[
+        Path, typer.Argument(help="folder of an index, or of images: an index is made beside it")
+    ],
     host: Annotated[
         str, typer.Option(help="address to listen on; 0.0.0.0 for all, then put a proxy with TLS before it")
     ] = "127.0.0.1",
@@ -30,6 +35,9 @@ def serve(
     queue: Annotated[int, typer.Option(help="requests of a kind that may wait; more get a 503")] = 32,
     timeout: Annotated[float, typer.Option(help="seconds that a request may take")] = 30.0,
     read_only: Annotated[bool, typer.Option(help="never change the index, whatever token comes")] = False,
+    model: Annotated[
+        str | None, option("of a folder of images: a run's folder, or the built-in model", default="coco")
+    ] = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(help="name by which clients may call the server, e.g. that of a proxy; may be repeated"),
@@ -37,10 +45,14 @@ def serve(
 ) -> None:
     """Serve an index: a page to search by image or labels, and the same as JSON.
 
-    Example: `centerhash serve photos.index --port 8000`
+    Of a folder of images an index is made first, or updated: photos.index beside photos, or in the cache where nothing
+    may be written. The page can be used while images are being added; the same command resumes after a stop.
+
+    Examples: `centerhash serve photos`, `centerhash serve photos.index --port 8000`
     """
     from centerhash.cli import console
     from centerhash.core.options import read_options
+    from centerhash.search.folder import spec_file
     from centerhash.serve.process import serve as run_server
     from centerhash.serve.settings import Settings
 
@@ -60,4 +72,35 @@ def serve(
         by = console.features_by(used)
         console.out.print(f"{index} is served at {address} (stop with Ctrl-C){by}", soft_wrap=True)
 
-    run_server(index, read_options(Settings, given, "serving"), host, port, announce)
+    settings = read_options(Settings, given, "serving")
+    if spec_file(index) is None:
+        _serve_images(index, model, settings, host, port)
+    elif model is not None:
+        raise ConfigError(f"'{index}' is an index and has its model: leave out --model.")
+    else:
+        run_server(index, settings, host, port, announce)
+
+
+def _serve_images(images: Path, model: str | None, settings: Settings, host: str, port: int) -> None:
+    """Make or open the index of a folder of images, and add them while it is served."""
+    from centerhash.cli import console
+    from centerhash.search.beside import open_beside
+    from centerhash.search.results import missing_text
+    from centerhash.serve.filling import Filling
+    from centerhash.serve.process import reading, serve_index
+
+    opened, warning = open_beside(images, model, **reading(settings))
+    console.warn([warning] if warning else [])
+
+    def announce(address: str, used: Engine | None) -> None:
+        by = console.features_by(used)
+        text = f"{images} is served at {address} (stop with Ctrl-C) and added to {opened.folder}{by}"
+        console.out.print(text, soft_wrap=True)
+
+    def ended(done: Added) -> None:
+        console.added(done, f"{len(opened):,} items in {opened.folder}")
+        gone = len(opened.missing())
+        console.warn([missing_text(opened.folder, gone)] if gone else [])
+
+    with opened, console.progress() as report:
+        serve_index(opened, settings, host, port, announce, Filling(opened, images, ended, report))

@@ -15,6 +15,7 @@ from centerhash.cli.arguments import (
     EngineOption,
     JsonOption,
     ModelArgument,
+    NoLabelsOption,
     SkipBrokenOption,
     head,
     network,
@@ -38,7 +39,8 @@ def train(
     ],
     out: Annotated[Path, typer.Option(help="folder of the run; the same command resumes it after a stop")],
     method: Annotated[
-        str | None, option("see `centerhash methods`", completion.methods, default="ics-softmax")
+        str | None,
+        option("see `centerhash methods`", completion.methods, default="ics-softmax; itq without labels"),
     ] = None,
     bits: Annotated[int, typer.Option(help="length of the codes, 8 to 1024")] = 64,
     epochs: Annotated[
@@ -117,6 +119,7 @@ def train(
     backbone_rate: Annotated[
         float | None, network("learning rate of the backbone, as a share of the head's", default="0.1")
     ] = None,
+    no_labels: NoLabelsOption = False,
     root: Annotated[Path | None, source("where the published data set named DATA is")] = None,
     lists: Annotated[
         Path | None, source("folder of train.txt, test.txt, database.txt: 'path 0 1 0 ...'")
@@ -130,6 +133,8 @@ def train(
 ) -> None:
     """Train a model on your images or features, and encode queries and database.
 
+    Images without labels are enough: `itq` is then trained unless you choose lsh or sh.
+
     Several processes: `torchrun --nproc-per-node 2 -m centerhash train ...` with the same options.
 
     Example: `centerhash train photos --method ics --bits 64 --out run`
@@ -139,7 +144,7 @@ def train(
     from centerhash.cli import console
     from centerhash.core.options import read_options
     from centerhash.data.published.named import open_data
-    from centerhash.training.config import TrainConfig
+    from centerhash.training.config import TrainConfig, suited
     from centerhash.training.presets import read_preset
     from centerhash.training.run import train as run_training
 
@@ -152,7 +157,12 @@ def train(
     }
     chosen = {name: given[name] for name in TrainConfig.model_fields if given.get(name) is not None}
     config = read_options(TrainConfig, {**(read_preset(preset) if preset else {}), **chosen}, "training")
-    dataset = open_data(data, seed=seed, root=root, lists=lists)
+    dataset = open_data(data, seed=seed, root=root, lists=lists, labels=not no_labels)
+    config = suited(config, dataset)
+    if not dataset.has_labels:
+        console.out.print(
+            f"{data}: {len(dataset):,} images without labels, so {config.method} is trained", soft_wrap=True
+        )
     console.warn(dataset.warnings)
     with console.progress() as report:
         run_training(
@@ -166,7 +176,8 @@ def train(
             checkpoint_seconds=checkpoint_seconds,
             progress=report,
         )
-    console.out.print(f"run: {out}  next: `centerhash evaluate {out}`", soft_wrap=True)
+    after = f"evaluate {out}" if dataset.has_labels else f"index create {dataset.name}.index --model {out}"
+    console.out.print(f"run: {out}  next: `centerhash {after}`", soft_wrap=True)
 
 
 def evaluate(

@@ -44,7 +44,7 @@ def read_arrays(features: Any, labels: Any, classes: Iterable[str] | None = None
     if numbers.dtype not in _FLOATS:
         numbers = numbers.astype(np.float32)
     check_features(numbers, "features")
-    found, truth = read_labels(labels, classes)
+    found, truth = no_labels(len(numbers)) if labels is None else read_labels(labels, classes)
     contents = Contents(row_names(len(truth)), found, truth, features=numbers)
     _check_rows(contents, "")
     return contents
@@ -98,6 +98,11 @@ def check_features(features: NDArray[np.floating[Any]], name: str) -> None:
                 f"{name}: {features[start + row, column]} in row {start + row}, column {column}, but features must "
                 "be finite. Compute that image's features again or leave it out."
             )
+
+
+def no_labels(count: int) -> tuple[tuple[str, ...], NDArray[np.bool_]]:
+    """The classes, none, and labels (N, 0) of images of which nothing is known."""
+    return (), np.zeros((count, 0), dtype=np.bool_)
 
 
 def read_labels(

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from centerhash.core.errors import DataError, did_you_mean
-from centerhash.data.images import SUFFIXES
+from centerhash.data.images import is_picture_name
 from centerhash.data.layouts.contents import Contents, given_classes, named_splits, subfolders
 from centerhash.data.splits import SPLIT_FOLDERS, folder_split, splits_from_words
 from centerhash.data.textfiles import first_few
 
-_ENDINGS = tuple(SUFFIXES)
-
 
 def sign_of_class_folders(root: Path) -> str | None:
-    """Return the first folder that holds pictures, such as `dog/`, or None."""
-    return next((f"{folder.name}/" for folder in subfolders(root) if any(_pictures_below(folder))), None)
+    """Return the first folder that holds pictures, such as `dog/`, or None.
+
+    A single folder tells no classes apart, unless it is that of a split or classes.txt names them.
+    """
+    holding = (folder.name for folder in subfolders(root) if any(_pictures_below(folder)))
+    names = list(islice(holding, 2))
+    alone = len(names) == 1 and not folder_split(names[0]) and not (root / "classes.txt").is_file()
+    return f"{names[0]}/" if names and not alone else None
 
 
 def read_class_folders(root: Path) -> Contents:
@@ -36,7 +41,8 @@ def read_class_folders(root: Path) -> Contents:
     if bare:
         raise DataError(
             f"'{root}': {len(bare):,} images lie in a split's folder but in no folder of a class: {first_few(bare)}. "
-            "Move them to one, as in train/dog/1.jpg, or describe them in a labels.csv."
+            "Move them to one, as in train/dog/1.jpg, describe them in a labels.csv, or open them without labels "
+            "(labels=False)."
         )
     found = [steps[depth] for steps in parts]
     classes = _checked_classes(root, sorted(set(found)))
@@ -76,7 +82,9 @@ def _checked_classes(root: Path, found: Sequence[str]) -> tuple[str, ...]:
 def _warnings(root: Path, folders: Iterable[Path]) -> tuple[str, ...]:
     """Say which images and folders were left out."""
     warnings = []
-    loose = [entry.name for entry in sorted(root.iterdir()) if _is_picture(entry.name) and entry.is_file()]
+    loose = [
+        entry.name for entry in sorted(root.iterdir()) if is_picture_name(entry.name) and entry.is_file()
+    ]
     if loose:
         warnings.append(
             f"{len(loose):,} images lie in no class's folder and are left out: {first_few(loose)}."
@@ -92,9 +100,4 @@ def _pictures_below(folder: Path) -> Iterator[str]:
     for place, below, files in os.walk(folder):
         below[:] = [name for name in below if not name.startswith(".")]
         inside = Path(place).relative_to(folder.parent).as_posix()
-        yield from (f"{inside}/{name}" for name in files if _is_picture(name))
-
-
-def _is_picture(name: str) -> bool:
-    """Whether a file's name is that of a picture, and not hidden."""
-    return not name.startswith(".") and name.lower().endswith(_ENDINGS)
+        yield from (f"{inside}/{name}" for name in files if is_picture_name(name))

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from centerhash.core.errors import DataError, nearest
+from centerhash.data.images import is_picture_name
 from centerhash.data.layouts.arrays import read_feature_folder
+from centerhash.data.layouts.bare import read_bare, sign_of_bare, unlabelled
 from centerhash.data.layouts.class_folders import read_class_folders, sign_of_class_folders
 from centerhash.data.layouts.coco_json import read_coco_folder, sign_of_coco
 from centerhash.data.layouts.contents import Contents
@@ -72,11 +74,18 @@ LAYOUTS: tuple[Layout, ...] = (
         "a folder per class (photos/dog/1.jpg; also photos/train/dog/1.jpg, photos/test/dog/2.jpg)",
         by_file=False,
     ),
+    Layout(
+        "bare",
+        sign_of_bare,
+        read_bare,
+        "a folder of images without labels (for the methods that need none: lsh, sh, itq)",
+        by_file=False,
+    ),
 )
 
 
-def read_layout(root: Path) -> Contents:
-    """Read the data set at a path, of any layout."""
+def read_layout(root: Path, labels: bool = True) -> Contents:
+    """Read the data set at a path, of any layout; without `labels`, those that it has are left out."""
     if not root.exists():
         raise DataError(
             f"no such folder: '{root}'. Check the path; docs/own-images.md shows what it may hold."
@@ -84,15 +93,20 @@ def read_layout(root: Path) -> Contents:
     if root.is_file() and root.suffix != SUFFIX:
         raise DataError(f"'{root}' is a file, not a folder. Give {_all_layouts()}.")
     layout = find_layout(root)
+    if labels and layout is not None and layout.name == "bare" and _misspelt(root):
+        layout = None  # rather a question than a training without the labels that somebody wrote
     if layout is None:
         raise DataError(_unknown(root))
-    return layout.read(root)
+    if labels:
+        return layout.read(root)
+    return unlabelled(layout.read(root)) if layout.by_file else read_bare(root)
 
 
 def find_layout(root: Path) -> Layout | None:
     """Return the layout of a folder or parquet file, None where there is none; two at once are refused.
 
-    Folders of images only count as classes where no file describes them.
+    Folders of images only count as classes where no file describes them, and images that are neither described nor
+    sorted have no labels.
     """
     if root.is_file():
         return next(layout for layout in LAYOUTS if layout.name == "parquet")
@@ -117,12 +131,17 @@ def _unknown(root: Path) -> str:
     """Say what is in a folder of no layout."""
     entries = sorted(entry.name + ("/" if entry.is_dir() else "") for entry in root.iterdir())
     found = f"it holds {first_few(entries)}" if entries else "it is empty"
+    return f"'{root}' is no data set: {found}{_misspelt(root)}. Give {_all_layouts()}."
+
+
+def _misspelt(root: Path) -> str:
+    """Point to a file whose name is nearly that of a description, or return nothing."""
+    files = [entry.name for entry in root.iterdir() if not is_picture_name(entry.name)]
     for wanted in ("labels.csv", "features.npy", *TABLES):
-        match = nearest(wanted, entries, cutoff=0.8)
+        match = nearest(wanted, files, cutoff=0.8)
         if match:
-            found += f" (rename '{match}' to '{wanted}'?)"
-            break
-    return f"'{root}' is no data set: {found}. Give {_all_layouts()}."
+            return f" (rename '{match}' to '{wanted}'?)"
+    return ""
 
 
 def _all_layouts() -> str:

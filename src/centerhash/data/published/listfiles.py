@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError
 from centerhash.data.dataset import Dataset
-from centerhash.data.images import SUFFIXES
+from centerhash.data.images import is_picture_name
 from centerhash.data.splits import SPLIT_NAMES, Splits, check_splits
 from centerhash.data.textfiles import first_few, read_classes, read_lines
 
@@ -48,7 +48,7 @@ class FileIndex:
             seen.add(real)
             parts = Path(folder).relative_to(root).parts
             for name in sorted(files):
-                if Path(name).suffix.lower() in SUFFIXES:
+                if is_picture_name(name):
                     self._by_name[name].append((*parts, name))
 
     def find(self, path: str) -> str | None:

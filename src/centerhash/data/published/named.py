@@ -84,16 +84,26 @@ def open_named(name: str, root: str | Path, seed: int = 0, lists: str | Path | N
 
 
 def open_data(
-    data: str | Path, *, seed: int = 0, root: str | Path | None = None, lists: str | Path | None = None
+    data: str | Path,
+    *,
+    seed: int = 0,
+    root: str | Path | None = None,
+    lists: str | Path | None = None,
+    labels: bool = True,
 ) -> Dataset:
-    """Open what a command names: a folder, a published data set below `root`, either of them split by `lists`."""
+    """Open what a command names: a folder, a published data set below `root`, either of them split by `lists`.
+
+    Without `labels`, those of a folder are left out.
+    """
+    if not labels and (root is not None or lists is not None):
+        raise ConfigError("`labels=False` is for a folder of images: leave out `root=` and `lists=`.")
     if root is not None:
         return open_named(str(data), root, seed, lists)
     if str(data) in DATASETS and not Path(data).exists():
         raise ConfigError(f"'{data}' is a published data set: say where it is by `root=`.")
     if lists is not None:
         return read_lists(Path(lists), Path(data))
-    return open_dataset(data, seed=seed)
+    return open_dataset(data, seed=seed, labels=labels)
 
 
 def _absent(row: NamedSet, root: Path) -> str:

@@ -60,7 +60,7 @@ function showNothing(asked) {
   document.body.classList.remove("waiting");
   drawResults([], new Set(), actions);
   $("more").hidden = true;
-  $("found-title").textContent = health.size ? "Find pictures like yours" : "An empty index";
+  $("found-title").textContent = health.size ? "Find pictures like yours" : health.adding ? "Pictures are being added" : "An empty index";
   $("status").textContent = asked.kind === "labels" ? "Move a weight up, or add a label." : "";
   if (asked.kind === "none") drawWeights([], weightActions);
 }
@@ -210,9 +210,17 @@ function listen() {
   });
 }
 
+const POLL = 2000; // milliseconds between two looks at an index that is being filled
+
 async function start() {
   makeCombo($("add-label"), "Add a label", () => labels.filter((row) => row.center), addLabel);
   makeCombo($("add-filter"), "Filter by a label", () => labels.filter((row) => row.count), addFilter);
+  await prepare();
+}
+
+// What the index holds; asked again for as long as pictures are being added to it.
+async function prepare() {
+  const before = health.size;
   try {
     const [facts, all] = await Promise.all([getJson("health"), getJson("labels")]);
     health = facts;
@@ -221,13 +229,15 @@ async function start() {
     return drawError("The page could not be prepared.", error.message);
   }
   const searchable = labels.filter((row) => row.center);
-  $("summary").textContent = `${number(health.size)} pictures · ${health.bits} bits`;
+  const coming = health.adding ? ` · adding ${number(health.adding)} more` : "";
+  $("summary").textContent = `${number(health.size)} pictures · ${health.bits} bits${coming}`;
   $("words").hidden = !searchable.length;
   $("filter").hidden = !labels.some((row) => row.count);
-  $("empty").hidden = health.size > 0;
+  $("empty").hidden = health.size > 0 || health.adding > 0;
   $("fill").textContent = `centerhash index add ${health.index} PICTURES`;
   drawPopular([...searchable].sort((a, b) => b.count - a.count).slice(0, 16).filter((row) => row.count), (label) => goLabels([[label, 1]]));
-  show();
+  if (health.adding) setTimeout(prepare, POLL);
+  if (!before) show(); // until now there was nothing to ask
 }
 
 listen();

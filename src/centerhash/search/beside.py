@@ -1,0 +1,73 @@
+"""The index of a folder of images: beside the folder, or in the cache where nothing may be written there."""
+
+from __future__ import annotations
+
+import os
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from centerhash.core.errors import ConfigError, DataError
+from centerhash.data.listing import find_images
+from centerhash.model import BUILTIN, HashModel
+from centerhash.networks.cache import default_cache
+from centerhash.search.folder import spec_file
+from centerhash.search.index import Index
+
+
+def place_beside(images: Path) -> Path:
+    """Where the index of a folder of images is, or is to be made: `photos.index` beside `photos`, or in the cache."""
+    home = images.resolve()
+    name = f"{home.name or 'images'}.index"
+    beside = home.parent / name
+    digest = blake2b(str(home).encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
+    cached = default_cache() / "indexes" / digest / name
+    if spec_file(beside) is not None and os.access(beside, os.W_OK):
+        return beside
+    free = not beside.exists() and os.access(home.parent, os.W_OK)
+    return beside if free and spec_file(cached) is None else cached
+
+
+def open_beside(images: Path, model: str | Path | None = None, **opening: Any) -> tuple[Index, str]:
+    """Open the index of a folder of images for writing, made by `model` (the built-in one) where there is none.
+
+    Returns it with a warning, or "", where it was made by another version of the built-in model. `opening` is passed
+    on to `Index.open`.
+    """
+    if not images.is_dir():
+        raise DataError(f"no such index or folder of images: '{images}'.")
+    find_images([images])  # a folder without images leaves no index behind
+    place = place_beside(images)
+    if spec_file(place) is None:
+        Index.create(place, BUILTIN[0] if model is None else model).close()
+        return Index.open(place, **opening), ""
+    index = Index.open(place, **opening)
+    wanted = HashModel.load(BUILTIN[0] if model is None else model)
+    if _same(wanted, index.model):
+        return index, ""
+    if model is not None:
+        index.close()
+        raise ConfigError(
+            f"'{place}' was made with another model than '{model}', and keeps it: leave the model out, or move the "
+            "index away to make a new one."
+        )
+    of_before = (index.model.bits, index.model.classes) == (wanted.bits, wanted.classes)
+    return index, (
+        f"'{place}' was made with another version of the built-in model, and keeps it: move the index away and run "
+        "the same command again to make a new one."
+        if of_before
+        else ""
+    )
+
+
+def _same(one: HashModel, other: HashModel) -> bool:
+    """Whether two models give the same codes; the place of a weight file does not decide that, nor the precision."""
+    first, second = one.tensors(), other.tensors()
+    plain = [model.spec.model_dump(exclude={"weights"}) for model in (one, other)]
+    return (
+        plain[0] == plain[1]
+        and first.keys() == second.keys()
+        and all(np.array_equal(first[name].float(), second[name].float()) for name in first)
+    )

@@ -1,0 +1,112 @@
+"""Images that are added while their index is served."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from numpy.typing import NDArray
+
+from centerhash.networks.encoder import Encoder
+from centerhash.search import Added, Index
+from centerhash.serve import create_app
+from centerhash.serve.filling import Filling
+from tests.serve.processes import serving
+from tests.serve.toys import colour_index
+from tests.toys import PATIENCE, wait_until, write_images
+
+
+class Gate:
+    """A network that answers when it is let."""
+
+    def __init__(self) -> None:
+        self.open, self.reached = threading.Event(), threading.Event()
+
+    def features(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        self.reached.set()
+        assert self.open.wait(PATIENCE)
+        return np.array([np.resize(image[::20, ::20].ravel(), 1280) for image in pixels], np.float32) / 255
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    made = Gate()
+    monkeypatch.setattr(Encoder, "engine", made)
+    return made
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    write_images(tmp_path / "photos", 70)
+    return tmp_path / "photos"
+
+
+def test_the_server_answers_while_images_come(
+    gate: Gate, photos: Path, image_run: Path, tmp_path: Path
+) -> None:
+    done: list[Added] = []
+    with Index.create(tmp_path / "index", image_run) as index:
+        filling = Filling(index, photos, done.append)
+        app = create_app(index, adding=lambda: filling.left)
+        with TestClient(app, base_url="http://localhost") as client, filling:
+            assert gate.reached.wait(PATIENCE)
+            facts = client.get("/health").json()
+            assert (facts["size"], facts["writable"]) == (0, False)
+            assert facts["adding"] > 0
+            gate.open.set()
+            wait_until(lambda: done, "the images are added")
+            facts = client.get("/health").json()
+            assert (facts["size"], facts["adding"]) == (70, 0)
+    assert done[0].added == 70
+
+
+def test_a_stop_keeps_what_is_stored_and_the_next_one_resumes(
+    gate: Gate, photos: Path, image_run: Path, tmp_path: Path
+) -> None:
+    done: list[Added] = []
+    with Index.create(tmp_path / "index", image_run) as index:
+        with Filling(index, photos, done.append) as filling:
+            assert gate.reached.wait(PATIENCE)
+            filling._stop.set()
+            gate.open.set()
+        assert done == []
+        before = len(index)
+        assert before < 70
+        with Filling(index, photos, done.append):
+            wait_until(lambda: done, "the rest is added")
+        assert (done[0].added, done[0].known, len(index)) == (70 - before, before, 70)
+
+
+def test_what_goes_wrong_is_logged_and_the_server_lives(
+    image_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        Index.create(tmp_path / "index", image_run) as index,
+        Filling(index, tmp_path / "gone", lambda done: None) as filling,
+    ):
+        wait_until(lambda: filling.left == 0, "the thread has ended")
+    assert "not all images were added" in caplog.text
+
+
+def test_files_that_are_gone_are_told_at_the_start(
+    tmp_path: Path, feature_run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with colour_index(tmp_path / "own", feature_run, 2) as index:
+        next((tmp_path / "own" / "images").iterdir()).unlink()
+        with TestClient(create_app(index), base_url="http://localhost"):
+            wait_until(lambda: "are gone" in caplog.text, "the warning is there")
+    assert "the files of 1 images are gone" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_folder_of_images_is_served_by_one_command(image_run: Path, tmp_path: Path) -> None:
+    write_images(tmp_path / "photos", 3)
+    served = serving(tmp_path / "photos", tmp_path / "log", "--model", str(image_run))
+    with served as server, server.client() as client:
+        wait_until(lambda: client.get("/health").json()["size"] == 3, "all are there")
+    with Index.open(tmp_path / "photos.index", read_only=True) as index:
+        assert len(index) == 3
+    assert "Traceback" not in (tmp_path / "log").read_text()
