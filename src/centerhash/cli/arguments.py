@@ -88,8 +88,8 @@ JobsOption = Annotated[int, running("trainings at the same time, sharing the pro
 # parameters that messages of the library name as `name=value`, and that are options here
 FLAGS = frozenset(
     "allow_host backbone bits cache crop device engine exclude exclude_self finetune host int8 jobs labels "  # noqa: SIM905
-    "learning_rate lists methods mirror option out overwrite pool port pretrained ray_address read_only results root runner "
-    "seeds "
+    "learning_rate lists methods mirror option out overwrite pool port pretrained ray_address read_only results root "
+    "runner seeds "
     "skip_broken test_images token validation weights".split()
 )
 _PARAMETER = re.compile(r"`([a-z_0-9]+)=([^`]*)`|\b([a-z_0-9]+)=(True|False)\b")
