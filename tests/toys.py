@@ -35,7 +35,7 @@ RUN_FILES = [  # of a finished run, sorted
     "splits.npz",
     "weights.npz",
 ]
-PATIENCE = 120.0  # seconds until a state that does not come is a failure; far more than any needs
+PATIENCE = 300.0  # seconds until a state that does not come is a failure; far more than any needs
 QUICK = ("--bits", "16", "--epochs", "2", "--batch-size", "32", "--hidden", "16", "--device", "cpu")
 
 

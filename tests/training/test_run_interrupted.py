@@ -31,7 +31,7 @@ from tests.toys import (
     write_feature_folder,
 )
 
-BRIEF = {"epochs": 3, "batch_size": 16}
+BRIEF = {"epochs": 2, "batch_size": 16}
 
 
 @pytest.fixture(scope="module")
