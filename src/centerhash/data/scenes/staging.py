@@ -11,15 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from centerhash.data.scenes.glyphs import CLASSES, DISTRACTORS, GLYPHS, PAINTED, SKIN_TONES
+from centerhash.data.scenes.glyphs import (
+    CLASSES,
+    DISTRACTORS,
+    GLYPHS,
+    LOOKALIKES,
+    ODD_GLYPHS,
+    PAINTED,
+    SHAPES,
+    SKIN_TONES,
+)
 
-LABEL_COUNTS = (0.22, 0.29, 0.25, 0.15, 0.09)  # chance of 1, 2, ... labels
-INSTANCE_COUNTS = (0.68, 0.21, 0.11)  # chance of 1, 2, 3 objects of one label
-LABEL_AREA = (0.014, 0.55)  # log-uniform: from a detail to half of the picture
-DISTRACTOR_AREA = (0.004, 0.06)
-LARGEST_SUM = 0.75  # of all areas together, so that a crowd still fits
-MOST_DISTRACTORS = 3
-STRANGER = 0.1  # chance that a class comes from outside of the theme
 
 _INDOORS = {"room": 5.0, "plain": 1.0, "gradient": 1.0, "stripes": 1.0}
 _TABLE = {
@@ -44,6 +46,26 @@ class Theme:
     backdrops: Mapping[str, float]
     classes: Mapping[str, float]
     lean: float = 7.0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How hard scenes are to read: what is drawn, how large, how crowded, how much in disguise."""
+
+    glyphs: Mapping[str, str]  # of each class
+    distractors: str
+    left_out: frozenset[str]  # backdrops
+    label_counts: tuple[float, ...]  # chance of 1, 2, ... labels
+    instance_counts: tuple[float, ...]  # chance of 1, 2, ... objects of one label
+    label_area: tuple[float, float]  # log-uniform
+    distractor_area: tuple[float, float]  # log-uniform
+    most_distractors: int
+    stranger: float  # chance that a class comes from outside of the theme
+    careless: float  # chance that an object does not look for a free place
+    tries: int  # places among which an object looks for the freest
+    lean: float  # times the theme's
+    paint: float  # how far the hue of PAINTED classes turns, as a share of the colour circle
+    largest_sum: float  # of all labels' areas together, so that a crowd still fits
 
 
 @dataclass(frozen=True)
@@ -139,6 +161,44 @@ THEMES: Mapping[str, Theme] = {
 }
 
 
+CLEAR = Recipe(
+    glyphs={
+        name: "".join(character for character in characters if character not in ODD_GLYPHS)
+        for name, characters in GLYPHS.items()
+        if name not in LOOKALIKES
+    },
+    distractors=SHAPES,
+    left_out=frozenset(("stripes", "checker", "dots")),
+    label_counts=(0.45, 0.38, 0.17),
+    instance_counts=(0.9, 0.1),
+    label_area=(0.025, 0.6),
+    distractor_area=(0.004, 0.015),
+    most_distractors=1,
+    stranger=0.03,
+    careless=0.0,
+    tries=12,
+    lean=0.5,
+    paint=0.08,
+    largest_sum=0.75,
+)
+HARD = Recipe(
+    glyphs=GLYPHS,
+    distractors=DISTRACTORS,
+    left_out=frozenset(),
+    label_counts=(0.22, 0.29, 0.25, 0.15, 0.09),
+    instance_counts=(0.68, 0.21, 0.11),
+    label_area=(0.014, 0.55),  # from a detail to half of the image
+    distractor_area=(0.004, 0.06),
+    most_distractors=3,
+    stranger=0.1,
+    careless=0.3,
+    tries=6,
+    lean=1.0,
+    paint=0.5,
+    largest_sum=0.75,
+)
+
+
 def _pick(rng: np.random.Generator, choices: Mapping[str, float]) -> str:
     return _pick_several(rng, choices, 1)[0]
 
@@ -155,59 +215,69 @@ def _log_uniform(rng: np.random.Generator, bounds: tuple[float, float]) -> float
     return math.exp(rng.uniform(math.log(bounds[0]), math.log(bounds[1])))
 
 
-def plan_scene(rng: np.random.Generator) -> Plan:
+def plan_scene(rng: np.random.Generator, recipe: Recipe = CLEAR) -> Plan:
     """Decide on a scene: its theme, classes and backdrop, and one actor per object or distractor."""
     theme = THEMES[_pick(rng, {name: theme.chance for name, theme in THEMES.items()})]
-    backdrop = _pick(rng, theme.backdrops)
-    cast = _shrunk_to_fit(
-        [(name, area) for name in _pick_labels(rng, theme) for area in _instance_areas(rng)]
+    backdrop = _pick(
+        rng, {name: chance for name, chance in theme.backdrops.items() if name not in recipe.left_out}
     )
-    for _ in range(rng.integers(0, MOST_DISTRACTORS + 1)):
-        cast.append((None, _log_uniform(rng, DISTRACTOR_AREA)))
+    labels = _pick_labels(rng, theme, recipe)
+    cast = _shrunk_to_fit(
+        [(name, area) for name in labels for area in _instance_areas(rng, recipe)], recipe.largest_sum
+    )
+    for _ in range(rng.integers(0, recipe.most_distractors + 1)):
+        cast.append((None, _log_uniform(rng, recipe.distractor_area)))
     # large things tend to stand behind small ones, else most small ones would never be seen
     depths = [area * math.exp(rng.normal(0, 0.5)) for _, area in cast]
     actors: list[Actor] = []
     for position in np.argsort(depths)[::-1]:
         label, area = cast[position]
-        centre = _place(rng, label, area, backdrop in _HORIZON, actors)
-        actors.append(_dress(rng, label, area, centre, theme.lean))
+        tries = 1 if rng.random() < recipe.careless else recipe.tries
+        centre = _place(rng, label, area, backdrop in _HORIZON, actors, tries)
+        actors.append(_dress(rng, label, area, centre, recipe, theme.lean * recipe.lean))
     return Plan(backdrop, tuple(actors))
 
 
-def _pick_labels(rng: np.random.Generator, theme: Theme) -> list[str]:
+def _pick_labels(rng: np.random.Generator, theme: Theme, recipe: Recipe) -> list[str]:
     """Draw the different classes of a scene, most from the theme and a few from anywhere."""
-    count = 1 + int(rng.choice(len(LABEL_COUNTS), p=LABEL_COUNTS))
-    labels = _pick_several(rng, theme.classes, count)
+    count = 1 + int(rng.choice(len(recipe.label_counts), p=recipe.label_counts))
+    labels = _pick_several(
+        rng, {name: weight for name, weight in theme.classes.items() if name in recipe.glyphs}, count
+    )
     for position in range(len(labels)):
-        if rng.random() < STRANGER:
-            others = [name for name in CLASSES if name not in labels]
+        if rng.random() < recipe.stranger:
+            others = [name for name in recipe.glyphs if name not in labels]
             labels[position] = others[int(rng.integers(len(others)))]
     return labels
 
 
-def _instance_areas(rng: np.random.Generator) -> list[float]:
-    """Draw the areas of one label's objects; together they follow LABEL_AREA."""
-    count = 1 + int(rng.choice(len(INSTANCE_COUNTS), p=INSTANCE_COUNTS))
+def _instance_areas(rng: np.random.Generator, recipe: Recipe) -> list[float]:
+    """Draw the areas of one label's objects; together they follow `label_area`."""
+    count = 1 + int(rng.choice(len(recipe.instance_counts), p=recipe.instance_counts))
     parts = rng.uniform(0.6, 1.4, count)
     # several objects of a label that is a detail would each be too small to see
-    total = _log_uniform(rng, (LABEL_AREA[0] * count, LABEL_AREA[1]))
+    smallest, largest = recipe.label_area
+    total = _log_uniform(rng, (smallest * count, largest))
     return [float(part) for part in parts / parts.sum() * total]
 
 
-def _shrunk_to_fit(cast: Sequence[tuple[str, float]]) -> list[tuple[str | None, float]]:
+def _shrunk_to_fit(cast: Sequence[tuple[str, float]], largest_sum: float) -> list[tuple[str | None, float]]:
     """Shrink the areas in proportion when they sum to more than LARGEST_SUM."""
-    factor = min(1.0, LARGEST_SUM / sum(area for _, area in cast))
+    factor = min(1.0, largest_sum / sum(area for _, area in cast))
     return [(label, area * factor) for label, area in cast]
 
 
 def _place(
-    rng: np.random.Generator, label: str | None, area: float, horizon: bool, placed: Iterable[Actor]
+    rng: np.random.Generator,
+    label: str | None,
+    area: float,
+    horizon: bool,
+    placed: Sequence[Actor],
+    tries: int,
 ) -> tuple[float, float]:
-    """Choose a centre: most objects take the freest of a few places, the others may hide something."""
-    tries = 1 if rng.random() < 0.3 else 6
+    """Choose the centre that is freest of a few; one try alone may hide something."""
     places = [_spot(rng, label, area, horizon) for _ in range(tries)]
-    before = list(placed)
-    return min(places, key=lambda place: _crowding(place, area, before))
+    return min(places, key=lambda place: _crowding(place, area, placed))
 
 
 def _spot(rng: np.random.Generator, label: str | None, area: float, horizon: bool) -> tuple[float, float]:
@@ -229,11 +299,16 @@ def _crowding(place: tuple[float, float], area: float, placed: Iterable[Actor]) 
 
 
 def _dress(
-    rng: np.random.Generator, label: str | None, area: float, centre: tuple[float, float], lean: float
+    rng: np.random.Generator,
+    label: str | None,
+    area: float,
+    centre: tuple[float, float],
+    recipe: Recipe,
+    lean: float,
 ) -> Actor:
     """Choose the look of an object: its glyph, skin, colour shift, lean and mirror image."""
-    glyphs = DISTRACTORS if label is None else GLYPHS[label]
-    freedom = 0.5 if label in PAINTED else 0.02
+    glyphs = recipe.distractors if label is None else recipe.glyphs[label]
+    freedom = recipe.paint if label in PAINTED else 0.02
     red, green, blue = (float(gain) for gain in rng.uniform(0.86, 1.06, 3))
     return Actor(
         label=label,
