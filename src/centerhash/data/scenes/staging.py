@@ -22,7 +22,6 @@ from centerhash.data.scenes.glyphs import (
     SKIN_TONES,
 )
 
-
 _INDOORS = {"room": 5.0, "plain": 1.0, "gradient": 1.0, "stripes": 1.0}
 _TABLE = {
     "wood": 3.0,
