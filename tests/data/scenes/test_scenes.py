@@ -385,7 +385,7 @@ def test_a_folder_with_other_settings_is_left_alone(tmp_path: Path, change: dict
     arguments = {"count": 3, "seed": 0, "size": 32}
     folder = write_scenes(tmp_path / "scenes", **arguments)
     before = tree(folder)
-    with pytest.raises(DataError, match="count 3, seed 0, size 32, hard False"):
+    with pytest.raises(DataError, match=r"other settings .*'count': 3"):
         write_scenes(folder, **{**arguments, **change})
     assert tree(folder) == before
 
@@ -400,9 +400,6 @@ def test_a_folder_of_other_images_is_left_alone(tmp_path: Path) -> None:
 def test_unreadable_settings_are_named(tmp_path: Path) -> None:
     (tmp_path / "scenes.json").write_text("{")
     with pytest.raises(DataError, match=r"scenes\.json' cannot be read"):
-        write_scenes(tmp_path, 2, size=32)
-    (tmp_path / "scenes.json").write_text("[1]")
-    with pytest.raises(DataError, match=r"other settings \(\[1\]\)"):
         write_scenes(tmp_path, 2, size=32)
 
 

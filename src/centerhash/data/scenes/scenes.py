@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,17 +134,13 @@ def keep_visible(sprites: Sequence[Sprite], size: int) -> list[Sprite]:
 
     Taking one out can only uncover others, so one pass is enough for all that stay.
     """
-    shown = _pixel_counts(owner_map(sprites, size), len(sprites))
+    shown = np.bincount(owner_map(sprites, size).ravel() + 1, minlength=len(sprites) + 1)[1:]
     kept = []
     for sprite, pixels in zip(sprites, shown, strict=True):
         wanted = max(MIN_AREA * size * size, MIN_VISIBLE * int(opaque(sprite.image).sum()))
         if sprite.label is None or pixels >= wanted:
             kept.append(sprite)
     return kept
-
-
-def _pixel_counts(owners: NDArray[np.int16], count: int) -> NDArray[np.int64]:
-    return np.bincount(owners.ravel() + 1, minlength=count + 1)[1:]
 
 
 def _describe(image: Image.Image, sprites: Sequence[Sprite]) -> Scene:
@@ -227,15 +223,9 @@ def _claim(folder: Path, settings: Mapping[str, int]) -> None:
         ) from error
     if found != settings:
         raise DataError(
-            f"'{folder}' was begun with other settings ({_as_text(found)}) than asked for now "
-            f"({_as_text(settings)}); choose another folder, or the same settings to resume this one."
+            f"'{folder}' was begun with other settings ({found}) than asked for now "
+            f"({settings}); choose another folder, or the same settings to resume this one."
         )
-
-
-def _as_text(settings: Any) -> str:
-    if not isinstance(settings, Mapping):
-        return repr(settings)
-    return ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
 def _rows(make: Callable[[int], Row], count: int, workers: int) -> Iterator[Row]:
