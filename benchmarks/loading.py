@@ -34,7 +34,7 @@ def write_photos(folder: Path, size: tuple[int, int], count: int) -> list[Path]:
     folder.mkdir(parents=True)
     paths = [folder / f"{number:03d}.jpg" for number in range(count)]
     for number, path in enumerate(paths):
-        scene = render_scene(number, size=512).image.resize(size, Image.Resampling.BICUBIC)
+        scene = render_scene(number, size=512, hard=True).image.resize(size, Image.Resampling.BICUBIC)
         noise = np.random.default_rng(number).normal(scale=6.0, size=(size[1], size[0], 3))
         noisy = np.clip(np.asarray(scene) + noise, 0, 255).astype(np.uint8)
         Image.fromarray(noisy).save(path, quality=90)

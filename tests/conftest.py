@@ -155,7 +155,7 @@ def feature_cache() -> Path:
 @pytest.fixture(scope="session")
 def scene_folder() -> Path:
     """Forty small emoji scenes with labels.csv; not to be changed."""
-    return made_once("scenes", lambda folder: write_scenes(folder, 40, size=64))
+    return made_once("scenes", lambda folder: write_scenes(folder, 40, size=64, hard=True))
 
 
 @pytest.fixture(scope="session")

@@ -151,5 +151,7 @@ def test_scenes_are_written(tmp_path: Path) -> None:
     assert done.code == 0
     assert "centerhash train" in done.out
     assert open_dataset(tmp_path / "scenes").size == 3
-    text = refused(cli("scenes", tmp_path / "scenes", "--count", "4", "--size", "48", "--seed", "2"))
+    text = refused(
+        cli("scenes", tmp_path / "scenes", "--count", "3", "--size", "48", "--seed", "2", "--hard")
+    )
     assert "other settings" in text

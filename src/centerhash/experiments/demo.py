@@ -80,6 +80,7 @@ def run_demo(
     bits: int = 64,
     seed: int = 0,
     epochs: int | None = None,
+    hard: bool = False,
     device: str = "auto",
     progress: Progress = silent,
 ) -> DemoResult:
@@ -94,6 +95,7 @@ def run_demo(
         folder / "scenes",
         scenes,
         seed=seed,
+        hard=hard,
         workers=min(2, os.cpu_count() or 1),
         progress=progress,
     )

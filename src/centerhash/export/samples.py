@@ -44,7 +44,7 @@ class Sample:
 
 def scene_sample(backbone: Backbone, count: int) -> Sample:
     """Emoji scenes with their labels."""
-    scenes = [render_scene(index) for index in range(count)]
+    scenes = [render_scene(index, hard=True) for index in range(count)]
     names = sorted({label for scene in scenes for label in scene.labels})
     labels = np.array([[name in scene.labels for name in names] for scene in scenes])
     pixels = [

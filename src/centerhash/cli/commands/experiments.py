@@ -25,6 +25,11 @@ from centerhash.cli.arguments import (
 )
 from centerhash.core.errors import ConfigError, unknown_name
 
+HardOption = Annotated[
+    bool,
+    typer.Option("--hard", help="small, partly hidden objects in any colour among things that resemble them"),
+]
+
 
 def demo(
     out: Annotated[Path, typer.Option(help="folder for scenes, runs and the report")] = Path("demo"),
@@ -32,6 +37,7 @@ def demo(
     bits: Annotated[int, typer.Option(help="length of the codes")] = 64,
     seed: Annotated[int, typer.Option(min=0, help="decides scenes, splits and trainings")] = 0,
     epochs: Annotated[int | None, typer.Option(min=1, help="epochs per method [default: train's]")] = None,
+    hard: HardOption = False,
     device: DeviceOption = "auto",
 ) -> None:
     """Run everything on embedded data: scenes, features, CSQ, E-WCS and ICS, and a report to look at.
@@ -43,7 +49,14 @@ def demo(
 
     with console.progress() as progress:
         result = run_demo(
-            out, scenes=scenes, bits=bits, seed=seed, epochs=epochs, device=device, progress=progress
+            out,
+            scenes=scenes,
+            bits=bits,
+            seed=seed,
+            epochs=epochs,
+            hard=hard,
+            device=device,
+            progress=progress,
         )
     console.out.print(result.table())
     console.out.print(f"report: {result.report}", soft_wrap=True)
@@ -54,6 +67,7 @@ def scenes(
     count: Annotated[int, typer.Option(min=1, help="number of scenes")] = 3000,
     seed: Annotated[int, typer.Option(min=0, help="decides what is drawn")] = 0,
     size: Annotated[int, typer.Option(min=32, help="width and height in pixels")] = 224,
+    hard: HardOption = False,
 ) -> None:
     """Write emoji scenes: images with known labels and the exact visible share of each label.
 
@@ -63,7 +77,7 @@ def scenes(
     from centerhash.data.scenes.scenes import write_scenes
 
     with console.progress() as report:
-        write_scenes(out, count, seed=seed, size=size, progress=report)
+        write_scenes(out, count, seed=seed, size=size, hard=hard, progress=report)
     console.out.print(
         f"{count:,} scenes in {out}: train on them with `centerhash train {out} --out run`", soft_wrap=True
     )

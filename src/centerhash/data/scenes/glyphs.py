@@ -68,12 +68,26 @@ GLYPHS: Mapping[str, str] = {
 }
 CLASSES: tuple[str, ...] = tuple(sorted(GLYPHS))
 
+# Classes that resemble one of the others, left to the hard scenes.
+LOOKALIKES = frozenset(
+    ("bear", "bowl", "bus", "cake", "couch", "cow", "donut", "kite", "motorcycle", "sheep", "suitcase")
+)
+LOOKALIKES |= {"teddy bear", "truck", "tv"}
+
+# Less typical drawings of their class, left to the hard scenes.
+ODD_GLYPHS = frozenset(
+    "😺🐩🛬🛫🐧🦉🕊🐓🐔🦩🦃🪿🐥🛶📖📓📒🫙🧴🚐🚍🏎🚘🚔🚖🙀😸💺🕰🥤🧋🥛🎠🏈⚾🏉🥎🚃🚋🚈🚒🛻🖥🌂⛱"
+    "🏃💃🕺🧘🙋🙆🤷🧕🤵👶🤸🧎🤰👮👷💂"
+)
+
 # Drawn into the scenes without being a label; some resemble a class in shape or colour on purpose.
 DISTRACTORS = (
     "⭐❤💛💚💙💜🔶🔷🔺🟥🟨🟩🟦🟪🔴🟡🟢🔵🟣🎵🎶☁🌈☀🌙⚡🔥💧❄🍀🍁🍂🍄🌲🌳🌴🌻🌹🌸💎🔑🔔📌🔍💡🎈🎁🎀🏆"
     "🎯🧩🎲🍇🍉🍓🍒🍑🥑🍆🌽🥔🧀🥐🍞🍟🍪🍫🍬🍭🐟🐠🐙🦀🦋🐌🐝🐞🐢🦎🏠⛺⚓🪨🚀🛸⚙🔨🧲📷🎸🎺🎻"
     "👓👑👒🧢👟🧦🧤👕👖👗🪣🧹🧺🧼🚩📦🪞🚪🪟🚧🪧🖼🕯💐🎃🥕🥦🌭🍊✂🥄🔪"
 )
+
+SHAPES = "⭐❤💛💚💙💜🔶🔷🔺🟥🟨🟩🟦🟪🔴🟡🟢🔵🟣"  # those among them that resemble no class
 
 # Classes that come in any colour in reality, so that colour alone does not give them away.
 PAINTED = frozenset(

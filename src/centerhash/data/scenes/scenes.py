@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from centerhash.core.files import atomic, make_folder, write_json, write_text
 from centerhash.core.progress import Progress, silent
 from centerhash.data.scenes.backdrops import draw_backdrop
 from centerhash.data.scenes.glyphs import CLASSES, glyph, opaque
-from centerhash.data.scenes.staging import Actor, plan_scene
+from centerhash.data.scenes.staging import CLEAR, HARD, Actor, plan_scene
 
 __all__ = ["CLASSES", "MIN_AREA", "Box", "Scene", "render_scene", "write_scenes"]
 
@@ -41,7 +41,7 @@ LARGEST_SIDE = 1.0  # of the frame's side: thin objects are not stretched furthe
 SIZES = (32, 1024)
 MOST_SCENES = 1_000_000  # six digits in a file name
 MOST_WORKERS = 256
-RECIPE = 1  # raise it when the same seed gives other scenes than before
+RECIPE = 2  # raise it when the same seed gives other scenes than before
 JPEG_QUALITY = 90
 END_OF_JPEG = b"\xff\xd9"
 
@@ -70,15 +70,18 @@ class Sprite:
     top: int
 
 
-def render_scene(index: int, seed: int = 0, size: int = 224) -> Scene:
-    """Make scene number `index` of the endless series `seed` as `size` x `size` pixels."""
+def render_scene(index: int, seed: int = 0, size: int = 224, hard: bool = False) -> Scene:
+    """Make scene number `index` of the endless series `seed` as `size` x `size` pixels.
+
+    `hard` scenes have smaller objects, partly hidden and in any colour, among things that resemble them.
+    """
     whole_number(index, "index", 0)
     whole_number(seed, "seed", 0)
     whole_number(size, "size", *SIZES)
     attempt = 0
     while True:
         rng = np.random.default_rng([seed, index, attempt])
-        plan = plan_scene(rng)
+        plan = plan_scene(rng, HARD if hard else CLEAR)
         sprites = keep_visible([draw_sprite(actor, size) for actor in plan.actors], size)
         if any(sprite.label is not None for sprite in sprites):
             break
@@ -131,17 +134,13 @@ def keep_visible(sprites: Sequence[Sprite], size: int) -> list[Sprite]:
 
     Taking one out can only uncover others, so one pass is enough for all that stay.
     """
-    shown = _pixel_counts(owner_map(sprites, size), len(sprites))
+    shown = np.bincount(owner_map(sprites, size).ravel() + 1, minlength=len(sprites) + 1)[1:]
     kept = []
     for sprite, pixels in zip(sprites, shown, strict=True):
         wanted = max(MIN_AREA * size * size, MIN_VISIBLE * int(opaque(sprite.image).sum()))
         if sprite.label is None or pixels >= wanted:
             kept.append(sprite)
     return kept
-
-
-def _pixel_counts(owners: NDArray[np.int16], count: int) -> NDArray[np.int64]:
-    return np.bincount(owners.ravel() + 1, minlength=count + 1)[1:]
 
 
 def _describe(image: Image.Image, sprites: Sequence[Sprite]) -> Scene:
@@ -173,6 +172,7 @@ def write_scenes(
     count: int,
     seed: int = 0,
     size: int = 224,
+    hard: bool = False,
     progress: Progress = silent,
     workers: int = 1,
 ) -> Path:
@@ -188,10 +188,13 @@ def write_scenes(
     whole_number(size, "size", *SIZES)
     whole_number(workers, "workers", 1, MOST_WORKERS)
     target = make_folder(folder)
-    _claim(target, {"recipe": RECIPE, "count": int(count), "seed": int(seed), "size": int(size)})
+    _claim(
+        target,
+        {"recipe": RECIPE, "count": int(count), "seed": int(seed), "size": int(size), "hard": bool(hard)},
+    )
     make_folder(target / "images")
     rows = []
-    for row in _rows(partial(_finished_row, target, seed=seed, size=size), count, workers):
+    for row in _rows(partial(_finished_row, target, seed=seed, size=size, hard=hard), count, workers):
         rows.append(row)
         progress("scenes", len(rows), count)
     table = _as_csv(rows)
@@ -220,15 +223,9 @@ def _claim(folder: Path, settings: Mapping[str, int]) -> None:
         ) from error
     if found != settings:
         raise DataError(
-            f"'{folder}' was begun with other settings ({_as_text(found)}) than asked for now "
-            f"({_as_text(settings)}); choose another folder, or the same settings to resume this one."
+            f"'{folder}' was begun with other settings ({found}) than asked for now "
+            f"({settings}); choose another folder, or the same settings to resume this one."
         )
-
-
-def _as_text(settings: Any) -> str:
-    if not isinstance(settings, Mapping):
-        return repr(settings)
-    return ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
 def _rows(make: Callable[[int], Row], count: int, workers: int) -> Iterator[Row]:
@@ -249,13 +246,13 @@ def _rows(make: Callable[[int], Row], count: int, workers: int) -> Iterator[Row]
         pool.shutdown(cancel_futures=True)
 
 
-def _finished_row(folder: Path, index: int, *, seed: int, size: int) -> Row:
+def _finished_row(folder: Path, index: int, *, seed: int, size: int, hard: bool) -> Row:
     """Make sure that the image `index` is there, and return its row of the table."""
     name = f"images/{index:06d}.jpg"
     row = _stored_row(folder / name)
     if row is not None and row[0] == name:
         return row
-    scene = render_scene(index, seed, size)
+    scene = render_scene(index, seed, size, hard)
     boxes = json.dumps(scene.boxes, separators=(",", ":"))
     row = (name, "|".join(scene.labels), "|".join(f"{area:.6f}" for area in scene.areas), boxes)
     encoded = io.BytesIO()

@@ -11,27 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from centerhash.data.scenes.glyphs import CLASSES, DISTRACTORS, GLYPHS, PAINTED, SKIN_TONES
+from centerhash.data.scenes.glyphs import (
+    CLASSES,
+    DISTRACTORS,
+    GLYPHS,
+    LOOKALIKES,
+    ODD_GLYPHS,
+    PAINTED,
+    SHAPES,
+    SKIN_TONES,
+)
 
-LABEL_COUNTS = (0.22, 0.29, 0.25, 0.15, 0.09)  # chance of 1, 2, ... labels
-INSTANCE_COUNTS = (0.68, 0.21, 0.11)  # chance of 1, 2, 3 objects of one label
-LABEL_AREA = (0.014, 0.55)  # log-uniform: from a detail to half of the picture
-DISTRACTOR_AREA = (0.004, 0.06)
-LARGEST_SUM = 0.75  # of all areas together, so that a crowd still fits
-MOST_DISTRACTORS = 3
-STRANGER = 0.1  # chance that a class comes from outside of the theme
-
-_INDOORS = {"room": 5.0, "plain": 1.0, "gradient": 1.0, "stripes": 1.0}
-_TABLE = {
-    "wood": 3.0,
-    "checker": 2.0,
-    "dots": 1.0,
-    "stripes": 1.0,
-    "plain": 1.0,
-    "gradient": 1.0,
-    "room": 1.0,
-}
-_ANYWHERE = dict.fromkeys(("meadow", "road", "room", "plain", "gradient", "stripes", "checker", "dots"), 1.0)
 _HORIZON = frozenset(("meadow", "savanna", "snow", "sea", "road"))
 _FLYING = frozenset(("airplane", "bird", "kite"))
 
@@ -43,7 +33,28 @@ class Theme:
     chance: float
     backdrops: Mapping[str, float]
     classes: Mapping[str, float]
-    lean: float = 7.0
+    lean: float
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How hard scenes are to read: what is drawn, how large, how crowded, how much in disguise."""
+
+    glyphs: Mapping[str, str]  # of each class
+    distractors: str
+    left_out: frozenset[str]  # backdrops
+    label_counts: tuple[float, ...]  # chance of 1, 2, ... labels
+    instance_counts: tuple[float, ...]  # chance of 1, 2, ... objects of one label
+    main_area: tuple[float, float]  # of a scene's first label, log-uniform
+    side_area: tuple[float, float]  # of its other labels, log-uniform
+    distractor_area: tuple[float, float]  # log-uniform
+    most_distractors: int
+    stranger: float  # chance that a class comes from outside of the theme
+    careless: float  # chance that an object does not look for a free place
+    tries: int  # places among which an object looks for the freest
+    lean: float  # times the theme's
+    paint: float  # how far the hue of PAINTED classes turns, as a share of the colour circle
+    largest_sum: float  # of all labels' areas together, so that a crowd still fits
 
 
 @dataclass(frozen=True)
@@ -69,74 +80,111 @@ class Plan:
     actors: tuple[Actor, ...]
 
 
-def _weights(text: str) -> dict[str, float]:
-    """Read "car 8, bus 3" as {"car": 8.0, "bus": 3.0}."""
-    pairs = (entry.strip().rsplit(" ", 1) for entry in text.split(","))
-    return {name: float(weight) for name, weight in pairs}
+def _theme(chance: float, backdrops: str, classes: str, lean: float = 7.0) -> Theme:
+    """A theme from texts such as "car 8, bus 3"."""
+    texts = ([entry.rsplit(" ", 1) for entry in text.split(", ")] for text in (backdrops, classes))
+    weights = ({name: float(weight) for name, weight in pairs} for pairs in texts)
+    return Theme(chance, *weights, lean=lean)
 
 
+_INDOORS = "room 5, plain 1, gradient 1, stripes 1"
 THEMES: Mapping[str, Theme] = {
-    "street": Theme(
+    "street": _theme(
         0.16,
-        {"road": 5.0, "gradient": 1.0, "plain": 1.0, "snow": 0.5},
-        _weights(
-            "person 9, car 8, bus 4, truck 4, traffic light 4, motorcycle 3.5, bicycle 3, umbrella 2, "
-            "dog 1.5, suitcase 1, train 0.8, bird 0.7"
-        ),
+        "road 5, gradient 1, plain 1, snow 0.5",
+        "person 9, car 8, bus 4, truck 4, traffic light 4, motorcycle 3.5, bicycle 3, umbrella 2, dog 1.5, "
+        "suitcase 1, train 0.8, bird 0.7",
     ),
-    "farm": Theme(
+    "farm": _theme(
         0.1,
-        {"meadow": 6.0, "gradient": 1.0, "plain": 1.0, "snow": 0.5},
-        _weights("cow 4, horse 4, sheep 4, person 4, dog 2, bird 2, truck 1, cat 1, apple 0.7"),
+        "meadow 6, gradient 1, plain 1, snow 0.5",
+        "cow 4, horse 4, sheep 4, person 4, dog 2, bird 2, truck 1, cat 1, apple 0.7",
     ),
-    "wildlife": Theme(
+    "wildlife": _theme(
         0.1,
-        {"savanna": 5.0, "meadow": 2.0, "gradient": 1.0, "plain": 0.5},
-        _weights("elephant 3, giraffe 3, zebra 3, bear 3, bird 2.5, person 1.5"),
+        "savanna 5, meadow 2, gradient 1, plain 0.5",
+        "elephant 3, giraffe 3, zebra 3, bear 3, bird 2.5, person 1.5",
     ),
-    "table": Theme(
+    "table": _theme(
         0.16,
-        _TABLE,
-        _weights(
-            "cup 4, bottle 4, bowl 4, person 4, apple 3, pizza 3, cake 3, banana 2.5, donut 2.5, chair 1.5, "
-            "potted plant 1, cat 0.6, clock 0.6, book 0.6"
-        ),
+        "wood 3, checker 2, dots 1, stripes 1, plain 1, gradient 1, room 1",
+        "cup 4, bottle 4, bowl 4, person 4, apple 3, pizza 3, cake 3, banana 2.5, donut 2.5, chair 1.5, "
+        "potted plant 1, cat 0.6, clock 0.6, book 0.6",
         lean=16.0,
     ),
-    "living room": Theme(
+    "living room": _theme(
         0.13,
         _INDOORS,
-        _weights(
-            "person 5, couch 4, chair 4, tv 4, potted plant 3, book 3, cat 3, dog 2.5, teddy bear 2.5, "
-            "clock 2, laptop 1.5, cup 1.5, bottle 0.8, cake 0.6, bowl 0.6"
-        ),
+        "person 5, couch 4, chair 4, tv 4, potted plant 3, book 3, cat 3, dog 2.5, teddy bear 2.5, clock 2, "
+        "laptop 1.5, cup 1.5, bottle 0.8, cake 0.6, bowl 0.6",
     ),
-    "office": Theme(
+    "office": _theme(
         0.08,
-        {**_INDOORS, "wood": 2.0},
-        _weights(
-            "laptop 5, person 5, book 4, chair 4, cup 3, clock 3, potted plant 2, tv 1.5, bottle 1, "
-            "suitcase 1, apple 0.7"
-        ),
+        _INDOORS + ", wood 2",
+        "laptop 5, person 5, book 4, chair 4, cup 3, clock 3, potted plant 2, tv 1.5, bottle 1, suitcase 1, apple 0.7",
     ),
-    "park": Theme(
+    "park": _theme(
         0.1,
-        {"meadow": 6.0, "sea": 1.0, "gradient": 1.0, "snow": 0.5},
-        _weights("person 7, sports ball 5, kite 3.5, dog 3, bicycle 3, bird 2, umbrella 1.5, bottle 0.7"),
+        "meadow 6, sea 1, gradient 1, snow 0.5",
+        "person 7, sports ball 5, kite 3.5, dog 3, bicycle 3, bird 2, umbrella 1.5, bottle 0.7",
         lean=12.0,
     ),
-    "harbour": Theme(
+    "harbour": _theme(
         0.05,
-        {"sea": 6.0, "gradient": 1.0, "plain": 0.5},
-        _weights("boat 7, person 4, bird 3, umbrella 2, kite 1.5, airplane 1, dog 0.7, sports ball 0.7"),
+        "sea 6, gradient 1, plain 0.5",
+        "boat 7, person 4, bird 3, umbrella 2, kite 1.5, airplane 1, dog 0.7, sports ball 0.7",
     ),
-    "journey": Theme(
+    "journey": _theme(
         0.08,
-        {"road": 2.0, "snow": 2.0, "meadow": 2.0, "gradient": 2.0, "plain": 1.0},
-        _weights("airplane 5, train 5, suitcase 4, person 4, bus 2, umbrella 1, clock 1, book 0.7, cup 0.7"),
+        "road 2, snow 2, meadow 2, gradient 2, plain 1",
+        "airplane 5, train 5, suitcase 4, person 4, bus 2, umbrella 1, clock 1, book 0.7, cup 0.7",
     ),
-    "anything": Theme(0.04, _ANYWHERE, dict.fromkeys(CLASSES, 1.0), lean=12.0),
+    "anything": _theme(
+        0.04,
+        "meadow 1, road 1, room 1, plain 1, gradient 1, stripes 1, checker 1, dots 1",
+        ", ".join(f"{name} 1" for name in CLASSES),
+        lean=12.0,
+    ),
 }
+
+CLEAR = Recipe(
+    glyphs={
+        name: "".join(character for character in characters if character not in ODD_GLYPHS)
+        for name, characters in GLYPHS.items()
+        if name not in LOOKALIKES
+    },
+    distractors=SHAPES,
+    left_out=frozenset(("stripes", "checker", "dots")),
+    label_counts=(0.45, 0.38, 0.17),
+    instance_counts=(0.9, 0.1),
+    main_area=(0.15, 0.6),
+    side_area=(0.03, 0.1),
+    distractor_area=(0.004, 0.015),
+    most_distractors=1,
+    stranger=0.03,
+    careless=0.0,
+    tries=12,
+    lean=0.5,
+    paint=0.08,
+    largest_sum=0.75,
+)
+HARD = Recipe(
+    glyphs=GLYPHS,
+    distractors=DISTRACTORS,
+    left_out=frozenset(),
+    label_counts=(0.22, 0.29, 0.25, 0.15, 0.09),
+    instance_counts=(0.68, 0.21, 0.11),
+    main_area=(0.014, 0.55),  # from a detail to half of the image
+    side_area=(0.014, 0.55),
+    distractor_area=(0.004, 0.06),
+    most_distractors=3,
+    stranger=0.1,
+    careless=0.3,
+    tries=6,
+    lean=1.0,
+    paint=0.5,
+    largest_sum=0.75,
+)
 
 
 def _pick(rng: np.random.Generator, choices: Mapping[str, float]) -> str:
@@ -155,59 +203,71 @@ def _log_uniform(rng: np.random.Generator, bounds: tuple[float, float]) -> float
     return math.exp(rng.uniform(math.log(bounds[0]), math.log(bounds[1])))
 
 
-def plan_scene(rng: np.random.Generator) -> Plan:
+def plan_scene(rng: np.random.Generator, recipe: Recipe = CLEAR) -> Plan:
     """Decide on a scene: its theme, classes and backdrop, and one actor per object or distractor."""
     theme = THEMES[_pick(rng, {name: theme.chance for name, theme in THEMES.items()})]
-    backdrop = _pick(rng, theme.backdrops)
-    cast = _shrunk_to_fit(
-        [(name, area) for name in _pick_labels(rng, theme) for area in _instance_areas(rng)]
+    backdrop = _pick(
+        rng, {name: chance for name, chance in theme.backdrops.items() if name not in recipe.left_out}
     )
-    for _ in range(rng.integers(0, MOST_DISTRACTORS + 1)):
-        cast.append((None, _log_uniform(rng, DISTRACTOR_AREA)))
+    wanted: list[tuple[str, float]] = []
+    for position, name in enumerate(_pick_labels(rng, theme, recipe)):
+        bounds = recipe.side_area if position else recipe.main_area
+        wanted += [(name, area) for area in _instance_areas(rng, recipe.instance_counts, bounds)]
+    cast = _shrunk_to_fit(wanted, recipe.largest_sum)
+    for _ in range(rng.integers(0, recipe.most_distractors + 1)):
+        cast.append((None, _log_uniform(rng, recipe.distractor_area)))
     # large things tend to stand behind small ones, else most small ones would never be seen
     depths = [area * math.exp(rng.normal(0, 0.5)) for _, area in cast]
     actors: list[Actor] = []
     for position in np.argsort(depths)[::-1]:
         label, area = cast[position]
-        centre = _place(rng, label, area, backdrop in _HORIZON, actors)
-        actors.append(_dress(rng, label, area, centre, theme.lean))
+        tries = 1 if rng.random() < recipe.careless else recipe.tries
+        centre = _place(rng, label, area, backdrop in _HORIZON, actors, tries)
+        actors.append(_dress(rng, label, area, centre, recipe, theme.lean * recipe.lean))
     return Plan(backdrop, tuple(actors))
 
 
-def _pick_labels(rng: np.random.Generator, theme: Theme) -> list[str]:
+def _pick_labels(rng: np.random.Generator, theme: Theme, recipe: Recipe) -> list[str]:
     """Draw the different classes of a scene, most from the theme and a few from anywhere."""
-    count = 1 + int(rng.choice(len(LABEL_COUNTS), p=LABEL_COUNTS))
-    labels = _pick_several(rng, theme.classes, count)
+    count = 1 + int(rng.choice(len(recipe.label_counts), p=recipe.label_counts))
+    labels = _pick_several(
+        rng, {name: weight for name, weight in theme.classes.items() if name in recipe.glyphs}, count
+    )
     for position in range(len(labels)):
-        if rng.random() < STRANGER:
-            others = [name for name in CLASSES if name not in labels]
+        if rng.random() < recipe.stranger:
+            others = [name for name in recipe.glyphs if name not in labels]
             labels[position] = others[int(rng.integers(len(others)))]
     return labels
 
 
-def _instance_areas(rng: np.random.Generator) -> list[float]:
-    """Draw the areas of one label's objects; together they follow LABEL_AREA."""
-    count = 1 + int(rng.choice(len(INSTANCE_COUNTS), p=INSTANCE_COUNTS))
+def _instance_areas(
+    rng: np.random.Generator, chances: Sequence[float], bounds: tuple[float, float]
+) -> list[float]:
+    """Draw the areas of one label's objects, which sum to an area within `bounds`."""
+    count = 1 + int(rng.choice(len(chances), p=chances))
     parts = rng.uniform(0.6, 1.4, count)
     # several objects of a label that is a detail would each be too small to see
-    total = _log_uniform(rng, (LABEL_AREA[0] * count, LABEL_AREA[1]))
+    total = _log_uniform(rng, (bounds[0] * count, bounds[1]))
     return [float(part) for part in parts / parts.sum() * total]
 
 
-def _shrunk_to_fit(cast: Sequence[tuple[str, float]]) -> list[tuple[str | None, float]]:
+def _shrunk_to_fit(cast: Sequence[tuple[str, float]], largest_sum: float) -> list[tuple[str | None, float]]:
     """Shrink the areas in proportion when they sum to more than LARGEST_SUM."""
-    factor = min(1.0, LARGEST_SUM / sum(area for _, area in cast))
+    factor = min(1.0, largest_sum / sum(area for _, area in cast))
     return [(label, area * factor) for label, area in cast]
 
 
 def _place(
-    rng: np.random.Generator, label: str | None, area: float, horizon: bool, placed: Iterable[Actor]
+    rng: np.random.Generator,
+    label: str | None,
+    area: float,
+    horizon: bool,
+    placed: Sequence[Actor],
+    tries: int,
 ) -> tuple[float, float]:
-    """Choose a centre: most objects take the freest of a few places, the others may hide something."""
-    tries = 1 if rng.random() < 0.3 else 6
+    """Choose the centre that is freest of a few; one try alone may hide something."""
     places = [_spot(rng, label, area, horizon) for _ in range(tries)]
-    before = list(placed)
-    return min(places, key=lambda place: _crowding(place, area, before))
+    return min(places, key=lambda place: _crowding(place, area, placed))
 
 
 def _spot(rng: np.random.Generator, label: str | None, area: float, horizon: bool) -> tuple[float, float]:
@@ -229,11 +289,16 @@ def _crowding(place: tuple[float, float], area: float, placed: Iterable[Actor]) 
 
 
 def _dress(
-    rng: np.random.Generator, label: str | None, area: float, centre: tuple[float, float], lean: float
+    rng: np.random.Generator,
+    label: str | None,
+    area: float,
+    centre: tuple[float, float],
+    recipe: Recipe,
+    lean: float,
 ) -> Actor:
     """Choose the look of an object: its glyph, skin, colour shift, lean and mirror image."""
-    glyphs = DISTRACTORS if label is None else GLYPHS[label]
-    freedom = 0.5 if label in PAINTED else 0.02
+    glyphs = recipe.distractors if label is None else recipe.glyphs[label]
+    freedom = recipe.paint if label in PAINTED else 0.02
     red, green, blue = (float(gain) for gain in rng.uniform(0.86, 1.06, 3))
     return Actor(
         label=label,
