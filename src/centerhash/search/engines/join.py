@@ -29,7 +29,8 @@ Small: TypeAlias = NDArray[np.uint8]
 VISUAL_BITS = 128
 FAR = 255  # the pixel distance where nothing is known of the pixels
 _ROWS = 512  # whose pairs are found in one call
-_COLUMNS = 4096  # distances kept at a time: they stay in the L1 cache
+_COLUMNS = 4096  # compared with all these rows before the next: they stay in the L2 cache
+_STEP = 256  # distances computed at once, and looked at one by one only where some are near
 _ROOM = 1 << 14  # pairs that a call has room for at first
 
 
@@ -45,7 +46,9 @@ class Pairs(NamedTuple):
 @compiled
 def visual_distance(words: Words, first: int, second: int) -> int:
     """Bits in which two items of visual words (2, N) differ."""
-    distance: int = differing(words[0, first], words[0, second]) + differing(words[1, first], words[1, second])
+    distance: int = differing(words[0, first], words[0, second]) + differing(
+        words[1, first], words[1, second]
+    )
     return distance
 
 
@@ -65,31 +68,35 @@ def _join(
 ) -> int:
     """Write the pairs whose first row is in start..end to found (2, room) and far (2, room); return how many."""
     size, rows = 0, words.shape[1]
-    distances = np.empty(_COLUMNS, np.uint8)
+    distances = np.empty(_STEP, np.uint8)
     for top in range(start, rows, _COLUMNS):
         low, high = words[0, top : top + _COLUMNS], words[1, top : top + _COLUMNS]
         for first in range(start, min(end, top + low.size)):
             here_low, here_high = words[0, first], words[1, first]
-            for column in range(low.size):
-                distances[column] = differing(here_low, low[column]) + differing(here_high, high[column])
-            for column in range(max(0, first + 1 - top), low.size):
-                if distances[column] > radius:
+            for left in range(max(0, (first + 1 - top) // _STEP * _STEP), low.size, _STEP):
+                near = 0
+                for column in range(left, min(left + _STEP, low.size)):
+                    distance = differing(here_low, low[column]) + differing(here_high, high[column])
+                    distances[column - left] = distance
+                    near += distance <= np.uint64(radius)
+                if not near:
                     continue
-                pixels = FAR
-                if views.shape[1]:
-                    pixels = pixel_distance(views, first, top + column)
-                    if pixels > most:
+                for column in range(max(left, first + 1 - top), min(left + _STEP, low.size)):
+                    if distances[column - left] > radius:
                         continue
-                if size < found.shape[1]:
-                    found[0, size], found[1, size] = first, top + column
-                    far[0, size], far[1, size] = distances[column], pixels
-                size += 1
+                    pixels = FAR
+                    if views.shape[1]:
+                        pixels = pixel_distance(views, first, top + column)
+                        if pixels > most:
+                            continue
+                    if size < found.shape[1]:
+                        found[0, size], found[1, size] = first, top + column
+                        far[0, size], far[1, size] = distances[column - left], pixels
+                    size += 1
     return size
 
 
-def linked_pairs(
-    visual: Packed, views: Words, radius: int, most: int, progress: Progress = silent
-) -> Pairs:
+def linked_pairs(visual: Packed, views: Words, radius: int, most: int, progress: Progress = silent) -> Pairs:
     """All linked pairs of items with visual codes (N, 16) and views (N, V), V = 0 where pixels do not matter.
 
     They come in the order of their rows.
@@ -156,7 +163,9 @@ def complete_link_groups(
     """
     check_packed(visual, VISUAL_BITS, "visual codes")
     # equal rows are one: a thousand black images would be half a million pairs
-    both = np.concatenate([visual, np.ascontiguousarray(views).view(np.uint8).reshape(len(visual), -1)], axis=1)
+    both = np.concatenate(
+        [visual, np.ascontiguousarray(views).view(np.uint8).reshape(len(visual), 8 * views.shape[1])], axis=1
+    )
     _, rows, place = np.unique(both, axis=0, return_index=True, return_inverse=True)
     own_views = np.ascontiguousarray(views[rows])
     pairs = linked_pairs(visual[rows], own_views, radius, most, progress)
