@@ -44,6 +44,7 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         "pillow_heif": Extra("heic", "HEIC images"),
         "ray": Extra("ray", "encoding on Ray"),
         "faiss": Extra("faiss", "the faiss engine"),
+        "imagehash": Extra("duplicates", "finding near duplicates"),
     }
 )
 

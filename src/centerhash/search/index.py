@@ -19,7 +19,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from PIL import Image
@@ -39,6 +39,9 @@ from centerhash.search.label_query import LabelQuestion, labels_of_code, query_o
 from centerhash.search.results import Result, Results, as_result, nearest
 from centerhash.search.transfer import export_codes, import_codes
 from centerhash.search.uploads import ID_LETTERS, Uploads
+
+if TYPE_CHECKING:
+    from centerhash.search.duplicates import Duplicates
 
 __all__ = ["Added", "Index", "Result", "Results", "verify_index"]
 
@@ -251,6 +254,14 @@ class Index:
         item = self.store.get([id])[0]
         code = unpack(item.code[None], self.model.bits)[0]
         return code, labels_of_code(self.model, code, item.labels) if self.model.has_centers else []
+
+    def duplicates(
+        self, *, near: int | None = None, kind: str | None = None, progress: bool | Progress = True
+    ) -> Duplicates:
+        """Groups of items that are the same photo or look alike, and which to keep: see `search.duplicates`."""
+        from centerhash.search.duplicates import index_duplicates
+
+        return index_duplicates(self, near=near, kind=kind, progress=progress)
 
     def get(self, id: str) -> Result:
         """One item by its id, at distance 0; InputError when there is none."""

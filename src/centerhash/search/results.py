@@ -91,7 +91,7 @@ def _figure(row: Result) -> str:
     shown = f'<div style="{frame}">no image</div>'
     if row.path is not None:
         with suppress(ImageError):
-            shown = f'<img style="{frame}" src="{_thumbnail(Path(row.path))}">'
+            shown = f'<img style="{frame}" src="{thumbnail(Path(row.path))}">'
     name = escape(row.path or row.id, quote=True)
     caption = f"{row.distance}: {escape(', '.join(row.labels) or row.id)}"
     return (
@@ -100,10 +100,10 @@ def _figure(row: Result) -> str:
     )
 
 
-def _thumbnail(path: Path) -> str:
-    """A small JPEG as an address that holds its own data."""
-    image, stream = load_image(path, at_least=_SIDE), io.BytesIO()
-    image.thumbnail((_SIDE, _SIDE), Image.Resampling.BILINEAR)
+def thumbnail(path: Path, side: int = _SIDE) -> str:
+    """A small JPEG, its longer side of `side` pixels, as an address that holds its own data."""
+    image, stream = load_image(path, at_least=side), io.BytesIO()
+    image.thumbnail((side, side), Image.Resampling.BILINEAR)
     image.save(stream, "JPEG", quality=75)
     return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
 

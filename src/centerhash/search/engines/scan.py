@@ -53,7 +53,7 @@ def _differing_rule(_context: Any, first: Any, second: Any) -> Any:
     return first(first, second), generate
 
 
-_differing: Any = intrinsic(_differing_rule)
+differing: Any = intrinsic(_differing_rule)
 
 
 def words(packed: Packed, bits: int) -> Words:
@@ -127,13 +127,13 @@ def _scanner(width: int) -> Callable[..., None]:
                         for item in range(np.uint64(rows.shape[0])):  # unsigned: no test for negative indices
                             distance = np.uint64(0)
                             for word in range(np.uint64(width)):
-                                distance += _differing(query[word], flat[item * np.uint64(width) + word])
+                                distance += differing(query[word], flat[item * np.uint64(width) + word])
                             near += distance <= cut
                     else:
                         for row in range(rows.shape[0]):
                             distance = np.uint64(0)
                             for column in range(width):
-                                distance += _differing(query[column], rows[row, column])
+                                distance += differing(query[column], rows[row, column])
                             near += distance <= cut
                     if near and start >= closer:
                         closer = end
@@ -143,7 +143,7 @@ def _scanner(width: int) -> Callable[..., None]:
                             continue
                         distance = np.uint64(0)
                         for column in range(width):
-                            distance += _differing(query[column], rows[row, column])
+                            distance += differing(query[column], rows[row, column])
                         if distance <= np.uint64(state[CUT]):
                             _keep(
                                 first + start + row,

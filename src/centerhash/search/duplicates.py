@@ -1,0 +1,382 @@
+"""Duplicates: images that are there more than once, in three kinds of groups, and which of each to keep.
+
+*same*     equal bytes
+*near*     the same photo, encoded again, resized, brightened, cropped a little or mirrored: the visual codes are near,
+           and the pixels confirm it
+*similar*  photos of the same kind of thing, by the visual code alone
+
+Each kind looks at what the kinds before it would keep, so a file is proposed for removal at most once. Every two images
+of a group are near each other, not only neighbours in a chain. Nothing is ever deleted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centerhash.codes import Packed, check_packed, pack
+from centerhash.core.errors import ConfigError, DataError, ImageError, InputError, unknown_name
+from centerhash.core.prefetch import batches_ahead
+from centerhash.core.progress import Progress, shown, silent
+from centerhash.core.tables import to_frame
+from centerhash.data.images import check_image, content_key, list_images
+from centerhash.model import HashModel, load
+from centerhash.search.engines.join import (
+    VISUAL_BITS,
+    complete_link_groups,
+    pixel_distance,
+    visual_distance,
+)
+from centerhash.search.pixels import VIEWS, read_views
+from centerhash.search.uploads import ID_LETTERS
+
+if TYPE_CHECKING:
+    from centerhash.search.index import Index
+
+KINDS = ("same", "near", "similar")
+# chosen on other photos than those of docs/duplicates.md: `python -m benchmarks.duplicates --choose`
+NEAR = 40  # visual bits; wide, as the pixels decide
+PIXELS = 10  # bits of 64 between pixel hashes
+SIMILAR = 12  # visual bits; narrow, as nothing confirms them
+_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Photo:
+    """One image of a group; sizes are None where its file is gone.
+
+    `bits` and `pixels` say how far its visual code and its pixel hash are from those of the image to keep.
+    """
+
+    id: str
+    path: str | None
+    width: int | None = None
+    height: int | None = None
+    bytes: int | None = None
+    bits: int | None = None
+    pixels: int | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Images of one kind of duplicates: the one to keep, and the others, the best first."""
+
+    kind: str
+    keep: Photo
+    others: tuple[Photo, ...]
+
+    @property
+    def photos(self) -> tuple[Photo, ...]:
+        """All images of the group, the one to keep first."""
+        return (self.keep, *self.others)
+
+
+class Duplicates(Sequence[Group]):
+    """The groups that were found, same before near before similar, the largest first.
+
+    `looked_at` is the number of images, `skipped` why some could not be read, `notes` what could not be done.
+    """
+
+    def __init__(
+        self, groups: Iterable[Group], looked_at: int, skipped: Mapping[str, str], notes: Sequence[str] = ()
+    ) -> None:
+        order = sorted(groups, key=lambda group: (KINDS.index(group.kind), -len(group.others)))
+        self._groups = tuple(order)
+        self.looked_at, self.skipped, self.notes = looked_at, dict(skipped), tuple(notes)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    @overload
+    def __getitem__(self, place: int) -> Group: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Group, ...]: ...
+    def __getitem__(self, place: int | slice) -> Group | tuple[Group, ...]:
+        return self._groups[place]
+
+    def of_kind(self, kind: str) -> tuple[Group, ...]:
+        """The groups of one kind."""
+        return tuple(group for group in self if group.kind == kind)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `centerhash duplicates --json` prints."""
+        return {
+            "images": self.looked_at,
+            "groups": [
+                {
+                    "kind": group.kind,
+                    "keep": asdict(group.keep),
+                    "others": [asdict(one) for one in group.others],
+                }
+                for group in self
+            ],
+            "skipped": self.skipped,
+            "notes": list(self.notes),
+        }
+
+    def to_pandas(self) -> Any:
+        """A DataFrame with a row per image: group, kind, keep, and what is known of the image."""
+        rows = (
+            {"group": number, "kind": group.kind, "keep": one is group.keep, **asdict(one)}
+            for number, group in enumerate(self)
+            for one in group.photos
+        )
+        return to_frame(list(rows))
+
+    def write_page(self, path: str | Path) -> None:
+        """Write an HTML page, one file with all thumbnails in it."""
+        from centerhash.search.duplicates_page import write_page
+
+        write_page(self, Path(path))
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{len(self.of_kind(kind)):,} {kind}" for kind in KINDS)
+        return f"Duplicates({counts}; {self.looked_at:,} images)"
+
+
+# ---------------------------------------------------------------- the three stages
+
+
+@dataclass(frozen=True)
+class Looks:
+    """What the stages know of N images: ids by content, paths, visual codes (N, 16), and which rows have one."""
+
+    ids: Sequence[str]
+    paths: Sequence[Path | None]
+    visual: Packed
+    coded: NDArray[np.bool_]  # (N,)
+
+
+def same_groups(ids: Sequence[str]) -> list[list[int]]:
+    """Rows that share their content, in the order of their first rows."""
+    rows: dict[str, list[int]] = {}
+    for row, id in enumerate(ids):
+        rows.setdefault(id, []).append(row)
+    return [group for group in rows.values() if len(group) > 1]
+
+
+def find_duplicates(
+    looks: Looks, *, near: int | None = None, kind: str | None = None, progress: Progress = silent
+) -> Duplicates:
+    """The groups among images; `kind` asks for one kind only, `near` is how many visual bits near ones may differ in."""
+    radius = check_options(near, kind)
+    check_packed(looks.visual, VISUAL_BITS, "visual codes")
+    finder = _Finder(looks)
+    finder.keep("same", same_groups(looks.ids))
+    if kind != "same":
+        finder.near(radius, progress)
+    if kind in (None, "similar"):
+        finder.similar(progress)
+    groups = [group for group in finder.groups if kind in (None, group.kind)]
+    return Duplicates(groups, len(looks.ids), finder.skipped, finder.notes)
+
+
+def check_options(near: int | None, kind: str | None) -> int:
+    """Refuse what `find_duplicates` cannot be asked, before long work; return how many bits near ones may differ in."""
+    radius = NEAR if near is None else near
+    if type(radius) is not int or not 0 <= radius <= VISUAL_BITS:
+        raise InputError(f"near must be 0 to {VISUAL_BITS} bits, got {near!r}.")
+    if kind is not None and kind not in KINDS:
+        raise unknown_name("kind of duplicates", str(kind), KINDS)
+    return radius
+
+
+class _Finder:
+    """Goes from kind to kind; `left` are the rows that those before would keep."""
+
+    def __init__(self, looks: Looks) -> None:
+        self.looks = looks
+        self.left = list(range(len(looks.ids)))
+        self.groups: list[Group] = []
+        self.skipped: dict[str, str] = {}
+        self.notes: list[str] = []
+        self._words = np.ascontiguousarray(looks.visual.view(np.uint64).T)
+        self._views = np.zeros((len(looks.ids), VIEWS), np.uint64)
+        self._seen = np.zeros(len(looks.ids), bool)
+
+    def near(self, radius: int, progress: Progress) -> None:
+        """Groups whose visual codes are near, and whose pixels confirm it."""
+        rows = [row for row in self.left if self.looks.coded[row]]
+        paths = {row: path for row in rows if (path := self.looks.paths[row]) is not None}
+        found, broken = read_views(paths, progress)
+        self.skipped |= {str(paths[row]): str(error) for row, error in broken.items()}
+        for row, views in found.items():
+            self._views[row], self._seen[row] = views, True
+        if len(rows) > len(found):
+            self.notes.append(
+                f"{len(rows) - len(found):,} of {len(rows):,} images have no readable file any more, so their pixels "
+                "cannot confirm that they are near: they were compared by content and by visual code alone."
+            )
+        self._link("near", list(found), self._views, radius, progress)
+
+    def similar(self, progress: Progress) -> None:
+        """Groups whose visual codes are very near."""
+        rows = [row for row in self.left if self.looks.coded[row]]
+        self._link("similar", rows, self._views[:, :0], SIMILAR, progress)
+
+    def _link(
+        self, kind: str, rows: list[int], views: NDArray[np.uint64], radius: int, progress: Progress
+    ) -> None:
+        rows = sorted(rows)
+        groups = complete_link_groups(self.looks.visual[rows], views[rows], radius, PIXELS, progress)
+        self.keep(kind, [[rows[place] for place in group] for group in groups])
+
+    def keep(self, kind: str, groups: Iterable[Sequence[int]]) -> None:
+        """Note the groups, each with its best image first; the others are left out of what follows."""
+        gone: set[int] = set()
+        for group in groups:
+            sizes = _sizes(kind, [self.looks.paths[row] for row in group])
+            photos = {
+                row: Photo(self.looks.ids[row], _text(self.looks.paths[row]), *size)
+                for row, size in zip(group, sizes, strict=True)
+            }
+            best, *others = sorted(photos, key=lambda row: _rank(photos[row]))
+            gone.update(others)
+            measured = [replace(photos[row], **self._distances(best, row)) for row in others]
+            self.groups.append(Group(kind, photos[best], tuple(measured)))
+        self.left = [row for row in self.left if row not in gone]
+
+    def _distances(self, first: int, second: int) -> dict[str, int]:
+        found = {}
+        if self.looks.coded[first] and self.looks.coded[second]:
+            found["bits"] = int(visual_distance(self._words, first, second))
+        if self._seen[first] and self._seen[second]:
+            found["pixels"] = int(pixel_distance(self._views, first, second))
+        return found
+
+
+def _rank(photo: Photo) -> tuple[Any, ...]:
+    """What is kept comes first: most pixels, most bytes, then the shortest name, which copies seldom have."""
+    path = photo.path or photo.id
+    return -(photo.width or 0) * (photo.height or 0), -(photo.bytes or 0), len(path), path
+
+
+def _sizes(kind: str, paths: Sequence[Path | None]) -> list[tuple[int | None, int | None, int | None]]:
+    """Width, height and bytes of image files, None where they cannot be read; files of equal bytes are read once."""
+    if kind == "same":
+        return [_size(paths[0])] * len(paths)
+    return [_size(path) for path in paths]
+
+
+def _size(path: Path | None) -> tuple[int | None, int | None, int | None]:
+    if path is None:
+        return None, None, None
+    try:
+        return *check_image(path), path.stat().st_size
+    except (ImageError, OSError):  # why, is said where its pixels are read
+        return None, None, None
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+# ---------------------------------------------------------------- the two doors
+
+
+def index_duplicates(
+    index: Index, *, near: int | None = None, kind: str | None = None, progress: bool | Progress = True
+) -> Duplicates:
+    """Duplicates among the items of an index, by the visual codes that it keeps. Equal bytes are one item there."""
+    check_options(near, kind)
+    items = list(index.items())
+    if len(items) < 2:
+        raise DataError(
+            f"the index holds {len(items)} items: two are needed to be duplicates. Add images first."
+        )
+    coded = np.array([item.visual is not None for item in items])
+    if kind != "same" and not coded.any():
+        raise DataError(
+            "no item of the index has a visual code: its model is of an earlier version, or only codes were imported. "
+            "Name the folder of the images instead, or create the index again."
+        )
+    blank = np.zeros(VISUAL_BITS // 8, np.uint8)
+    visual = np.stack([blank if item.visual is None else item.visual for item in items])
+    paths = [None if item.path is None else index.uploads.path(item.path) for item in items]
+    with shown(progress) as report:
+        looks = Looks([str(item.id) for item in items], paths, visual, coded)
+        return find_duplicates(looks, near=near, kind=kind, progress=report)
+
+
+def folder_duplicates(
+    images: str | Path | Sequence[str | Path],
+    *,
+    model: HashModel | str | Path = "coco",
+    near: int | None = None,
+    kind: str | None = None,
+    device: str = "auto",
+    engine: str = "auto",
+    progress: bool | Progress = True,
+) -> Duplicates:
+    """Duplicates among image files: files, folders, patterns. The visual codes are those of `model`."""
+    check_options(near, kind)
+    paths = list_images([images] if isinstance(images, str | Path) else images)
+    with shown(progress) as report:
+        keys, broken = _contents(paths, report)
+        visual = np.zeros((len(paths), VISUAL_BITS // 8), np.uint8)
+        coded = np.zeros(len(paths), bool)
+        if kind != "same":
+            # equal files have one code; the first stands for the others
+            firsts = list({key: row for row, key in reversed(keys.items())}.values())
+            codes, unread = _visual_codes(model, [paths[row] for row in firsts], device, engine, report)
+            of = {keys[firsts[place]]: code for place, code in codes.items()}
+            why = {keys[firsts[place]]: error for place, error in unread.items()}
+            for row, key in keys.items():
+                if key in why:
+                    broken[row] = why[key]
+                else:
+                    visual[row], coded[row] = of[key], True
+        rows = [row for row in range(len(paths)) if row not in broken]
+        skipped = {str(paths[row]): str(error) for row, error in sorted(broken.items())}
+        if len(rows) < 2:
+            first = f"; of the others: {next(iter(skipped.values()))}" if skipped else "."
+            raise DataError(
+                f"{len(rows)} of {len(paths)} images in '{images}' can be read, and duplicates need two{first}"
+            )
+        looks = Looks([keys[row] for row in rows], [paths[row] for row in rows], visual[rows], coded[rows])
+        found = find_duplicates(looks, near=near, kind=kind, progress=report)
+    return Duplicates(found, found.looked_at, skipped | found.skipped, found.notes)
+
+
+def _contents(paths: Sequence[Path], progress: Progress) -> tuple[dict[int, str], dict[int, ImageError]]:
+    """The content of each file as an id, and why others cannot be read."""
+    keys: dict[int, str] = {}
+    broken: dict[int, ImageError] = {}
+    batches = [range(start, min(start + _BATCH, len(paths))) for start in range(0, len(paths), _BATCH)]
+    for batch, futures in zip(
+        batches, batches_ahead(lambda row: content_key(paths[row])[:ID_LETTERS], batches), strict=True
+    ):
+        for row, future in zip(batch, futures, strict=True):
+            try:
+                keys[row] = future.result()
+            except ImageError as error:
+                broken[row] = error
+        progress("contents", batch.stop, len(paths))
+    return keys, broken
+
+
+def _visual_codes(
+    model: HashModel | str | Path, paths: Sequence[Path], device: str, engine: str, progress: Progress
+) -> tuple[dict[int, Packed], dict[int, ImageError]]:
+    """Packed visual codes (16,) of image files by their places, and why others cannot be read."""
+    chosen = model if isinstance(model, HashModel) else load(model)
+    if chosen.visual_bits != VISUAL_BITS:
+        raise ConfigError(
+            f"duplicates need a model with a visual code of {VISUAL_BITS} bits, and this one has "
+            f'{chosen.visual_bits or "none"}: use the built-in model "coco", or train again.'
+        )
+    codes: dict[int, Packed] = {}
+    broken: dict[int, ImageError] = {}
+    done = 0
+    for step in chosen.encoder(device=device, engine=engine).stream(paths):
+        if step.places:
+            codes |= dict(zip(step.places, pack(chosen.visual_codes(step.features)), strict=True))
+        broken |= step.broken
+        done += step.seen
+        progress("features", done, len(paths))
+    return codes, broken

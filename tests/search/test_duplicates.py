@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from centerhash.codes import Packed
+from centerhash.core.errors import ConfigError, DataError, InputError
+from centerhash.data import content_key
+from centerhash.model import HashModel
+from centerhash.search import duplicates
+from centerhash.search.duplicates import Duplicates, Looks, find_duplicates, folder_duplicates
+from tests.toys import noise_image, write_images
+
+
+def visual_of(path: Path) -> Packed:
+    """A stand-in for a visual code: two bytes by the mean colour, the rest by the seed in the file's name."""
+    family = int(path.stem.split("-")[0])
+    return np.random.default_rng(family).integers(0, 256, 16, dtype=np.uint8)
+
+
+def looks_of(paths: list[Path], **changes: Any) -> Looks:
+    given = {
+        "ids": [content_key(path)[:16] if path.exists() else path.name for path in paths],
+        "paths": paths,
+        "visual": np.stack([visual_of(path) for path in paths]),
+        "coded": np.ones(len(paths), bool),
+    }
+    return Looks(**{**given, **changes})
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> list[Path]:
+    """Photo 0 with two equal copies and a small one, photo 1 mirrored; photo 2 only looks like photo 3."""
+    first, second = noise_image(200, 0), noise_image(200, 1)
+    first.save(tmp_path / "0.png")
+    for name in ("0-copy.png", "0-copy-of-the-copy.png"):
+        shutil.copy(tmp_path / "0.png", tmp_path / name)
+    first.resize((90, 90)).save(tmp_path / "0-small.jpg", quality=60)
+    second.save(tmp_path / "1.png")
+    ImageOps.mirror(second).save(tmp_path / "1-mirrored.png")
+    noise_image(200, 2).save(tmp_path / "3.png")
+    noise_image(300, 3).save(tmp_path / "3-other.png")
+    noise_image(200, 4).save(tmp_path / "4.png")
+    return sorted(tmp_path.iterdir())
+
+
+def named(found: Duplicates) -> list[tuple[str, str, set[str]]]:
+    return [
+        (group.kind, Path(group.keep.path or "").name, {Path(one.path or "").name for one in group.others})
+        for group in found
+    ]
+
+
+def test_three_kinds_of_groups_and_which_to_keep(photos: list[Path]) -> None:
+    found = find_duplicates(looks_of(photos))
+    assert named(found) == [
+        ("same", "0.png", {"0-copy.png", "0-copy-of-the-copy.png"}),
+        ("near", "0.png", {"0-small.jpg"}),
+        (
+            "near",
+            "1.png" if photos[5].stat().st_size >= photos[4].stat().st_size else "1-mirrored.png",
+            found_other(found),
+        ),
+        ("similar", "3-other.png", {"3.png"}),
+    ]
+    near = found.of_kind("near")[0]
+    assert (near.keep.width, near.keep.height) == (200, 200)
+    assert near.others[0].bits == 0
+    assert near.others[0].pixels is not None
+    assert found.looked_at == len(photos)
+
+
+def found_other(found: Duplicates) -> set[str]:
+    return {Path(one.path or "").name for one in found.of_kind("near")[1].others}
+
+
+@pytest.mark.parametrize("kind", duplicates.KINDS)
+def test_one_kind_is_that_of_all(photos: list[Path], kind: str) -> None:
+    looks = looks_of(photos)
+    assert list(find_duplicates(looks, kind=kind)) == list(find_duplicates(looks).of_kind(kind))
+
+
+def test_a_file_is_proposed_for_removal_once(photos: list[Path]) -> None:
+    others = [one.path for group in find_duplicates(looks_of(photos)) for one in group.others]
+    assert len(others) == len(set(others)) == 5
+
+
+def test_near_ones_must_be_near_by_the_visual_code_too(photos: list[Path]) -> None:
+    visual = np.stack([visual_of(path) for path in photos])
+    visual[[path.name == "0-small.jpg" for path in photos]] ^= 0b11  # 32 bits
+    looks = looks_of(photos, visual=visual)
+    assert ("near", "0.png", {"0-small.jpg"}) in named(find_duplicates(looks, near=32))
+    assert ("near", "0.png", {"0-small.jpg"}) not in named(find_duplicates(looks, near=31))
+
+
+def test_files_that_are_gone_are_compared_by_visual_code_alone(photos: list[Path]) -> None:
+    gone = [path.with_name(f"{path.stem.split('-')[0]}-{row}.gone") for row, path in enumerate(photos)]
+    found = find_duplicates(looks_of(gone))
+    assert {group.kind for group in found} == {"similar"}
+    assert "9 of 9 images" in found.notes[0]
+    assert found[0].keep.width is None
+    without = find_duplicates(looks_of(gone, paths=[None] * len(gone)))
+    assert not without.skipped
+    assert "9 of 9" in without.notes[0]
+
+
+def test_items_without_a_visual_code_are_only_compared_by_content(photos: list[Path]) -> None:
+    found = find_duplicates(looks_of(photos, coded=np.zeros(len(photos), bool)))
+    assert [group.kind for group in found] == ["same"]
+
+
+def test_what_cannot_be_asked(photos: list[Path]) -> None:
+    for near in (-1, 129, 2.5, True):
+        with pytest.raises(InputError, match="near"):
+            find_duplicates(looks_of(photos), near=near)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="Did you mean 'similar'"):
+        find_duplicates(looks_of(photos), kind="simlar")
+
+
+def test_as_json_as_a_table_and_as_a_page(photos: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    found = find_duplicates(looks_of(photos))
+    assert repr(found) == "Duplicates(1 same, 2 near, 1 similar; 9 images)"
+    assert found.to_dict()["groups"][0]["keep"]["path"].endswith("0.png")
+    assert found.to_pandas()["keep"].sum() == 4
+    found.write_page(tmp_path / "page" / "duplicates.html")
+    page = (tmp_path / "page" / "duplicates.html").read_text()
+    assert page.count("<img") == page.count("data:image/jpeg;base64") == 9
+    assert page.count('class="keep"') == 4
+
+
+def test_a_page_escapes_names(tmp_path: Path) -> None:
+    noise_image(64, 0).save(tmp_path / "0-<b>&.png")
+    shutil.copy(tmp_path / "0-<b>&.png", tmp_path / "0-<script>.png")
+    find_duplicates(looks_of(sorted(tmp_path.glob("*.png")))).write_page(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "<script>" not in page
+    assert "0-&lt;script&gt;.png" in page
+
+
+# ---------------------------------------------------------------- folders
+
+
+def test_a_folder_by_content_alone_needs_no_model(tmp_path: Path) -> None:
+    paths = write_images(tmp_path, 3)
+    shutil.copy(paths[1], tmp_path / "copy.png")
+    found = folder_duplicates(tmp_path, model=tmp_path / "no model", kind="same", progress=False)
+    assert named(found) == [("same", "001.png", {"copy.png"})]
+
+
+def test_a_folder_with_a_model_that_sees(image_run: Path, tmp_path: Path) -> None:
+    for number in range(4):
+        noise_image(200, number).save(tmp_path / f"{number}.png")
+    noise_image(200, 1).resize((150, 150)).save(tmp_path / "smaller.png")
+    shutil.copy(tmp_path / "2.png", tmp_path / "2-copy.png")
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
+    (tmp_path / "broken-too.jpg").write_bytes(b"no image")
+    model = HashModel.load(image_run)
+    assert model.visual_bits == 128
+    found = folder_duplicates(tmp_path, model=model, near=128, device="cpu", progress=False)
+    assert named(found)[:2] == [("same", "2.png", {"2-copy.png"}), ("near", "1.png", {"smaller.png"})]
+    assert found.looked_at == 6
+    assert sorted(Path(path).name for path in found.skipped) == ["broken-too.jpg", "broken.jpg"]
+
+
+def test_folders_that_cannot_have_duplicates(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no image in the folder"):
+        folder_duplicates(tmp_path)
+    Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
+    (tmp_path / "empty.png").touch()
+    with pytest.raises(DataError, match=r"1 of 2 images .* two.*0 bytes"):
+        folder_duplicates(tmp_path, kind="same", progress=False)
+
+
+def test_a_model_without_a_visual_code(feature_run: Path, tmp_path: Path) -> None:
+    write_images(tmp_path, 2)
+    model = HashModel.load(feature_run)
+    assert model.visual_bits is None
+    with pytest.raises(ConfigError, match="visual code of 128 bits"):
+        folder_duplicates(tmp_path, model=model, progress=False)
