@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from threading import RLock
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,13 @@ from centerhash.core.errors import ConfigError, InputError, unknown_name
 from centerhash.core.progress import Progress
 from centerhash.data.images import ImageSource, content_key, list_images
 from centerhash.data.layouts.labels_csv import read_image_folder
-from centerhash.model import HashModel
-from centerhash.networks.encoder import Encoder, Step
 from centerhash.search.engines.base import HammingIndex, check_labels
+from centerhash.search.parts import seen_in, visual_of
 from centerhash.search.uploads import ID_LETTERS, Uploads
+
+if TYPE_CHECKING:
+    from centerhash.model import HashModel
+    from centerhash.networks.encoder import Encoder, Step
 
 Labels: TypeAlias = tuple[str, ...]
 LabelsOf: TypeAlias = Callable[[Sequence[Path], NDArray[np.float32]], list[Labels]]
@@ -100,6 +103,7 @@ class Adding:
         ids, paths = list(images), [path for path, _ in images.values()]
         features = np.stack([features for _, features in images.values()])
         packed, labels = pack(self.model.encode_features(features)), self.labels_of(paths, features)
+        looks, seen = visual_of(self.model, features), seen_in(self.model, features, labels)
         with self.lock:
             # another thread may have been quicker
             rows = [row for row, id in enumerate(ids) if not self.is_known(id)]
@@ -109,6 +113,8 @@ class Adding:
                 [ids[row] for row in rows],
                 [labels[row] for row in rows],
                 [str(paths[row]) for row in rows],
+                None if looks is None else looks[rows],
+                None if seen is None else [seen[row] for row in rows],
             )
         self.added += len(rows) - moved
         self.moved += moved

@@ -10,8 +10,8 @@ import pytest
 from centerhash.codes import Packed
 from centerhash.core.errors import ConfigError, DataError, OutputError
 from centerhash.search.engines import faiss_engine
-from centerhash.search.engines.faiss_engine import FaissIndex
 from centerhash.search.engines.base import Filter
+from centerhash.search.engines.faiss_engine import FaissIndex
 from centerhash.search.engines.flat import FlatIndex
 
 COUNT = 9_000  # more than the journal takes: one add makes one segment
