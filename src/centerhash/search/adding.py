@@ -20,6 +20,7 @@ from centerhash.data.images import ImageSource, content_key, list_images
 from centerhash.data.layouts.labels_csv import read_image_folder
 from centerhash.search.engines.base import HammingIndex, check_labels
 from centerhash.search.parts import seen_in, visual_of
+from centerhash.search.results import Added
 from centerhash.search.uploads import ID_LETTERS, Uploads
 
 if TYPE_CHECKING:
@@ -31,23 +32,6 @@ LabelsOf: TypeAlias = Callable[[Sequence[Path], NDArray[np.float32]], list[Label
 GivenLabels: TypeAlias = Mapping[Any, Sequence[str]] | str | None  # by path, or a word of LABELS
 
 LABELS = ("given", "predicted", "none")
-
-
-@dataclass(frozen=True)
-class Added:
-    """What became of the images of one `add`: how many are new, how many were there, why others cannot be read.
-
-    `moved` counts those that were there by a path at which there is no file any more: they now have the new path.
-    """
-
-    added: int
-    known: int
-    broken: dict[str, str]
-    moved: int = 0
-
-    def __repr__(self) -> str:
-        moved = f", moved={self.moved:,}" if self.moved else ""
-        return f"Added(added={self.added:,}, known={self.known:,}, broken={len(self.broken):,}{moved})"
 
 
 @dataclass

@@ -23,15 +23,6 @@ from typing import TYPE_CHECKING, Any, Self
 from centerhash.codes import Packed, pack
 from centerhash.core.errors import ConfigError, DataError, ImageError, InputError
 from centerhash.core.progress import Progress, bars, silent
-from centerhash.data.images import MAX_PIXELS, ImageSource
-from centerhash.search.adding import (
-    Added,
-    Adding,
-    GivenLabels,
-    holds_with_file,
-    images_and_labels,
-    listed,
-)
 from centerhash.search.engines.base import HammingIndex, Item, Seen
 from centerhash.search.engines.table import open_store
 from centerhash.search.facts import ModelFacts, read_facts
@@ -45,14 +36,16 @@ from centerhash.search.questions import (
     question_of_item,
     question_of_labels,
 )
-from centerhash.search.results import Result, Results, as_result
+from centerhash.search.results import Added, Result, Results, as_result
 from centerhash.search.transfer import add_codes, export_codes, import_codes
 from centerhash.search.uploads import ID_LETTERS, Uploads
 
-if TYPE_CHECKING:  # torch is imported when an image is read, not before
+if TYPE_CHECKING:  # what reads images takes long to import, so it is when the first one comes
+    from centerhash.data.images import ImageSource
     from centerhash.model import HashModel
     from centerhash.networks.encoder import Encoder
     from centerhash.networks.engines import Engine
+    from centerhash.search.adding import GivenLabels
 
 __all__ = ["Added", "Index", "Result", "Results", "verify_index"]
 
@@ -103,12 +96,12 @@ class Index:
         read_only: bool = False,
         device: str = "auto",
         engine: str = "auto",
-        max_pixels: int = MAX_PIXELS,
+        max_pixels: int | None = None,
     ) -> Self:
         """Open an index; one process may write to it, any number may read.
 
-        Images are read on `device`, and refused from `max_pixels` on. `engine` runs the network: "torch", "onnx",
-        "openvino", or "auto" for the fastest one here.
+        Images are read on `device`, and refused from `max_pixels` on, 100 million unless given. `engine` runs the
+        network: "torch", "onnx", "openvino", or "auto" for the fastest one here.
         """
         place = Path(folder)
         spec = read_spec(place)
@@ -122,7 +115,9 @@ class Index:
             )
         index = cls(place, spec, facts, store)
         index.read_only = read_only
-        index._encoding = {"device": device, "engine": engine, "max_pixels": max_pixels}
+        index._encoding = {"device": device, "engine": engine}
+        if max_pixels is not None:
+            index._encoding["max_pixels"] = max_pixels
         return index
 
     # --- changing it
@@ -142,6 +137,8 @@ class Index:
         `labels` "given", "predicted" or "none" chooses, or a mapping gives those of single images by their paths.
         An image whose stored path leads nowhere any more gets the new one.
         """
+        from centerhash.search.adding import Adding, images_and_labels, listed
+
         self._check_writable()
         if type(batch) is not int or batch < 1:
             raise InputError(f"batch must be a whole number of at least 1, got {batch!r}.")
@@ -155,6 +152,8 @@ class Index:
 
         `name` is what error texts call it.
         """
+        from centerhash.search.adding import holds_with_file
+
         self._check_writable()
         if not isinstance(data, bytes):
             raise InputError(f"the bytes of an image file are needed, got {type(data).__name__}.")
@@ -280,6 +279,8 @@ class Index:
 
         Paths are compared with all those stored, one after the other, so that files which are gone can be named.
         """
+        from centerhash.search.adding import listed
+
         entries = list(dict.fromkeys(map(str, listed(ids_or_paths, "ids or paths"))))
         found = {entry: [entry] if entry in self.store else [] for entry in entries}
         # unlike Path.resolve, realpath also takes links that lead to themselves

@@ -25,6 +25,23 @@ _SIDE = 128  # pixels of a thumbnail's longer side
 
 
 @dataclass(frozen=True)
+class Added:
+    """What became of the images of one `add`: how many are new, how many were there, why others cannot be read.
+
+    `moved` counts those that were there by a path at which there is no file any more: they now have the new path.
+    """
+
+    added: int
+    known: int
+    broken: dict[str, str]
+    moved: int = 0
+
+    def __repr__(self) -> str:
+        moved = f", moved={self.moved:,}" if self.moved else ""
+        return f"Added(added={self.added:,}, known={self.known:,}, broken={len(self.broken):,}{moved})"
+
+
+@dataclass(frozen=True)
 class Result:
     """One item of an answer; `path` is absolute, or None for an item without an image.
 

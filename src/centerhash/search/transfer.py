@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from centerhash.codes import Packed, check_packed, packed_width
 from centerhash.core.errors import DataError, InputError
-from centerhash.search.adding import Added
 from centerhash.search.engines.base import VISUAL_BITS, Seen
-from centerhash.search.results import as_result
+from centerhash.search.results import Added, as_result
 
 if TYPE_CHECKING:
     from centerhash.encoding.code_files import CodeFile

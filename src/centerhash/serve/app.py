@@ -123,7 +123,12 @@ def _add_search(app: FastAPI, served: ServedIndex) -> None:
         """
         served.images.check()
         image = await read_image(request)
-        only = {"having": having or (), "without": without or (), "under": under, "within": within}
+        only: dict[str, Any] = {
+            "having": having or (),
+            "without": without or (),
+            "under": under,
+            "within": within,
+        }
         return _shaped(await served.search(image, k=k, by=by, **only))
 
     @app.get("/search", responses=_failures(400, 404))
@@ -149,7 +154,12 @@ def _add_search(app: FastAPI, served: ServedIndex) -> None:
             raise HTTPException(
                 400, "give either id=... or labels=dog:0.7,bicycle:0.3; or send an image by POST."
             )
-        only = {"having": having or (), "without": without or (), "under": under, "within": within}
+        only: dict[str, Any] = {
+            "having": having or (),
+            "without": without or (),
+            "under": under,
+            "within": within,
+        }
         return _shaped(await served.search(id=id, labels=labels, k=k, by=by, **only))
 
 
