@@ -11,7 +11,7 @@ import operator
 import shutil
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from centerhash.codes import Codes, binarise
 from centerhash.core.errors import ConfigError, DataError, InputError, UnknownMethodError
+from centerhash.core.explained import Explained
 from centerhash.core.files import atomic, write_text
 from centerhash.core.options import Options
 from centerhash.core.progress import Progress, silent
@@ -74,16 +75,6 @@ class ModelSpec(Options):
         None, description="cosine to a center from which its label is predicted"
     )
     seed: int
-
-
-@dataclass(frozen=True)
-class Explained:
-    """One center near an image."""
-
-    label: str
-    weight: float  # share of the image, over the predicted (or given) labels; 0 for the others
-    similarity: float  # cosine between the logits and the center as it was trained, in [-1, 1]
-    distance: int  # Hamming distance between the code and the center
 
 
 class Explanation(tuple[Explained, ...]):

@@ -45,12 +45,24 @@ def id_of(path: Path) -> str:
     return content_key(path)[:16]
 
 
-def expected_order(opened: Index, code: np.ndarray) -> list[tuple[int, str]]:
-    """All items by distance to a code (K,), then by id, from the items one by one."""
-    items = list(opened.items())
-    codes = np.concatenate([unpack(item.code[None], opened.model.bits) for item in items])
-    distances = hamming(code[None], codes)[0].tolist()
-    return sorted(zip(distances, [str(item.id) for item in items], strict=True))
+def expected_order(
+    opened: Index, code: np.ndarray, visual: np.ndarray | None = None, factor: float = 0.1
+) -> list[tuple[int, str]]:
+    """All items by distance to a code (K,), with a part of that to a visual code, then by id, one by one."""
+    rows = []
+    for item in opened.items():
+        distance = int(hamming(code[None], unpack(item.code[None], opened.model.bits))[0, 0])
+        look = 0
+        if visual is not None and item.visual is not None:
+            look = int(hamming(visual[None], unpack(item.visual[None], 128))[0, 0])
+        rows.append((round(distance + factor * look, 9), distance, str(item.id)))
+    return [row[1:] for row in sorted(rows)]
+
+
+def codes_of(opened: Index, path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The semantic and the visual code of an image."""
+    features = opened.model.features_of([path], device="cpu")
+    return opened.model.encode_features(features)[0], opened.model.visual_codes(features)[0]
 
 
 def test_items_are_the_images_by_content(opened: Index, pictures: list[Path]) -> None:
@@ -74,9 +86,13 @@ def pairs(results: Sequence[Result]) -> list[tuple[int, str]]:
 
 
 def test_search_by_an_image(opened: Index, pictures: list[Path]) -> None:
-    code = opened.model.encode(pictures[:1], device="cpu")[0]
+    code, visual = codes_of(opened, pictures[0])
     results = opened.search(pictures[0], k=14)
-    assert pairs(results) == expected_order(opened, code)
+    assert pairs(results) == expected_order(opened, code, visual)
+    assert pairs(opened.search(pictures[0], k=14, by="meaning")) == expected_order(opened, code)
+    looks = opened.search(pictures[0], k=14, by="look")
+    assert [row.look for row in looks] == sorted(row.look or 0 for row in results)
+    assert (looks[0].id, looks[0].look) == (results[0].id, 0)
     assert (results[0].id, results[0].path) == (id_of(pictures[0]), str(pictures[0].resolve()))
     assert np.array_equal(results.code, code)
     assert sum(row.weight for row in results.labels) == pytest.approx(1, abs=1e-5)
@@ -98,8 +114,8 @@ def test_an_image_in_memory_is_the_same_as_its_file(opened: Index, tmp_path: Pat
 
 def test_search_by_an_id_leaves_the_item_itself_out(opened: Index, pictures: list[Path]) -> None:
     own = id_of(pictures[3])
-    code = opened.model.encode(pictures[3:4], device="cpu")[0]
-    others = [pair for pair in expected_order(opened, code) if pair[1] != own]
+    code, visual = codes_of(opened, pictures[3])
+    others = [pair for pair in expected_order(opened, code, visual) if pair[1] != own]
     for k in (1, 5, 13, 100):
         assert pairs(opened.search(id=own, k=k)) == others[:k]
     assert {row.label for row in opened.search(id=own).labels} == set(opened.get(own).labels)
@@ -107,8 +123,12 @@ def test_search_by_an_id_leaves_the_item_itself_out(opened: Index, pictures: lis
 
 def test_search_by_labels(opened: Index) -> None:
     classes, centers = opened.model.classes, opened.model.centers.numpy()
-    results = opened.search(labels={classes[2]: 5}, k=14)
+    results = opened.search(labels={classes[2]: 5}, k=14, by="meaning")
     assert pairs(results) == expected_order(opened, centers[2].astype(np.int8))
+    name = next(iter(opened.labels()))
+    present = [(row.presence or {}).get(name, 0.0) for row in opened.search(labels=[name], k=14)]
+    assert present == sorted(present, reverse=True)
+    assert present[0] > 0
     assert [(row.label, row.weight, row.distance) for row in results.labels] == [(classes[2], 1.0, 0)]
     two = opened.search(labels={classes[0]: 1, classes[1]: 1.0})
     for same in ([classes[0], classes[1]], (classes[1], classes[0]), f"{classes[0]}:2, {classes[1]}:2"):
@@ -127,14 +147,55 @@ def test_label_filter_and_radius(opened: Index, pictures: list[Path]) -> None:
     radius = whole[5].distance
     near = opened.search(pictures[0], k=14, within=radius)
     assert list(near) == [row for row in whole if row.distance <= radius]
-    assert tuple(opened.search(pictures[0], k=2, within=radius)) == whole[:2]
+    assert tuple(opened.search(pictures[0], k=2, within=radius)) == near[:2]
     own = id_of(pictures[0])
     assert list(opened.search(id=own, k=14, within=radius)) == [row for row in near if row.id != own]
+
+
+def test_filters_by_what_is_not_there_and_by_folder(opened: Index, pictures: list[Path]) -> None:
+    counts = opened.labels()
+    name = max(counts, key=lambda label: (counts[label], label))
+    others = opened.search(pictures[0], k=14, without=name.upper())
+    assert len(others) == 14 - counts[name]
+    assert not any(name in row.labels for row in others)
+    assert len(opened.search(pictures[0], k=14, having=name, without=name)) == 0
+    folder = pictures[0].parent
+    for under in (folder, f"{folder}/", folder.parent, Path("/")):
+        assert len(opened.search(pictures[0], k=14, under=under)) == 14
+    for under in (folder / "nothing", str(folder)[:-1]):
+        assert len(opened.search(pictures[0], k=14, under=under)) == 0
+
+
+def test_uploads_lie_under_the_index(image_run: Path, pictures: list[Path], tmp_path: Path) -> None:
+    with Index.create(tmp_path / "index", image_run) as made:
+        made.add_bytes(pictures[0].read_bytes())
+        assert len(made.search(pictures[0], under=tmp_path / "index")) == 1
+        assert len(made.search(pictures[0], under=pictures[0].parent)) == 0
+
+
+def test_items_without_looks_are_searched_by_what_they_have(
+    image_run: Path, pictures: list[Path], tmp_path: Path
+) -> None:
+    with Index.create(tmp_path / "index", image_run) as made:
+        made.add(pictures[:2])
+        known = made.store.get([id_of(pictures[0])])[0]
+        made.add_codes(known.code[None], ["imported"], [["person"]])
+        first, second, _ = made.search(pictures[0])
+        assert [(first.id, first.look), (second.id, second.look)] == [(str(known.id), 0), ("imported", None)]
+        assert second.presence is None
+        assert "imported" in [row.id for row in made.search(labels="person")]
+        assert "imported" not in [row.id for row in made.search(pictures[0], by="look")]
+        assert [row.id for row in made.search(id="imported", k=1)] == [known.id]
+        with pytest.raises(InputError, match="'imported' has no visual code"):
+            made.search(id="imported", by="look")
 
 
 @pytest.mark.parametrize(
     ("question", "message"),
     [
+        ({"labels": "person", "by": "look"}, "labels have no look"),
+        ({"labels": "person", "by": "looks"}, "unknown way to search 'looks'"),
+        ({"labels": "person", "under": 7}, "a folder of images is needed"),
         ({}, "exactly one of an image, an id or labels, got none"),
         ({"image": b"", "id": "x"}, "got image and id"),
         ({"labels": "person", "k": 0}, "k must be a whole number of at least 1, got 0"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +12,13 @@ from centerhash.core.errors import ConfigError, InputError
 from centerhash.data import Dataset
 from centerhash.methods.centers import hash_centers
 from centerhash.model import HashModel
+from centerhash.search.facts import ModelFacts, read_facts
 from centerhash.search.label_query import (
     label_code,
     labels_of_code,
-    query_of_labels,
     read_labels,
 )
+from centerhash.search.questions import question_of_labels
 from centerhash.training.run import train
 from tests.toys import CLASSES, toy_config
 
@@ -148,29 +150,39 @@ def test_inputs_stay_as_they_are() -> None:
     assert weights.tolist() == [3, 2, 0]
 
 
-def test_the_query_of_labels_is_explained(toy_model: HashModel) -> None:
-    code, explained = query_of_labels(toy_model, {"cat": 1, "dog": 3})
+@pytest.fixture
+def facts(toy_model: HashModel, tmp_path: Path) -> ModelFacts:
+    toy_model.save(tmp_path)
+    return read_facts(tmp_path)
+
+
+def test_the_question_by_labels_is_explained(toy_model: HashModel, facts: ModelFacts) -> None:
+    question = question_of_labels(facts, {"cat": 1, "dog": 3})
+    code, explained = question.code, question.explained
     assert [(row.label, row.weight) for row in explained] == [("dog", 0.75), ("cat", 0.25)]
     for row in explained:
         center = toy_model.centers.numpy()[CLASSES.index(row.label)]
         assert row.distance == (center != code).sum()
         assert row.similarity == pytest.approx(1 - 2 * row.distance / 16)
     with pytest.raises(ConfigError, match=r"unknown label 'dgo'. Did you mean 'dog'"):
-        query_of_labels(toy_model, {"dgo": 1})
+        question_of_labels(facts, {"dgo": 1})
 
 
-def test_a_stored_code_is_explained_by_its_labels(toy_model: HashModel) -> None:
-    code = toy_model.centers.numpy()[CLASSES.index("elk")].astype(np.int8)
-    given_two = labels_of_code(toy_model, code, ("elk", "fox", "no class"))
+def test_a_stored_code_is_explained_by_its_labels(facts: ModelFacts) -> None:
+    code = facts.centers[CLASSES.index("elk")]
+    given_two = labels_of_code(facts, code, ("elk", "fox", "no class"), {})
     assert [row.label for row in given_two] == ["elk", "fox"]
     assert sum(row.weight for row in given_two) == pytest.approx(1, abs=1e-5)
-    assert [row.label for row in labels_of_code(toy_model, code, ("no class",))] == ["elk"]
-    assert labels_of_code(toy_model, code, ())[0].distance == 0
+    shares = labels_of_code(facts, code, ("elk", "fox"), {"elk": (255, 50), "fox": (9, 150)})
+    assert [(row.label, row.weight) for row in shares] == [("fox", 0.75), ("elk", 0.25)]
+    assert [row.label for row in labels_of_code(facts, code, ("no class",), {})] == ["elk"]
+    assert labels_of_code(facts, code, (), {})[0].distance == 0
 
 
-def test_only_central_methods_know_labels(toy_dataset: Dataset, toy_model: HashModel) -> None:
+def test_only_central_methods_know_labels(toy_dataset: Dataset, toy_model: HashModel, tmp_path: Path) -> None:
     without = train(toy_dataset, config=toy_config(method="lsh"))
     assert toy_model.has_centers
     assert not without.has_centers
+    without.save(tmp_path)
     with pytest.raises(ConfigError, match=r"method 'lsh' has no hash centers.*train one of"):
-        query_of_labels(without, {"cat": 1})
+        question_of_labels(read_facts(tmp_path), {"cat": 1})

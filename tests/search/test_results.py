@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from centerhash.core.errors import ConfigError
-from centerhash.model import Explained
+from centerhash.core.explained import Explained
 from centerhash.search import Result, Results
 from tests.toys import noise_image
 
@@ -23,7 +23,7 @@ def results(tmp_path: Path) -> Results:
     found = [
         Result("a", 0, ("dog", "<b>"), str(tmp_path / "a.png")),
         Result("b", 3, (), str(tmp_path / "gone.png")),
-        Result("<i>", 5, ("cat",), None),
+        Result("<i>", 5, ("cat",), None, 40, {"cat": 0.9}, {"cat": 1.0}),
     ]
     labels = [Explained("dog & cat", 0.75, 0.5, 2)]
     return Results(found, labels, np.array([1, -1, 1], np.int8), 1200)
@@ -43,14 +43,23 @@ def test_results_as_a_dict(results: Results) -> None:
     shaped = results.to_dict()
     assert list(shaped) == ["labels", "results", "bits", "size"]
     assert (shaped["bits"], shaped["size"]) == (3, 1200)
-    assert shaped["results"][2] == {"id": "<i>", "distance": 5, "labels": ["cat"], "path": None}
+    assert shaped["results"][2] == {
+        "id": "<i>",
+        "distance": 5,
+        "labels": ["cat"],
+        "path": None,
+        "look": 40,
+        "presence": {"cat": 0.9},
+        "share": {"cat": 1.0},
+    }
+    assert shaped["results"][0]["look"] is None
     assert shaped["labels"] == [{"label": "dog & cat", "weight": 0.75, "similarity": 0.5, "distance": 2}]
 
 
 def test_results_as_a_table(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pandas")
     table = results.to_pandas()
-    assert list(table.columns) == ["id", "distance", "labels", "path"]
+    assert list(table.columns) == ["id", "distance", "labels", "path", "look", "presence", "share"]
     assert table["distance"].tolist() == [0, 3, 5]
     assert list(Results([], [], results.code, 0).to_pandas().columns) == list(table.columns)
     monkeypatch.setitem(sys.modules, "pandas", None)

@@ -97,6 +97,25 @@ def test_what_is_exported_can_be_imported_and_evaluated(
     assert evaluate_files([file, file]).queries == 30
 
 
+def test_all_parts_are_exported_and_imported(index: Index, feature_run: Path, tmp_path: Path) -> None:
+    packed = pack(index.model.encode_features(separable(3)[0]))
+    looks = [np.arange(16, dtype=np.uint8), None, np.ones(16, np.uint8)]
+    seen = [{"cat": (200, 255), "not a class": (9, 0)}, {}, {"dog": (3, 4)}]
+    index.add_codes(packed, "abc", [("not a class",), (), ()], ["/x/a.jpg", None, None], looks, seen)
+    index.export(tmp_path / "out.npz")
+    with Index.create(tmp_path / "copy", feature_run) as copy:
+        copy.import_codes(tmp_path / "out.npz")
+        for item, same in zip(index, copy, strict=True):
+            assert (item.id, item.labels, item.path, item.seen) == (
+                same.id,
+                same.labels,
+                same.path,
+                same.seen,
+            )
+            assert (item.visual is None) == (same.visual is None)
+            assert item.visual is None or np.array_equal(item.visual, same.visual)
+
+
 def test_codes_ids_and_labels_must_fit(index: Index) -> None:
     packed = np.zeros((3, 2), np.uint8)
     with pytest.raises(InputError, match="3 codes, 2 ids and 2 labels do not fit"):

@@ -2,7 +2,8 @@
 
 Arrays: `packed` (N, ceil(K/8)) uint8 and `bits`, or `codes` (N, K) of -1 and +1. Optional: `names` and `paths` (N,)
 text; `labels` (N, C) with `classes` (C,) text; `ids` (N,) integers, so that a query can be told apart from its own
-database item.
+database item; `visual` (N, 16) uint8, packed visual codes; `presence` and `shares` (N, C) uint8, in 255ths. A row of
+zeros in one of the last three is an item that has none.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from centerhash.model import HashModel
     from centerhash.networks.engines import Engine
 
+# what may stand beside the codes, and its dimensions
+_COLUMNS = {"names": 1, "paths": 1, "ids": 1, "labels": 2, "visual": 2, "presence": 2, "shares": 2}
 QUERY, DATABASE = "query.npz", "database.npz"  # of a run
 _SKIP = "The features of all others are kept. Repair these files, or pass skip_broken=True to leave them out."
 
@@ -43,6 +46,9 @@ class CodeFile:
     labels: NDArray[Any] | None = None  # (N, C) of bool, or of 0 and 1
     classes: tuple[str, ...] | None = None
     ids: NDArray[np.int64] | None = None
+    visual: Packed | None = None  # (N, 16)
+    presence: NDArray[np.uint8] | None = None  # (N, C)
+    shares: NDArray[np.uint8] | None = None  # (N, C)
 
     def label_names(self, default_classes: Sequence[str]) -> list[tuple[str, ...]] | None:
         """Names of every item's labels; columns without names are those of `default_classes`."""
@@ -57,7 +63,7 @@ class CodeFile:
 def write_codes(path: str | Path, codes: CodeFile) -> None:
     """Write a code file, whole or not at all."""
     arrays: dict[str, NDArray[Any]] = {"packed": codes.packed, "bits": np.array(codes.bits)}
-    for name in ("names", "paths", "labels", "ids"):
+    for name in ("names", "paths", "labels", "ids", "visual", "presence", "shares"):
         if getattr(codes, name) is not None:
             arrays[name] = getattr(codes, name)
     if codes.classes is not None:
@@ -78,7 +84,7 @@ def read_codes(path: str | Path) -> CodeFile:
         else:
             found = ", ".join(sorted(arrays)) or "nothing"
             raise InputError(f"it holds {found}, but needs `packed` and `bits`, or `codes` of -1 and +1")
-        for name, dimensions in (("names", 1), ("paths", 1), ("ids", 1), ("labels", 2)):
+        for name, dimensions in _COLUMNS.items():
             array = arrays.get(name)
             if array is not None and (array.ndim != dimensions or len(array) != len(packed)):
                 raise InputError(f"{name} of shape {array.shape} do not fit {len(packed):,} codes")
@@ -87,9 +93,8 @@ def read_codes(path: str | Path) -> CodeFile:
     texts = {name: arrays[name].astype(str) for name in ("names", "paths") if name in arrays}
     # the codes.npz of an index of before has a count here
     classes = tuple(map(str, arrays["classes"].tolist())) if arrays.get("classes", np.array(0)).ndim else None
-    return CodeFile(
-        bits, packed, texts.get("names"), texts.get("paths"), arrays.get("labels"), classes, arrays.get("ids")
-    )
+    others = {name: arrays.get(name) for name in _COLUMNS if name not in ("names", "paths")}
+    return CodeFile(bits, packed, texts.get("names"), texts.get("paths"), classes=classes, **others)
 
 
 def _whole_number(bits: NDArray[Any]) -> int:

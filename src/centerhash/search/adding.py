@@ -20,6 +20,8 @@ from centerhash.data.images import ImageSource, content_key
 from centerhash.data.layouts.labels_csv import read_image_folder
 from centerhash.data.listing import Found, find_images
 from centerhash.search.engines.base import HammingIndex, check_labels
+from centerhash.search.parts import seen_in, visual_of
+from centerhash.search.results import Added
 from centerhash.search.uploads import ID_LETTERS, Uploads
 
 if TYPE_CHECKING:
@@ -31,28 +33,6 @@ GivenLabels: TypeAlias = Mapping[Any, Sequence[str]] | str | None  # by path, or
 
 LABELS = ("given", "predicted", "none")
 _LEVELS_ABOVE = 3  # folders above the images in which their labels.csv is looked for
-
-
-@dataclass(frozen=True)
-class Added:
-    """What became of the images of one `add`: how many are new, how many were there, why others cannot be read.
-
-    `moved` counts those that were there by a path at which there is no file any more: they now have the new path.
-    Of the new ones, so many have the labels that were `given`, and so many what the model `predicted`. `skipped`
-    counts the files in the folders that are no images, by kind, such as {"videos": 3}.
-    """
-
-    added: int
-    known: int
-    broken: dict[str, str]
-    moved: int = 0
-    given: int = 0
-    predicted: int = 0
-    skipped: dict[str, int] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        moved = f", moved={self.moved:,}" if self.moved else ""
-        return f"Added(added={self.added:,}, known={self.known:,}, broken={len(self.broken):,}{moved})"
 
 
 @dataclass(frozen=True)
@@ -146,6 +126,7 @@ class Adding:
         ids, paths = list(images), [path for path, _ in images.values()]
         features = np.stack([features for _, features in images.values()])
         packed, labels = pack(self.model.encode_features(features)), self.labelling(paths, features)
+        looks, seen = visual_of(self.model, features), seen_in(self.model, features, labels)
         with self.lock:
             rows = [
                 row for row, id in enumerate(ids) if id not in self.store
@@ -155,6 +136,8 @@ class Adding:
                 [ids[row] for row in rows],
                 [labels[row] for row in rows],
                 [str(paths[row]) for row in rows],
+                None if looks is None else looks[rows],
+                None if seen is None else [seen[row] for row in rows],
             )
         self.added += len(rows)
         self.given += sum(paths[row] in self.labelling.given for row in rows)

@@ -24,7 +24,8 @@ from centerhash.core.errors import ConfigError, DataError, ImageError, InputErro
 from centerhash.core.prefetch import batches_ahead
 from centerhash.core.progress import Progress, shown, silent
 from centerhash.core.tables import to_frame
-from centerhash.data.images import check_image, content_key, list_images
+from centerhash.data.images import check_image, content_key
+from centerhash.data.listing import list_images
 from centerhash.model import HashModel, load
 from centerhash.search.engines.join import (
     VISUAL_BITS,
@@ -237,17 +238,19 @@ class _Finder:
             }
             best, *others = sorted(photos, key=lambda row: _rank(photos[row]))
             gone.update(others)
-            measured = [replace(photos[row], **self._distances(best, row)) for row in others]
+            measured = [self._measured(photos[row], best, row) for row in others]
             self.groups.append(Group(kind, photos[best], tuple(measured)))
         self.left = [row for row in self.left if row not in gone]
 
-    def _distances(self, first: int, second: int) -> dict[str, int]:
-        found = {}
-        if self.looks.coded[first] and self.looks.coded[second]:
-            found["bits"] = int(visual_distance(self._words, first, second))
-        if self._seen[first] and self._seen[second]:
-            found["pixels"] = int(pixel_distance(self._views, first, second))
-        return found
+    def _measured(self, photo: Photo, first: int, second: int) -> Photo:
+        """The photo with how far it, the row `second`, is from the row `first`."""
+        coded = self.looks.coded[first] and self.looks.coded[second]
+        seen = self._seen[first] and self._seen[second]
+        return replace(
+            photo,
+            bits=int(visual_distance(self._words, first, second)) if coded else None,
+            pixels=int(pixel_distance(self._views, first, second)) if seen else None,
+        )
 
 
 def _rank(photo: Photo) -> tuple[Any, ...]:

@@ -8,15 +8,17 @@ import shutil
 import tempfile
 from hashlib import blake2b
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import AliasChoices, Field
 
 from centerhash.core.errors import ConfigError, DataError, OutputError
 from centerhash.core.files import make_folder, write_json
 from centerhash.core.options import Options
-from centerhash.model import HashModel
 from centerhash.search.engines.table import create_store, read_store
+
+if TYPE_CHECKING:
+    from centerhash.model import HashModel
 
 SPEC, MODEL, ITEMS = "index.json", "model", "items"
 _OLD_SPEC = "collection.json"  # of earlier versions, where the store was called engine

@@ -2,7 +2,7 @@
 
     index.json          what this folder is: store, bits, classes
     model/              a copy of the model, so that the index stands on its own
-    items/              the codes, ids, labels and paths, in a flat or faiss store; Milvus keeps them itself
+    items/              codes, ids, labels, paths and looks, in a flat or faiss store; Milvus keeps them itself
     images/             only images that came without a file: uploads, named by their id
 
 The id of an image is the first 16 letters of the SHA-256 of its bytes: the same image is stored once, whatever
@@ -21,26 +21,32 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-from PIL import Image
-
-from centerhash.codes import Codes, Packed, check_packed, pack, unpack
+from centerhash.codes import Packed, pack
 from centerhash.core.errors import ConfigError, DataError, ImageError, InputError
 from centerhash.core.progress import Progress, bars, silent
-from centerhash.data.images import MAX_PIXELS, ImageSource
-from centerhash.model import Explained, HashModel
-from centerhash.networks.encoder import Encoder
-from centerhash.networks.engines import Engine
-from centerhash.search.adding import Added, Adding, GivenLabels, holds_with_file, images_and_labels, listed
-from centerhash.search.engines.base import HammingIndex, Item
+from centerhash.search.engines.base import HammingIndex, Item, Seen
 from centerhash.search.engines.table import open_store
+from centerhash.search.facts import ModelFacts, read_facts
 from centerhash.search.folder import ITEMS, MODEL, IndexSpec, create_folder, read_spec, spec_file
-from centerhash.search.label_query import LabelQuestion, labels_of_code, query_of_labels
-from centerhash.search.results import Result, Results, as_result, nearest
-from centerhash.search.transfer import export_codes, import_codes
+from centerhash.search.label_query import LabelQuestion
+from centerhash.search.parts import seen_in, visual_of
+from centerhash.search.questions import (
+    ask,
+    filter_of,
+    question_of_image,
+    question_of_item,
+    question_of_labels,
+)
+from centerhash.search.results import Added, Result, Results, as_result
+from centerhash.search.transfer import add_codes, export_codes, import_codes
 from centerhash.search.uploads import ID_LETTERS, Uploads
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what reads images takes long to import, so it is when the first one comes
+    from centerhash.data.images import ImageSource
+    from centerhash.model import HashModel
+    from centerhash.networks.encoder import Encoder
+    from centerhash.networks.engines import Engine
+    from centerhash.search.adding import GivenLabels
     from centerhash.search.duplicates import Duplicates
 
 __all__ = ["Added", "Index", "Result", "Results", "verify_index"]
@@ -51,13 +57,24 @@ _PAGE = 10_000  # items per look-up when all of them are gone through
 class Index:
     """Images that can be searched, with their model; `create` or `open` one. Safe to use from several threads."""
 
-    def __init__(self, folder: Path, spec: IndexSpec, model: HashModel, store: HammingIndex) -> None:
-        self.folder, self.spec, self.model, self.store = folder, spec, model, store
+    def __init__(self, folder: Path, spec: IndexSpec, facts: ModelFacts, store: HammingIndex) -> None:
+        self.folder, self.spec, self.facts, self.store = folder, spec, facts, store
         self.read_only, self.closed = False, False
         self.uploads = Uploads(folder)
         self._encoding: dict[str, Any] = {}  # how images are read: device, engine, max_pixels
-        self._lock = threading.RLock()  # one thread changes it at a time; searches do not wait
+        self.lock = threading.RLock()  # one thread changes it at a time; searches do not wait
+        self._model: HashModel | None = None
         self._loaded: Encoder | None = None
+
+    @property
+    def model(self) -> HashModel:
+        """The model that makes the codes; it is loaded when it is first needed."""
+        with self.lock:
+            if self._model is None:
+                from centerhash.model import HashModel
+
+                self._model = HashModel.load(self.folder / MODEL)
+            return self._model
 
     @classmethod
     def create(
@@ -68,6 +85,8 @@ class Index:
         `store` says where the items live: "flat", "faiss", "faiss?kind=hnsw", or "milvus:ADDRESS", with "#NAME" for
         the name there.
         """
+        from centerhash.model import HashModel
+
         if not isinstance(model, HashModel | str | Path):
             raise InputError(f"model must be a HashModel or the folder of a run, got {type(model).__name__}.")
         create_folder(Path(folder), model if isinstance(model, HashModel) else HashModel.load(model), store)
@@ -81,26 +100,28 @@ class Index:
         read_only: bool = False,
         device: str = "auto",
         engine: str = "auto",
-        max_pixels: int = MAX_PIXELS,
+        max_pixels: int | None = None,
     ) -> Self:
         """Open an index; one process may write to it, any number may read.
 
-        Images are read on `device`, and refused from `max_pixels` on. `engine` runs the network: "torch", "onnx",
-        "openvino", or "auto" for the fastest one here.
+        Images are read on `device`, and refused from `max_pixels` on, 100 million unless given. `engine` runs the
+        network: "torch", "onnx", "openvino", or "auto" for the fastest one here.
         """
         place = Path(folder)
         spec = read_spec(place)
-        model = HashModel.load(place / MODEL)
+        facts = read_facts(place / MODEL)
         store = open_store(spec.store, place / ITEMS, read_only=read_only)
-        if not store.bits == model.bits == spec.bits:
+        if not store.bits == facts.bits == spec.bits:
             store.close()
             raise DataError(
-                f"'{place}' is of {spec.bits} bits, its model of {model.bits}, its items of {store.bits}: its parts "
+                f"'{place}' is of {spec.bits} bits, its model of {facts.bits}, its items of {store.bits}: its parts "
                 "are of different indexes. Create it again."
             )
-        index = cls(place, spec, model, store)
+        index = cls(place, spec, facts, store)
         index.read_only = read_only
-        index._encoding = {"device": device, "engine": engine, "max_pixels": max_pixels}
+        index._encoding = {"device": device, "engine": engine}
+        if max_pixels is not None:
+            index._encoding["max_pixels"] = max_pixels
         return index
 
     # --- changing it
@@ -120,11 +141,13 @@ class Index:
         `labels` "given", "predicted" or "none" chooses, or a mapping gives those of single images by their paths.
         An image whose stored path leads nowhere any more gets the new one, and is not encoded again.
         """
+        from centerhash.search.adding import Adding, images_and_labels, listed
+
         self._check_writable()
         if type(batch) is not int or batch < 1:
             raise InputError(f"batch must be a whole number of at least 1, got {batch!r}.")
         files, labelling = images_and_labels(self.model, listed(images, "images"), labels)
-        work = Adding(self.store, self.model, self.uploads, self._lock, labelling)
+        work = Adding(self.store, self.model, self.uploads, self.lock, labelling)
         with bars() if progress is True else nullcontext(progress or silent) as report:
             done = work.run(files.images, self._encoder(), batch, report)
         return replace(done, skipped=files.skipped)
@@ -134,6 +157,8 @@ class Index:
 
         `name` is what error texts call it.
         """
+        from centerhash.search.adding import holds_with_file
+
         self._check_writable()
         if not isinstance(data, bytes):
             raise InputError(f"the bytes of an image file are needed, got {type(data).__name__}.")
@@ -144,37 +169,33 @@ class Index:
                 str(error).replace("image bytes", f"'{name}'" if name else "image bytes")
             ) from None
         id = hashlib.sha256(data).hexdigest()[:ID_LETTERS]
-        with self._lock:
+        with self.lock:
             if not holds_with_file(self.store, self.uploads, id):
                 # first: an item without its image is worse than an image without its item
                 path = self.uploads.write(id, data)
                 packed = pack(self.model.encode_features(features))
                 self.store.remove([id])  # there when its own file is gone
-                self.store.add(packed, [id], self.model.label_names(features), [path])
+                labels = self.model.label_names(features)
+                looks, seen = visual_of(self.model, features), seen_in(self.model, features, labels)
+                self.store.add(packed, [id], labels, [path], looks, seen)
             return self.get(id)
 
     def add_codes(
-        self, packed: Packed, ids: Sequence[object], labels: Sequence[Sequence[str]] | None = None
+        self,
+        packed: Packed,
+        ids: Sequence[object],
+        labels: Sequence[Sequence[str]] | None = None,
+        paths: Sequence[str | None] | None = None,
+        visual: Sequence[Packed | None] | None = None,
+        seen: Sequence[Seen] | None = None,
     ) -> Added:
-        """Add codes (N, ceil(K/8)) that the same model made elsewhere, without images; known ids are skipped.
+        """Add codes (N, ceil(K/8)) that the same model made elsewhere; known ids are skipped.
 
-        Ids are texts: numbers become such.
+        Ids are texts: numbers become such. Items without a visual code, or of which no presences are `seen`, are
+        searched by what they have.
         """
         self._check_writable()
-        packed, keys = check_packed(packed, self.model.bits), list(map(str, ids))
-        names = [()] * len(keys) if labels is None else list(labels)
-        if not len(packed) == len(keys) == len(names):
-            raise InputError(
-                f"{len(packed):,} codes, {len(keys):,} ids and {len(names):,} labels do not fit."
-            )
-        added = 0
-        for start in range(0, len(keys), _PAGE):
-            page = range(start, min(start + _PAGE, len(keys)))
-            with self._lock:
-                new = [row for row in page if keys[row] not in self.store]
-                self.store.add(packed[new], [keys[row] for row in new], [names[row] for row in new])
-            added += len(new)
-        return Added(added, len(keys) - added, {})
+        return add_codes(self, packed, ids, labels, paths, visual, seen)
 
     def import_codes(self, path: str | Path) -> Added:
         """Add the codes of a code file or of a folder of parts; see `transfer.import_codes`."""
@@ -187,7 +208,7 @@ class Index:
     def remove(self, ids_or_paths: str | Path | Sequence[str | Path]) -> int:
         """Remove items by id, by the path of their image or by a folder of it; return how many there were."""
         self._check_writable()
-        with self._lock:
+        with self.lock:
             ids = list(dict.fromkeys(id for found in self.find(ids_or_paths).values() for id in found))
             items = self.store.get(ids)
             removed = self.store.remove(ids)
@@ -199,7 +220,7 @@ class Index:
     def compact(self) -> None:
         """Give back the space of removed items, and of uploads that a kill kept from being indexed."""
         self._check_writable()
-        with self._lock:
+        with self.lock:
             self.store.compact()
             for file in self.uploads.files():
                 if file.stem not in self.store:
@@ -214,14 +235,19 @@ class Index:
         id: str | None = None,
         labels: LabelQuestion | None = None,
         k: int = 10,
+        by: str = "both",
         having: str | Sequence[str] = (),
+        without: str | Sequence[str] = (),
+        under: str | Path | None = None,
         within: int | None = None,
     ) -> Results:
         """The `k` items nearest to one image, to an item of the index by its `id`, or to `labels` with weights.
 
         An image is a path, bytes, a PIL image or a uint8 array (height, width, 3). Labels are a mapping of names to
-        weights, a list of names, or a text such as "dog:0.7, person:0.3", and need a central method. Only items that
-        carry all labels of `having` are found, and none farther than `within` bits. An item does not find itself.
+        weights, a list of names, or a text such as "dog:0.7, person:0.3", and need a central method. `by` is "both"
+        (semantic distance with a small part of the visual one; presence and shares of labels), "look" (visual codes
+        alone) or "meaning" (semantic codes alone). Only items that carry all labels of `having` and none of `without`
+        are found, with files `under` a folder, and none farther than `within` bits. An item does not find itself.
         """
         given = [
             name for name, asked in (("image", image), ("id", id), ("labels", labels)) if asked is not None
@@ -230,30 +256,17 @@ class Index:
             raise InputError(
                 f"search by exactly one of an image, an id or labels, got {' and '.join(given) or 'none'}."
             )
+        only = filter_of(self.store, self.facts, self.folder, having, without, under)
         if image is not None:
-            code, explained = self._code_of_image(image)
+            question = question_of_image(self.model, self._encoder, image)
         elif id is not None:
-            code, explained = self._code_of_item(id)
+            question = question_of_item(self.facts, self.store.get([id])[0])
         elif labels is not None:
-            code, explained = query_of_labels(self.model, labels)
-        wanted = [having] if isinstance(having, str) else having
-        hits = nearest(self.store, pack(code[None]), k, wanted, within, without=id)
-        found = [as_result(item, distance, self.uploads) for item, distance in hits]
-        return Results(found, explained, code, len(self))
-
-    def _code_of_image(self, image: ImageSource) -> tuple[Codes, list[Explained]]:
-        if not isinstance(image, str | Path | bytes | Image.Image | np.ndarray):
-            raise InputError(
-                f"an image is a path, bytes, a PIL image or a uint8 array, got {type(image).__name__}."
-            )
-        features = self._encoder().features([image])
-        explained = self.model.explain_features(features)[0] if self.model.has_centers else ()
-        return self.model.encode_features(features)[0], [row for row in explained if row.weight > 0]
-
-    def _code_of_item(self, id: str) -> tuple[Codes, list[Explained]]:
-        item = self.store.get([id])[0]
-        code = unpack(item.code[None], self.model.bits)[0]
-        return code, labels_of_code(self.model, code, item.labels) if self.model.has_centers else []
+            question = question_of_labels(self.facts, labels)
+        hits = ask(self.store, self.facts, question, k, by, only, within)
+        asked = None if question.weights is None else list(question.weights)
+        found = [as_result(item, far, self.uploads, question.visual, asked) for item, far in hits]
+        return Results(found, question.explained, question.code, len(self))
 
     def duplicates(
         self, *, near: int | None = None, kind: str | None = None, progress: bool | Progress = True
@@ -279,6 +292,8 @@ class Index:
 
         Paths are compared with all those stored, one after the other, so that files which are gone can be named.
         """
+        from centerhash.search.adding import listed
+
         entries = list(dict.fromkeys(map(str, listed(ids_or_paths, "ids or paths"))))
         found = {entry: [entry] if entry in self.store else [] for entry in entries}
         # unlike Path.resolve, realpath also takes links that lead to themselves
@@ -318,16 +333,17 @@ class Index:
             "size": len(self),
             "uploads": sum(1 for _ in self.uploads.files()),
             "missing": len(self.missing()),
-            "bits": self.model.bits,
-            "method": self.model.spec.method,
-            "backbone": self.model.spec.backbone,
-            "classes": len(self.model.classes),
+            "bits": self.facts.bits,
+            "method": self.facts.method,
+            "backbone": self.facts.backbone,
+            "classes": len(self.facts.classes),
             "labels": self.labels(),
             "details": self.store.info(),
         }
 
     def verify(self) -> list[str]:
         """What is damaged, one sentence each, naming the file; an empty list when all is well."""
+        _ = self.model  # a damaged one says so
         problems = [*self.store.verify(), *self.uploads.damaged()]
         for item in self.items() if not problems else ():  # a damaged store cannot be gone through
             if item.path is not None and self.uploads.holds(item.path):
@@ -347,7 +363,7 @@ class Index:
 
     def close(self) -> None:
         """Give back files, connections and the right to write; a second call does nothing."""
-        with self._lock:  # a change that runs is finished first
+        with self.lock:  # a change that runs is finished first
             self.closed = True
             self.store.close()
 
@@ -365,7 +381,7 @@ class Index:
 
     def __repr__(self) -> str:
         size = "closed" if self.closed else f"{len(self):,} items"
-        return f"Index('{self.folder}', {size}, {self.model.bits} bits, {self.spec.store})"
+        return f"Index('{self.folder}', {size}, {self.facts.bits} bits, {self.spec.store})"
 
     def __enter__(self) -> Self:
         return self
@@ -383,7 +399,7 @@ class Index:
 
     def _encoder(self) -> Encoder:
         """What reads images: the model loads it once."""
-        if self.model.spec.backbone is None:
+        if self.facts.backbone is None:
             raise ConfigError(
                 "the model of this index was trained on features and has no backbone, so it cannot read images: "
                 "search by an id or by labels, add codes with `centerhash index import`, or train on images."

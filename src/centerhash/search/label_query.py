@@ -1,20 +1,22 @@
-"""Search by labels: a query code made from the hash centers of labels, without any image."""
+"""Search by labels: what a question names, and a code made from the hash centers of labels, without any image."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import Codes, check_codes
-from centerhash.core.errors import ConfigError, InputError, unknown_name
-
-if TYPE_CHECKING:
-    from centerhash.model import Explained, HashModel
+from centerhash.core.errors import ConfigError, InputError
+from centerhash.core.explained import Explained
+from centerhash.search.engines.base import Seen
+from centerhash.search.engines.rankings import likelihoods
+from centerhash.search.facts import ModelFacts
+from centerhash.search.names import label_named, match
 
 LabelQuestion: TypeAlias = (
     Mapping[str, float] | Sequence[str] | str
@@ -27,11 +29,11 @@ def read_labels(question: LabelQuestion, classes: Sequence[str]) -> dict[str, fl
     """Read a mapping, a list of names, or a text such as "dog:0.7, bicycle:0.3" into weights that sum to 1.
 
     A label without a number weighs 1 before all are divided by their sum. In a text, a label that itself holds a
-    colon is found as it stands.
+    colon is found as it stands. Names may be written as people do: see `names.match`.
     """
     if isinstance(question, Mapping):
-        return _normalised(question, classes)
-    if isinstance(question, str):
+        pairs = list(question.items())
+    elif isinstance(question, str):
         parts = (part.strip() for part in question.split(","))
         pairs = [_parse_part(part, classes) for part in parts if part]
     elif isinstance(question, Sequence) and all(isinstance(name, str) for name in question):
@@ -39,34 +41,33 @@ def read_labels(question: LabelQuestion, classes: Sequence[str]) -> dict[str, fl
     else:
         raise InputError(f"labels are names with weights, names, or one text, got {question!r:.80}.")
     weights: dict[str, float] = {}
-    for label, weight in pairs:
+    for name, weight in pairs:
+        label = label_named(str(name), classes)
         if label in weights:
             raise ConfigError(f"the label '{label}' is named twice: name it once, with its weight.")
         weights[label] = weight
-    return _normalised(weights, classes)
+    return _normalised(weights)
 
 
 def _parse_part(part: str, classes: Sequence[str]) -> tuple[str, float]:
     name, colon, number = (piece.strip() for piece in part.rpartition(":"))
-    if part in classes or not colon:
+    if not colon or match(part, classes) is not None:
         return part, 1.0
     try:
         return name, float(number)
     except ValueError:
-        if name not in classes:
-            raise unknown_name("label", part, classes) from None
+        if match(name, classes) is None:
+            return part, 1.0  # no label: the error names all of it
         raise ConfigError(
             f"the weight of '{name}' must be a positive number such as 0.7, got '{number}'."
         ) from None
 
 
-def _normalised(weights: Mapping[str, float], classes: Sequence[str]) -> dict[str, float]:
-    """Divide weights by their sum; refuse labels that are no class, and weights that are not above 0."""
+def _normalised(weights: Mapping[str, float]) -> dict[str, float]:
+    """Divide weights by their sum; refuse weights that are not above 0."""
     if not weights:
         raise ConfigError('no label was named: write for example "dog, bicycle" or "dog:0.7, bicycle:0.3".')
     for label, weight in weights.items():
-        if label not in classes:
-            raise unknown_name("label", str(label), classes)
         if not isinstance(weight, Real) or not 0 < weight < math.inf:
             raise ConfigError(f"the weight of '{label}' must be a positive number, got {weight!r}.")
     largest = max(weights.values())  # first, so that no sum overflows
@@ -105,39 +106,29 @@ def label_code(centers: NDArray[Any], weights: NDArray[Any]) -> Codes:
         distances = distances + changes[:, best]
 
 
-def query_of_labels(model: HashModel, question: LabelQuestion) -> tuple[Codes, list[Explained]]:
-    """The code (K,) that a question by labels means, and how near it is to their centers, the heaviest first."""
-    centers = model.centers.numpy()  # a clear error for methods without centers
-    shares = read_labels(question, model.classes)
-    code = label_code(centers, np.array([shares.get(name, 0.0) for name in model.classes]))
-    return code, explain_code(model, code, shares)
-
-
-def explain_code(model: HashModel, code: Codes, weights: Mapping[str, float]) -> list[Explained]:
+def explain_code(facts: ModelFacts, code: Codes, weights: Mapping[str, float]) -> list[Explained]:
     """Say how near a code (K,) is to the centers of these labels, the heaviest first, then by name."""
-    from centerhash.model import Explained
-
-    centers = model.centers.numpy()
     rows = []
     for label, weight in sorted(weights.items(), key=lambda pair: (-pair[1], pair[0])):
-        product = int(centers[model.classes.index(label)] @ code)
-        rows.append(Explained(label, float(weight), product / model.bits, (model.bits - product) // 2))
+        product = int(facts.centers[facts.classes.index(label)].astype(int) @ code)
+        rows.append(Explained(label, float(weight), product / facts.bits, (facts.bits - product) // 2))
     return rows
 
 
-def labels_of_code(model: HashModel, code: Codes, labels: Sequence[str]) -> list[Explained]:
+def labels_of_code(facts: ModelFacts, code: Codes, labels: Sequence[str], seen: Seen) -> list[Explained]:
     """Explain a stored code (K,) by the labels it carries, or by its nearest centers where they are no classes.
 
-    The weights are those that the method gives an image whose logits are its code.
+    Weights are the stored shares, or where none are stored how likely each label is given the code.
     """
-    import torch
-
-    logits = torch.from_numpy(code.astype(np.float32))[None]
-    similarities = model.directions.numpy() @ code / model.bits
-    mask = np.array([name in set(labels) for name in model.classes])
-    if not mask.any():
-        mask = similarities >= (model.spec.label_threshold or 0.0)
-        mask[similarities.argmax()] = True
-    weights = model.objective.weights(logits, torch.from_numpy(mask)[None])[0].numpy()
-    chosen = {model.classes[row]: float(weights[row]) for row in np.flatnonzero(mask).tolist()}
-    return explain_code(model, code, chosen)
+    chosen = [label for label in facts.classes if label in labels]
+    if not chosen:
+        directions = facts.centers if facts.directions is None else facts.directions
+        cosines = directions.astype(np.float32) @ code / facts.bits
+        near = cosines >= facts.label_threshold
+        near[cosines.argmax()] = True
+        chosen = [facts.classes[row] for row in np.flatnonzero(near).tolist()]
+    shares = np.array([seen[label][1] if label in seen else 0 for label in chosen], np.float64)
+    if not shares.any():
+        likely = likelihoods(code[None], facts.centers)[0]
+        shares = likely[[facts.classes.index(label) for label in chosen]]
+    return explain_code(facts, code, dict(zip(chosen, (shares / shares.sum()).tolist(), strict=True)))

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from html import escape
 from pathlib import Path
 from typing import Any, overload
 
-from PIL import Image
+import numpy as np
 
 from centerhash.codes import Codes, Packed
-from centerhash.core.errors import ImageError, InputError
+from centerhash.core.errors import ImageError
+from centerhash.core.explained import Explained
 from centerhash.core.tables import to_frame
-from centerhash.data.images import load_image
-from centerhash.model import Explained
-from centerhash.search.engines.base import HammingIndex, Id, Item
+from centerhash.search.engines.base import Item
 from centerhash.search.uploads import Uploads
 
 _SHOWN = 50  # results with a thumbnail in a notebook: more would make it large
@@ -26,17 +25,46 @@ _SIDE = 128  # pixels of a thumbnail's longer side
 
 
 @dataclass(frozen=True)
+class Added:
+    """What became of the images of one `add`: how many are new, how many were there, why others cannot be read.
+
+    `moved` counts those that were there by a path at which there is no file any more: they now have the new path.
+    Of the new ones, so many have the labels that were `given`, and so many what the model `predicted`. `skipped`
+    counts the files in the folders that are no images, by kind, such as {"videos": 3}.
+    """
+
+    added: int
+    known: int
+    broken: dict[str, str]
+    moved: int = 0
+    given: int = 0
+    predicted: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        moved = f", moved={self.moved:,}" if self.moved else ""
+        return f"Added(added={self.added:,}, known={self.known:,}, broken={len(self.broken):,}{moved})"
+
+
+@dataclass(frozen=True)
 class Result:
-    """One item of an answer; `path` is absolute, or None for an item without an image."""
+    """One item of an answer; `path` is absolute, or None for an item without an image.
+
+    `look` is the distance of the visual codes, None where the question or the item has none. `presence` and `share`
+    are those of the labels asked for, else of the labels it carries; None where none are stored.
+    """
 
     id: str
-    distance: int
+    distance: int  # of the semantic codes
     labels: tuple[str, ...]
     path: str | None
+    look: int | None = None
+    presence: Mapping[str, float] | None = None
+    share: Mapping[str, float] | None = None
 
 
 class Results(Sequence[Result]):
-    """What a search found, nearest first, equal distances in the order of their ids.
+    """What a search found, the best first.
 
     `labels` explain the question, where the method has centers; `code` (K,) is what was searched by; `size` is the
     number of items in the index.
@@ -66,7 +94,7 @@ class Results(Sequence[Result]):
         }
 
     def to_pandas(self) -> Any:
-        """A DataFrame with the columns id, distance, labels and path."""
+        """A DataFrame with a row per result, its columns the fields of `Result`."""
         return to_frame([asdict(row) for row in self]).reindex(
             columns=[field.name for field in fields(Result)]
         )
@@ -102,48 +130,30 @@ def _figure(row: Result) -> str:
 
 def thumbnail(path: Path, side: int = _SIDE) -> str:
     """A small JPEG, its longer side of `side` pixels, as an address that holds its own data."""
+    from PIL import Image
+
+    from centerhash.data.images import load_image
+
     image, stream = load_image(path, at_least=side), io.BytesIO()
     image.thumbnail((side, side), Image.Resampling.BILINEAR)
     image.save(stream, "JPEG", quality=75)
     return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
-def nearest(
-    store: HammingIndex,
-    packed: Packed,
-    k: int,
-    having: Sequence[str],
-    within: int | None,
-    without: str | None = None,
-) -> Iterator[tuple[Item, int]]:
-    """The `k` items nearest to one code (1, ceil(K/8)), with their distances; the id `without` is left out."""
-    if type(k) is not int or k < 1:
-        raise InputError(f"k must be a whole number of at least 1, got {k!r}.")
-    if within is not None and not (type(within) is int and 0 <= within <= store.bits):
-        raise InputError(f"within must be 0 to {store.bits}, the number of bits, got {within!r}.")
-    hits = store.search(packed, k if without is None else k + 1, having)[0]
-    near = [hit for hit in hits if hit[0] != without and (within is None or hit[1] <= within)]
-    return _looked_up(store, near[:k])
-
-
-def _looked_up(store: HammingIndex, near: Sequence[tuple[Id, int]]) -> Iterator[tuple[Item, int]]:
-    """The items of hits, without those that another thread has removed since the search."""
-    while True:
-        try:
-            items = store.get([id for id, _ in near])
-        except InputError:
-            left = [hit for hit in near if hit[0] in store]
-            if len(left) == len(near):
-                raise
-            near = left
-            continue
-        return zip(items, (distance for _, distance in near), strict=True)
-
-
-def as_result(item: Item, distance: int, uploads: Uploads) -> Result:
-    """An item as users see it."""
+def as_result(
+    item: Item,
+    distance: int,
+    uploads: Uploads,
+    visual: Packed | None = None,
+    asked: Sequence[str] | None = None,
+) -> Result:
+    """An item as users see it, by the visual code (16,) and the labels of the question, if it has any."""
     path = None if item.path is None else str(uploads.path(item.path))
-    return Result(str(item.id), distance, tuple(item.labels), path)
+    compared = visual is not None and item.visual is not None
+    look = int(np.bitwise_count(item.visual ^ visual).sum()) if compared else None  # type: ignore[operator]
+    names = item.labels if asked is None else asked
+    presence, share = (item.presence(names), item.shares(names)) if item.seen else (None, None)
+    return Result(str(item.id), distance, tuple(item.labels), path, look, presence, share)
 
 
 def missing_text(folder: Path, count: int) -> str:

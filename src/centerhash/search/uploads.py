@@ -8,7 +8,6 @@ from pathlib import Path
 
 from centerhash.core.errors import ImageError, OutputError
 from centerhash.core.files import atomic
-from centerhash.data.images import content_key, is_heic
 
 IMAGES = "images"
 ID_LETTERS = (
@@ -64,6 +63,8 @@ class Uploads:
 
     def damaged(self) -> Iterator[str]:
         """A sentence about each file that is not what its name says."""
+        from centerhash.data.images import content_key
+
         for file in self.files():
             try:
                 changed = content_key(file)[:ID_LETTERS] != file.stem
@@ -82,5 +83,7 @@ def image_suffix(data: bytes) -> str:
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return ".webp"
     if data[4:8] == b"ftyp":
+        from centerhash.data.images import is_heic
+
         return ".heic" if is_heic(data[:64]) else ".avif"
     return ".ppm"

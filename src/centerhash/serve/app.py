@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import FileResponse, PlainTextResponse
@@ -39,6 +39,16 @@ _STATIC = Path(__file__).parent / "static"
 K = Annotated[int, Query(ge=1, le=MAX_RESULTS, description="how many results")]
 Having = Annotated[
     list[str] | None, Query(description="only items that carry all of these labels", max_length=32)
+]
+Without = Annotated[
+    list[str] | None, Query(description="only items that carry none of these labels", max_length=32)
+]
+Under = Annotated[str | None, Query(description="only images in this folder of the server's machine")]
+By = Annotated[
+    Literal["both", "look", "meaning"],
+    Query(
+        description="what to compare: semantic and visual codes, the look alone, or the semantic code alone"
+    ),
 ]
 Within = Annotated[int | None, Query(ge=0, description="only results at this Hamming distance or less")]
 _UPLOAD: dict[str, Any] = {
@@ -110,7 +120,10 @@ def _add_search(app: FastAPI, served: ServedIndex) -> None:
     async def search_by_upload(
         request: Request,
         k: K = 10,
+        by: By = "both",
         having: Having = None,
+        without: Without = None,
+        under: Under = None,
         within: Within = None,
     ) -> SearchAnswer:
         """Search by an image, sent as the form field `image`.
@@ -119,7 +132,13 @@ def _add_search(app: FastAPI, served: ServedIndex) -> None:
         """
         served.images.check()
         image = await read_image(request)
-        return _shaped(await served.search(image, k=k, having=having or (), within=within))
+        only: dict[str, Any] = {
+            "having": having or (),
+            "without": without or (),
+            "under": under,
+            "within": within,
+        }
+        return _shaped(await served.search(image, k=k, by=by, **only))
 
     @app.get("/search", responses=_failures(400, 404))
     async def search(
@@ -130,7 +149,10 @@ def _add_search(app: FastAPI, served: ServedIndex) -> None:
             str | None, Query(description="labels, with weights if wanted", examples=["dog:0.7,bicycle:0.3"])
         ] = None,
         k: K = 10,
+        by: By = "both",
         having: Having = None,
+        without: Without = None,
+        under: Under = None,
         within: Within = None,
     ) -> SearchAnswer:
         """Search by the id of an item, or by a mixture of labels; one of the two.
@@ -141,7 +163,13 @@ def _add_search(app: FastAPI, served: ServedIndex) -> None:
             raise HTTPException(
                 400, "give either id=... or labels=dog:0.7,bicycle:0.3; or send an image by POST."
             )
-        return _shaped(await served.search(id=id, labels=labels, k=k, having=having or (), within=within))
+        only: dict[str, Any] = {
+            "having": having or (),
+            "without": without or (),
+            "under": under,
+            "within": within,
+        }
+        return _shaped(await served.search(id=id, labels=labels, k=k, by=by, **only))
 
 
 def _shaped(results: Results) -> SearchAnswer:

@@ -8,7 +8,17 @@ from pydantic import BaseModel, ConfigDict, Field
 
 _EXAMPLE: dict[str, Any] = {
     "labels": [{"label": "dog", "weight": 0.7, "similarity": 0.81, "distance": 6}],
-    "results": [{"id": "9f86d081884c7d65", "distance": 3, "labels": ["dog", "bicycle"], "path": "17.jpg"}],
+    "results": [
+        {
+            "id": "9f86d081884c7d65",
+            "distance": 3,
+            "labels": ["dog", "bicycle"],
+            "path": "17.jpg",
+            "look": 31,
+            "presence": {"dog": 0.98, "bicycle": 0.9},
+            "share": {"dog": 0.6, "bicycle": 0.3},
+        }
+    ],
     "bits": 64,
     "size": 120_000,
 }
@@ -34,10 +44,17 @@ class Result(BaseModel):
     path: str | None = Field(
         description="the file's name without folders; None where there is no image to show"
     )
+    look: int | None = Field(None, description="distance of the visual codes; None where one is missing")
+    presence: dict[str, float] | None = Field(
+        None, description="how surely the labels asked for, else its own, are there, 0 to 1; None: not known"
+    )
+    share: dict[str, float] | None = Field(
+        None, description="how much of the image each of these labels is, 0 to 1; None: not known"
+    )
 
 
 class SearchAnswer(BaseModel):
-    """The nearest items, nearest first, equal distances in the order of their ids."""
+    """The items that fit best, the best first."""
 
     model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from centerhash.codes import Packed
 from centerhash.core.errors import InputError
-from centerhash.search.engines.base import HammingIndex, Hits, Id, Item, check_ids
+from centerhash.search.engines.base import Batch, Filter, HammingIndex, Hits, Id, Item, check_ids
+from centerhash.search.engines.rankings import Ranking
 
 
 class Recorder(HammingIndex):
@@ -38,8 +39,8 @@ class Recorder(HammingIndex):
     def close(self) -> None:
         self.closed = True
 
-    def _add(self, packed: Packed, ids: Any, labels: Any, paths: Any) -> None:
-        self.calls.append((packed.tolist(), ids, labels, paths))
+    def _add(self, batch: Batch) -> None:
+        self.calls.append((batch.packed.tolist(), batch.ids, batch.labels, batch.paths))
 
     def _remove(self, ids: Sequence[Id]) -> int:
         self.calls.append(ids)
@@ -48,13 +49,16 @@ class Recorder(HammingIndex):
     def _get(self, ids: Sequence[Id]) -> list[Item | None]:
         return [Item(id, np.zeros(2, np.uint8)) if id in self.there else None for id in ids]
 
-    def _search(self, packed: Packed, k: int, labels: Sequence[str]) -> list[Hits]:
-        self.calls.append((packed.tolist(), k, labels))
+    def _search(self, packed: Packed, k: int, only: Filter) -> list[Hits]:
+        self.calls.append((packed.tolist(), k, only.having))
         return []
 
-    def _within(self, packed: Packed, radius: int, labels: Sequence[str]) -> list[Hits]:
-        self.calls.append((packed.tolist(), radius, labels))
+    def _within(self, packed: Packed, radius: int, only: Filter) -> list[Hits]:
+        self.calls.append((packed.tolist(), radius, only.having))
         return []
+
+    def _rank(self, ranking: Ranking, k: int, only: Filter) -> Hits:
+        raise NotImplementedError
 
 
 CODES = np.array([[1, 16], [255, 240]], dtype=np.uint8)

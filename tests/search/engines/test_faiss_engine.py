@@ -10,6 +10,7 @@ import pytest
 from centerhash.codes import Packed
 from centerhash.core.errors import ConfigError, DataError, OutputError
 from centerhash.search.engines import faiss_engine
+from centerhash.search.engines.base import Filter
 from centerhash.search.engines.faiss_engine import FaissIndex
 from centerhash.search.engines.flat import FlatIndex
 
@@ -53,7 +54,7 @@ def proposing(monkeypatch: pytest.MonkeyPatch, rows: list[int]) -> None:
 
 def recall(index: FaissIndex, queries: Packed, k: int = 10) -> float:
     """The share of the true k nearest items that are found; one as near as the k-th is as good."""
-    found, exact = index.search(queries, k), FlatIndex._search(index, queries, k, ())
+    found, exact = index.search(queries, k), FlatIndex._search(index, queries, k, Filter())
     shares = [
         (hits.distances <= truth.distances[-1]).sum() / len(truth)
         for truth, hits in zip(exact, found, strict=True)
@@ -90,7 +91,7 @@ def test_proposals_are_ranked_by_true_distance_then_id_and_nonsense_is_left_out(
 def test_too_few_proposals_are_made_up_by_the_scan(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     query = clustered(2, seed=4)
     with FaissIndex.open(stored, read_only=True) as index:
-        exact = FlatIndex._search(index, query, 4, ())
+        exact = FlatIndex._search(index, query, 4, Filter())
         proposing(monkeypatch, [1, 2, 3])
         assert [list(hits) for hits in index.search(query, 4)] == [list(hits) for hits in exact]
 
@@ -100,7 +101,7 @@ def test_a_label_filter_leaves_only_items_that_carry_all(stored: Path, labels: l
     query = clustered(5, seed=2)
     with FaissIndex.open(stored, read_only=True) as index:
         found = index.search(query, 10, labels)
-        exact = FlatIndex._search(index, query, 10, labels)
+        exact = FlatIndex._search(index, query, 10, Filter(tuple(labels)))
         for hits, truth in zip(found, exact, strict=True):
             assert len(hits) == len(truth)
             assert all(set(labels) <= set(item.labels) for item in index.get(hits.ids))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from centerhash.core.errors import DataError
+from centerhash.search.engines.base import Batch
 from centerhash.search.engines.flat import FlatIndex
 from centerhash.search.engines.journal import (
     ADD,
@@ -51,8 +53,16 @@ def test_damage_before_a_whole_record_is_never_taken_for_a_torn_write(
 
 def test_an_add_says_everything_of_its_items() -> None:
     packed = np.array([[1, 2], [10, 13]], np.uint8)  # 10 is a line break
-    record = add_record(packed, ["a\n", "é"], [("x",), ()], ["p\udcff", None])
-    assert list(added(record)) == [("a\n", (b"\1\2", ("x",), "p\udcff")), ("é", (b"\n\r", (), None))]
+    plain = Batch(packed, ["a\n", "é"], [("x",), ()], ["p\udcff", None])
+    assert list(added(add_record(plain))) == [
+        ("a\n", (b"\1\2", ("x",), "p\udcff", None, {})),
+        ("é", (b"\n\r", (), None, None, {})),
+    ]
+    whole = replace(plain, visual=[None, b"\n" * 16], seen=[{}, {"x": (255, 7)}])
+    assert [entry[3:] for _, entry in added(add_record(whole))] == [
+        (None, {}),
+        (b"\n" * 16, {"x": (255, 7)}),
+    ]
     assert remove_record([1, -(2**63)]).content == b"[1, -9223372036854775808]"
     assert len(Record(END)) == len(Record(END).to_bytes()) == OVERHEAD
 

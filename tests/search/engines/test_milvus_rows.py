@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from centerhash.core.errors import ConfigError, DataError, InputError
+from centerhash.search.engines.base import Filter
 from centerhash.search.engines.milvus_rows import (
     any_of,
     bits_of,
@@ -17,12 +18,12 @@ from centerhash.search.engines.milvus_rows import (
     check_collection,
     check_consistency,
     escaped,
+    expression,
     fits,
     id_of,
     insert_batches,
     item_of,
     key_of,
-    label_filter,
     row_of,
     unescaped,
 )
@@ -56,11 +57,11 @@ def test_only_possible_ids_fit() -> None:
     assert not any(fits(id) for id in (2**63, -(2**63) - 1, "", "x" * 513, "ü" * 257))
 
 
-def test_label_filter_by_hand() -> None:
-    assert label_filter([]) == ""
-    assert label_filter(["hot dog"]) == 'ARRAY_CONTAINS(labels, "hot dog")'
+def test_filters_by_hand() -> None:
+    assert expression(Filter()) == ""
+    assert expression(Filter(("hot dog",))) == 'ARRAY_CONTAINS(labels, "hot dog")'
     assert (
-        label_filter(["a", '") or true'])
+        expression(Filter(("a", '") or true')))
         == 'ARRAY_CONTAINS(labels, "a") and ARRAY_CONTAINS(labels, "%22%29 or true")'
     )
 
@@ -71,6 +72,26 @@ def test_rows_lead_back_to_items(path: str | None) -> None:
     item = item_of({**row, "code": [row["code"]]})  # as Milvus gives it
     assert (item.id, item.labels, item.path) == ("id", ("cat", "100%"), path)
     np.testing.assert_array_equal(item.code, np.array([1, 255], dtype=np.uint8))
+
+
+def test_filters_by_labels_and_folders_by_hand() -> None:
+    only = Filter(("a",), ("b",), ("/x y/",))
+    assert expression(only) == (
+        'ARRAY_CONTAINS(labels, "a") and not ARRAY_CONTAINS(labels, "b") and '
+        '((path >= "/x y/" and path < "/x y0"))'
+    )
+    assert expression(Filter(under=())) == 'id == ""'
+
+
+def test_all_parts_of_an_item_come_back() -> None:
+    row = row_of("id", b"\x01", (), None, b"\xff" * 16, {"dog": (255, 3)})
+    item = item_of({**row, "code": [row["code"]]})
+    assert item.visual is not None
+    assert item.visual.tolist() == [255] * 16
+    assert item.seen == {"dog": (255, 3)}
+    del row["parts"]  # of a collection of before
+    old = item_of({**row, "code": [row["code"]]})
+    assert (old.visual, old.seen) == (None, {})
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -96,7 +117,9 @@ def test_requests_are_bounded_by_rows_and_by_bytes() -> None:
 def test_bits_of_a_collection() -> None:
     fields = [{"name": name, "params": {}} for name in ("id", "labels", "path")]
     fields.append({"name": "code", "params": {"dim": "64"}})
-    assert bits_of({"description": "centerhash", "fields": fields}, "mine") == 64
+    assert bits_of({"description": "centerhash", "fields": fields}, "mine") == (64, False)  # of before
+    whole = [*fields, {"name": "parts", "params": {}}]
+    assert bits_of({"description": "centerhash", "fields": whole}, "mine") == (64, True)
     for other in ({"description": "", "fields": fields}, {"description": "centerhash", "fields": fields[:2]}):
         with pytest.raises(DataError, match="the collection 'theirs' is not an index of centerhash"):
             bits_of(other, "theirs")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError
 from centerhash.search.engines import idcolumns, ragged
+from centerhash.search.engines.base import Batch
 from centerhash.search.engines.idcolumns import IntegerIds, TextIds, raw_ids, sorted_ids
 from centerhash.search.engines.mapped import damage, map_arrays, write_arrays
 from centerhash.search.engines.ragged import Ragged, decoded, encoded, joined, text_rows, texts
@@ -78,7 +79,7 @@ def test_ids_with_equal_checksums_are_told_apart(monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def animals() -> Segment:
     labels = [("dog",), ("cat", "dog"), (), ("cat",)]
-    return build(codes(4), [30, 10, 40, 20], labels, ["d.jpg", None, "", "c.jpg"])
+    return build(Batch(codes(4), [30, 10, 40, 20], labels, ["d.jpg", None, "", "c.jpg"]))
 
 
 def test_a_segment_is_in_the_order_of_ids(animals: Segment) -> None:
@@ -102,7 +103,7 @@ def test_items_that_carry_all_labels_are_found(animals: Segment) -> None:
 
 
 def test_segments_are_merged_row_by_row(animals: Segment) -> None:
-    others = build(codes(2, seed=1), [25, 5], [("ant", "cat"), ("dog",)], [None, "e.jpg"])
+    others = build(Batch(codes(2, seed=1), [25, 5], [("ant", "cat"), ("dog",)], [None, "e.jpg"]))
     both = merge([(animals, rows(0, 1, 3)), (others, rows(0, 1))])
     assert both.ids.at(np.arange(5)) == [5, 10, 20, 25, 40]
     assert both.label_names == ["ant", "cat", "dog"]
@@ -116,7 +117,7 @@ def test_segments_are_merged_row_by_row(animals: Segment) -> None:
 
 @pytest.mark.parametrize("ids", [[3, 1], ["b", "a"]])
 def test_a_segment_comes_back_from_its_file(tmp_path: Path, ids: list[Any]) -> None:
-    segment = build(codes(2), ids, [(), ("x",)], [None, "p"])
+    segment = build(Batch(codes(2), ids, [(), ("x",)], [None, "p"]))
     checksum = write_arrays(tmp_path / "segment", segment.arrays())
     mapped = map_arrays(tmp_path / "segment")
     assert mapped.checksum == checksum

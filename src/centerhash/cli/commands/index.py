@@ -14,7 +14,7 @@ from centerhash.core.errors import ConfigError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from centerhash.search import Results
+    from centerhash.search import Result, Results
 
 index_app = typer.Typer(
     help="Make an index of images, add to it, remove, look after it.",
@@ -220,9 +220,17 @@ def search(
         str | None, typer.Option(help='search by labels instead: "dog, bicycle" or "dog:0.7,bicycle:0.3"')
     ] = None,
     k: Annotated[int, typer.Option("-k", "--top", min=1, help="how many to show")] = 10,
+    look: Annotated[bool, typer.Option("--look", help="by the look alone, whatever the labels")] = False,
+    meaning: Annotated[
+        bool, typer.Option("--meaning", help="by the semantic code alone, whatever the look")
+    ] = False,
     having: Annotated[
         list[str] | None, typer.Option(help="show only items that carry this label; may be repeated")
     ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option(help="show no item that carries this label; may be repeated")
+    ] = None,
+    under: Annotated[Path | None, typer.Option(help="show only images in this folder")] = None,
     within: Annotated[int | None, typer.Option(min=0, help="show none farther than so many bits")] = None,
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
@@ -234,18 +242,32 @@ def search(
     """
     from centerhash.cli import console
     from centerhash.search import Index
+    from centerhash.search.names import match
 
     if sum(given is not None for given in (image, id, labels)) != 1:
         raise ConfigError("search by one thing: an IMAGE, --id or --labels.")
+    if look and meaning:
+        raise ConfigError("search by one of --look and --meaning, or by both without naming any.")
     with Index.open(index, read_only=True, device=device, engine=engine) as opened:
-        results = opened.search(image, id=id, labels=labels, k=k, having=having or (), within=within)
-        known = opened.labels() if having else {}
+        results = opened.search(
+            image,
+            id=id,
+            labels=labels,
+            k=k,
+            by="look" if look else "meaning" if meaning else "both",
+            having=having or (),
+            without=without or (),
+            under=under,
+            within=within,
+        )
+        known = [*opened.labels(), *opened.facts.classes] if having or without else []
         by = console.features_by(opened.used_engine)
     if as_json:
         typer.echo(json.dumps(results.to_dict()))
         return
+    asked = [*(having or ()), *(without or ())]
     console.warn(
-        [f"no item of the index carries the label '{name}'." for name in having or () if name not in known]
+        [f"no item of the index carries the label '{name}'." for name in asked if match(name, known) is None]
     )
     if results.labels:
         shown = ", ".join(f"{row.label} {row.weight:.2f}" for row in results.labels)
@@ -257,9 +279,19 @@ def _results_table(results: Results, by: str) -> Table:
     from rich.table import Table
 
     table = Table(title=f"{len(results):,} results{by}", title_justify="left")
-    table.add_column("distance", justify="right")
+    looks = any(row.look is not None for row in results)
+    for column in ("distance", "look") if looks else ("distance",):
+        table.add_column(column, justify="right")
     for column in ("id", "labels", "path"):
         table.add_column(column, overflow="fold")
     for row in results:
-        table.add_row(str(row.distance), row.id, ", ".join(row.labels), row.path or "-")
+        numbers = [str(row.distance), "-" if row.look is None else str(row.look)][: 1 + looks]
+        table.add_row(*numbers, row.id, _labels_shown(row), row.path or "-")
     return table
+
+
+def _labels_shown(row: Result) -> str:
+    """The labels of a result with their shares, in percent, as far as they are known; then others asked for."""
+    share = row.share or {}
+    names = dict.fromkeys((*row.labels, *share))
+    return ", ".join(f"{name} {share[name]:.0%}" if name in share else name for name in names)

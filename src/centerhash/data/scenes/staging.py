@@ -82,9 +82,11 @@ class Plan:
 
 def _theme(chance: float, backdrops: str, classes: str, lean: float = 7.0) -> Theme:
     """A theme from texts such as "car 8, bus 3"."""
-    texts = ([entry.rsplit(" ", 1) for entry in text.split(", ")] for text in (backdrops, classes))
-    weights = ({name: float(weight) for name, weight in pairs} for pairs in texts)
-    return Theme(chance, *weights, lean=lean)
+
+    def weights(text: str) -> dict[str, float]:
+        return {name: float(weight) for name, weight in (entry.rsplit(" ", 1) for entry in text.split(", "))}
+
+    return Theme(chance, weights(backdrops), weights(classes), lean=lean)
 
 
 _INDOORS = "room 5, plain 1, gradient 1, stripes 1"

@@ -1,17 +1,19 @@
 """What every engine can do: one small protocol for the store of an index.
 
-Codes come and go packed, (n, ceil(K/8)) uint8 as `codes.pack` makes them. An item is an id, a code, the labels it
-carries and the path of its image. Answers are the same from every exact engine: nearest first, equal distances in
-the order of their ids.
+Codes come and go packed, (n, ceil(K/8)) uint8 as `codes.pack` makes them. An item is an id, a semantic code, the
+labels it carries and the path of its image, and where its model reads them a visual code and, for the labels that
+matter, a presence (is it there?) and a share (how much of the image is it?). Answers are the same from every exact
+engine: nearest first, equal distances in the order of their ids.
 """
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Self, TypeAlias
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +21,65 @@ from numpy.typing import NDArray
 from centerhash.codes import Packed, check_packed
 from centerhash.core.errors import InputError
 
+if TYPE_CHECKING:
+    from centerhash.search.engines.rankings import Ranking
+
 Id: TypeAlias = int | str  # an index holds ids of one kind
+Seen: TypeAlias = Mapping[str, tuple[int, int]]  # presence and share of labels, in 255ths; empty: not known
 MAX_ID_BYTES = 512  # of a string id in UTF-8
+VISUAL_BITS = 128
+LEVELS = 255  # a presence or share is stored in one byte
 
 
 @dataclass(frozen=True)
 class Item:
-    """What is stored of one image: its id, its packed code (ceil(K/8),), its labels and the path of its file."""
+    """What is stored of one image: its id, its packed code (ceil(K/8),), its labels, the path of its file, its looks.
+
+    `visual` (16,) is the packed visual code, None where there is none; `seen` says the presence and the share of
+    labels, also of such that the item does not carry.
+    """
 
     id: Id
     code: Packed
     labels: tuple[str, ...] = ()
     path: str | None = None
+    visual: Packed | None = None
+    seen: Seen = field(default_factory=dict)
+
+    def presence(self, labels: Iterable[str]) -> dict[str, float]:
+        """How surely each of these labels is there, 0 to 1, as far as it is stored."""
+        return {label: self.seen[label][0] / LEVELS for label in labels if label in self.seen}
+
+    def shares(self, labels: Iterable[str]) -> dict[str, float]:
+        """How much of the image each of these labels is, 0 to 1, as far as it is stored."""
+        return {label: self.seen[label][1] / LEVELS for label in labels if label in self.seen}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """n items that come together, column by column; `visual` and `seen` are None where no item has any."""
+
+    packed: Packed  # (n, ceil(K/8))
+    ids: Sequence[Id]
+    labels: Sequence[Sequence[str]]
+    paths: Sequence[str | None]
+    visual: Sequence[bytes | None] | None = None
+    seen: Sequence[Seen] | None = None
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which items may be found: they carry all of `having`, none of `without`, and lie under one of the folders.
+
+    A folder is the beginning of a stored path, its last separator included.
+    """
+
+    having: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    under: tuple[str, ...] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.having or self.without or self.under is not None)
 
 
 @dataclass(frozen=True)
@@ -51,7 +100,7 @@ class HammingIndex(ABC):
     """Packed codes that can be searched by Hamming distance.
 
     Public methods check their input and then call the engine's own `_add`, `_search` ...; an engine writes only
-    these. A label filter keeps the items that carry all the labels asked for; an unknown label matches nothing.
+    these. A label that no item carries matches nothing.
     """
 
     exact: bool = True  # approximate engines may miss neighbours
@@ -98,13 +147,7 @@ class HammingIndex(ABC):
         return []
 
     @abstractmethod
-    def _add(
-        self,
-        packed: Packed,
-        ids: Sequence[Id],
-        labels: Sequence[Sequence[str]],
-        paths: Sequence[str | None],
-    ) -> None: ...
+    def _add(self, batch: Batch) -> None: ...
 
     @abstractmethod
     def _remove(self, ids: Sequence[Id]) -> int: ...
@@ -113,10 +156,13 @@ class HammingIndex(ABC):
     def _get(self, ids: Sequence[Id]) -> list[Item | None]: ...
 
     @abstractmethod
-    def _search(self, packed: Packed, k: int, labels: Sequence[str]) -> list[Hits]: ...
+    def _search(self, packed: Packed, k: int, only: Filter) -> list[Hits]: ...
 
     @abstractmethod
-    def _within(self, packed: Packed, radius: int, labels: Sequence[str]) -> list[Hits]: ...
+    def _within(self, packed: Packed, radius: int, only: Filter) -> list[Hits]: ...
+
+    @abstractmethod
+    def _rank(self, ranking: Ranking, k: int, only: Filter) -> Hits: ...
 
     def add(
         self,
@@ -124,22 +170,34 @@ class HammingIndex(ABC):
         ids: Sequence[Id],
         labels: Sequence[Sequence[str]] | None = None,
         paths: Sequence[str | None] | None = None,
+        visual: Packed | Sequence[Packed | None] | None = None,
+        seen: Sequence[Seen] | None = None,
     ) -> None:
         """Add codes (n, ceil(K/8)) under new ids, all or none of them; on return they are stored durably.
 
-        An id that is there already, or comes twice, is an error: remove it first to replace it.
+        Visual codes are (n, 16), or a list with None for items without. An id that is there already, or comes twice,
+        is an error: remove it first to replace it.
         """
         packed = check_packed(packed, self.bits)
         ids = check_ids(ids)
         count = len(packed)
         labels = [()] * count if labels is None else [check_labels(row) for row in labels]
         paths = [None] * count if paths is None else [_check_path(path) for path in paths]
-        for name, values in (("ids", ids), ("labels", labels), ("paths", paths)):
-            if len(values) != count:
+        looks = None if visual is None else [_check_visual(code) for code in visual]
+        seen = None if seen is None else [_check_seen(row) for row in seen]
+        columns: dict[str, Sequence[Any] | None] = {
+            "ids": ids,
+            "labels": labels,
+            "paths": paths,
+            "visual": looks,
+            "seen": seen,
+        }
+        for name, values in columns.items():
+            if values is not None and len(values) != count:
                 raise InputError(f"{name} has {len(values):,} entries for {count:,} codes.")
         if len(set(ids)) != count:
-            seen: set[Id] = set()
-            twice = next(id for id in ids if id in seen or seen.add(id))  # type: ignore[func-returns-value]
+            counts = Counter(ids)
+            twice = next(id for id in ids if counts[id] > 1)
             raise InputError(f"the id {twice!r} comes twice: give every item its own id.")
         with self._changing:
             present = self._first_present(ids)
@@ -148,7 +206,7 @@ class HammingIndex(ABC):
                     f"the id {present!r} is in the index already: remove it first to replace it."
                 )
             if count:
-                self._add(packed, ids, labels, paths)
+                self._add(Batch(packed, ids, labels, paths, looks, seen))
 
     def _first_present(self, ids: Sequence[Id]) -> Id | None:
         """The first of these ids that is there; engines that can look up many at once do so."""
@@ -169,17 +227,28 @@ class HammingIndex(ABC):
                 raise InputError(f"no item {id!r} in the index, which holds {len(self):,}.")
         return [item for item in items if item is not None]
 
-    def search(self, packed: Packed, k: int = 10, labels: Sequence[str] = ()) -> list[Hits]:
-        """Return the `k` nearest items, or all if there are fewer, of each code (Q, ceil(K/8))."""
+    def search(
+        self, packed: Packed, k: int = 10, labels: Sequence[str] = (), only: Filter | None = None
+    ) -> list[Hits]:
+        """Return the `k` nearest items, or all if there are fewer, of each code (Q, ceil(K/8)).
+
+        Only items that carry all `labels` are found, or those that the filter `only` lets through.
+        """
         if k < 1:
             raise InputError(f"k must be at least 1, got {k}.")
-        return self._search(check_packed(packed, self.bits), k, check_labels(labels))
+        return self._search(check_packed(packed, self.bits), k, only or Filter(check_labels(labels)))
 
-    def within(self, packed: Packed, radius: int, labels: Sequence[str] = ()) -> list[Hits]:
+    def within(
+        self, packed: Packed, radius: int, labels: Sequence[str] = (), only: Filter | None = None
+    ) -> list[Hits]:
         """Return all items at Hamming distance `radius` or less of each code (Q, ceil(K/8))."""
         if not 0 <= radius <= self.bits:
             raise InputError(f"the radius must be 0 to {self.bits}, the number of bits, got {radius}.")
-        return self._within(check_packed(packed, self.bits), radius, check_labels(labels))
+        return self._within(check_packed(packed, self.bits), radius, only or Filter(check_labels(labels)))
+
+    def rank(self, ranking: Ranking, k: int = 10, only: Filter | None = None) -> Hits:
+        """Return the `k` first items of a ranking by more than the semantic code; distances are those of the code."""
+        return self._rank(ranking, k, only or Filter())
 
     def __enter__(self) -> Self:
         return self
@@ -214,6 +283,20 @@ def check_labels(labels: Sequence[str]) -> tuple[str, ...]:
     for label in labels:
         _encoded(label, "label")
     return tuple(dict.fromkeys(labels))
+
+
+def _check_visual(code: Packed | None) -> bytes | None:
+    return None if code is None else check_packed(code[None], VISUAL_BITS, "visual codes").tobytes()
+
+
+def _check_seen(seen: Seen) -> Seen:
+    for label, pair in seen.items():
+        _encoded(label, "label")
+        if len(pair) != 2 or not all(type(value) is int and 0 <= value <= LEVELS for value in pair):
+            raise InputError(
+                f"presence and share of '{label}' are two numbers of 0 to {LEVELS}, got {pair!r}."
+            )
+    return seen
 
 
 def _check_path(path: str | None) -> str | None:

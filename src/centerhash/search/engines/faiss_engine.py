@@ -28,7 +28,7 @@ from centerhash.core.errors import ConfigError, DataError, InputError, OutputErr
 from centerhash.core.extras import require
 from centerhash.core.files import write_json
 from centerhash.search.engines import answers
-from centerhash.search.engines.base import Hits
+from centerhash.search.engines.base import Filter, Hits
 from centerhash.search.engines.flat import FlatIndex
 from centerhash.search.engines.mapped import damage, map_arrays, write_arrays
 from centerhash.search.engines.snapshot import Part
@@ -273,24 +273,23 @@ class FaissIndex(FlatIndex):
     def _large(self) -> list[Part]:
         return [part for part in self._now.sealed if part.count >= LARGE]
 
-    def _search(self, packed: Packed, k: int, labels: Sequence[str]) -> list[Hits]:
+    def _search(self, packed: Packed, k: int, only: Filter) -> list[Hits]:
         parts = self._now.parts
-        columns = [self._of_part(part, parts, packed, k, labels) for part in parts]
+        columns = [self._of_part(part, parts, packed, k, only) for part in parts]
         return [_nearest_of([column[query] for column in columns], k) for query in range(len(packed))]
 
-    def _of_part(
-        self, part: Part, parts: Sequence[Part], packed: Packed, k: int, labels: Sequence[str]
-    ) -> list[Hits]:
+    def _of_part(self, part: Part, parts: Sequence[Part], packed: Packed, k: int, only: Filter) -> list[Hits]:
         """The nearest items of one part, exact where that is quicker or faiss finds too few."""
-        wanted = _to_ask_for(part, k, labels)
+        labels = only.having
+        wanted = MOST + 1 if only != Filter(labels) else _to_ask_for(part, k, labels)
         if not part.file or part.count < LARGE or wanted > MOST:
-            return answers.nearest([part], packed, self.bits, k, labels)
+            return answers.nearest([part], packed, self.bits, k, only)
         structure = self._structures.of(part, parts)
         with _own_threads():
             _, proposed = structure.search(np.ascontiguousarray(packed), min(wanted, len(part.segment)))
         found = [_ranked(part, code, rows, k, labels) for code, rows in zip(packed, proposed, strict=True)]
         short = [query for query, hits in enumerate(found) if len(hits) < k]
-        exact = answers.nearest([part], packed[short], self.bits, k, labels) if short else []
+        exact = answers.nearest([part], packed[short], self.bits, k, only) if short else []
         for query, hits in zip(short, exact, strict=True):
             found[query] = hits
         return found

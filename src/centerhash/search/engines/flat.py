@@ -22,9 +22,10 @@ from centerhash.core.errors import InputError, OutputError
 from centerhash.core.files import explained, make_folder, sync_folder
 from centerhash.core.locks import WriterLock
 from centerhash.search.engines import answers, storage
-from centerhash.search.engines.base import HammingIndex, Hits, Id, Item
+from centerhash.search.engines.base import Batch, Filter, HammingIndex, Hits, Id, Item
 from centerhash.search.engines.idcolumns import kind_of
 from centerhash.search.engines.journal import END, Journal, Record, add_record, remove_record
+from centerhash.search.engines.rankings import Ranking
 from centerhash.search.engines.segments import Segment, build
 from centerhash.search.engines.snapshot import Part, Snapshot
 
@@ -182,22 +183,16 @@ class FlatIndex(HammingIndex):
     def _first_present(self, ids: Sequence[Id]) -> Id | None:
         return next(iter(self._now.present(ids)), None)
 
-    def _add(
-        self,
-        packed: Packed,
-        ids: Sequence[Id],
-        labels: Sequence[Sequence[str]],
-        paths: Sequence[str | None],
-    ) -> None:
-        snapshot = self._writable
+    def _add(self, batch: Batch) -> None:
+        snapshot, ids = self._writable, batch.ids
         if snapshot.kind not in (None, kind_of(ids[0])):
             raise InputError(
                 f"this index holds {snapshot.kind} ids, got {ids[0]!r}: an index holds one kind."
             )
         if len(ids) > TAIL_ROWS:
-            self._fold(replace(snapshot, kind=kind_of(ids[0])), [build(packed, ids, labels, paths)])
+            self._fold(replace(snapshot, kind=kind_of(ids[0])), [build(batch)])
         else:
-            self._commit(add_record(packed, ids, labels, paths))
+            self._commit(add_record(batch))
 
     def _remove(self, ids: Sequence[Id]) -> int:
         present = self._writable.present(ids)
@@ -216,15 +211,19 @@ class FlatIndex(HammingIndex):
                 items[place] = item
         for place, id in enumerate(ids):
             if id in snapshot.tail:
-                code, labels, path = snapshot.tail[id]
-                items[place] = Item(id, np.frombuffer(bytearray(code), np.uint8), labels, path)
+                code, labels, path, visual, seen = snapshot.tail[id]
+                looks = None if visual is None else _own(visual)
+                items[place] = Item(id, _own(code), labels, path, looks, dict(seen))
         return items
 
-    def _search(self, packed: Packed, k: int, labels: Sequence[str]) -> list[Hits]:
-        return answers.nearest(self._now.parts, packed, self.bits, k, labels)
+    def _search(self, packed: Packed, k: int, only: Filter) -> list[Hits]:
+        return answers.nearest(self._now.parts, packed, self.bits, k, only)
 
-    def _within(self, packed: Packed, radius: int, labels: Sequence[str]) -> list[Hits]:
-        return answers.within(self._now.parts, packed, self.bits, radius, labels)
+    def _within(self, packed: Packed, radius: int, only: Filter) -> list[Hits]:
+        return answers.within(self._now.parts, packed, self.bits, radius, only)
+
+    def _rank(self, ranking: Ranking, k: int, only: Filter) -> Hits:
+        return answers.ranked(self._now.parts, ranking, self.bits, k, only)
 
     def _commit(self, record: Record) -> None:
         """Make a change last: in the journal, or, when it has grown too long, in a segment."""
@@ -244,6 +243,11 @@ class FlatIndex(HammingIndex):
         self._journal.close()
         self._journal, self._snapshot = journal, folded
         storage.drop_replaced(self.folder, before, folded)
+
+
+def _own(code: bytes) -> Packed:
+    """A code that may be written to."""
+    return np.frombuffer(bytearray(code), np.uint8)
 
 
 def _part_ids(part: Part) -> Iterator[Id]:

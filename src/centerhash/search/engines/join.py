@@ -55,10 +55,10 @@ def visual_distance(words: Words, first: int, second: int) -> int:
 @compiled
 def pixel_distance(views: Words, first: int, second: int) -> int:
     """The fewest bits between the whole of one item and a view of the other, of views (N, V)."""
-    least = np.uint64(64)
+    least = 64
     for view in range(views.shape[1]):
-        least = min(least, differing(views[first, 0], views[second, view]))
-        least = min(least, differing(views[second, 0], views[first, view]))
+        least = min(least, int(differing(views[first, 0], views[second, view])))
+        least = min(least, int(differing(views[second, 0], views[first, view])))
     return least
 
 

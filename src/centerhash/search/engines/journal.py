@@ -14,13 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import NamedTuple, Self
 from zlib import crc32
 
-from centerhash.codes import Packed
 from centerhash.core.errors import DataError, OutputError
 from centerhash.core.files import atomic, explained
-from centerhash.search.engines.base import Id
+from centerhash.search.engines.base import Batch, Id, Seen
 from centerhash.search.engines.mapped import ADVICE
 
 MARK = b"\xc7CHR"
@@ -28,9 +27,17 @@ HEADER = struct.Struct("<4scII")  # mark, kind, length and checksum of the conte
 CHECKSUM = struct.Struct("<I")  # of the header
 OVERHEAD = HEADER.size + CHECKSUM.size
 
-Entry: TypeAlias = tuple[bytes, tuple[str, ...], str | None]  # code, labels, path
-
 STATE, REMOVED_ROWS, ADD, REMOVE, END = b"S", b"B", b"A", b"R", b"E"
+
+
+class Entry(NamedTuple):
+    """One item of an add, but for its id."""
+
+    code: bytes
+    labels: tuple[str, ...]
+    path: str | None
+    visual: bytes | None
+    seen: Seen
 
 
 @dataclass(frozen=True)
@@ -49,11 +56,13 @@ class Record:
         return OVERHEAD + len(self.content)
 
 
-def add_record(
-    packed: Packed, ids: Sequence[Id], labels: Sequence[Sequence[str]], paths: Sequence[str | None]
-) -> Record:
-    """An add: a line of json with ids, labels and paths, then the codes."""
-    return Record(ADD, json.dumps([ids, labels, paths]).encode() + b"\n" + packed.tobytes())
+def add_record(batch: Batch) -> Record:
+    """An add: a line of json with ids, labels, paths and what else there is, then the codes."""
+    columns: list[object] = [batch.ids, batch.labels, batch.paths]
+    if batch.visual is not None or batch.seen is not None:
+        looks = None if batch.visual is None else [code and code.hex() for code in batch.visual]
+        columns.append({"visual": looks, "seen": batch.seen})
+    return Record(ADD, json.dumps(columns).encode() + b"\n" + batch.packed.tobytes())
 
 
 def remove_record(ids: Sequence[Id]) -> Record:
@@ -64,10 +73,15 @@ def remove_record(ids: Sequence[Id]) -> Record:
 def added(record: Record) -> Iterator[tuple[Id, Entry]]:
     """Every item of an add."""
     line, _, codes = record.content.partition(b"\n")
-    ids, labels, paths = json.loads(line)
+    ids, labels, paths, *more = json.loads(line)
+    parts = more[0] if more else {}
+    looks, seen = parts.get("visual") or [None] * len(ids), parts.get("seen") or [{}] * len(ids)
     width = len(codes) // max(1, len(ids))
-    for place, (id, names, path) in enumerate(zip(ids, labels, paths, strict=True)):
-        yield id, (codes[place * width : (place + 1) * width], tuple(names), path)
+    rows = zip(ids, labels, paths, looks, seen, strict=True)
+    for place, (id, names, path, visual, pairs) in enumerate(rows):
+        code = codes[place * width : (place + 1) * width]
+        visual = None if visual is None else bytes.fromhex(visual)
+        yield id, Entry(code, tuple(names), path, visual, {name: tuple(pair) for name, pair in pairs.items()})
 
 
 def _record_at(content: bytes, place: int) -> Record | None:

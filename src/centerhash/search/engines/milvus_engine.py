@@ -1,9 +1,10 @@
 """Search on more than one machine: Milvus, the same code for a milvus-lite file, a server or a cluster.
 
 The collection holds one row per item: a key made of the id, the code as BINARY_VECTOR under a BIN_FLAT index, the
-labels as an array that filters are pushed down to, and the path. Answers are exact, ties included. Milvus breaks ties
-as it likes and answers with at most 16,384 rows, so a group of equal distances that is cut off is read again whole,
-in parts by key where it is larger than that.
+labels as an array that filters are pushed down to, the path, and the visual code, presences and shares as one text.
+Answers by the semantic code are exact, ties included. Milvus breaks ties as it likes and answers with at most 16,384
+rows, so a group of equal distances that is cut off is read again whole, in parts by key where it is larger than that.
+Other rankings order the few hundred items whose codes are nearest.
 
 Milvus does not see to it that keys are unique: `add` looks first, so let one writer add at a time.
 """
@@ -18,7 +19,8 @@ import numpy as np
 
 from centerhash.codes import Packed
 from centerhash.core.errors import DataError, InputError
-from centerhash.search.engines.base import HammingIndex, Hits, Id, Item
+from centerhash.search.engines import answers
+from centerhash.search.engines.base import Batch, Filter, HammingIndex, Hits, Id, Item
 from centerhash.search.engines.milvus_connection import Connection
 from centerhash.search.engines.milvus_rows import (
     Row,
@@ -27,16 +29,19 @@ from centerhash.search.engines.milvus_rows import (
     check_bits,
     check_collection,
     check_consistency,
+    expression,
     fits,
     id_of,
     insert_batches,
     item_of,
     key_of,
-    label_filter,
     row_of,
     schema_of,
     unescaped,
 )
+from centerhash.search.engines.rankings import Ranking
+from centerhash.search.engines.segments import build
+from centerhash.search.engines.snapshot import Part
 
 DEFAULT_COLLECTION = "centerhash"
 MAX_ANSWERS = 16_384  # Milvus' own limit for one search or query
@@ -45,6 +50,8 @@ _SCAN_ROWS = 4_096
 _SCAN_ROWS_OF_A_FILE = 500  # milvus-lite's time for a page grows with the square of its rows
 _SEARCH_ANSWERS = 65_536  # of all the queries in one request
 _SEARCH_QUERIES = 1_024
+_RANKED = 500  # items by their codes that other rankings put into order
+_ALL = ("code", "labels", "path", "parts")
 
 Found: TypeAlias = list[tuple[int, str]]  # distances and keys
 Ring: TypeAlias = tuple[int, int] | None  # the least and the largest distance, or any
@@ -54,13 +61,21 @@ class MilvusIndex(HammingIndex):
     """An exact index in a Milvus collection; make one with `create` or `open`."""
 
     def __init__(
-        self, connection: Connection, collection: str, bits: int, read_only: bool, consistency: str
+        self,
+        connection: Connection,
+        collection: str,
+        bits: int,
+        read_only: bool,
+        consistency: str,
+        *,
+        whole: bool = True,
     ) -> None:
         super().__init__(bits)
         self.collection = collection
         self.read_only = read_only
         self._connection = connection
         self.consistency = consistency
+        self._whole = whole  # False for a collection of before, which has no place for looks and presences
 
     @classmethod
     def create(
@@ -112,9 +127,9 @@ class MilvusIndex(HammingIndex):
         try:
             if not connection.call("has_collection", collection):
                 raise DataError(f"no collection '{collection}' at '{connection.shown}'. Create it first.")
-            bits = bits_of(connection.call("describe_collection", collection), collection)
+            bits, whole = bits_of(connection.call("describe_collection", collection), collection)
             connection.call("load_collection", collection)
-            return cls(connection, collection, bits, read_only, consistency)
+            return cls(connection, collection, bits, read_only, consistency, whole=whole)
         except BaseException:
             connection.close()
             raise
@@ -149,21 +164,21 @@ class MilvusIndex(HammingIndex):
                 return first
         return None
 
-    def _add(
-        self,
-        packed: Packed,
-        ids: Sequence[Id],
-        labels: Sequence[Sequence[str]],
-        paths: Sequence[str | None],
-    ) -> None:
+    def _add(self, batch: Batch) -> None:
         self._check_writable()
-        self._check_kind(ids[0])
-        rows = [row_of(*parts) for parts in zip(ids, map(bytes, packed), labels, paths, strict=True)]
+        self._check_kind(batch.ids[0])
+        nothing = [None] * len(batch.ids)
+        columns = (batch.ids, map(bytes, batch.packed), batch.labels, batch.paths)
+        looks = (batch.visual or nothing, batch.seen or nothing)
+        rows = [row_of(*row) for row in zip(*columns, *looks, strict=True)]
+        if not self._whole:
+            for row in rows:
+                del row["parts"]
         done: list[str] = []
         try:
-            for batch in insert_batches(rows):
-                done.extend(row["id"] for row in batch)
-                self._connection.call("upsert", self.collection, batch)  # unlike insert, safe to repeat
+            for some in insert_batches(rows):
+                done.extend(row["id"] for row in some)
+                self._connection.call("upsert", self.collection, some)  # unlike insert, safe to repeat
         except BaseException:
             self._delete(done)
             raise
@@ -181,30 +196,45 @@ class MilvusIndex(HammingIndex):
         items: list[Item | None] = []
         for part in parts(ids, _KEYS):
             keys = [key_of(id) for id in part]
-            rows = self._rows(keys, ["code", "labels", "path"])
+            rows = self._rows(keys, _ALL if self._whole else _ALL[:-1])
             items.extend(item_of(rows[key]) if key in rows else None for key in keys)
         return items
 
-    def _search(self, packed: Packed, k: int, labels: Sequence[str]) -> list[Hits]:
+    def _rank(self, ranking: Ranking, k: int, only: Filter) -> Hits:
+        near = self._search(ranking.code[None], max(_RANKED, 2 * k), only)[0]
+        items = [item for item in self._get(near.ids) if item is not None]
+        if not items:
+            return Hits((), np.empty(0, np.int64))
+        batch = Batch(
+            np.stack([item.code for item in items]),
+            [item.id for item in items],
+            [item.labels for item in items],
+            [item.path for item in items],
+            [None if item.visual is None else item.visual.tobytes() for item in items],
+            [item.seen for item in items],
+        )
+        return answers.ranked([Part(build(batch))], ranking, self.bits, k, Filter())
+
+    def _search(self, packed: Packed, k: int, only: Filter) -> list[Hits]:
         def ties_end(answer: Found) -> bool:
             return len(answer) > k and answer[k - 1][0] < answer[-1][0]
 
-        condition = label_filter(labels)
+        condition = expression(only)
         first = max(2 * k, 64)  # more than asked for: most ties at the cut end there
-        answers = self._ask_for_more(packed, first, condition, None, ties_end)
-        for query, answer in enumerate(answers):
+        found = self._ask_for_more(packed, first, condition, None, ties_end)
+        for query, answer in enumerate(found):
             if len(answer) == MAX_ANSWERS and not ties_end(answer):
-                answers[query] = self._beyond(packed[query], k, answer, condition)
-        return [hits(answer, k) for answer in answers]
+                found[query] = self._beyond(packed[query], k, answer, condition)
+        return [hits(answer, k) for answer in found]
 
-    def _within(self, packed: Packed, radius: int, labels: Sequence[str]) -> list[Hits]:
-        condition = label_filter(labels)
-        answers = self._ask_for_more(packed, 1_024, condition, (0, radius), lambda answer: False)
-        for query, answer in enumerate(answers):
+    def _within(self, packed: Packed, radius: int, only: Filter) -> list[Hits]:
+        condition = expression(only)
+        found = self._ask_for_more(packed, 1_024, condition, (0, radius), lambda answer: False)
+        for query, answer in enumerate(found):
             if len(answer) == MAX_ANSWERS:
                 shells = (self._shell(packed[query], distance, condition) for distance in range(radius + 1))
-                answers[query] = [pair for shell in shells for pair in shell]
-        return [hits(answer) for answer in answers]
+                found[query] = [pair for shell in shells for pair in shell]
+        return [hits(answer) for answer in found]
 
     def _ask_for_more(
         self, packed: Packed, limit: int, condition: str, ring: Ring, enough: Callable[[Found], bool]

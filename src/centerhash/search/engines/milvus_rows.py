@@ -5,6 +5,7 @@ Untrusted text never reaches an expression as it is: keys are hexadecimal, label
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
@@ -13,12 +14,13 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
-from centerhash.search.engines.base import MAX_ID_BYTES, Id, Item
+from centerhash.search.engines.base import MAX_ID_BYTES, Filter, Id, Item, Seen
 
 CONSISTENCIES = ("Strong", "Bounded", "Session", "Eventually")
 MAX_LABELS = 1_024  # of one item
 MAX_LABEL_BYTES = 512  # in UTF-8
 MAX_PATH_BYTES = 4_096
+MAX_PARTS_BYTES = 65_535  # Milvus' own limit for a text
 
 _MARK = "centerhash"  # the description of our collections
 _ESCAPED = 3  # a percent-encoded byte takes three
@@ -90,9 +92,22 @@ def _fitting(text: str, what: str, most: int) -> str:
     return escaped(text)
 
 
-def label_filter(labels: Sequence[str]) -> str:
-    """The expression for items that carry all the labels."""
-    return " and ".join(f'ARRAY_CONTAINS(labels, "{escaped(label)}")' for label in labels)
+def expression(only: Filter) -> str:
+    """The expression for items that pass a filter."""
+    terms = [f'ARRAY_CONTAINS(labels, "{escaped(label)}")' for label in only.having]
+    terms += [f'not ARRAY_CONTAINS(labels, "{escaped(label)}")' for label in only.without]
+    if only.under is not None:
+        # what begins with "folder/" stands between it and "folder0", the next character
+        ranges = [
+            f'(path >= "{escaped(folder)}" and path < "{escaped(_after(folder))}")' for folder in only.under
+        ]
+        terms.append(f"({' or '.join(ranges)})" if ranges else 'id == ""')
+    return " and ".join(terms)
+
+
+def _after(folder: str) -> str:
+    """The first text after all those that begin with `folder`."""
+    return folder[:-1] + chr(ord(folder[-1]) + 1)
 
 
 def insert_batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
@@ -100,7 +115,8 @@ def insert_batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
     batch: list[Row] = []
     size = 0
     for row in rows:
-        more = len(row["id"]) + len(row["code"]) + len(row["path"]) + sum(map(len, row["labels"]))
+        texts = (row["id"], row["code"], row["path"], row.get("parts", ""), *row["labels"])
+        more = sum(map(len, texts))
         if batch and (len(batch) == _INSERT_ROWS or size + more > _INSERT_BYTES):
             yield batch
             batch, size = [], 0
@@ -115,8 +131,18 @@ def any_of(keys: Sequence[str]) -> str:
     return "id in [" + ", ".join(f'"{key}"' for key in keys) + "]"
 
 
-def row_of(id: Id, code: bytes, labels: Sequence[str], path: str | None) -> Row:
+def row_of(
+    id: Id,
+    code: bytes,
+    labels: Sequence[str],
+    path: str | None,
+    visual: bytes | None = None,
+    seen: Seen | None = None,
+) -> Row:
     """The row of one item, or InputError for labels and paths that do not fit."""
+    parts = json.dumps([visual and visual.hex(), seen or {}])
+    if len(parts) > MAX_PARTS_BYTES:
+        raise InputError(f"Milvus takes presences of fewer labels than the {len(seen or {}):,} of one item.")
     if len(labels) > MAX_LABELS:
         raise InputError(f"Milvus takes up to {MAX_LABELS:,} labels per item, got {len(labels):,}.")
     return {
@@ -124,6 +150,7 @@ def row_of(id: Id, code: bytes, labels: Sequence[str], path: str | None) -> Row:
         "code": code,
         "labels": [_fitting(label, "label", MAX_LABEL_BYTES) for label in labels],
         "path": _NO_PATH if path is None else _fitting(path, "path", MAX_PATH_BYTES),
+        "parts": parts,
     }
 
 
@@ -131,7 +158,11 @@ def item_of(row: Row) -> Item:
     """The item of one row, the inverse of `row_of`."""
     path = None if row["path"] == _NO_PATH else unescaped(row["path"])
     code = np.frombuffer(row["code"][0], dtype=np.uint8)
-    return Item(id_of(row["id"]), code, tuple(unescaped(label) for label in row["labels"]), path)
+    labels = tuple(unescaped(label) for label in row["labels"])
+    looks, seen = json.loads(row.get("parts", "[null, {}]"))
+    visual = None if looks is None else np.frombuffer(bytearray.fromhex(looks), dtype=np.uint8)
+    pairs = {label: (presence, share) for label, (presence, share) in seen.items()}
+    return Item(id_of(row["id"]), code, labels, path, visual, pairs)
 
 
 def schema_of(bits: int) -> tuple[Any, Any]:
@@ -149,16 +180,22 @@ def schema_of(bits: int) -> tuple[Any, Any]:
         max_length=_ESCAPED * MAX_LABEL_BYTES,
     )
     schema.add_field("path", DataType.VARCHAR, max_length=_ESCAPED * MAX_PATH_BYTES)
+    schema.add_field("parts", DataType.VARCHAR, max_length=MAX_PARTS_BYTES)
     index = MilvusClient.prepare_index_params()
     index.add_index("code", index_type="BIN_FLAT", metric_type="HAMMING")
     return schema, index
 
 
-def bits_of(description: Row, collection: str) -> int:
-    """The number of bits K of a collection, or DataError if `create` did not make it."""
+def bits_of(description: Row, collection: str) -> tuple[int, bool]:
+    """The number of bits K of a collection and whether it holds all parts of an item; DataError if it is not ours."""
     fields = {field["name"]: field for field in description["fields"]}
-    if description.get("description") != _MARK or fields.keys() != {"id", "code", "labels", "path"}:
+    if description.get("description") != _MARK or fields.keys() - {"parts"} != {
+        "id",
+        "code",
+        "labels",
+        "path",
+    }:
         raise DataError(
             f"the collection '{collection}' is not an index of centerhash: choose another, or create one."
         )
-    return int(fields["code"]["params"]["dim"])
+    return int(fields["code"]["params"]["dim"]), "parts" in fields

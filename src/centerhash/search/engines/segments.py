@@ -1,7 +1,8 @@
 """A segment: items that do not change any more, in the order of their ids, as a few arrays that can be mapped.
 
 Because rows are in the order of ids, a scan that keeps the order of rows also keeps ties in the order of ids, and
-ids are found by bisection. Labels are stored twice: those of every item, and the items of every label.
+ids are found by bisection. Labels are stored twice: those of every item, and the items of every label. Visual codes,
+presences and shares are columns that a segment need not have.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed
-from centerhash.search.engines.base import Id, Item
+from centerhash.codes import Packed, packed_width
+from centerhash.search.engines.base import LEVELS, VISUAL_BITS, Batch, Filter, Item, Seen
 from centerhash.search.engines.idcolumns import Ids, joined_ids, raw_ids, sorted_ids, stored_ids
 from centerhash.search.engines.ragged import Ragged, decoded, encoded, ends_of, joined, text_rows, texts
 
 NO_PATH = b"\xff"  # a byte that UTF-8 never has
+_BYTE = 8  # bits of a presence and of a share
+_PAIR = 2 * _BYTE
 
 
 @dataclass(frozen=True)
@@ -33,19 +36,27 @@ class Segment:
     members: Ragged  # L rows: the ascending rows of each label's items
     label_text: Ragged  # L rows: the names of the labels, ascending
     paths: Ragged  # n rows
+    visual: Packed  # (n, 16)
+    looks: NDArray[np.uint8]  # (n,): 1 where there is a visual code
+    seen: Ragged  # n rows: number of a label, presence and share in one integer each; empty: not known
 
     def __len__(self) -> int:
         return len(self.codes)
 
     @cached_property
     def label_names(self) -> list[str]:
-        """The names (L,) of the labels, ascending."""
+        """The names (L,) of the labels, ascending; also of such that no item carries but in which it was seen."""
         return [decoded(name) for name in text_rows(self.label_text, np.arange(len(self.label_text)))]
 
     @cached_property
     def label_numbers(self) -> dict[str, int]:
         """The number of each label name."""
         return {name: number for number, name in enumerate(self.label_names)}
+
+    @cached_property
+    def has_looks(self) -> bool:
+        """Whether any item has a visual code."""
+        return bool(self.looks.any())
 
     def items(self, rows: NDArray[np.int64]) -> list[Item]:
         """The items of these rows."""
@@ -54,7 +65,21 @@ class Segment:
             tuple(self.label_names[number] for number in self.labels[row].tolist()) for row in rows.tolist()
         ]
         paths = [None if path == NO_PATH else decoded(path) for path in text_rows(self.paths, rows)]
-        return [Item(*item) for item in zip(ids, codes, labels, paths, strict=True)]
+        looks = [np.array(self.visual[row]) if self.looks[row] else None for row in rows.tolist()]
+        seen = [
+            {self.label_names[value >> _PAIR]: (value >> _BYTE & LEVELS, value & LEVELS) for value in values}
+            for values in (self.seen[row].tolist() for row in rows.tolist())
+        ]
+        return [Item(*item) for item in zip(ids, codes, labels, paths, looks, seen, strict=True)]
+
+    def seen_as(self, label: str) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """The ascending rows (m,) for which a presence of this label is stored, the presences and the shares (m,)."""
+        number = self.label_numbers.get(label, -1)
+        places = np.flatnonzero(self.seen.values >> _PAIR == number)
+        values = self.seen.values[places]
+        owners = np.searchsorted(self.seen.starts, places, side="right").astype(np.int64) - 1
+        pairs = np.stack([values >> _BYTE & LEVELS, values & LEVELS]) / LEVELS
+        return owners, pairs[0], pairs[1]
 
     def carrying(self, labels: Sequence[str]) -> NDArray[np.uint32]:
         """The ascending rows of the items that carry all of these labels, of which there is one at least."""
@@ -67,6 +92,18 @@ class Segment:
             among = np.zeros(len(self), bool)  # quicker than to merge sorted rows
             among[others] = True
             rows = rows[among[rows]]
+        return rows
+
+    def matching(self, only: Filter) -> NDArray[np.uint32]:
+        """The ascending rows of the items that a filter lets through."""
+        rows = self.carrying(only.having) if only.having else np.arange(len(self), dtype=np.uint32)
+        for label in only.without:
+            others = np.ones(len(self), bool)
+            others[self.carrying([label])] = False
+            rows = rows[others[rows]]
+        if only.under is not None:
+            found = [rows[_starts_with(self.paths, rows, encoded(folder))] for folder in only.under]
+            rows = np.unique(np.concatenate([np.empty(0, np.uint32), *found]))
         return rows
 
     def label_counts(self, removed: NDArray[np.int64]) -> dict[str, int]:
@@ -83,32 +120,87 @@ class Segment:
             "names": self.label_text,
             "paths": self.paths,
         }
+        if len(self.seen.values):
+            named["seen"] = self.seen
         ragged = {f"{name}.starts": rows.starts for name, rows in named.items()}
         values = {f"{name}.values": rows.values for name, rows in named.items()}
-        return {"codes": self.codes, **self.ids.arrays(), **ragged, **values}
+        looks = {"visual": self.visual, "looks": self.looks} if self.has_looks else {}
+        return {"codes": self.codes, **self.ids.arrays(), **ragged, **values, **looks}
 
 
 def stored_segment(arrays: Mapping[str, NDArray[Any]]) -> Segment:
     """The inverse of `Segment.arrays`."""
-    ragged = [
-        Ragged(arrays[f"{name}.starts"], arrays[f"{name}.values"])
-        for name in ("labels", "members", "names", "paths")
-    ]
-    return Segment(arrays["codes"], stored_ids(arrays), *ragged)
+    rows = len(arrays["codes"])
+
+    def ragged(name: str) -> Ragged:
+        return Ragged(arrays[f"{name}.starts"], arrays[f"{name}.values"])
+
+    visual, looks, seen = _nothing(rows)
+    return Segment(
+        arrays["codes"],
+        stored_ids(arrays),
+        ragged("labels"),
+        ragged("members"),
+        ragged("names"),
+        ragged("paths"),
+        arrays.get("visual", visual),
+        arrays.get("looks", looks),
+        ragged("seen") if "seen.starts" in arrays else seen,
+    )
 
 
-def build(
-    packed: Packed, ids: Sequence[Id], labels: Sequence[Sequence[str]], paths: Sequence[str | None]
-) -> Segment:
+def _nothing(rows: int) -> tuple[Packed, NDArray[np.uint8], Ragged]:
+    """Visual codes, which rows have one, and what is seen, of items without any: views that take no memory."""
+    none = np.zeros((), np.uint8)
+    empty = Ragged(np.broadcast_to(np.zeros((), np.uint32), (rows + 1,)), np.empty(0, np.uint32))
+    return np.broadcast_to(none, (rows, packed_width(VISUAL_BITS))), np.broadcast_to(none, (rows,)), empty
+
+
+def build(batch: Batch) -> Segment:
     """Make a segment of items in any order; all ids are different."""
-    column, order = sorted_ids(raw_ids(ids))
-    names = sorted(set(chain.from_iterable(labels)))
-    numbers = {name: number for number, name in enumerate(names)}
+    column, order = sorted_ids(raw_ids(batch.ids))
     places = order.tolist()
+    labels, seen = batch.labels, batch.seen or [{}] * len(places)
+    names = sorted({*chain.from_iterable(labels), *chain.from_iterable(seen)})
+    numbers = {name: number for number, name in enumerate(names)}
     lengths = np.fromiter((len(labels[place]) for place in places), np.int64, len(places))
     values = np.fromiter((numbers[label] for place in places for label in labels[place]), np.uint32)
-    text = texts(NO_PATH if path is None else encoded(path) for path in map(paths.__getitem__, places))
-    return _segment(packed[order], column, Ragged(ends_of(lengths), values), names, text)
+    text = texts(NO_PATH if path is None else encoded(path) for path in map(batch.paths.__getitem__, places))
+    return _segment(
+        batch.packed[order],
+        column,
+        Ragged(ends_of(lengths), values),
+        names,
+        text,
+        *_looks([None] * len(places) if batch.visual is None else [batch.visual[place] for place in places]),
+        _seen_rows([seen[place] for place in places], numbers),
+    )
+
+
+def _looks(visual: Sequence[bytes | None]) -> tuple[Packed, NDArray[np.uint8]]:
+    """Visual codes (n, 16), and which rows (n,) have one."""
+    blank = bytes(packed_width(VISUAL_BITS))
+    codes = np.frombuffer(b"".join(code or blank for code in visual), np.uint8)
+    there = np.fromiter((code is not None for code in visual), np.uint8, len(visual))
+    return codes.reshape(len(visual), len(blank)), there
+
+
+def _seen_rows(seen: Sequence[Seen], numbers: Mapping[str, int]) -> Ragged:
+    """Presences and shares of n items, each with the number of its label."""
+    lengths = np.fromiter(map(len, seen), np.int64, len(seen))
+    values = np.fromiter(
+        (
+            numbers[label] << _PAIR | presence << _BYTE | share
+            for row in seen
+            for label, (presence, share) in row.items()
+        ),
+        _seen_type(len(numbers)),
+    )
+    return Ragged(ends_of(lengths), values)
+
+
+def _seen_type(names: int) -> type[np.uint32] | type[np.uint64]:
+    return np.uint32 if names <= 1 << _PAIR else np.uint64
 
 
 def merge(parts: Sequence[tuple[Segment, NDArray[np.int64]]]) -> Segment:
@@ -116,26 +208,52 @@ def merge(parts: Sequence[tuple[Segment, NDArray[np.int64]]]) -> Segment:
     column, order = sorted_ids(joined_ids([segment.ids.raw(rows) for segment, rows in parts]))
     names = sorted(set(chain.from_iterable(segment.label_names for segment, _ in parts)))
     numbers = {name: number for number, name in enumerate(names)}
-    labels = [_renumbered(segment, rows, numbers) for segment, rows in parts]
+    labels = [_renumbered(segment, segment.labels.take(rows), numbers) for segment, rows in parts]
+    seen = [_renumbered(segment, segment.seen.take(rows), numbers, _PAIR) for segment, rows in parts]
     return _segment(
         np.concatenate([segment.codes[rows] for segment, rows in parts])[order],
         column,
         joined(labels).take(order),
         names,
         joined([segment.paths.take(rows) for segment, rows in parts]).take(order),
+        np.concatenate([segment.visual[rows] for segment, rows in parts])[order],
+        np.concatenate([segment.looks[rows] for segment, rows in parts])[order],
+        joined(seen).take(order),
     )
 
 
-def _renumbered(segment: Segment, rows: NDArray[np.int64], numbers: Mapping[str, int]) -> Ragged:
-    """The labels of these rows by the numbers that they have in a larger list of names."""
-    table = np.array([numbers[name] for name in segment.label_names], np.uint32)
-    taken = segment.labels.take(rows)
-    return Ragged(taken.starts, table[taken.values])
+def _renumbered(segment: Segment, rows: Ragged, numbers: Mapping[str, int], shift: int = 0) -> Ragged:
+    """Rows of label numbers, `shift` bits up, by the numbers that the labels have in a larger list of names."""
+    kind = np.uint32 if shift == 0 else _seen_type(len(numbers))
+    table = np.array([numbers[name] << shift for name in segment.label_names], kind)
+    return Ragged(rows.starts, table[rows.values >> shift] | (rows.values & ((1 << shift) - 1)).astype(kind))
 
 
-def _segment(codes: Packed, ids: Ids, labels: Ragged, names: Sequence[str], paths: Ragged) -> Segment:
+def _starts_with(paths: Ragged, rows: NDArray[np.uint32], beginning: bytes) -> NDArray[np.bool_]:
+    """Which (m,) of these rows begin with these bytes."""
+    first = paths.starts[rows].astype(np.int64)
+    found = paths.starts[rows + 1].astype(np.int64) - first >= len(beginning)
+    for place, byte in reversed(
+        list(enumerate(beginning))
+    ):  # folders differ at their end, so few rows are left soon
+        left = np.flatnonzero(found)
+        found[left] = paths.values[first[left] + place] == byte
+    return found
+
+
+def _segment(
+    codes: Packed,
+    ids: Ids,
+    labels: Ragged,
+    names: Sequence[str],
+    paths: Ragged,
+    visual: Packed,
+    looks: NDArray[np.uint8],
+    seen: Ragged,
+) -> Segment:
     """Add the items of every label, the inverse of the labels of every item."""
     owners = np.repeat(np.arange(len(labels), dtype=np.uint32), labels.lengths())
     members = owners[np.argsort(labels.values, kind="stable")]
     starts = ends_of(np.bincount(labels.values, minlength=len(names)))
-    return Segment(codes, ids, labels, Ragged(starts, members), texts(map(encoded, names)), paths)
+    text = texts(map(encoded, names))
+    return Segment(codes, ids, labels, Ragged(starts, members), text, paths, visual, looks, seen)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError
-from centerhash.search.engines.base import Id
+from centerhash.search.engines.base import Batch, Id
 from centerhash.search.engines.idcolumns import kind_of
 from centerhash.search.engines.journal import ADD, END, REMOVE, REMOVED_ROWS, STATE, Entry, Record, added
 from centerhash.search.engines.mapped import ADVICE, map_arrays
@@ -97,9 +97,9 @@ class Snapshot:
 
     def tail_segment(self) -> Segment:
         """The tail as a segment."""
-        codes, labels, paths = zip(*self.tail.values(), strict=True)
+        codes, labels, paths, visual, seen = zip(*self.tail.values(), strict=True)
         packed = np.frombuffer(b"".join(codes), np.uint8).reshape(len(codes), -1)
-        return build(packed, list(self.tail), labels, paths)
+        return build(Batch(packed, list(self.tail), labels, paths, visual, seen))
 
     def find(self, ids: Sequence[Id]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The number of the sealed part (n,) and the row (n,) of each id; -1 where no sealed part has it."""

@@ -1,0 +1,149 @@
+"""What answers are ranked by, where that is more than the semantic code: looks, and labels with weights.
+
+A ranking gives every item of a segment a penalty; the smallest comes first, then the smaller distance of the semantic
+code, then the smaller id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centerhash.codes import Codes, Packed, to_words, unpack
+from centerhash.search.engines.base import VISUAL_BITS
+from centerhash.search.engines.segments import Segment
+
+FACTOR = 0.1  # of a visual bit beside a semantic one: see docs/search.md
+SHARPNESS = 8.0  # of the likelihood of labels given a code
+FLOOR = 0.01  # the presence of a label that is not stored, because it is smaller than those that are
+SHARES = 1.0  # what shares count beside presences
+_BLOCK = 1 << 16  # codes that are compared with all centers at a time
+_DIGITS = 9  # of a penalty: what rounding alone tells apart is equal
+
+
+class Ranking(Protocol):
+    """One order of all items."""
+
+    @property
+    def code(self) -> Packed:
+        """The semantic code (ceil(K/8),) of the question: equal penalties are ordered by its distance."""
+
+    @property
+    def within(self) -> int | None:
+        """The largest distance of an answer; None: any."""
+
+    def penalties(self, segment: Segment, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """What speaks against each of these rows (m,); infinite where an item cannot be compared."""
+
+    def distances(self, segment: Segment, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The distances (m,) that `within` limits."""
+
+
+def code_distances(codes: Packed, code: Packed) -> NDArray[np.int64]:
+    """Hamming distances (m,) of packed codes (m, W) to one (W,)."""
+    differing = np.bitwise_count(to_words(codes) ^ to_words(code[None]))
+    distances: NDArray[np.int64] = differing.sum(axis=1, dtype=np.int64)
+    return distances
+
+
+@dataclass(frozen=True, eq=False)
+class ByBoth:
+    """Semantic distance plus a small part of the visual one: d = d_semantic + factor * d_visual.
+
+    An item without a visual code counts as one that looks neither alike nor unlike: half of its bits differ.
+    """
+
+    code: Packed  # (ceil(K/8),)
+    visual: Packed  # (16,)
+    factor: float = FACTOR
+    within: int | None = None
+
+    def penalties(self, segment: Segment, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """d_semantic + factor * d_visual."""
+        looks = np.where(
+            segment.looks[rows] == 1, code_distances(segment.visual[rows], self.visual), VISUAL_BITS / 2
+        )
+        combined: NDArray[np.float64] = self.distances(segment, rows) + self.factor * looks
+        return combined.round(_DIGITS)
+
+    def distances(self, segment: Segment, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Semantic distances."""
+        return code_distances(segment.codes[rows], self.code)
+
+
+@dataclass(frozen=True, eq=False)
+class ByLook:
+    """The visual distance alone; items without a visual code are not found."""
+
+    code: Packed
+    visual: Packed
+    within: int | None = None
+
+    def penalties(self, segment: Segment, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Visual distances."""
+        return np.where(segment.looks[rows] == 1, self.distances(segment, rows), np.inf)
+
+    def distances(self, segment: Segment, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Visual distances."""
+        return code_distances(segment.visual[rows], self.visual)
+
+
+@dataclass(frozen=True, eq=False)
+class ByLabels:
+    """The presence of all labels first, then how near their shares are to the weights.
+
+    penalty = - sum_j log p_j + SHARES * 1/2 sum_j |s_j - w_j| over the labels j asked for, p their presences, s their
+    shares among each other and w the weights. Where no presence is stored, both follow from the code: see `likelihoods`.
+    """
+
+    code: Packed
+    weights: Mapping[str, float]  # of the labels asked for; they sum to 1
+    centers: Codes  # (C, K)
+    classes: Mapping[str, int]  # the row of each label's center
+    within: int | None = None
+
+    def penalties(self, segment: Segment, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """- sum_j log p_j + SHARES * 1/2 sum_j |s_j - w_j|."""
+        presence = np.full((len(self.weights), len(segment)), FLOOR)
+        shares = np.zeros_like(presence)
+        for row, label in enumerate(self.weights):
+            owners, presences, own = segment.seen_as(label)
+            presence[row, owners] = np.maximum(presences, FLOOR)
+            shares[row, owners] = own
+        presence, shares = presence[:, rows], shares[:, rows]
+        unknown = np.flatnonzero(segment.seen.lengths()[rows] == 0)
+        columns = [self.classes[label] for label in self.weights]
+        for top in range(0, len(unknown), _BLOCK):
+            block = unknown[top : top + _BLOCK]
+            codes = unpack(np.ascontiguousarray(segment.codes[rows[block]]), self.centers.shape[1])
+            shares[:, block] = likely = likelihoods(codes, self.centers)[:, columns].T
+            # of m labels that are all there each has a likelihood of 1 / m
+            presence[:, block] = np.clip(likely * len(columns), FLOOR, 1)
+        return label_penalties(presence, shares, np.array(list(self.weights.values())))
+
+    def distances(self, segment: Segment, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Semantic distances to the code that lies between the labels' centers."""
+        return code_distances(segment.codes[rows], self.code)
+
+
+def label_penalties(
+    presence: NDArray[np.float64], shares: NDArray[np.float64], weights: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """- sum_j log p_j + SHARES * 1/2 sum_j |s_j - w_j| of presences and shares (m, n) and weights (m,)."""
+    total = shares.sum(axis=0)
+    among = np.divide(shares, total, out=np.full_like(shares, 1 / len(weights)), where=total > 0)
+    far = np.abs(among - weights[:, None]).sum(axis=0) / 2
+    penalties: NDArray[np.float64] = SHARES * far - np.log(presence).sum(axis=0)
+    return penalties.round(_DIGITS)
+
+
+def likelihoods(codes: Codes, centers: Codes) -> NDArray[np.float64]:
+    """How likely each class is given a code alone: softmax (n, C) of 8 times the cosine of codes (n, K) and centers."""
+    products = (codes.astype(np.float32) @ centers.astype(np.float32).T).astype(np.float64)  # exact integers
+    sizes = np.exp(SHARPNESS / centers.shape[1] * (products - products.max(axis=1, keepdims=True)))
+    likely: NDArray[np.float64] = sizes / sizes.sum(axis=1, keepdims=True)
+    return likely

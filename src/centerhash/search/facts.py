@@ -1,0 +1,69 @@
+"""What a question by labels or by id needs of a model: its classes and centers, read without torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from centerhash.codes import Codes
+from centerhash.core.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True, eq=False)
+class ModelFacts:
+    """The few things about a stored model that need no network."""
+
+    method: str
+    backbone: str | None
+    bits: int
+    classes: tuple[str, ...]
+    label_threshold: float  # cosine to a center from which its label is predicted
+    known_centers: Codes | None  # (C, K); None for a method without
+    directions: NDArray[np.float32] | None = None  # (C, K), what logits are compared with; None: the centers
+
+    @property
+    def centers(self) -> Codes:
+        """Hash centers (C, K), or ConfigError for a method without."""
+        if self.known_centers is None:
+            raise ConfigError(
+                f"a model of method '{self.method}' has no hash centers, so it knows neither labels nor weights: "
+                "train one of a central method, such as ics-softmax."
+            )
+        return self.known_centers
+
+
+def read_facts(folder: Path) -> ModelFacts:
+    """Read them from the folder of a model, or DataError."""
+    try:
+        spec: dict[str, Any] = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        classes = tuple(map(str, spec["classes"]))
+        with safe_open(folder / "model.safetensors", framework="numpy") as tensors:
+            names = tensors.keys()
+            centers = tensors.get_tensor("centers").astype(np.int8) if "centers" in names else None
+            directions = (
+                tensors.get_tensor("directions").astype(np.float32) if "directions" in names else None
+            )
+        if centers is not None and centers.shape != (len(classes), spec["bits"]):
+            raise ValueError(f"centers of shape {centers.shape} do not fit {len(classes)} classes")
+        return ModelFacts(
+            str(spec["method"]),
+            spec.get("backbone"),
+            int(spec["bits"]),
+            classes,
+            float(spec.get("label_threshold") or 0.0),
+            centers,
+            directions,
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(
+            f"'{folder}' holds no finished model (model.json, model.safetensors): create the index again."
+        ) from None
+    except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"the model in '{folder}' is damaged or of another version: {reason}") from None

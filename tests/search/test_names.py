@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+
+from centerhash.core.errors import ConfigError
+from centerhash.search.names import label_named, match, synonyms
+
+CLASSES = (
+    "person",
+    "bus",
+    "bench",
+    "knife",
+    "puppy fat",
+    "skis",
+    "dog",
+    "hot dog",
+    "cell phone",
+    "sheep",
+    "teddy bear",
+)
+COCO = (*CLASSES, "bicycle", "scissors", "TV", "wine glass")
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("dog", "dog"),
+        ("Dogs", "dog"),
+        ("BUSES", "bus"),
+        ("benches", "bench"),
+        ("knives", "knife"),
+        ("ski", "skis"),
+        ("hot-dogs", "hot dog"),
+        ("cell_phone", "cell phone"),
+        ("puppies", "dog"),
+        ("bike", "bicycle"),
+        ("People", "person"),
+        ("tv", "TV"),
+        ("phones", "cell phone"),
+        ("unicorn", None),
+        ("", None),
+    ],
+)
+def test_names_as_people_write_them(name: str, label: str | None) -> None:
+    assert match(name, COCO) == label
+
+
+def test_a_class_of_that_name_goes_before_a_synonym() -> None:
+    assert match("puppy", ("dog", "puppy")) == "puppy"
+    assert match("Dog", ("dog", "Dog")) == "Dog"
+    assert match("puppy", ("cat",)) is None
+
+
+def test_a_synonym_stands_for_one_class() -> None:
+    assert synonyms()["puppy"] == "dog"
+    assert not set(synonyms()) & set(synonyms().values())
+
+
+def test_only_near_names_are_suggested_and_few_are_listed() -> None:
+    with pytest.raises(ConfigError, match=r"^unknown label 'bicycel'. Did you mean 'bicycle'\?$"):
+        label_named("bicycel", COCO)
+    with pytest.raises(ConfigError) as refused:
+        label_named("quantum", COCO)
+    assert str(refused.value).startswith("unknown label 'quantum': there are person, bus, ")
+    assert str(refused.value).endswith(", sheep and 5 more.")
