@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from centerhash.cli import completion
 from centerhash.cli.arguments import DeviceOption, EngineOption, JsonOption
 from centerhash.core.errors import ConfigError
 
@@ -32,7 +33,10 @@ def create(
     ] = "coco",
     store: Annotated[
         str,
-        typer.Option(help="where the items live: flat (exact), faiss, faiss?kind=hnsw, or milvus:ADDRESS"),
+        typer.Option(
+            help="where the items live: flat (exact), faiss, faiss?kind=hnsw, or milvus:ADDRESS",
+            autocompletion=completion.one_of(*completion.STORES),
+        ),
     ] = "flat",
 ) -> None:
     """Make an empty index for the codes of the built-in model, or of a run's.
