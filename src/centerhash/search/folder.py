@@ -60,7 +60,7 @@ def create_folder(folder: Path, model: HashModel, store: str) -> None:
 
 def spec_file(folder: Path) -> Path | None:
     """The file that says what the folder is; None where it is no index."""
-    return next((file for name in (SPEC, _OLD_SPEC) if (file := folder / name).is_file()), None)
+    return next((file for name in (SPEC, _OLD_SPEC) if os.path.isfile(file := folder / name)), None)
 
 
 def read_spec(folder: Path) -> IndexSpec:
