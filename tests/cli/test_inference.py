@@ -45,7 +45,7 @@ def index(image_run: Path, pictures: list[Path], tmp_path_factory: pytest.TempPa
 @pytest.mark.parametrize("engine", ["auto", *ENGINES])
 def test_index_add(engine: str, image_run: Path, pictures: list[Path], index: Path, tmp_path: Path) -> None:
     text = indexed(tmp_path / "index", image_run, pictures, engine)
-    assert text.endswith(f", features by {choose_engine(engine)}")
+    assert f", features by {choose_engine(engine)}" in text
     assert "items in" in text
     with Index.open(tmp_path / "index", read_only=True) as one, Index.open(index) as other:
         ids = list(one.store.ids())

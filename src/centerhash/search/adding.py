@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -188,7 +189,8 @@ def given_labels(entries: Sequence[str | Path]) -> dict[Path, Labels]:
 def _labels_home(folder: Path) -> Path | None:
     """The folder whose labels.csv may describe the images in `folder`: itself, or one of the next few above it."""
     above = folder.resolve().parents[:_LEVELS_ABOVE]
-    return next((home for home in (folder, *above) if (home / "labels.csv").is_file()), None)
+    # Path.is_file would raise where a folder is closed to us
+    return next((home for home in (folder, *above) if os.path.isfile(home / "labels.csv")), None)  # noqa: PTH113
 
 
 def listed(entries: str | Path | Sequence[str | Path], what: str) -> list[str | Path]:

@@ -62,7 +62,8 @@ def create_folder(folder: Path, model: HashModel, store: str) -> None:
 
 def spec_file(folder: Path) -> Path | None:
     """The file that says what the folder is; None where it is no index."""
-    return next((file for name in (SPEC, _OLD_SPEC) if (file := folder / name).is_file()), None)
+    # Path.is_file would raise where the folder is closed to us
+    return next((file for name in (SPEC, _OLD_SPEC) if os.path.isfile(file := folder / name)), None)  # noqa: PTH113
 
 
 def read_spec(folder: Path) -> IndexSpec:

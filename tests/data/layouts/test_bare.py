@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,16 @@ def test_images_anywhere_below_have_no_labels(bare: Path) -> None:
     assert data.names == NAMES
     assert (data.labels.shape, data.classes, data.has_labels, data.warnings) == ((4, 0), (), False, ())
     assert "no labels" in repr(data)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_that_cannot_be_read(bare: Path) -> None:
+    bare.chmod(0)
+    try:
+        with pytest.raises(DataError, match="Permission denied"):
+            open_dataset(bare)
+    finally:
+        bare.chmod(0o700)
 
 
 def test_one_folder_of_images_has_no_labels(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,10 +87,15 @@ LAYOUTS: tuple[Layout, ...] = (
 
 def read_layout(root: Path, labels: bool = True) -> Contents:
     """Read the data set at a path, of any layout; without `labels`, those that it has are left out."""
-    if not root.exists():
-        raise DataError(
-            f"no such folder: '{root}'. Check the path; docs/own-images.md shows what it may hold."
-        )
+    try:
+        if not root.exists():
+            raise DataError(
+                f"no such folder: '{root}'. Check the path; docs/own-images.md shows what it may hold."
+            )
+        if root.is_dir():
+            os.scandir(root).close()
+    except OSError as error:
+        raise DataError(f"cannot read '{root}': {error.strerror or error}.") from None
     if root.is_file() and root.suffix != SUFFIX:
         raise DataError(f"'{root}' is a file, not a folder. Give {_all_layouts()}.")
     layout = find_layout(root)
