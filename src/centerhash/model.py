@@ -410,8 +410,8 @@ def load(source: str | Path) -> HashModel:
 
 
 def model_folder(source: str | Path) -> Path:
-    """The folder that holds a model: of a built-in one by its name, unless there is such a folder here."""
-    if str(source) in BUILTIN and not Path(source).exists():
+    """The folder that holds a model: of a built-in one by its name, unless there is a model of that name here."""
+    if str(source) in BUILTIN and not (Path(source) / "model.json").exists():
         return Path(__file__).parent / "builtin" / str(source)
     return Path(source)
 

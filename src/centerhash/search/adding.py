@@ -116,7 +116,14 @@ class Adding:
             ]
             self.store.remove(lost)
             if items:
-                self.store.add(np.stack([item.code for item in items]), lost, labels, list(map(str, paths)))
+                self.store.add(
+                    np.stack([item.code for item in items]),
+                    lost,
+                    labels,
+                    list(map(str, paths)),
+                    [item.visual for item in items],
+                    [item.seen for item in items],
+                )
         self.moved += len(lost)
         self.known -= len(lost)
 
