@@ -1,0 +1,51 @@
+"""The model that comes with the package."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import centerhash as ch
+from centerhash.core.errors import DataError
+from centerhash.model import BUILTIN, model_folder
+from tests.toys import noise_image
+
+FOLDER = model_folder("coco")
+
+
+def test_the_built_in_model_reads_images() -> None:
+    model = ch.load("coco")
+    assert repr(model) == "HashModel('ics-softmax', 64 bits, 80 classes, efficientnet-lite0)"
+    assert model.has_presence
+    assert model.visual_bits == 128
+    image = noise_image(64)
+    features = model.features_of(image, device="cpu", engine="torch")
+    assert features.shape == (2560,)
+    assert model.encode_features(features[None]).shape == (1, 64)
+    presence = model.presence(features[None])
+    assert presence.shape == (1, 80)
+    assert np.isfinite(presence).all()
+    assert model.visual_codes(features[None]).shape == (1, 128)
+
+
+def test_its_card_holds_its_figures_and_it_is_small() -> None:
+    figures, card = json.loads((FOLDER / "figures.json").read_text()), (FOLDER / "card.md").read_text()
+    for name in ("map_peers", "map_textbook", "presence_ap"):
+        assert f"{figures[name]:.3f}" in card
+    assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 6_000_000
+
+
+def test_a_folder_is_the_built_in_model_only_if_it_holds_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy_model: ch.HashModel
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "coco").mkdir()
+    assert ch.load("coco").bits == 64
+    toy_model.save(tmp_path / "coco")
+    assert ch.load("coco").classes == toy_model.classes
+    with pytest.raises(DataError, match="no finished model"):
+        ch.load("cocoa")
+    assert BUILTIN == ("coco",)
