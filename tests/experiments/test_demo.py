@@ -28,6 +28,10 @@ def test_results_are_stored_raw(demo: DemoResult) -> None:
         # the whole database is ranked, so both denominators are all relevant items
         assert found["map_textbook"] == pytest.approx(found["map_peers"])
         assert found["map_textbook"] > found["chance_textbook"]
+    built_in = stored["built_in"]
+    assert built_in["evaluation"]["map_textbook"] == demo.built_in.evaluation.map_textbook
+    assert 0 <= built_in["labels"]["precision"] <= 1
+    assert built_in["labels"]["recall"] > 0
     assert stored["weights_against_area"]["ewcs"]["centred_pearson"] == pytest.approx(0, abs=1e-9)
     assert stored["data"]["images"] == SCENES
 
@@ -35,7 +39,14 @@ def test_results_are_stored_raw(demo: DemoResult) -> None:
 @pytest.mark.slow
 def test_table_shows_every_method_and_chance(demo: DemoResult) -> None:
     columns = [list(column.cells) for column in demo.table().columns]
-    assert columns[0] == ["CSQ", "E-WCS", "ICS", "ICS-softmax (ours)", "chance"]
+    assert columns[0] == [
+        "CSQ",
+        "E-WCS",
+        "ICS",
+        "ICS-softmax (ours)",
+        "built-in, not trained on scenes",
+        "chance",
+    ]
     assert columns[1][0] == f"{demo.evaluations['csq'].map_textbook:.3f}"
 
 
@@ -79,6 +90,7 @@ def test_report_in_a_browser(demo: DemoResult, page: object) -> None:
         "Search results",
         "What the weights say",
         "Weight against visible area",
+        "The built-in model",
         "The weight solver",
         "Training",
     ]

@@ -13,24 +13,39 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from centerhash.codes import Codes
 from centerhash.core.errors import ConfigError
 from centerhash.core.files import write_json
 from centerhash.core.progress import Progress, silent
 from centerhash.data import Dataset, open_dataset
 from centerhash.data.scenes.scenes import write_scenes
 from centerhash.encoding.code_files import evaluate_files
-from centerhash.evaluation import Evaluation
+from centerhash.evaluation import Evaluation, evaluate
 from centerhash.experiments.agreement import Agreement, measure_agreement
 from centerhash.experiments.convergence import Convergence, batch_distances, solver_convergence
 from centerhash.methods.table import METHODS
+from centerhash.model import HashModel
 from centerhash.training.config import TrainConfig
 from centerhash.training.distributed import Team
 from centerhash.training.features import dataset_features
 from centerhash.training.folder import versions
 from centerhash.training.run import train
 
+BUILT_IN = "coco"
 DEMO_METHODS = ("csq", "ewcs", "ics", "ics-softmax")
+PRECISION_AT = (1, 10, 100)
 WEIGHTED = ("ewcs", "ics", "ics-softmax")  # whose weights are compared with the true shares
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What a model that was not trained on the scenes makes of them."""
+
+    codes: Codes  # (N, K) of all scenes
+    names: list[tuple[str, ...]]  # the labels that it predicts, of all scenes
+    evaluation: Evaluation
+    precision: float  # of the labels that it predicts for the queries
+    recall: float  # of the labels that the queries have
 
 
 @dataclass(frozen=True)
@@ -42,6 +57,7 @@ class DemoResult:
     bits: int
     seed: int
     evaluations: dict[str, Evaluation]
+    built_in: Seen
     agreements: dict[str, Agreement]
     weights: dict[str, NDArray[np.float32]]  # (Q, C) of the queries, per method
     areas: NDArray[np.float32]  # (Q, C) of the queries
@@ -69,6 +85,9 @@ class DemoResult:
                 f"{found.ndcg:.3f}",
                 "" if agreement is None else f"{agreement.pearson:.2f}",
             )
+        found = self.built_in.evaluation
+        figures = (found.map_textbook, found.map_textbook_expected, found.precision[10], found.ndcg)
+        table.add_row("built-in, not trained on scenes", *(f"{figure:.3f}" for figure in figures))
         table.add_row("chance", f"{first.chance_textbook:.3f}", style="dim")
         return table
 
@@ -107,6 +126,7 @@ def run_demo(
     features, _ = dataset_features(
         dataset, TrainConfig().backbone, cache=folder / "cache", team=Team(device), progress=progress
     )
+    depth = len(dataset.splits.database)
     for number, method in enumerate(DEMO_METHODS):
         run = folder / "runs" / f"{method}-{bits}-{seed}"
         progress("methods", number, len(DEMO_METHODS), METHODS[method].title)
@@ -114,8 +134,7 @@ def run_demo(
         models[method] = train(
             dataset, config=config, out=run, cache=folder / "cache", device=device, progress=False
         )
-        depth = len(dataset.splits.database)
-        evaluations[method] = evaluate_files([run], k=depth, precision_at=(1, 10, 100))
+        evaluations[method] = evaluate_files([run], k=depth, precision_at=PRECISION_AT)
         logs[method] = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     progress("methods", len(DEMO_METHODS), len(DEMO_METHODS), "done")
 
@@ -129,6 +148,7 @@ def run_demo(
         bits=bits,
         seed=seed,
         evaluations=evaluations,
+        built_in=seen_by(HashModel.load(BUILT_IN), dataset, cache=folder / "cache", device=device),
         agreements=agreements,
         weights=weights,
         areas=areas,
@@ -141,12 +161,39 @@ def run_demo(
     return result
 
 
+def seen_by(model: HashModel, dataset: Dataset, *, cache: Path, device: str = "auto") -> Seen:
+    """Codes and labels that `model` gives to the images of `dataset`, and how good they are."""
+    features, splits = dataset_features(dataset, model.backbone(), cache=cache, team=Team(device))
+    codes, names, queries = model.encode_features(features), model.label_names(features), splits.query
+    given = [{dataset.classes[j] for j in np.flatnonzero(dataset.labels[row])} for row in queries]
+    right = sum(len(labels & set(names[row])) for row, labels in zip(queries, given, strict=True))
+    return Seen(
+        codes=codes,
+        names=names,
+        evaluation=evaluate(
+            codes[queries],
+            codes[splits.database],
+            dataset.labels[queries],
+            dataset.labels[splits.database],
+            k=len(splits.database),
+            precision_at=PRECISION_AT,
+        ),
+        precision=right / max(1, sum(len(names[row]) for row in queries)),
+        recall=right / sum(map(len, given)),
+    )
+
+
 def _raw(result: DemoResult) -> dict[str, Any]:
     return {
         "data": {"name": "emoji scenes", "images": result.dataset.size, "seed": result.seed},
         "versions": versions(),
         "bits": result.bits,
         "evaluations": {name: found.to_dict() for name, found in result.evaluations.items()},
+        "built_in": {
+            "model": BUILT_IN,
+            "evaluation": result.built_in.evaluation.to_dict(),
+            "labels": {"precision": result.built_in.precision, "recall": result.built_in.recall},
+        },
         "weights_against_area": {name: found.to_dict() for name, found in result.agreements.items()},
         "solver": {
             "true": result.convergence.true.tolist(),

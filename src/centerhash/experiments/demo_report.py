@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup
 from PIL import Image
 
-from centerhash.codes import unpack
+from centerhash.codes import Codes, unpack
 from centerhash.core.figures import new_figure, svg_text
 from centerhash.core.files import write_text
 from centerhash.core.version import __version__
@@ -23,7 +23,7 @@ from centerhash.experiments.pages import page
 from centerhash.methods.table import METHODS
 
 SHOWN = "ics-softmax"  # whose answers and weights are shown
-GRID_QUERIES, GRID_NEAREST, EXAMPLES = 6, 8, 12
+GRID_QUERIES, FEW_QUERIES, GRID_NEAREST, EXAMPLES = 6, 4, 8, 12
 
 
 def write_report(result: DemoResult) -> None:
@@ -37,7 +37,8 @@ def write_report(result: DemoResult) -> None:
         methods=METHODS,
         shown=SHOWN,
         cards=_cards(result),
-        answers=_answers(result),
+        answers=_trained_answers(result),
+        built_in=_built_in_answers(result),
         examples=_examples(result),
         titles=_titles(result),
         scatter=_scatter(result),
@@ -68,16 +69,27 @@ def _cards(result: DemoResult) -> list[tuple[str, str]]:
     ]
 
 
-def _answers(result: DemoResult) -> list[list[dict[str, Any]]]:
-    """Evenly spaced queries, each followed by its nearest images."""
-    query, database = read_run_codes(result.report.parent / "runs" / f"{SHOWN}-{result.bits}-{result.seed}")
-    splits = result.dataset.splits  # whose rows the codes are of, in this order
-    spread = np.linspace(0, len(splits.query) - 1, num=min(GRID_QUERIES, len(splits.query))).astype(int)
-    nearest, distances = ranking(
-        unpack(query.packed[spread], query.bits),
-        unpack(database.packed, database.bits),
-        min(GRID_NEAREST, len(database.packed)),
-    )
+def _trained_answers(result: DemoResult) -> list[list[dict[str, Any]]]:
+    run = result.report.parent / "runs" / f"{SHOWN}-{result.bits}-{result.seed}"
+    query, database = (unpack(found.packed, found.bits) for found in read_run_codes(run))
+    return _answers(result, query, database, GRID_QUERIES)
+
+
+def _built_in_answers(result: DemoResult) -> list[list[dict[str, Any]]]:
+    """The same queries, with the labels that the built-in model sees in them."""
+    splits, seen = result.dataset.splits, result.built_in
+    lines = _answers(result, seen.codes[splits.query], seen.codes[splits.database], FEW_QUERIES)
+    for line in lines:
+        names = seen.names[line[0]["row"]]
+        line[0] |= {"caption": "it sees", "labels": [(name, False) for name in names]}
+    return lines
+
+
+def _answers(result: DemoResult, query: Codes, database: Codes, most: int) -> list[list[dict[str, Any]]]:
+    """Evenly spaced queries, each followed by its nearest images, by the codes of the splits' rows."""
+    splits = result.dataset.splits
+    spread = np.linspace(0, len(query) - 1, num=min(most, len(query))).astype(int)
+    nearest, distances = ranking(query[spread], database, min(GRID_NEAREST, len(database)))
     lines = []
     for place, row in enumerate(splits.query[spread].tolist()):
         wanted = result.dataset.labels[row]
@@ -94,6 +106,7 @@ def _image(result: DemoResult, row: int, wanted: Any) -> dict[str, Any]:
     """An image, and its labels with whether they are `wanted`."""
     labels = np.flatnonzero(result.dataset.labels[row])
     return {
+        "row": row,
         "source": _thumbnail(result, row),
         "labels": [(result.dataset.classes[j], bool(wanted[j])) for j in labels],
     }
