@@ -44,7 +44,7 @@ def test_table_shows_every_method_and_chance(demo: DemoResult) -> None:
         "E-WCS",
         "ICS",
         "ICS-softmax (ours)",
-        "built-in, not trained on scenes",
+        "built-in model",
         "chance",
     ]
     assert columns[1][0] == f"{demo.evaluations['csq'].map_textbook:.3f}"

@@ -87,7 +87,7 @@ class DemoResult:
             )
         found = self.built_in.evaluation
         figures = (found.map_textbook, found.map_textbook_expected, found.precision[10], found.ndcg)
-        table.add_row("built-in, not trained on scenes", *(f"{figure:.3f}" for figure in figures))
+        table.add_row("built-in model", *(f"{figure:.3f}" for figure in figures))
         table.add_row("chance", f"{first.chance_textbook:.3f}", style="dim")
         return table
 
