@@ -2,9 +2,9 @@
 
     python -m benchmarks.duplicates --photos coco6k [--out benchmarks/results/duplicates.json] [--choose]
 
-`--photos` is a folder with images/. 500 photos are each encoded again (JPEG, quality 50), resized to half, cropped to 90 %
-of their sides anywhere, brightened by 30 %, and mirrored. For each kind of change there is one library: the 500
-photos, their changed copies, and 3,000 other photos. A pair counts as found when both are in one group, at the defaults;
+`--photos` is a folder with images/. 500 photos are each encoded again (JPEG, quality 50), resized to half, cropped to
+90 % of their sides anywhere, brightened by 30 %, and mirrored. For each kind of change there is one library: the photos,
+their changed copies, and 3,000 other photos. A pair counts as found when both are in one group, at the defaults;
 recall is the share of the 500 pairs that were found, precision the share of all found pairs that were made.
 
 `--choose` reports pairs of 200 and 1,000 other photos, at several thresholds: the defaults were chosen there.
