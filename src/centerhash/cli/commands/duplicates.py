@@ -80,15 +80,17 @@ def _table(found: Duplicates) -> Table:
     from rich.table import Table
 
     from centerhash.search.duplicates import KINDS
+    from centerhash.search.duplicates_page import common_folder
 
+    folder = common_folder([one.path for group in found for one in group.photos if one.path is not None])
     counts = ", ".join(f"{len(found.of_kind(kind)):,} {kind}" for kind in KINDS)
-    table = Table(title=f"{found.looked_at:,} images, groups: {counts}", title_justify="left")
+    place = f", names below {folder}" if folder else ""
+    table = Table(title=f"{found.looked_at:,} images, groups: {counts}{place}", title_justify="left")
     table.add_column("kind")
     table.add_column("keep", overflow="fold")
     table.add_column("others", overflow="fold")
     for group in found[:_SHOWN]:
-        keep = group.keep
-        size = f" ({keep.width} x {keep.height})" if keep.width else ""
-        others = "\n".join(one.path or one.id for one in group.others)
-        table.add_row(group.kind, f"{keep.path or keep.id}{size}", others)
+        keep, *others = ((one.path or one.id).removeprefix(folder) for one in group.photos)
+        size = f" ({group.keep.width} x {group.keep.height})" if group.keep.width else ""
+        table.add_row(group.kind, f"{keep}{size}", "\n".join(others))
     return table

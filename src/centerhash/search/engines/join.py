@@ -74,11 +74,12 @@ def _join(
         for first in range(start, min(end, top + low.size)):
             here_low, here_high = words[0, first], words[1, first]
             for left in range(max(0, (first + 1 - top) // _STEP * _STEP), low.size, _STEP):
-                near = 0
-                for column in range(left, min(left + _STEP, low.size)):
-                    distance = differing(here_low, low[column]) + differing(here_high, high[column])
-                    distances[column - left] = distance
-                    near += distance <= np.uint64(radius)
+                part_low, part_high = low[left : left + _STEP], high[left : left + _STEP]
+                near = np.uint64(0)
+                for column in range(np.uint64(part_low.size)):  # unsigned: no test for negative indices
+                    distance = differing(here_low, part_low[column]) + differing(here_high, part_high[column])
+                    distances[column] = distance
+                    near += np.uint64(distance <= np.uint64(radius))
                 if not near:
                     continue
                 for column in range(max(left, first + 1 - top), min(left + _STEP, low.size)):
