@@ -20,7 +20,7 @@ from centerhash.search.engines.segments import Segment
 FACTOR = 0.1  # of a visual bit beside a semantic one: see docs/search.md
 SHARPNESS = 8.0  # of the likelihood of labels given a code
 FLOOR = 0.01  # the presence of a label that is not stored, because it is smaller than those that are
-SHARES = 1.0  # what shares count beside presences
+SHARES = 3.0  # what shares count beside presences: see docs/search.md
 _BLOCK = 1 << 16  # codes that are compared with all centers at a time
 _DIGITS = 9  # of a penalty: what rounding alone tells apart is equal
 
@@ -97,7 +97,7 @@ class ByLabels:
     """The presence of all labels first, then how near their shares are to the weights.
 
     penalty = - sum_j log p_j + SHARES * 1/2 sum_j |s_j - w_j| over the labels j asked for, p their presences, s their
-    shares among each other and w the weights. Where no presence is stored, both follow from the code: see `likelihoods`.
+    shares of the image and w the weights. Where no presence is stored, both follow from the code: see `likelihoods`.
     """
 
     code: Packed
@@ -134,9 +134,7 @@ def label_penalties(
     presence: NDArray[np.float64], shares: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """- sum_j log p_j + SHARES * 1/2 sum_j |s_j - w_j| of presences and shares (m, n) and weights (m,)."""
-    total = shares.sum(axis=0)
-    among = np.divide(shares, total, out=np.full_like(shares, 1 / len(weights)), where=total > 0)
-    far = np.abs(among - weights[:, None]).sum(axis=0) / 2
+    far = np.abs(shares - weights[:, None]).sum(axis=0) / 2
     penalties: NDArray[np.float64] = SHARES * far - np.log(presence).sum(axis=0)
     return penalties.round(_DIGITS)
 
