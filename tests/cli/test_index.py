@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +60,46 @@ def test_search_by_an_image(stored: Path, pictures: list[Path]) -> None:
     ]
     assert found["results"][0]["labels"] == list(answer[0].labels)
     assert [row["label"] for row in found["labels"]] == [row.label for row in answer.labels]
+
+
+def test_search_by_look_and_by_meaning(stored: Path, pictures: list[Path]) -> None:
+    own = id_of(pictures[0])
+    looks = cli("search", stored, "--id", own, "--look", "--json").json["results"]
+    assert [row["look"] for row in looks] == sorted(row["look"] for row in looks)
+    meant = cli("search", stored, "--id", own, "--meaning", "--json").json["results"]
+    assert [row["distance"] for row in meant] == sorted(row["distance"] for row in meant)
+    assert "look" in cli("search", stored, "--id", own).out
+    assert "one of --look" in refused(cli("search", stored, "--id", own, "--look", "--meaning"))
+
+
+def test_search_without_a_label_and_under_a_folder(stored: Path, pictures: list[Path]) -> None:
+    own = id_of(pictures[0])
+    whole = cli("search", stored, "--id", own, "--json").json["results"]
+    name = whole[0]["labels"][0]
+    others = cli("search", stored, "--id", own, "--without", name.upper(), "--json").json["results"]
+    assert others == [row for row in whole if name not in row["labels"]]
+    assert (
+        cli("search", stored, "--id", own, "--under", pictures[0].parent, "--json").json["results"] == whole
+    )
+    assert cli("search", stored, "--id", own, "--under", stored, "--json").json["results"] == []
+
+
+def test_words_and_ids_need_neither_torch_nor_numba(stored: Path, pictures: list[Path]) -> None:
+    script = (
+        "import sys\n"
+        "from centerhash.cli import app\n"
+        "app(sys.argv[1:], standalone_mode=False)\n"
+        "print(sorted({'torch', 'numba', 'PIL'} & set(sys.modules)))"
+    )
+    for question in (["--labels", "person"], ["--id", id_of(pictures[0])]):
+        done = subprocess.run(
+            [sys.executable, "-c", script, "search", str(stored), *question, "--json"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_search_by_an_id(stored: Path, pictures: list[Path]) -> None:
@@ -242,8 +284,7 @@ def test_export_and_import(stored: Path, image_run: Path, tmp_path: Path) -> Non
     with np.load(file) as arrays:
         id = str(arrays["names"][0])
     first, second = (cli("search", place, "--id", id, "--json").json for place in (stored, copy))
-    assert [row["distance"] for row in first["results"]] == [row["distance"] for row in second["results"]]
-    assert {row["path"] for row in second["results"]} == {None}
+    assert first["results"] == second["results"]
     assert cli("evaluate", file, file, "--json").json["queries"] == 8
 
 

@@ -45,6 +45,19 @@ def test_by_labels_with_and_without_weights(reader: TestClient, pictures: Index)
     assert [(row["label"], row["weight"]) for row in body["labels"]] == [("dog", 0.75), ("cat", 0.25)]
 
 
+def test_searches_by_meaning_and_by_what_is_not_there(reader: TestClient, pictures: Index) -> None:
+    own = str(next(pictures.store.ids()))
+    whole = reader.get("/search", params={"id": own, "k": 20}).json()["results"]
+    assert reader.get("/search", params={"id": own, "by": "meaning", "k": 20}).json()["results"] == whole
+    assert "no visual code" in reader.get("/search", params={"id": own, "by": "look"}).json()["error"]
+    assert set(whole[0]["presence"]) <= set(whole[0]["labels"])
+    name = whole[0]["labels"][0]
+    others = reader.get("/search", params={"id": own, "without": name, "k": 20}).json()["results"]
+    assert others == [row for row in whole if name not in row["labels"]]
+    assert reader.get("/search", params={"id": own, "under": "/no/such/folder"}).json()["results"] == []
+    assert reader.get("/search", params={"id": own, "by": "smell"}).status_code == 400
+
+
 def test_filter_by_labels_and_distance(reader: TestClient) -> None:
     everything = reader.get("/search", params={"labels": "dog", "k": 20}).json()["results"]
     label = everything[0]["labels"][0]

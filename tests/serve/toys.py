@@ -38,7 +38,7 @@ class ColourEncoder:
 def colour_index(folder: Path, run: Path, count: int = 0) -> Index:
     """A new index of `count` pictures."""
     index = Index.create(folder, run)
-    index._encoder = ColourEncoder  # type: ignore[assignment,method-assign]
+    index.encoder = ColourEncoder  # type: ignore[assignment,method-assign]
     for seed in range(count):
         index.add_bytes(png(seed))
     return index

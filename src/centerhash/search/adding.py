@@ -28,6 +28,7 @@ from centerhash.search.uploads import ID_LETTERS, Uploads
 if TYPE_CHECKING:
     from centerhash.model import HashModel
     from centerhash.networks.encoder import Encoder, Step
+    from centerhash.search.index import Index
 
 Labels: TypeAlias = tuple[str, ...]
 GivenLabels: TypeAlias = Mapping[Any, Sequence[str]] | str | None  # by path, or a word of LABELS
@@ -198,6 +199,21 @@ def _labels_home(folder: Path) -> Path | None:
     above = folder.resolve().parents[:_LEVELS_ABOVE]
     # Path.is_file would raise where a folder is closed to us
     return next((home for home in (folder, *above) if os.path.isfile(home / "labels.csv")), None)  # noqa: PTH113
+
+
+def find_items(index: Index, ids_or_paths: str | Path | Sequence[str | Path]) -> dict[str, list[str]]:
+    """As `Index.find`."""
+    entries = list(dict.fromkeys(map(str, listed(ids_or_paths, "ids or paths"))))
+    found = {entry: [entry] if entry in index.store else [] for entry in entries}
+    # unlike Path.resolve, realpath also takes links that lead to themselves
+    places = {Path(os.path.realpath(entry)): entry for entry in entries if not found[entry]}
+    for item in index.items() if places else ():
+        if item.path is not None:
+            path = index.uploads.path(item.path)
+            for place in (path, *path.parents):
+                if place in places:
+                    found[places[place]].append(str(item.id))
+    return found
 
 
 def listed(entries: str | Path | Sequence[str | Path], what: str) -> list[str | Path]:

@@ -12,7 +12,6 @@ its name.
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -30,13 +29,7 @@ from centerhash.search.facts import ModelFacts, read_facts
 from centerhash.search.folder import ITEMS, MODEL, IndexSpec, create_folder, read_spec, spec_file
 from centerhash.search.label_query import LabelQuestion
 from centerhash.search.parts import seen_in, visual_of
-from centerhash.search.questions import (
-    ask,
-    filter_of,
-    question_of_image,
-    question_of_item,
-    question_of_labels,
-)
+from centerhash.search.questions import ask, filter_of, question_of
 from centerhash.search.results import Added, Result, Results, as_result
 from centerhash.search.transfer import add_codes, export_codes, import_codes
 from centerhash.search.uploads import ID_LETTERS, Uploads
@@ -149,7 +142,7 @@ class Index:
         files, labelling = images_and_labels(self.model, listed(images, "images"), labels)
         work = Adding(self.store, self.model, self.uploads, self.lock, labelling)
         with bars() if progress is True else nullcontext(progress or silent) as report:
-            done = work.run(files.images, self._encoder(), batch, report)
+            done = work.run(files.images, self.encoder(), batch, report)
         return replace(done, skipped=files.skipped)
 
     def add_bytes(self, data: bytes, name: str = "") -> Result:
@@ -163,7 +156,7 @@ class Index:
         if not isinstance(data, bytes):
             raise InputError(f"the bytes of an image file are needed, got {type(data).__name__}.")
         try:
-            features = self._encoder().features([data])
+            features = self.encoder().features([data])
         except ImageError as error:
             raise ImageError(
                 str(error).replace("image bytes", f"'{name}'" if name else "image bytes")
@@ -249,20 +242,8 @@ class Index:
         alone) or "meaning" (semantic codes alone). Only items that carry all labels of `having` and none of `without`
         are found, with files `under` a folder, and none farther than `within` bits. An item does not find itself.
         """
-        given = [
-            name for name, asked in (("image", image), ("id", id), ("labels", labels)) if asked is not None
-        ]
-        if len(given) != 1:
-            raise InputError(
-                f"search by exactly one of an image, an id or labels, got {' and '.join(given) or 'none'}."
-            )
         only = filter_of(self.store, self.facts, self.folder, having, without, under)
-        if image is not None:
-            question = question_of_image(self.model, self._encoder, image)
-        elif id is not None:
-            question = question_of_item(self.facts, self.store.get([id])[0])
-        elif labels is not None:
-            question = question_of_labels(self.facts, labels)
+        question = question_of(self, image, id, labels)
         hits = ask(self.store, self.facts, question, k, by, only, within)
         asked = None if question.weights is None else list(question.weights)
         found = [as_result(item, far, self.uploads, question.visual, asked) for item, far in hits]
@@ -292,19 +273,9 @@ class Index:
 
         Paths are compared with all those stored, one after the other, so that files which are gone can be named.
         """
-        from centerhash.search.adding import listed
+        from centerhash.search.adding import find_items
 
-        entries = list(dict.fromkeys(map(str, listed(ids_or_paths, "ids or paths"))))
-        found = {entry: [entry] if entry in self.store else [] for entry in entries}
-        # unlike Path.resolve, realpath also takes links that lead to themselves
-        places = {Path(os.path.realpath(entry)): entry for entry in entries if not found[entry]}
-        for item in self.items() if places else ():
-            if item.path is not None:
-                path = self.uploads.path(item.path)
-                for place in (path, *path.parents):
-                    if place in places:
-                        found[places[place]].append(str(item.id))
-        return found
+        return find_items(self, ids_or_paths)
 
     def items(self) -> Iterator[Item]:
         """All items, in the order of their ids."""
@@ -397,7 +368,7 @@ class Index:
                 f"'{self.folder}' was opened for reading only: open it for writing to change it."
             )
 
-    def _encoder(self) -> Encoder:
+    def encoder(self) -> Encoder:
         """What reads images: the model loads it once."""
         if self.facts.backbone is None:
             raise ConfigError(

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Codes, check_codes
+from centerhash.codes import Codes, check_codes, pack
 from centerhash.core.errors import ConfigError, InputError
 from centerhash.core.explained import Explained
 from centerhash.search.engines.base import Seen
@@ -129,6 +129,6 @@ def labels_of_code(facts: ModelFacts, code: Codes, labels: Sequence[str], seen: 
         chosen = [facts.classes[row] for row in np.flatnonzero(near).tolist()]
     shares = np.array([seen[label][1] if label in seen else 0 for label in chosen], np.float64)
     if not shares.any():
-        likely = likelihoods(code[None], facts.centers)[0]
-        shares = likely[[facts.classes.index(label) for label in chosen]]
+        columns = [facts.classes.index(label) for label in chosen]
+        shares = likelihoods(pack(code[None]), facts.centers, columns)[:, 0]
     return explain_code(facts, code, dict(zip(chosen, (shares / shares.sum()).tolist(), strict=True)))

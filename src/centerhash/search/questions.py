@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,8 +29,7 @@ from centerhash.search.uploads import IMAGES
 
 if TYPE_CHECKING:
     from centerhash.data.images import ImageSource
-    from centerhash.model import HashModel
-    from centerhash.networks.encoder import Encoder
+    from centerhash.search.index import Index
 
 BY = ("both", "look", "meaning")
 
@@ -52,6 +51,23 @@ class Question:
         return packed
 
 
+def question_of(
+    index: Index, image: ImageSource | None, id: str | None, labels: LabelQuestion | None
+) -> Question:
+    """The question by the one of the three that is given."""
+    asked = {"image": image, "id": id, "labels": labels}
+    given = [name for name, value in asked.items() if value is not None]
+    if len(given) != 1:
+        raise InputError(
+            f"search by exactly one of an image, an id or labels, got {' and '.join(given) or 'none'}."
+        )
+    if id is not None:
+        return question_of_item(index.facts, index.store.get([id])[0])
+    if labels is not None:
+        return question_of_labels(index.facts, labels)
+    return question_of_image(index, image)
+
+
 def question_of_labels(facts: ModelFacts, labels: LabelQuestion) -> Question:
     """A question by labels; its code lies between their centers."""
     centers = facts.centers  # a clear error for methods without
@@ -60,15 +76,15 @@ def question_of_labels(facts: ModelFacts, labels: LabelQuestion) -> Question:
     return Question(code, explain_code(facts, code, weights), weights=weights)
 
 
-def question_of_image(model: HashModel, encoder: Callable[[], Encoder], image: ImageSource) -> Question:
-    """A question by an image, which `encoder` reads."""
+def question_of_image(index: Index, image: ImageSource | None) -> Question:
+    """A question by an image, which the index's model reads."""
     from PIL import Image
 
     if not isinstance(image, str | Path | bytes | Image.Image | np.ndarray):
         raise InputError(
             f"an image is a path, bytes, a PIL image or a uint8 array, got {type(image).__name__}."
         )
-    features = encoder().features([image])
+    features, model = index.encoder().features([image]), index.model
     explained = model.explain_features(features)[0] if model.has_centers else ()
     looks = visual_of(model, features)
     shown = [row for row in explained if row.weight > 0]

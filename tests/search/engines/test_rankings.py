@@ -65,9 +65,7 @@ def naive_labels(item: Item, asked: ByLabels) -> float:
         sizes = [math.exp(8 * int(center @ code.astype(int)) / BITS) for center in CENTERS.astype(int)]
         shares = {name: sizes[asked.classes[name]] / sum(sizes) for name in asked.weights}
         present = {name: min(max(share * len(shares), FLOOR), 1) for name, share in shares.items()}
-    total = sum(shares.values())
-    among = {name: share / total if total else 1 / len(shares) for name, share in shares.items()}
-    off = sum(abs(among[name] - weight) for name, weight in asked.weights.items()) / 2
+    off = sum(abs(shares[name] - weight) for name, weight in asked.weights.items()) / 2
     return SHARES * off - sum(math.log(value) for value in present.values())
 
 

@@ -6,22 +6,21 @@ code, then the smaller id.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Codes, Packed, to_words, unpack
+from centerhash.codes import Codes, Packed, pack, to_words
 from centerhash.search.engines.base import VISUAL_BITS
 from centerhash.search.engines.segments import Segment
 
 FACTOR = 0.1  # of a visual bit beside a semantic one: see docs/search.md
 SHARPNESS = 8.0  # of the likelihood of labels given a code
 FLOOR = 0.01  # the presence of a label that is not stored, because it is smaller than those that are
-SHARES = 1.0  # what shares count beside presences
-_BLOCK = 1 << 16  # codes that are compared with all centers at a time
+SHARES = 3.0  # what shares count beside presences: see docs/search.md
 _DIGITS = 9  # of a penalty: what rounding alone tells apart is equal
 
 
@@ -97,7 +96,7 @@ class ByLabels:
     """The presence of all labels first, then how near their shares are to the weights.
 
     penalty = - sum_j log p_j + SHARES * 1/2 sum_j |s_j - w_j| over the labels j asked for, p their presences, s their
-    shares among each other and w the weights. Where no presence is stored, both follow from the code: see `likelihoods`.
+    shares of the image and w the weights. Where no presence is stored, both follow from the code: see `likelihoods`.
     """
 
     code: Packed
@@ -117,12 +116,10 @@ class ByLabels:
         presence, shares = presence[:, rows], shares[:, rows]
         unknown = np.flatnonzero(segment.seen.lengths()[rows] == 0)
         columns = [self.classes[label] for label in self.weights]
-        for top in range(0, len(unknown), _BLOCK):
-            block = unknown[top : top + _BLOCK]
-            codes = unpack(np.ascontiguousarray(segment.codes[rows[block]]), self.centers.shape[1])
-            shares[:, block] = likely = likelihoods(codes, self.centers)[:, columns].T
+        if len(unknown):
+            shares[:, unknown] = likely = likelihoods(segment.codes[rows[unknown]], self.centers, columns)
             # of m labels that are all there each has a likelihood of 1 / m
-            presence[:, block] = np.clip(likely * len(columns), FLOOR, 1)
+            presence[:, unknown] = np.clip(likely * len(columns), FLOOR, 1)
         return label_penalties(presence, shares, np.array(list(self.weights.values())))
 
     def distances(self, segment: Segment, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -134,16 +131,22 @@ def label_penalties(
     presence: NDArray[np.float64], shares: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """- sum_j log p_j + SHARES * 1/2 sum_j |s_j - w_j| of presences and shares (m, n) and weights (m,)."""
-    total = shares.sum(axis=0)
-    among = np.divide(shares, total, out=np.full_like(shares, 1 / len(weights)), where=total > 0)
-    far = np.abs(among - weights[:, None]).sum(axis=0) / 2
+    far = np.abs(shares - weights[:, None]).sum(axis=0) / 2
     penalties: NDArray[np.float64] = SHARES * far - np.log(presence).sum(axis=0)
     return penalties.round(_DIGITS)
 
 
-def likelihoods(codes: Codes, centers: Codes) -> NDArray[np.float64]:
-    """How likely each class is given a code alone: softmax (n, C) of 8 times the cosine of codes (n, K) and centers."""
-    products = (codes.astype(np.float32) @ centers.astype(np.float32).T).astype(np.float64)  # exact integers
-    sizes = np.exp(SHARPNESS / centers.shape[1] * (products - products.max(axis=1, keepdims=True)))
-    likely: NDArray[np.float64] = sizes / sizes.sum(axis=1, keepdims=True)
+def likelihoods(packed: Packed, centers: Codes, columns: Sequence[int]) -> NDArray[np.float64]:
+    """How likely (m, n) each of m classes is given a packed code (n, ceil(K/8)) alone.
+
+    Softmax of 8 times the cosine of the code to all centers (C, K).
+    """
+    bits = centers.shape[1]
+    sizes = np.exp(SHARPNESS * (1 - 2 * np.arange(bits + 1) / bits))  # by the Hamming distance: few values
+    total, chosen = np.zeros(len(packed)), np.empty((len(columns), len(packed)))
+    for place, center in enumerate(pack(centers)):
+        size = sizes[code_distances(packed, center)]
+        total += size
+        chosen[[row for row, column in enumerate(columns) if column == place]] = size
+    likely: NDArray[np.float64] = chosen / total
     return likely
