@@ -79,7 +79,7 @@ def ratios(times: Mapping[str, list[float]], name: str, other: str) -> dict[str,
     }
 
 
-@_compiled
+@compiled
 def _xor(values: Any) -> Any:
     """Read all values and do next to nothing with them."""
     total = values[0]
@@ -91,7 +91,7 @@ def _xor(values: Any) -> Any:
 def reader(packed: Packed) -> Callable[[], Any]:
     """Read the codes once, in as many threads as the scan has."""
     values = packed.reshape(-1).view(np.uint64)
-    parts = [part for part in np.array_split(values, _threads()) if part.size]
+    parts = [part for part in np.array_split(values, processors()) if part.size]
     return lambda: scan._in_threads(lambda number: _xor(parts[number]), len(parts))
 
 
@@ -212,7 +212,7 @@ def main() -> None:
     for name, figures in measurements(arguments.quick):
         measured[name] = figures
         show(name, figures)
-    store(arguments.out, measured, threads=_threads())
+    store(arguments.out, measured, threads=processors())
 
 
 if __name__ == "__main__":
