@@ -25,6 +25,7 @@ import numpy as np
 
 from benchmarks.reporting import arguments_of, show, store
 from centerhash.codes import Packed
+from centerhash.core.compiled import compiled, processors
 from centerhash.search.engines import scan
 from centerhash.search.engines.faiss_engine import KINDS, _faiss
 from centerhash.search.engines.flat import FlatIndex
