@@ -55,7 +55,7 @@ def test_searches_by_meaning_and_by_what_is_not_there(reader: TestClient, pictur
     others = reader.get("/search", params={"id": own, "without": name, "k": 20}).json()["results"]
     assert others == [row for row in whole if name not in row["labels"]]
     assert reader.get("/search", params={"id": own, "under": "/no/such/folder"}).json()["results"] == []
-    assert reader.get("/search", params={"id": own, "by": "smell"}).status_code == 400
+    assert reader.get("/search", params={"id": own, "by": "smell"}).status_code == 422
 
 
 def test_filter_by_labels_and_distance(reader: TestClient) -> None:
