@@ -62,7 +62,7 @@ def test_the_hinge_counts_bits_by_the_agreement_of_centers(hinge: type) -> None:
 @pytest.mark.parametrize("name", ["hinge", HINGE])
 def test_the_new_method_trains_and_finds(hinge: type, name: str, toy_dataset: ch.Dataset) -> None:
     model = ch.train(toy_dataset, config=toy_config(method=name, options={"margin": 0.5}))
-    assert isinstance(model.objective, hinge)
+    assert type(model.objective).__name__ == hinge.__name__  # a file that is read again makes another class
     result = ch.evaluate(model, toy_dataset)
     assert result.map_textbook > 0.95 > result.chance_textbook
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from email.parser import Parser
 from pathlib import Path
@@ -45,6 +46,9 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: zipfi
         "methods/notes.toml",
         "training/presets/paper-alexnet.toml",
         "serve/static/index.html",
+        "builtin/coco/model.safetensors",
+        "search/synonyms.toml",
+        "search/templates/duplicates.html",
     ):
         assert f"centerhash/{data}" in files  # what a wheel without package data would lack
     assert {Path(name).suffix for name in files} >= {".py", ".toml", ".html", ".css", ".js"}
@@ -59,7 +63,9 @@ def test_the_wheel_tells_its_licence_and_its_command(wheel: zipfile.ZipFile) -> 
     told = Parser().parsestr(wheel.read(about["METADATA"]).decode())
     assert told["Name"] == "centerhash"
     assert told["License-Expression"] == "Apache-2.0"
-    assert {"fast", "milvus", "ray", "docs", "dev"} == set(told.get_all("Provides-Extra", []))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(extras) == set(told.get_all("Provides-Extra", []))
+    assert {"serve", "plots", "parquet", "demo", "fast", "milvus", "ray", "heic", "all"} <= set(extras)
 
 
 def test_the_source_archive_holds_what_its_tests_and_docs_need(shipped: Path) -> None:
