@@ -28,7 +28,7 @@ class Gate:
     def features(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         self.reached.set()
         assert self.open.wait(PATIENCE)
-        return np.array([np.resize(image[::20, ::20].ravel(), 1280) for image in pixels], np.float32) / 255
+        return np.array([np.resize(image[::20, ::20].ravel(), 2560) for image in pixels], np.float32) / 255
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def held() -> Iterator[Held]:
 
 def test_a_full_queue_answers_at_once(pictures: Index, held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     """One worker, one place to wait: the third request is sent away, and quick work has its own lane."""
-    monkeypatch.setattr(pictures, "_code_of_image", held)
+    monkeypatch.setattr("centerhash.search.questions.question_of_image", held)
     app = create_app(pictures, Settings(workers=1, queue=1))
     body, form = multipart(png())
 
