@@ -187,9 +187,7 @@ def joined() -> dict[str, Any]:
 def main() -> None:
     parser = arguments_of(__doc__)
     parser.add_argument("--photos", type=Path, help="folder with images/")
-    parser.add_argument(
-        "--made", type=Path, default=Path("/tmp/centerhash-duplicates"), help="for changed photos"
-    )
+    parser.add_argument("--made", type=Path, default=Path("duplicates-made"), help="for changed photos")
     parser.add_argument("--choose", action="store_true", help="several thresholds on other photos")
     parser.add_argument("--join", action="store_true", help="only the join")
     given: argparse.Namespace = parser.parse_args()
