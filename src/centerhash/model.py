@@ -11,7 +11,6 @@ import operator
 import shutil
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -24,12 +23,12 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from centerhash.codes import Codes, binarise
+from centerhash.core.arrays import check_features
 from centerhash.core.errors import ConfigError, DataError, InputError, UnknownMethodError
-from centerhash.core.explained import Explained
+from centerhash.core.explained import Explained, Explanation
 from centerhash.core.files import atomic, write_text
 from centerhash.core.options import Options
 from centerhash.core.progress import Progress, silent
-from centerhash.core.tables import to_frame
 from centerhash.data.images import MAX_PIXELS, ImageSource, image_list
 from centerhash.methods.losses.central import CentralObjective, center_similarities
 from centerhash.methods.shallow.base import ShallowHash
@@ -75,19 +74,6 @@ class ModelSpec(Options):
         None, description="cosine to a center from which its label is predicted"
     )
     seed: int
-
-
-class Explanation(tuple[Explained, ...]):
-    """What an image shows: labels with their weights, the heaviest first, then the next nearest centers."""
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        return ", ".join(f"{one.label} {one.weight:.2f}" for one in self if one.weight > 0)
-
-    def to_pandas(self) -> Any:
-        """A DataFrame with a row per label."""
-        return to_frame([asdict(one) for one in self])
 
 
 class HashModel:
@@ -183,7 +169,7 @@ class HashModel:
 
     def _outputs(self, features: NDArray[Any]) -> HeadOutput:
         """Logits (N, K) and what else the head reads, float32."""
-        features = _checked(features, self.spec.features)
+        features = check_features(features, self.spec.features)
         starts = range(0, max(1, len(features)), _CHUNK)
         chunks = [self._chunk(features[start : start + _CHUNK]) for start in starts]
         parts = zip(*chunks, strict=True)
@@ -207,7 +193,7 @@ class HashModel:
             raise ConfigError(
                 "this model has no visual code: it is of an earlier version, or saw too few images."
             )
-        features = _checked(features, self.spec.features)
+        features = check_features(features, self.spec.features)
         starts = range(0, max(1, len(features)), _CHUNK)
         return np.concatenate([binarise(self._look.values(features[at : at + _CHUNK])) for at in starts])
 
@@ -403,9 +389,7 @@ def _trained_head(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> SteadyHead:
 def load(source: str | Path) -> HashModel:
     """Open a trained model: "coco", which comes with the package, or the folder of a run or of `HashModel.save`."""
     if not isinstance(source, str | Path):
-        raise InputError(
-            f"a model is named by the folder of its run, or 'coco', got {type(source).__name__}."
-        )
+        raise InputError(f"a model is named by its run's folder, or 'coco', got {type(source).__name__}.")
     return HashModel.load(source)
 
 
@@ -414,17 +398,3 @@ def model_folder(source: str | Path) -> Path:
     if str(source) in BUILTIN and not (Path(source) / "model.json").exists():
         return Path(__file__).parent / "builtin" / str(source)
     return Path(source)
-
-
-def _checked(features: NDArray[Any], width: int) -> NDArray[Any]:
-    features = np.asarray(features)
-    if features.ndim != 2 or features.shape[1] != width or features.dtype.kind != "f":
-        raise InputError(
-            f"features must be a float array of shape (N, {width}), got {features.dtype} of shape "
-            f"{features.shape}."
-        )
-    for start in range(0, len(features), _CHUNK):
-        bad = ~np.isfinite(features[start : start + _CHUNK]).all(axis=1)
-        if bad.any():
-            raise InputError(f"features hold NaN or infinity, first in row {start + int(bad.argmax())}.")
-    return features

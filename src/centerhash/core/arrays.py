@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from centerhash.core.errors import InputError
 
+BLOCK = 4096  # rows looked at or computed with at once
+
 
 def as_array(values: Any, name: str) -> NDArray[Any]:
     """Return numbers as a numpy array (a view where it can be); InputError for anything that holds no numbers."""
@@ -35,3 +37,18 @@ def whole_number(value: Any, name: str, least: int, most: int | None = None) -> 
         limits = f"of at least {least:,}" if most is None else f"from {least:,} to {most:,}"
         raise InputError(f"{name} must be a whole number {limits}, got {value!r}.")
     return int(value)
+
+
+def check_features(features: NDArray[Any], width: int | None = None) -> NDArray[Any]:
+    """Features (N, D) of finite floats, with D the `width` that training saw; InputError for anything else."""
+    features = np.asarray(features)
+    if features.ndim != 2 or features.dtype.kind != "f" or features.shape[1] != (width or features.shape[1]):
+        raise InputError(
+            f"features must be a float array of shape (N, {width or 'D'}), got {features.dtype} of shape "
+            f"{features.shape}."
+        )
+    for start in range(0, len(features), BLOCK):
+        bad = ~np.isfinite(features[start : start + BLOCK]).all(axis=1)
+        if bad.any():
+            raise InputError(f"features hold NaN or infinity, first in row {start + int(bad.argmax())}.")
+    return features

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from centerhash.core.tables import to_frame
 
 
 @dataclass(frozen=True)
@@ -13,3 +16,16 @@ class Explained:
     weight: float  # share of the image, over the predicted (or given) labels; 0 for the others
     similarity: float  # cosine between the logits and the center as it was trained, in [-1, 1]
     distance: int  # Hamming distance between the code and the center
+
+
+class Explanation(tuple[Explained, ...]):
+    """What an image shows: labels with their weights, the heaviest first, then the next nearest centers."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return ", ".join(f"{one.label} {one.weight:.2f}" for one in self if one.weight > 0)
+
+    def to_pandas(self) -> Any:
+        """A DataFrame with a row per label."""
+        return to_frame([asdict(one) for one in self])

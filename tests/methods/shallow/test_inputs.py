@@ -3,12 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from centerhash.core.arrays import check_features
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.options import read_options
 from centerhash.methods.shallow import inputs
 from centerhash.methods.shallow.inputs import (
     affine,
-    check_features,
     check_supervision,
     check_training,
     expect_options,
@@ -36,7 +36,8 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = np.random.default_rng(1).normal(size=(4, 3))
     whole = project(features, True, weights, np.ones(3))
     axes = principal_axes(features, True)
-    monkeypatch.setattr(inputs, "_BLOCK", 5)
+    monkeypatch.setattr(inputs, "BLOCK", 5)
+    monkeypatch.setattr("centerhash.core.arrays.BLOCK", 5)
     np.testing.assert_allclose(mean_features(features, True), prepare(features, True).mean(axis=0))
     np.testing.assert_allclose(project(features, True, weights, np.ones(3)), whole, rtol=1e-12)
     np.testing.assert_allclose(principal_axes(features, True).variances, axes.variances, rtol=1e-10)

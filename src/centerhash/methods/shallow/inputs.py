@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from centerhash.core.arrays import BLOCK, check_features
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.options import MethodOptions
 
 Floats = NDArray[np.float64]
 
-_BLOCK = 4096  # rows turned into float64 at once
 _ROUNDING = 1e-12  # of a sum's terms; float64 sums of some thousand terms are better than this
 _RANK = 1e-12  # variance of an axis, as a share of the largest, that is still more than rounding
 
@@ -57,20 +57,6 @@ def check_training(features: NDArray[Any], labels: NDArray[Any], bits: int, unit
         raise DataError(f"the {len(features)} rows of features are all the same{hint}: nothing to learn.")
 
 
-def check_features(features: NDArray[Any], width: int | None = None) -> None:
-    """Check that features are finite floats of shape (N, D), with D the `width` that training saw."""
-    shape = f"(N, {'D' if width is None else width})"
-    if features.ndim != 2 or features.dtype.kind != "f" or (width is not None and features.shape[1] != width):
-        raise InputError(
-            f"features must be a float array of shape {shape}, got {features.dtype} of shape "
-            f"{features.shape}."
-        )
-    for start in range(0, len(features), _BLOCK):
-        bad = ~np.isfinite(features[start : start + _BLOCK]).all(axis=1)
-        if bad.any():
-            raise InputError(f"features hold NaN or infinity, first in row {start + int(bad.argmax())}.")
-
-
 def check_supervision(labels: NDArray[np.bool_], method: str) -> None:
     """Check that a method which learns from labels has some."""
     if not labels.any():
@@ -91,8 +77,8 @@ def prepare(features: NDArray[Any], unit: bool) -> Floats:
 
 def prepared_blocks(features: NDArray[Any], unit: bool) -> Iterator[tuple[slice, Floats]]:
     """Yield (rows, prepared features (B, D)) over all of features (N, D)."""
-    for start in range(0, len(features), _BLOCK):
-        rows = slice(start, start + _BLOCK)
+    for start in range(0, len(features), BLOCK):
+        rows = slice(start, start + BLOCK)
         yield rows, prepare(features[rows], unit)
 
 

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from centerhash.core.arrays import check_features
 from centerhash.methods.shallow.base import ShallowHash
 from centerhash.methods.shallow.inputs import (
     Floats,
     ShallowOptions,
     affine,
-    check_features,
     mean_features,
     prepare,
     prepared_blocks,

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from centerhash.core.arrays import check_features
 from centerhash.core.progress import Progress, silent
 from centerhash.methods.shallow.base import STAGE, ShallowHash, Training
 from centerhash.methods.shallow.inputs import (
     Floats,
     ShallowOptions,
     affine,
-    check_features,
     mean_features,
     prepared_blocks,
     principal_axes,
