@@ -33,6 +33,7 @@ from centerhash.networks.backbones import Backbone
 from centerhash.networks.cache import network_cache
 from centerhash.networks.engines import Engine, open_engine
 from centerhash.training.run import train
+from tests.methods.registering import forgotten
 from tests.toys import feature_dataset, toy_config, write_feature_folder
 
 # a shell that starts us in its background lets us ignore interrupts, which children would inherit: with a handler
@@ -92,6 +93,13 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def methods_as_before() -> Iterator[None]:
+    """A method that a test registers, or names by its file, is unknown to the next test of the process."""
+    with forgotten():
+        yield
 
 
 def made_once(name: str, make: Callable[[Path], object]) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +13,6 @@ import torch
 import centerhash as ch
 from centerhash.data.scenes.scenes import write_scenes
 from centerhash.methods.table import get_method
-from tests.methods.registering import forgotten
 from tests.toys import toy_config
 
 ROOT = Path(__file__).parent.parent
@@ -33,10 +31,9 @@ def loaded(path: Path, name: str) -> ModuleType:
 
 
 @pytest.fixture
-def hinge() -> Iterator[type]:
-    """The example's class, as the command line finds it; forgotten after the test."""
-    with forgotten():
-        yield get_method(HINGE).load()
+def hinge() -> type:
+    """The example's class, as the command line finds it."""
+    return get_method(HINGE).load()
 
 
 def test_the_tutorial_shows_the_example_as_it_is() -> None:

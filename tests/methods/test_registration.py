@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -29,12 +28,6 @@ from tests.methods.registering import forgotten
 from tests.toys import QUICK, cli, cli_process, feature_dataset, toy_config, write_feature_folder
 
 HINGE = Path(__file__).parents[2] / "examples" / "hinge.py"
-
-
-@pytest.fixture(autouse=True)
-def table_as_before() -> Iterator[None]:
-    with forgotten():
-        yield
 
 
 class PushOptions(MethodOptions):
