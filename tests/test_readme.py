@@ -25,7 +25,7 @@ def snippets(language: str) -> list[str]:
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as a reader of the README would have it: `photos` with labels.csv."""
     folder = tmp_path_factory.mktemp("desk")
-    write_scenes(folder / "photos", 80, size=96)
+    write_scenes(folder / "photos", 40, size=96)
     return folder
 
 
@@ -45,7 +45,7 @@ def test_shell_snippets(desk: Path) -> None:
     for command in commands:
         if command[1] == "serve":  # runs until it is stopped
             with serving(desk / command[2], desk / "log") as server, server.client() as client:
-                assert client.get("/health").json()["size"] == 80
+                assert client.get("/health").json()["size"] == 40
             continue
         finished = run(["-m", *command], desk)
         assert finished.returncode == 0, f"{command}: {finished.stderr}"

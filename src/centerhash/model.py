@@ -135,7 +135,7 @@ class HashModel:
 
     @property
     def directions(self) -> Tensor:
-        """What logits are compared with (C, K): the centers, turned as the logits were; their signs are the centers."""
+        """What logits are compared with (C, K): the centers, rotated as the logits were; their signs are the centers."""
         return self._tensors.get("directions", self.centers)
 
     @property
@@ -287,7 +287,7 @@ class HashModel:
         return answers[0] if features.ndim == 1 else answers
 
     def weights(self, features: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float32]:
-        """Weight (N, C) of each label of each image, its share of the picture; zero outside the labels."""
+        """Weight (N, C) of each label of each image, its share of the image; zero outside the labels."""
         if labels.shape != (len(features), len(self.classes)):
             expected = (len(features), len(self.classes))
             raise InputError(f"labels must be of shape {expected}, got {labels.shape}.")

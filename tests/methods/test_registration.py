@@ -187,7 +187,7 @@ def test_commands_and_their_processes_find_the_class(tmp_path: Path, monkeypatch
     done = cli_process("train", data, "--method", name, "-o", "margin=0.5", "--out", tmp_path / "run", *QUICK)
     assert done.code == 0, done.err
     assert json.loads((tmp_path / "run" / "model.json").read_text())["method"] == name
-    assert cli_process("evaluate", tmp_path / "run").code == 0
+    assert cli("evaluate", tmp_path / "run").code == 0
     words = ["encode", tmp_path / "run", data / "features.npy", "--out", tmp_path / "codes.npz"]
     refused = cli_process(*words)
     assert refused.code == 2

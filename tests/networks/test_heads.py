@@ -7,7 +7,7 @@ from torch import nn
 
 from centerhash.core.errors import ConfigError, InputError
 from centerhash.core.options import read_options
-from centerhash.networks.heads import DivideAndEncode, HeadOptions, HeadOutput, build_head
+from centerhash.networks.heads import DivideAndEncode, HeadOptions, HeadOutput, Presence, Readings, build_head
 
 PLAIN = {"standardise": False, "input_dropout": 0.0, "hidden": (), "logit_norm": False}
 
@@ -157,6 +157,40 @@ def test_evidence_does_not_shape_the_hidden_layer() -> None:
         "6.evidence.weight",
         "6.evidence.bias",
     ]
+
+
+def test_presence_reads_the_hidden_layer_and_units_of_its_own() -> None:
+    options = HeadOptions(hidden=(12,), presence=True, presence_hidden=4, input_dropout=0, dropout=0)
+    head = build_head(5, 8, options, classes=3)
+    features = torch.randn(6, 5)
+    head(features)  # statistics of the norms
+    head.eval()
+    readings = head[-1]
+    assert isinstance(readings, Readings)
+    assert isinstance(readings.presence, Presence)
+    standardised = head[0](features)
+    hidden = head[4](head[3](head[2](standardised)))
+    expected = readings.presence.read(torch.cat([hidden, readings.presence.own(standardised)], dim=1))
+    torch.testing.assert_close(head(features).presence, expected)
+    assert expected.shape == (6, 3)
+
+
+def test_presence_does_not_shape_the_hidden_layer() -> None:
+    head = build_head(5, 8, HeadOptions(hidden=(12,), presence=True, presence_hidden=4), classes=3)
+    found = head(torch.randn(6, 5)).presence
+    assert found is not None
+    found.sum().backward()
+    learning = {name for name, parameter in head.named_parameters() if parameter.grad is not None}
+    assert learning
+    assert all(name.startswith("6.presence.") for name in learning)
+
+
+@pytest.mark.parametrize(("presence", "given", "units"), [(True, None, 256), (False, None, 0), (True, 7, 7)])
+def test_presence_has_units_of_its_own_unless_told_otherwise(
+    presence: bool, given: int | None, units: int
+) -> None:
+    options = HeadOptions(presence=presence, presence_hidden=given)
+    assert options.filled({}).presence_hidden == units
 
 
 def test_each_part_of_an_output_is_changed_alike() -> None:

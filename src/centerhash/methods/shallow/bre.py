@@ -100,7 +100,7 @@ def is_apart(values: Floats, pairs: Pairs) -> NDArray[np.bool_]:
 def line_search(values: Floats, column: Floats, costs: Floats, pairs: Pairs) -> float:
     """Step t that minimises, over all t, the costs of the pairs apart under the signs of values + t column.
 
-    values and column are (l,), costs (P,). The sign of a row turns at t = -value / column, so the objective
+    values and column are (l,), costs (P,). The sign of a row flips at t = -value / column, so the objective
     is constant between two such thresholds. As t passes them in order, a pair changes (from together to
     apart, or back) at the first of its two thresholds and returns at the second: the objective on all
     intervals is one cumulative sum. 0 when no interval is better than the one we are in.
@@ -111,7 +111,7 @@ def line_search(values: Floats, column: Floats, costs: Floats, pairs: Pairs) -> 
     crossings = -values[turning] / column[turning]
     order = np.argsort(crossings, kind="stable")
     thresholds = crossings[order]
-    ranks = np.full(len(values), len(turning))  # a row that never turns is passed by no interval
+    ranks = np.full(len(values), len(turning))  # a row that never flips is passed by no interval
     ranks[turning[order]] = np.arange(len(turning))
     signs = values >= 0
     signs[turning] = column[turning] < 0  # before all thresholds

@@ -28,7 +28,7 @@ class SdhOptions(KernelOptions):
     fit: float = Field(1e-5, ge=0, alias="nu", description="coefficient of the distance to the hash function")
     smooth: float = Field(1e-5, gt=0, description="ridge of the hash function, per training row")
     scaled: bool = Field(True, description="scale every row of labels to length 1")
-    iterations: int = Field(5, ge=1, description="turns of hash function, classifier and codes")
+    iterations: int = Field(5, ge=1, description="rounds of hash function, classifier and codes")
     sweeps: int = Field(10, ge=1, description="most sweeps over the bits in one turn")
 
 

@@ -31,7 +31,7 @@ def onnx_runner(model: bytes, streams: int) -> Run:
 
 
 def openvino_runner(model: bytes, streams: int) -> Run:
-    """OpenVINO in float32: by itself it takes 16-bit arithmetic where there is some, which turns bits of codes."""
+    """OpenVINO in float32: by itself it takes 16-bit arithmetic where there is some, which flips bits of codes."""
     openvino = require("openvino")
 
     settings = {
