@@ -15,7 +15,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from centerhash.core.threads import wait_quietly
 from centerhash.core.version import __version__
+
+wait_quietly()  # before anything here imports torch
 
 if TYPE_CHECKING:
     from centerhash.codes import binarise, hamming, pack, unpack
