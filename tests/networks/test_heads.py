@@ -7,7 +7,15 @@ from torch import nn
 
 from centerhash.core.errors import ConfigError, InputError
 from centerhash.core.options import read_options
-from centerhash.networks.heads import DivideAndEncode, HeadOptions, HeadOutput, Presence, Readings, build_head
+from centerhash.networks.heads import (
+    DivideAndEncode,
+    DropoutBeside,
+    HeadOptions,
+    HeadOutput,
+    Presence,
+    Readings,
+    build_head,
+)
 
 PLAIN = {"standardise": False, "input_dropout": 0.0, "hidden": (), "logit_norm": False}
 
@@ -159,20 +167,27 @@ def test_evidence_does_not_shape_the_hidden_layer() -> None:
     ]
 
 
-def test_presence_reads_the_hidden_layer_and_units_of_its_own() -> None:
-    options = HeadOptions(hidden=(12,), presence=True, presence_hidden=4, input_dropout=0, dropout=0)
-    head = build_head(5, 8, options, classes=3)
+def test_presence_is_read_from_the_standardised_features() -> None:
+    head = build_head(5, 8, HeadOptions(hidden=(12,), presence=True, presence_hidden=4), classes=3)
     features = torch.randn(6, 5)
     head(features)  # statistics of the norms
     head.eval()
     readings = head[-1]
     assert isinstance(readings, Readings)
     assert isinstance(readings.presence, Presence)
-    standardised = head[0](features)
-    hidden = head[4](head[3](head[2](standardised)))
-    expected = readings.presence.read(torch.cat([hidden, readings.presence.own(standardised)], dim=1))
+    expected = readings.presence(head[0](features))
     torch.testing.assert_close(head(features).presence, expected)
     assert expected.shape == (6, 3)
+
+
+def test_dropout_beside_the_code_draws_no_random_number_of_others() -> None:
+    units, drop = torch.ones(4, 50), DropoutBeside(0.5)
+    torch.manual_seed(0)
+    dropped, after = drop(units), torch.rand(3)
+    torch.manual_seed(0)
+    assert torch.equal(after, torch.rand(3))
+    assert set(dropped.unique().tolist()) == {0, 2}
+    assert torch.equal(drop.eval()(units), units)
 
 
 def test_presence_does_not_shape_the_hidden_layer() -> None:

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from centerhash.core.errors import InputError
 from centerhash.core.options import Options
 
-# share of a row's largest |logit| (at least 1) below which float32 rounding, which varies with the batch, could turn a
+# share of a row's largest |logit| (at least 1) below which float32 rounding, which varies with the batch, could flip a
 # sign; about a hundred times what rounding was seen to change
 _DOUBT = 1e-4
+PRESENCE_UNITS = 256
 
 
 class HeadOptions(Options):
@@ -44,12 +45,18 @@ class HeadOptions(Options):
     presence: bool | None = Field(
         None, description="read beside the bits whether each class is there; None: as the method has it"
     )
+    presence_hidden: int | None = Field(
+        None, ge=0, description="units of the hidden layer that presence has for itself; None: 256"
+    )
 
     def filled(self, defaults: dict[str, bool]) -> HeadOptions:
         """The options with what was left to the method as it wants it; False unless named in `defaults`."""
         open_ones = ("divide", "rotate", "evidence", "presence")
         unset = {name: defaults.get(name, False) for name in open_ones if getattr(self, name) is None}
-        return self.model_copy(update=unset)
+        filled = self.model_copy(update=unset)
+        if filled.presence_hidden is None:  # stored models without a word of it have none
+            filled = filled.model_copy(update={"presence_hidden": PRESENCE_UNITS if filled.presence else 0})
+        return filled
 
 
 class HeadOutput(NamedTuple):
@@ -109,25 +116,53 @@ class DivideAndEncode(nn.Module):
         return (slices * (self.weight * self.used)).sum(dim=2) + self.bias
 
 
-class Readings(nn.Module):
-    """Readings of the last hidden layer (B, H): logits (B, K), and the evidence and presence (B, C) of every class.
+class DropoutBeside(nn.Dropout):
+    """Dropout that leaves the stream of random numbers as it found it, so that it changes no other layer's."""
 
-    Evidence and presence learn from the hidden layer without shaping it, so codes are the same with and without them.
+    def forward(self, units: Tensor) -> Tensor:
+        """Units (B, U), some of them 0 while the head learns."""
+        if not self.training:
+            return units
+        with torch.random.fork_rng(devices=[units.device] if units.is_cuda else []):
+            return super().forward(units)
+
+
+class Presence(nn.Sequential):
+    """Standardised features (B, D) to log-odds (B, C) that each class is there, by units (B, U) of its own."""
+
+    def __init__(self, features: int, units: int, classes: int, dropout: float) -> None:
+        own = (nn.Linear(features, units, bias=False), nn.BatchNorm1d(units), nn.ReLU())
+        super().__init__(*own, DropoutBeside(dropout), nn.Linear(units, classes))
+
+
+class Readings(nn.Module):
+    """Readings of the last hidden layer (B, H): logits (B, K), and the evidence (B, C) of every class.
+
+    Presence has a hidden layer of its own; without one (earlier models), it is read from the same layer. Evidence and
+    presence learn without shaping that layer, so codes are the same with and without them.
     """
 
-    def __init__(self, code: nn.Module, width: int, classes: int, options: HeadOptions) -> None:
+    def __init__(
+        self, code: nn.Module, features: int, width: int, classes: int, options: HeadOptions
+    ) -> None:
         super().__init__()
         self.code = code
         self.evidence = nn.Linear(width, classes) if options.evidence else None
-        self.presence = nn.Linear(width, classes) if options.presence else None
+        self.presence: nn.Module | None = None
+        if options.presence and options.presence_hidden:
+            self.presence = Presence(features, options.presence_hidden, classes, options.dropout)
+        elif options.presence:
+            self.presence = nn.Linear(width, classes)
 
-    def forward(self, hidden: Tensor) -> HeadOutput:
-        """All readings of hidden (B, H)."""
+    def forward(self, hidden: Tensor, features: Tensor) -> HeadOutput:
+        """All readings of hidden (B, H), and of the standardised features (B, D) that it was made of."""
         seen = hidden.detach()
         return HeadOutput(
             self.code(hidden),
             None if self.evidence is None else self.evidence(seen),
-            None if self.presence is None else self.presence(seen),
+            None
+            if self.presence is None
+            else self.presence(features if isinstance(self.presence, Presence) else seen),
         )
 
 
@@ -136,8 +171,17 @@ class Head(nn.Sequential):
 
     def forward(self, features: Tensor) -> HeadOutput:
         """Logits (B, K) of a batch, and what else the last layer reads."""
-        output: Tensor | HeadOutput = super().forward(features)  # type: ignore[no-untyped-call]  # untyped in torch
-        return output if isinstance(output, HeadOutput) else HeadOutput(output)
+        hidden, inputs = features, None
+        for layer in self:
+            if isinstance(layer, Readings):
+                output: HeadOutput = layer(hidden, features if inputs is None else inputs)
+                return output
+            hidden = layer(hidden)
+            if inputs is None and isinstance(
+                layer, nn.Dropout
+            ):  # the first: standardised features go through it
+                inputs = hidden
+        return HeadOutput(hidden)
 
 
 def build_head(features: int, bits: int, options: HeadOptions, classes: int = 0) -> Head:
@@ -166,7 +210,7 @@ def build_head(features: int, bits: int, options: HeadOptions, classes: int = 0)
     if options.rotate:
         last.append(Rotation(bits))
     if options.evidence or options.presence:
-        last = [Readings(nn.Sequential(*last), width, classes, options)]
+        last = [Readings(nn.Sequential(*last), features, width, classes, options)]
     return Head(*layers, *last)
 
 

@@ -20,7 +20,7 @@ from centerhash.search.engines.segments import Segment
 FACTOR = 0.1  # of a visual bit beside a semantic one: see docs/search.md
 SHARPNESS = 8.0  # of the likelihood of labels given a code
 FLOOR = 0.01  # the presence of a label that is not stored, because it is smaller than those that are
-SHARES = 3.0  # what shares count beside presences: see docs/search.md
+SHARES = 1.0  # what shares count beside presences: see docs/search.md
 _DIGITS = 9  # of a penalty: what rounding alone tells apart is equal
 
 
