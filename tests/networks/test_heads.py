@@ -200,9 +200,11 @@ def test_presence_does_not_shape_the_hidden_layer() -> None:
     assert all(name.startswith("6.presence.") for name in learning)
 
 
-@pytest.mark.parametrize(("presence", "given", "units"), [(True, None, 256), (False, None, 0), (True, 7, 7)])
+@pytest.mark.parametrize(
+    ("presence", "given", "units"), [(True, None, 256), (False, None, None), (True, 7, 7)]
+)
 def test_presence_has_units_of_its_own_unless_told_otherwise(
-    presence: bool, given: int | None, units: int
+    presence: bool, given: int | None, units: int | None
 ) -> None:
     options = HeadOptions(presence=presence, presence_hidden=given)
     assert options.filled({}).presence_hidden == units

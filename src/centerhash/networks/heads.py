@@ -54,8 +54,8 @@ class HeadOptions(Options):
         open_ones = ("divide", "rotate", "evidence", "presence")
         unset = {name: defaults.get(name, False) for name in open_ones if getattr(self, name) is None}
         filled = self.model_copy(update=unset)
-        if filled.presence_hidden is None:  # stored models without a word of it have none
-            filled = filled.model_copy(update={"presence_hidden": PRESENCE_UNITS if filled.presence else 0})
+        if filled.presence and self.presence_hidden is None:  # stored models without a word of it have none
+            filled = filled.model_copy(update={"presence_hidden": PRESENCE_UNITS})
         return filled
 
 
