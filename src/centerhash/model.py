@@ -26,7 +26,7 @@ from centerhash.codes import Codes, binarise
 from centerhash.core.arrays import check_features
 from centerhash.core.errors import ConfigError, DataError, InputError, UnknownMethodError
 from centerhash.core.explained import Explained, Explanation
-from centerhash.core.files import atomic, write_text
+from centerhash.core.files import atomic, refuse_links, write_text
 from centerhash.core.options import Options
 from centerhash.core.progress import Progress, silent
 from centerhash.data.images import MAX_PIXELS, ImageSource, image_list
@@ -39,6 +39,7 @@ from centerhash.networks.encoder import Encoder
 from centerhash.networks.heads import HeadOptions, HeadOutput, SteadyHead, build_head
 
 TUNED = "backbone.safetensors"  # beside the model, where the backbone was fine-tuned
+FILES = ("model.json", "model.safetensors", TUNED)
 BUILTIN = ("coco",)  # models that come with the package, trained by benchmarks/builtin.py
 PRESENT = 0.5  # presence from which a label is predicted
 _CHUNK = 1024  # rows per pass through the head: bounds memory, decides no result
@@ -340,8 +341,8 @@ class HashModel:
         return answers
 
     def __repr__(self) -> str:
-        spec = self.spec
-        return f"HashModel('{spec.method}', {spec.bits} bits, {len(spec.classes)} classes, {spec.backbone or 'features'})"
+        made, classes = f"'{self.spec.method}', {self.bits} bits", f"{len(self.classes)} classes"
+        return f"HashModel({made}, {classes}, {self.spec.backbone or 'features'})"
 
     def tensors(self) -> dict[str, Tensor]:
         """The numbers of the model by name, as they are stored."""
@@ -361,6 +362,7 @@ class HashModel:
     def load(cls, folder: str | Path) -> HashModel:
         """Read a model that `save` or a training run wrote, or a built-in one by its name."""
         path = model_folder(folder)
+        refuse_links(path, FILES)
         try:
             spec = ModelSpec.model_validate(json.loads((path / "model.json").read_text(encoding="utf-8")))
             tensors = load_file(path / "model.safetensors")

@@ -9,7 +9,7 @@ from typing import Self
 from filelock import FileLock, Timeout
 
 from centerhash.core.errors import InputError
-from centerhash.core.files import explained
+from centerhash.core.files import explained, refuse_links
 
 
 class WriterLock:
@@ -26,6 +26,7 @@ class WriterLock:
         holder = path.with_name(f"{path.name}.pid")
         with explained(path):
             path.parent.stat()  # filelock would make a folder that is not there
+            refuse_links(path.parent, (path.name, holder.name))  # both are written to
             try:
                 lock.acquire()
                 holder.write_text(str(os.getpid()))

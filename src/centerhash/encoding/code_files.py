@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from centerhash.codes import Packed, check_codes, check_packed, pack
 from centerhash.core.errors import ConfigError, DataError, InputError
-from centerhash.core.files import read_npz, write_npz
+from centerhash.core.files import read_npz, refuse_links, write_npz
 from centerhash.core.progress import Progress, silent
 from centerhash.data.npy import load_array
 from centerhash.encoding.inputs import list_inputs
@@ -108,6 +108,7 @@ def read_run_codes(folder: str | Path) -> tuple[CodeFile, CodeFile]:
     place = Path(folder)
     if (place / "codes.npz").exists():  # a run of version 0.1
         return _read_old_run(place / "codes.npz")
+    refuse_links(place, (QUERY, DATABASE))
     if not ((place / QUERY).exists() and (place / DATABASE).exists()):
         raise DataError(
             f"'{folder}' holds no finished run (no {QUERY} and {DATABASE}): train into this folder again, which "

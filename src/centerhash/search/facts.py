@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from centerhash.codes import Codes
 from centerhash.core.errors import ConfigError, DataError
+from centerhash.core.files import refuse_links
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +41,7 @@ class ModelFacts:
 
 def read_facts(folder: Path) -> ModelFacts:
     """Read them from the folder of a model, or DataError."""
+    refuse_links(folder, ("model.json", "model.safetensors"))
     try:
         spec: dict[str, Any] = json.loads((folder / "model.json").read_text(encoding="utf-8"))
         classes = tuple(map(str, spec["classes"]))

@@ -19,7 +19,7 @@ import numpy as np
 
 from centerhash.codes import Packed
 from centerhash.core.errors import InputError, OutputError
-from centerhash.core.files import explained, make_folder, sync_folder
+from centerhash.core.files import explained, make_folder, refuse_links, sync_folder
 from centerhash.core.locks import WriterLock
 from centerhash.search.engines import answers, storage
 from centerhash.search.engines.base import Batch, Filter, HammingIndex, Hits, Id, Item
@@ -71,6 +71,8 @@ class FlatIndex(HammingIndex):
         A writer repairs what a kill or a power cut has left: half a record at the end, files that nothing names.
         """
         folder = Path(folder)
+        if folder.is_dir():
+            refuse_links(folder)
         if read_only:
             return cls(folder, *storage.read(folder, writable=False), None)
         Journal.open(folder / storage.JOURNAL, writable=False).close()  # no lock file where no index is

@@ -7,6 +7,7 @@ lock. The tail is a dict, and becomes a segment in memory when it is first searc
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -24,6 +25,7 @@ from centerhash.search.engines.mapped import ADVICE, map_arrays
 from centerhash.search.engines.segments import Segment, build, stored_segment
 
 FORMAT = 1
+SEGMENT = re.compile(r"segment-\d{6,}\.seg")  # a journal from elsewhere names no other files
 
 
 @dataclass(frozen=True)
@@ -150,12 +152,23 @@ def read_head(path: Path, records: Sequence[Record]) -> Head:
     """What the first record of a journal says, or DataError."""
     if not records or records[0].kind != STATE:
         raise DataError(f"'{path}' is damaged: its first record does not match its checksum. Next: {ADVICE}.")
-    stored = json.loads(records[0].content)
-    if stored["format"] != FORMAT:
+    try:
+        stored = json.loads(records[0].content)
+        if stored["format"] != FORMAT:
+            raise DataError(
+                f"'{path}' has the format {stored['format']}, this version reads {FORMAT}: install a newer centerhash."
+            )
+        head = Head(**stored)
+        named = all(SEGMENT.fullmatch(file) and type(checksum) is int for file, checksum in head.segments)
+        if not named or type(head.bits) is not int or type(head.next_file) is not int or head.next_file < 1:
+            raise ValueError("it names files that are no segments, or no numbers")
+    except DataError:
+        raise
+    except (ValueError, TypeError, KeyError) as error:
         raise DataError(
-            f"'{path}' has the format {stored['format']}, this version reads {FORMAT}: install a newer centerhash."
-        )
-    return Head(**stored)
+            f"'{path}' is damaged: its first record makes no sense ({error}). Next: {ADVICE}."
+        ) from None
+    return head
 
 
 def load(path: Path, records: Sequence[Record]) -> tuple[Snapshot, int]:
