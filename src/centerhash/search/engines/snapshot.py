@@ -24,7 +24,8 @@ from centerhash.search.engines.journal import ADD, END, REMOVE, REMOVED_ROWS, ST
 from centerhash.search.engines.mapped import ADVICE, map_arrays
 from centerhash.search.engines.segments import Segment, build, stored_segment
 
-FORMAT = 1
+FORMAT = 2
+UNNOTED = 1  # the format of journals whose length is not noted; a writer brings them up to date
 SEGMENT = re.compile(r"segment-\d{6,}\.seg")  # a journal from elsewhere names no other files
 
 
@@ -136,7 +137,7 @@ class Snapshot:
         """The records that a journal of the sealed parts begins with."""
         files = [(part.file, part.checksum) for part in self.sealed]
         head = Head(FORMAT, self.bits, self.kind, self.next_file, files)
-        state = Record(STATE, json.dumps(asdict(head)).encode())
+        state = state_record(head)
         if all(part.alive is None for part in self.sealed):
             return [state]
         masks = [
@@ -148,15 +149,21 @@ class Snapshot:
         ]
 
 
+def state_record(head: Head) -> Record:
+    """The first record of a journal."""
+    return Record(STATE, json.dumps(asdict(head)).encode())
+
+
 def read_head(path: Path, records: Sequence[Record]) -> Head:
     """What the first record of a journal says, or DataError."""
     if not records or records[0].kind != STATE:
         raise DataError(f"'{path}' is damaged: its first record does not match its checksum. Next: {ADVICE}.")
     try:
         stored = json.loads(records[0].content)
-        if stored["format"] != FORMAT:
+        if stored["format"] not in (UNNOTED, FORMAT):
             raise DataError(
-                f"'{path}' has the format {stored['format']}, this version reads {FORMAT}: install a newer centerhash."
+                f"'{path}' has the format {stored['format']}, this version reads {UNNOTED} and {FORMAT}: install a "
+                "newer centerhash."
             )
         head = Head(**stored)
         named = all(SEGMENT.fullmatch(file) and type(checksum) is int for file, checksum in head.segments)
