@@ -69,6 +69,24 @@ def test_damaged_codes_are_found_by_verify_and_a_damaged_header_on_opening(folde
     FlatIndex.open(folder).close()  # the refused opening has given back the lock
 
 
+def test_damage_is_not_copied_into_a_new_segment(folder: Path) -> None:
+    path = segment(folder)
+    sound = path.read_bytes()
+    for place in range(len(sound) - 1, len(sound) // 2, -61):
+        flip(path, place)
+        before = files(folder)
+        with FlatIndex.open(folder) as index:
+            for change in (index.compact, lambda: index.add(codes(9), range(100, 109))):
+                with pytest.raises(DataError, match=r"segment-000002\.seg' is damaged: "):
+                    change()
+        assert files(folder) == before
+        assert len(storage.problems(folder)) == 1
+        path.write_bytes(sound)
+    with FlatIndex.open(folder) as index:
+        index.compact()
+        assert len(index) == 15
+
+
 @pytest.mark.parametrize("share", [0, 0.001, 0.05, 0.5, 0.999])
 def test_a_cut_segment_is_refused_by_name(folder: Path, share: float) -> None:
     path = segment(folder)

@@ -102,6 +102,7 @@ def fold(
         fresh.append(Part(snapshot.tail_segment()))
     sealed = [part for part in snapshot.sealed if part.count]
     kept = 0 if everything else _unmerged(sealed, sum(part.count for part in fresh))
+    _check(folder, sealed[kept:])
     chosen = [*sealed[kept:], *fresh]
     path = folder / f"segment-{snapshot.next_file:06d}.seg"
     folded = replace(snapshot, sealed=tuple(sealed[:kept]), tail={}, next_file=snapshot.next_file + 1)
@@ -115,6 +116,14 @@ def fold(
             _delete(path)
         raise
     return journal, folded
+
+
+def _check(folder: Path, parts: Sequence[Part]) -> None:
+    """Raise DataError where a segment that is to be merged is damaged: its copy would have checksums that match."""
+    for part in parts:
+        reason = damage(folder / part.file, part.checksum)
+        if reason is not None:
+            raise DataError(reason)
 
 
 def _unmerged(sealed: Sequence[Part], rows: int) -> int:
