@@ -69,21 +69,25 @@ def test_damaged_codes_are_found_by_verify_and_a_damaged_header_on_opening(folde
     FlatIndex.open(folder).close()  # the refused opening has given back the lock
 
 
+def changed(folder: Path, change: Callable[[FlatIndex], object]) -> None:
+    with FlatIndex.open(folder) as index:
+        change(index)
+
+
 def test_damage_is_not_copied_into_a_new_segment(folder: Path) -> None:
     path = segment(folder)
     sound = path.read_bytes()
     for place in range(len(sound) - 1, len(sound) // 2, -61):
         flip(path, place)
         before = files(folder)
-        with FlatIndex.open(folder) as index:
-            for change in (index.compact, lambda: index.add(codes(9), range(100, 109))):
-                with pytest.raises(DataError, match=r"segment-000002\.seg' is damaged: "):
-                    change()
+        for change in (FlatIndex.compact, lambda index: index.add(codes(9), range(100, 109))):
+            with pytest.raises(DataError, match=r"segment-000002\.seg' is damaged: "):
+                changed(folder, change)
         assert files(folder) == before
         assert len(storage.problems(folder)) == 1
         path.write_bytes(sound)
+    changed(folder, FlatIndex.compact)
     with FlatIndex.open(folder) as index:
-        index.compact()
         assert len(index) == 15
 
 

@@ -207,7 +207,7 @@ class _Structures:
     def _built(self, part: Part) -> Any:
         with _own_threads():
             structure = self.settings.empty(8 * part.segment.codes.shape[1])
-            structure.add(part.segment.codes)
+            structure.add(np.asarray(part.segment.codes))
         return structure
 
 

@@ -194,7 +194,11 @@ def map_part(path: Path, checksum: int) -> Part:
     mapped = map_arrays(path)
     if mapped.checksum != checksum:
         raise DataError(f"'{path}' is damaged: it is not the file that the index wrote. Next: {ADVICE}.")
-    return Part(stored_segment(mapped.arrays), None, path.name, checksum, mapped.bytes)
+    try:
+        segment = stored_segment(mapped.arrays)
+    except KeyError as error:
+        raise DataError(f"'{path}' is damaged: it has no {error}. Next: {ADVICE}.") from None
+    return Part(segment, None, path.name, checksum, mapped.bytes)
 
 
 def _masked(parts: Sequence[Part], record: Record) -> tuple[Part, ...]:
