@@ -107,11 +107,11 @@ class Index:
         refuse_links(place, OWN)
         facts = read_facts(place / MODEL)
         store = open_store(spec.store, place / ITEMS, read_only=read_only)
-        if not store.bits == facts.bits == spec.bits:
+        if not store.bits == facts.bits == spec.bits or facts.classes != spec.classes:
             store.close()
             raise DataError(
-                f"'{place}' is of {spec.bits} bits, its model of {facts.bits}, its items of {store.bits}: its parts "
-                "are of different indexes. Create it again."
+                f"'{place}' is of {spec.bits} bits, its model of {facts.bits}, its items of {store.bits}, or their "
+                "classes differ: it is damaged, or its parts are of different indexes. Create it again."
             )
         index = cls(place, spec, facts, store)
         index.read_only = read_only

@@ -15,7 +15,8 @@ def problems(index: Index) -> list[str]:
     """One sentence for each part of an index that is damaged, naming the file."""
     found = []
     try:
-        _ = index.model  # a damaged one says so
+        if index.model.tuned_weights is not None:  # a damaged model says so, and so does its backbone
+            index.model.backbone()
     except InputError as error:
         found.append(str(error))
     found += [*index.store.verify(), *index.uploads.damaged()]
