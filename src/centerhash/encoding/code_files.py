@@ -88,6 +88,7 @@ def read_codes(path: str | Path) -> CodeFile:
             array = arrays.get(name)
             if array is not None and (array.ndim != dimensions or len(array) != len(packed)):
                 raise InputError(f"{name} of shape {array.shape} do not fit {len(packed):,} codes")
+        _check_labels(arrays.get("labels"))
     except InputError as error:
         raise DataError(f"'{path}': {error}".rstrip(".") + ".") from None
     texts = {name: arrays[name].astype(str) for name in ("names", "paths") if name in arrays}
@@ -95,6 +96,14 @@ def read_codes(path: str | Path) -> CodeFile:
     classes = tuple(map(str, arrays["classes"].tolist())) if arrays.get("classes", np.array(0)).ndim else None
     others = {name: arrays.get(name) for name in _COLUMNS if name not in ("names", "paths")}
     return CodeFile(bits, packed, texts.get("names"), texts.get("paths"), classes=classes, **others)
+
+
+def _check_labels(labels: NDArray[Any] | None) -> None:
+    if labels is None or labels.dtype == np.bool_:
+        return
+    wrong = labels[~((labels == 0) | (labels == 1))]  # not a number, too
+    if wrong.size:
+        raise InputError(f"labels must be bool, or hold only 0 and 1, got {wrong[:3].tolist()}")
 
 
 def _whole_number(bits: NDArray[Any]) -> int:
