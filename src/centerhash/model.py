@@ -6,7 +6,6 @@ nothing is ever unpickled.
 
 from __future__ import annotations
 
-import json
 import operator
 import shutil
 import threading
@@ -18,15 +17,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor
 
 from centerhash.codes import Codes, binarise
 from centerhash.core.arrays import check_features
+from centerhash.core.checksums import read_sealed, sealed
 from centerhash.core.errors import ConfigError, DataError, InputError, UnknownMethodError
 from centerhash.core.explained import Explained, Explanation
-from centerhash.core.files import atomic, write_text
+from centerhash.core.files import atomic, refuse_links, write_json
 from centerhash.core.options import Options
 from centerhash.core.progress import Progress, silent
 from centerhash.data.images import MAX_PIXELS, ImageSource, image_list
@@ -37,8 +35,10 @@ from centerhash.methods.table import METHODS, stored_method
 from centerhash.networks.backbones import Backbone, first_preprocessing, get_backbone
 from centerhash.networks.encoder import Encoder
 from centerhash.networks.heads import HeadOptions, HeadOutput, SteadyHead, build_head
+from centerhash.networks.tensors import load_tensors, save_tensors
 
 TUNED = "backbone.safetensors"  # beside the model, where the backbone was fine-tuned
+FILES = ("model.json", "model.safetensors", TUNED)
 BUILTIN = ("coco",)  # models that come with the package, trained by benchmarks/builtin.py
 PRESENT = 0.5  # presence from which a label is predicted
 _CHUNK = 1024  # rows per pass through the head: bounds memory, decides no result
@@ -340,8 +340,8 @@ class HashModel:
         return answers
 
     def __repr__(self) -> str:
-        spec = self.spec
-        return f"HashModel('{spec.method}', {spec.bits} bits, {len(spec.classes)} classes, {spec.backbone or 'features'})"
+        made, classes = f"'{self.spec.method}', {self.bits} bits", f"{len(self.classes)} classes"
+        return f"HashModel({made}, {classes}, {self.spec.backbone or 'features'})"
 
     def tensors(self) -> dict[str, Tensor]:
         """The numbers of the model by name, as they are stored."""
@@ -353,17 +353,17 @@ class HashModel:
         if self.tuned_weights is not None and self.tuned_weights.resolve() != target.resolve():
             with self.tuned_weights.open("rb") as source, atomic(target) as stream:
                 shutil.copyfileobj(source, stream)
-        with atomic(Path(folder) / "model.safetensors") as stream:
-            stream.write(save({name: tensor.contiguous() for name, tensor in self.tensors().items()}))
-        write_text(Path(folder) / "model.json", self.spec.model_dump_json(indent=2) + "\n")
+        save_tensors(Path(folder) / "model.safetensors", self.tensors())
+        write_json(Path(folder) / "model.json", sealed(self.spec.model_dump(mode="json")))
 
     @classmethod
     def load(cls, folder: str | Path) -> HashModel:
         """Read a model that `save` or a training run wrote, or a built-in one by its name."""
         path = model_folder(folder)
+        refuse_links(path, FILES)
         try:
-            spec = ModelSpec.model_validate(json.loads((path / "model.json").read_text(encoding="utf-8")))
-            tensors = load_file(path / "model.safetensors")
+            spec = ModelSpec.model_validate(read_sealed(path / "model.json"))
+            tensors, _ = load_tensors(path / "model.safetensors")
             # half precision is a way to store numbers, not to compute with them
             wide = {name: t.float() if t.dtype == torch.float16 else t for name, t in tensors.items()}
             return cls(spec, wide, path)
@@ -375,8 +375,8 @@ class HashModel:
         except UnknownMethodError:
             raise
         # ValueError: no json, no UTF-8, other fields, an unknown method or option, centers that do not fit
-        except (ValueError, TypeError, SafetensorError, RuntimeError, KeyError) as error:
-            reason = str(error).splitlines()[0]
+        except (ValueError, TypeError, AttributeError, RuntimeError, KeyError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise DataError(f"the model in '{path}' is damaged or of another version: {reason}") from None
 
 

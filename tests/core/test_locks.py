@@ -5,8 +5,10 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from filelock import FileLock
 
 from centerhash.core.errors import InputError, OutputError
 from centerhash.core.locks import WriterLock
@@ -57,3 +59,29 @@ def test_a_holder_that_does_not_say_who_it_is(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="nowhere"):
         WriterLock.take(tmp_path / "nowhere" / "lock")
+
+
+def test_a_lock_that_is_deleted_on_release_is_held_by_one(tmp_path: Path) -> None:
+    first = WriterLock.take(tmp_path / "lock", "{holder} is in {folder}")
+    with pytest.raises(InputError, match=f"^{os.getpid()} is in {tmp_path}$"):
+        WriterLock.take(tmp_path / "lock", "{holder} is in {folder}")
+    first.release(delete=True)
+    assert list(tmp_path.iterdir()) == []
+    WriterLock.take(tmp_path / "lock").release(delete=True)
+
+
+def test_a_lock_file_that_was_deleted_meanwhile_is_not_taken_for_the_lock(tmp_path: Path) -> None:
+    acquire, deleted = FileLock.acquire, list[Path]()
+
+    def acquire_late(lock: FileLock, *given: object, **named: object) -> object:
+        acquired = acquire(lock, *given, **named)  # type: ignore[arg-type]
+        if not deleted:
+            deleted.append(tmp_path / "lock")
+            deleted[0].unlink()  # by who held it before
+        return acquired
+
+    with mock.patch.object(FileLock, "acquire", acquire_late):
+        lock = WriterLock.take(tmp_path / "lock")
+    with pytest.raises(InputError):
+        WriterLock.take(tmp_path / "lock")
+    lock.release()

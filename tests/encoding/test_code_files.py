@@ -73,6 +73,15 @@ def test_ids_are_read(tmp_path: Path) -> None:
         ({}, "holds nothing"),
         ({"codes": CODES, "labels": LABELS[:5]}, "labels of shape (5, 5) do not fit 12 codes"),
         ({"codes": CODES, "labels": LABELS[:, 0]}, "labels of shape (12,) do not fit"),
+        (
+            {"codes": CODES, "labels": np.full((12, 5), np.nan)},
+            "labels must be bool, or hold only 0 and 1, got [nan,",
+        ),
+        (
+            {"codes": CODES, "labels": LABELS.astype(float) / 2},
+            "labels must be bool, or hold only 0 and 1, got [0.5",
+        ),
+        ({"codes": CODES, "labels": LABELS.astype(str)}, "labels must be bool, or hold only 0 and 1, got ["),
         ({"codes": CODES * 2, "labels": LABELS}, "must hold only -1 and +1, found values such as [-2, 2]"),
         ({"codes": CODES[0], "labels": LABELS}, "must be (N, K)"),
         ({"codes": np.int8(1), "labels": LABELS}, "must be (N, K)"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from centerhash.core.errors import DataError
@@ -314,3 +315,30 @@ def test_parts_of_a_batch_have_two_rows_or_more() -> None:
     sizes = [len(part) for part in micro_batches(torch.arange(7), 4)]
     assert sizes == [3, 2, 2]
     assert [part.tolist() for part in micro_batches(torch.arange(3), 8)] == [[0, 1, 2]]
+
+
+def test_every_changed_byte_of_a_checkpoint_is_named(tmp_path: Path) -> None:
+    config, checkpoint = toy_config(**BRIEF), tmp_path / "checkpoint.safetensors"
+    trained(config, checkpoint=checkpoint)
+    sound = checkpoint.read_bytes()
+    for place in random.Random(0).sample(range(len(sound)), 60):
+        content = bytearray(sound)
+        content[place] ^= 1 << place % 8
+        checkpoint.write_bytes(content)
+        with pytest.raises(
+            DataError, match=r"checkpoint\.safetensors' is damaged or of another run .*delete it"
+        ):
+            trained(config, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("log", ["", "[", "{}", "[1]", '[{"epoch": 7}]', '[{"loss": 1}]'])
+def test_a_malformed_checkpoint_is_named(tmp_path: Path, log: str) -> None:
+    config, checkpoint = toy_config(**BRIEF), tmp_path / "checkpoint.safetensors"
+    trained(config, checkpoint=checkpoint)
+    tensors = load_file(checkpoint)
+    save_file(tensors, checkpoint, {"log": log})
+    with pytest.raises(DataError, match=r"checkpoint\.safetensors' is damaged or of another run .*delete it"):
+        trained(config, checkpoint=checkpoint)
+    save_file({**tensors, "optimizer.x.step": torch.zeros(1)}, checkpoint, {"log": "[]"})
+    with pytest.raises(DataError, match=r"checkpoint\.safetensors' is damaged or of another run .*delete it"):
+        trained(config, checkpoint=checkpoint)

@@ -18,11 +18,14 @@ import pytest
 from centerhash.core.errors import OutputError
 from centerhash.training.run import train
 from tests.toys import (
+    QUICK,
     RUN_FILES,
     Killed,
+    cli,
     cli_process,
     command,
     names,
+    refused,
     run_contents,
     run_log,
     started,
@@ -91,6 +94,23 @@ def test_a_run_that_ends_at_any_write_goes_on_to_the_same_result(
         assert run_contents(run) == expected, moment
         assert run_log(run) == rows, moment
     assert seen == {*RUN_FILES, "checkpoint.safetensors"}
+
+
+def test_a_second_trainer_is_refused_while_the_first_one_trains(
+    unbroken: tuple[Path, Path], tmp_path: Path
+) -> None:
+    folder, finished = unbroken
+    refusals = list[str]()
+
+    def second(stage: str, *_: object) -> None:
+        if stage == "training":
+            refusals.append(refused(cli("train", folder, *QUICK, "--overwrite", "--out", tmp_path / "run")))
+
+    train(folder, config=toy_config(**BRIEF), out=tmp_path / "run", progress=second)
+    assert len(refusals) == 2
+    assert f"process {os.getpid()} is training into" in " ".join(refusals[0].split())
+    assert names(tmp_path / "run") == RUN_FILES
+    assert run_contents(tmp_path / "run") == run_contents(finished)
 
 
 @pytest.mark.parametrize("writes", [0, 1, 4, 7, 9, 11])

@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -38,6 +38,19 @@ def explained(path: Path) -> Iterator[None]:
     except OSError as error:
         advice = _ADVICE.get(error.errno or 0, error.strerror or str(error))
         raise OutputError(f"cannot write '{path}': {advice}.") from error
+
+
+def refuse_links(folder: Path, names: Iterable[str] | None = None) -> None:
+    """Raise DataError where one of these entries of a folder (all of them unless named) is a link.
+
+    A folder that came from elsewhere could else make us read, write or delete what is not in it.
+    """
+    entries = sorted(folder.iterdir()) if names is None else [folder / name for name in names]
+    for entry in entries:
+        if entry.is_symlink():
+            raise DataError(
+                f"'{entry}' is a link, which is not followed: put the file or folder itself in its place."
+            )
 
 
 def make_folder(path: str | Path) -> Path:

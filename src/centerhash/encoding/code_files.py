@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from centerhash.codes import Packed, check_codes, check_packed, pack
 from centerhash.core.errors import ConfigError, DataError, InputError
-from centerhash.core.files import read_npz, write_npz
+from centerhash.core.files import read_npz, refuse_links, write_npz
 from centerhash.core.progress import Progress, silent
 from centerhash.data.npy import load_array
 from centerhash.encoding.inputs import list_inputs
@@ -88,6 +88,7 @@ def read_codes(path: str | Path) -> CodeFile:
             array = arrays.get(name)
             if array is not None and (array.ndim != dimensions or len(array) != len(packed)):
                 raise InputError(f"{name} of shape {array.shape} do not fit {len(packed):,} codes")
+        _check_labels(arrays.get("labels"))
     except InputError as error:
         raise DataError(f"'{path}': {error}".rstrip(".") + ".") from None
     texts = {name: arrays[name].astype(str) for name in ("names", "paths") if name in arrays}
@@ -95,6 +96,14 @@ def read_codes(path: str | Path) -> CodeFile:
     classes = tuple(map(str, arrays["classes"].tolist())) if arrays.get("classes", np.array(0)).ndim else None
     others = {name: arrays.get(name) for name in _COLUMNS if name not in ("names", "paths")}
     return CodeFile(bits, packed, texts.get("names"), texts.get("paths"), classes=classes, **others)
+
+
+def _check_labels(labels: NDArray[Any] | None) -> None:
+    if labels is None or labels.dtype == np.bool_:
+        return
+    wrong = labels[~((labels == 0) | (labels == 1))]  # not a number, too
+    if wrong.size:
+        raise InputError(f"labels must be bool, or hold only 0 and 1, got {wrong[:3].tolist()}")
 
 
 def _whole_number(bits: NDArray[Any]) -> int:
@@ -108,6 +117,7 @@ def read_run_codes(folder: str | Path) -> tuple[CodeFile, CodeFile]:
     place = Path(folder)
     if (place / "codes.npz").exists():  # a run of version 0.1
         return _read_old_run(place / "codes.npz")
+    refuse_links(place, (QUERY, DATABASE))
     if not ((place / QUERY).exists() and (place / DATABASE).exists()):
         raise DataError(
             f"'{folder}' holds no finished run (no {QUERY} and {DATABASE}): train into this folder again, which "

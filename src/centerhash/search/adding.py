@@ -23,7 +23,7 @@ from centerhash.data.listing import Found, find_images
 from centerhash.search.engines.base import HammingIndex, check_labels
 from centerhash.search.parts import seen_in, visual_of
 from centerhash.search.results import Added
-from centerhash.search.uploads import ID_LETTERS, Uploads
+from centerhash.search.uploads import ID_LETTERS, Uploads, has_file
 
 if TYPE_CHECKING:
     from centerhash.model import HashModel
@@ -157,8 +157,7 @@ def holds_with_file(store: HammingIndex, uploads: Uploads, id: str) -> bool:
     """Whether an item is in the index and its file, if it has one, still where its path says."""
     if id not in store:
         return False
-    path = store.get([id])[0].path
-    return path is None or uploads.path(path).exists()
+    return has_file(uploads, store.get([id])[0])
 
 
 def images_and_labels(
@@ -208,8 +207,8 @@ def find_items(index: Index, ids_or_paths: str | Path | Sequence[str | Path]) ->
     # unlike Path.resolve, realpath also takes links that lead to themselves
     places = {Path(os.path.realpath(entry)): entry for entry in entries if not found[entry]}
     for item in index.items() if places else ():
-        if item.path is not None:
-            path = index.uploads.path(item.path)
+        path = None if item.path is None else index.uploads.path(item.path)
+        if path is not None:
             for place in (path, *path.parents):
                 if place in places:
                     found[places[place]].append(str(item.id))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from centerhash.codes import Codes
+from centerhash.core.checksums import read_sealed, stored_checksums, tensor_checksum
 from centerhash.core.errors import ConfigError, DataError
+from centerhash.core.files import refuse_links
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,15 +40,23 @@ class ModelFacts:
 
 def read_facts(folder: Path) -> ModelFacts:
     """Read them from the folder of a model, or DataError."""
+    refuse_links(folder, ("model.json", "model.safetensors"))
     try:
-        spec: dict[str, Any] = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        spec = read_sealed(folder / "model.json")
         classes = tuple(map(str, spec["classes"]))
         with safe_open(folder / "model.safetensors", framework="numpy") as tensors:
-            names = tensors.keys()
-            centers = tensors.get_tensor("centers").astype(np.int8) if "centers" in names else None
-            directions = (
-                tensors.get_tensor("directions").astype(np.float32) if "directions" in names else None
-            )
+            sums, names = stored_checksums(tensors.metadata()), tensors.keys()
+            found = {name: tensors.get_tensor(name) for name in ("centers", "directions") if name in names}
+        for name, array in found.items():
+            content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            if sums is not None and sums.get(name) != tensor_checksum(
+                name, array.dtype, array.shape, content
+            ):
+                raise ValueError(f"the {name} do not match their checksum")
+        if sums is not None and sums.keys() != set(names):
+            raise ValueError("numbers are missing")
+        centers = found["centers"].astype(np.int8) if "centers" in found else None
+        directions = found["directions"].astype(np.float32) if "directions" in found else None
         if centers is not None and centers.shape != (len(classes), spec["bits"]):
             raise ValueError(f"centers of shape {centers.shape} do not fit {len(classes)} classes")
         return ModelFacts(

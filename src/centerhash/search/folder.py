@@ -16,12 +16,14 @@ from centerhash.core.errors import ConfigError, DataError, OutputError
 from centerhash.core.files import make_folder, write_json
 from centerhash.core.options import Options
 from centerhash.search.engines.table import create_store, read_store
+from centerhash.search.uploads import IMAGES
 
 if TYPE_CHECKING:
     from centerhash.model import HashModel
 
 SPEC, MODEL, ITEMS = "index.json", "model", "items"
 _OLD_SPEC = "collection.json"  # of earlier versions, where the store was called engine
+OWN = (SPEC, _OLD_SPEC, MODEL, ITEMS, IMAGES)  # entries of the folder that are its own
 
 
 class IndexSpec(Options):

@@ -22,17 +22,19 @@ from typing import TYPE_CHECKING, Any, Self
 
 from centerhash.codes import Packed, pack
 from centerhash.core.errors import ConfigError, DataError, ImageError, InputError
+from centerhash.core.files import refuse_links
 from centerhash.core.progress import Progress, bars, silent
 from centerhash.search.engines.base import HammingIndex, Item, Seen
 from centerhash.search.engines.table import open_store
 from centerhash.search.facts import ModelFacts, read_facts
-from centerhash.search.folder import ITEMS, MODEL, IndexSpec, create_folder, read_spec, spec_file
+from centerhash.search.folder import ITEMS, MODEL, OWN, IndexSpec, create_folder, read_spec, spec_file
 from centerhash.search.label_query import LabelQuestion
 from centerhash.search.parts import seen_in, visual_of
 from centerhash.search.questions import ask, filter_of, question_of
 from centerhash.search.results import Added, Result, Results, as_result
 from centerhash.search.transfer import add_codes, export_codes, import_codes
-from centerhash.search.uploads import ID_LETTERS, Uploads
+from centerhash.search.uploads import ID_LETTERS, Uploads, has_file
+from centerhash.search.verifying import problems
 
 if TYPE_CHECKING:  # what reads images takes long to import, so it is when the first one comes
     from centerhash.data.images import ImageSource
@@ -102,13 +104,14 @@ class Index:
         """
         place = Path(folder)
         spec = read_spec(place)
+        refuse_links(place, OWN)
         facts = read_facts(place / MODEL)
         store = open_store(spec.store, place / ITEMS, read_only=read_only)
-        if not store.bits == facts.bits == spec.bits:
+        if not store.bits == facts.bits == spec.bits or facts.classes != spec.classes:
             store.close()
             raise DataError(
-                f"'{place}' is of {spec.bits} bits, its model of {facts.bits}, its items of {store.bits}: its parts "
-                "are of different indexes. Create it again."
+                f"'{place}' is of {spec.bits} bits, its model of {facts.bits}, its items of {store.bits}, or their "
+                "classes differ: it is damaged, or its parts are of different indexes. Create it again."
             )
         index = cls(place, spec, facts, store)
         index.read_only = read_only
@@ -207,7 +210,7 @@ class Index:
             removed = self.store.remove(ids)
             for item in items:
                 if item.path is not None and self.uploads.holds(item.path):
-                    self.uploads.drop(self.uploads.path(item.path))
+                    self.uploads.drop(self.folder / item.path)
         return removed
 
     def compact(self) -> None:
@@ -263,10 +266,10 @@ class Index:
 
     def image(self, id: str) -> Path:
         """The image file of an item, as the index knows it; no other file is ever named."""
-        item = self.store.get([id])[0]
-        if item.path is None:
+        path = self.get(id).path
+        if path is None:
             raise InputError(f"the item '{id}' has no image: only its code was imported.")
-        return self.uploads.path(item.path)
+        return Path(path)
 
     def find(self, ids_or_paths: str | Path | Sequence[str | Path]) -> dict[str, list[str]]:
         """The ids that each id, path of an image or folder of images means; an empty list where it means none.
@@ -288,8 +291,7 @@ class Index:
 
         To mend it, `add` the place where the files are now, or `remove` these ids.
         """
-        stored = ((str(item.id), item.path) for item in self.items() if item.path is not None)
-        return [id for id, path in stored if not self.uploads.path(path).exists()]
+        return [str(item.id) for item in self.items() if not has_file(self.uploads, item)]
 
     def labels(self) -> dict[str, int]:
         """Every label that some item carries, with the number of items, in the order of the names."""
@@ -314,14 +316,7 @@ class Index:
 
     def verify(self) -> list[str]:
         """What is damaged, one sentence each, naming the file; an empty list when all is well."""
-        _ = self.model  # a damaged one says so
-        problems = [*self.store.verify(), *self.uploads.damaged()]
-        for item in self.items() if not problems else ():  # a damaged store cannot be gone through
-            if item.path is not None and self.uploads.holds(item.path):
-                file = self.uploads.path(item.path)
-                if not file.is_file():
-                    problems.append(f"'{file}', the image of the item '{item.id}', is missing.")
-        return problems
+        return problems(self)
 
     @property
     def used_engine(self) -> Engine | None:
@@ -386,5 +381,5 @@ def verify_index(folder: str | Path) -> list[str]:
     try:
         with Index.open(folder, read_only=True) as index:
             return index.verify()
-    except DataError as error:
+    except InputError as error:
         return [str(error)]

@@ -148,7 +148,8 @@ def as_result(
     asked: Sequence[str] | None = None,
 ) -> Result:
     """An item as users see it, by the visual code (16,) and the labels of the question, if it has any."""
-    path = None if item.path is None else str(uploads.path(item.path))
+    place = None if item.path is None else uploads.path(item.path)
+    path = None if place is None else str(place)
     compared = visual is not None and item.visual is not None
     look = int(np.bitwise_count(item.visual ^ visual).sum()) if compared else None  # type: ignore[operator]
     names = item.labels if asked is None else asked

@@ -36,6 +36,11 @@ def add_codes(
     """As `Index.add_codes`."""
     packed, keys = check_packed(packed, index.facts.bits), list(map(str, ids))
     names = [()] * len(keys) if labels is None else list(labels)
+    for path in paths or ():
+        if path is not None and not Path(path).is_absolute():
+            raise InputError(
+                f"the path of an item is absolute, got '{path}': an index would not find it elsewhere."
+            )
     if not len(packed) == len(keys) == len(names):
         raise InputError(f"{len(packed):,} codes, {len(keys):,} ids and {len(names):,} labels do not fit.")
     added = 0

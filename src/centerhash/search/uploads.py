@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from centerhash.core.errors import ImageError, OutputError
-from centerhash.core.files import atomic
+from centerhash.core.files import atomic, refuse_links
+from centerhash.search.engines.base import Item
 
 IMAGES = "images"
 ID_LETTERS = (
     16  # of the SHA-256 of an image's bytes: 64 bits, so a million images collide with odds of 1 : 4e7
 )
+
+_NAME = re.compile(rf"{IMAGES}/[0-9a-f]{{{ID_LETTERS}}}\.[a-z0-9]{{1,5}}")
 
 # what the formats that we decode begin with; the suffix is only for people who look into the folder
 _SIGNATURES = (
@@ -29,12 +33,17 @@ _SIGNATURES = (
 
 @dataclass(frozen=True)
 class Uploads:
-    """The folder images/ of an index. Names are relative to the index, which may thus be moved."""
+    """The folder images/ of an index. Names are relative to the index, which may thus be moved.
+
+    An index may come from elsewhere: what it stores names nothing outside its folder but images by absolute paths, and
+    those are never written or deleted.
+    """
 
     folder: Path  # of the index
 
     def write(self, id: str, data: bytes) -> str:
         """Keep the bytes of an image durably, and return the name under which they are kept."""
+        refuse_links(self.folder, [IMAGES])
         name = f"{IMAGES}/{id}{image_suffix(data)}"
         with atomic(self.folder / name) as stream:
             stream.write(data)
@@ -42,29 +51,32 @@ class Uploads:
 
     def drop(self, file: Path) -> None:
         """Delete an upload that no item needs any more."""
+        refuse_links(self.folder, [IMAGES])
         try:
             file.unlink(missing_ok=True)
         except OSError as error:
             raise OutputError(f"cannot delete '{file}': {error.strerror or error}.") from error
 
     def holds(self, path: str) -> bool:
-        """Whether the path of an item means an upload: those of the users' own files are absolute."""
-        return not Path(path).is_absolute()
+        """Whether the path of an item means an upload, as `write` names them."""
+        return _NAME.fullmatch(path) is not None and not (self.folder / path).is_symlink()
 
-    def path(self, name: str) -> Path:
-        """The absolute path of an upload's name, or of a user's own file as it is."""
-        return self.folder.resolve() / name
+    def path(self, name: str) -> Path | None:
+        """The absolute path of an upload's name, of a user's own file as it is; None for what is neither."""
+        return self.folder.resolve() / name if Path(name).is_absolute() or self.holds(name) else None
 
     def files(self) -> Iterator[Path]:
-        """All files kept; those with a dot in front are what a kill left half written."""
+        """All files kept, and nothing else that lies beside them."""
+        refuse_links(self.folder, [IMAGES])
         place = self.folder / IMAGES
         files = sorted(place.iterdir()) if place.is_dir() else []
-        return (file for file in files if not file.name.startswith("."))
+        return (file for file in files if self.holds(f"{IMAGES}/{file.name}"))
 
     def damaged(self) -> Iterator[str]:
         """A sentence about each file that is not what its name says."""
         from centerhash.data.images import content_key
 
+        refuse_links(self.folder, [IMAGES])
         for file in self.files():
             try:
                 changed = content_key(file)[:ID_LETTERS] != file.stem
@@ -73,6 +85,12 @@ class Uploads:
                 continue
             if changed:
                 yield f"'{file}' is not the image that was added: its content has changed."
+
+
+def has_file(uploads: Uploads, item: Item) -> bool:
+    """Whether the file of an item is still where its path says; yes for an item without."""
+    path = None if item.path is None else uploads.path(item.path)
+    return item.path is None or (path is not None and path.exists())
 
 
 def image_suffix(data: bytes) -> str:

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from centerhash.core.errors import ConfigError, DataError
-from centerhash.core.files import explained, write_json, write_npz, write_text
+from centerhash.core.files import explained, refuse_links, write_json, write_npz, write_text
 from centerhash.core.progress import Progress
 from centerhash.core.version import __version__
 from centerhash.data import Dataset
@@ -74,7 +74,12 @@ def write_results(
 
 def drop_checkpoints(folder: Path) -> None:
     """Delete the checkpoints, which a finished run does not need."""
-    _delete(folder, folder.glob("checkpoint*.safetensors"))
+    _delete(folder, checkpoints(folder))
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints that a run has at present."""
+    return sorted(folder.glob("checkpoint*.safetensors"))
 
 
 def _delete(folder: Path, files: Iterable[Path]) -> None:
@@ -108,6 +113,7 @@ def write_log(folder: Path, log: list[EpochRow]) -> None:
 
 def claim(folder: Path, dataset: Dataset, config: TrainConfig, overwrite: bool) -> None:
     """Write config.json for a new run, or check that the folder holds this very run already."""
+    refuse_links(folder, ("config.json", *_MODEL, *_CODES, *(path.name for path in checkpoints(folder))))
     _delete(folder, folder.glob(".*.part"))  # of a write that a kill cut off
     seen = _preprocessing(backbone_of(config)) if dataset.kind == "images" else {}
     identity = {

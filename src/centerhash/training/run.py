@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from centerhash.core.errors import ConfigError, unknown_name
 from centerhash.core.files import make_folder
+from centerhash.core.locks import WriterLock
 from centerhash.core.progress import Progress, shown
 from centerhash.data import Dataset
 from centerhash.data.splits import Splits
@@ -27,6 +28,11 @@ from centerhash.training.finetuning import fit_whole
 from centerhash.training.folder import claim, drop_checkpoints, is_finished, write_log, write_results
 from centerhash.training.frozen import fit_frozen, with_visual_code
 from centerhash.training.loop import OnEpoch, no_log
+
+LOCK = "lock"  # only while a run is trained
+BUSY = (
+    "process {holder} is training into '{folder}': wait until it has finished, or train into another folder."
+)
 
 
 def train(
@@ -123,6 +129,16 @@ class _Job:
 
     def into(self, folder: Path, overwrite: bool) -> HashModel:
         """Train into a folder, resuming from what a broken run of the same settings left there."""
+        lock = None
+        if self.team.first and (overwrite or not is_finished(folder)):  # a finished run is only read
+            lock = WriterLock.take(folder / LOCK, BUSY)
+        try:
+            return self._locked_into(folder, overwrite)
+        finally:
+            if lock is not None:
+                lock.release(delete=True)
+
+    def _locked_into(self, folder: Path, overwrite: bool) -> HashModel:
         if self.team.first:
             claim(folder, self.dataset, self.config, overwrite)
         self.team.wait()

@@ -29,11 +29,11 @@ def small_segments(monkeypatch: pytest.MonkeyPatch, rows: int = 8) -> None:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """The bytes of every file in a folder but the lock."""
+    """The bytes of every file in a folder but the lock, and the file that notes the journal's length."""
     return {
         path.name: path.read_bytes()
         for path in sorted(folder.iterdir())
-        if path.name not in ("lock", "lock.pid")
+        if path.name not in ("lock", "lock.pid", "journal.length")
     }
 
 

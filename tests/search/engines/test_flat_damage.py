@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable
 from io import FileIO
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,6 @@ def flip(path: Path, place: int) -> None:
     path.write_bytes(content)
 
 
-def record_ends(content: bytes) -> list[int]:
-    """Where each record of a journal ends."""
-    records, _ = journal.parse(content, Path("journal"))
-    return [sum(map(len, records[: count + 1])) for count in range(len(records))]
-
-
 def test_every_flipped_bit_of_a_segment_is_found(folder: Path) -> None:
     path = segment(folder)
     sound = path.read_bytes()
@@ -74,6 +69,28 @@ def test_damaged_codes_are_found_by_verify_and_a_damaged_header_on_opening(folde
     FlatIndex.open(folder).close()  # the refused opening has given back the lock
 
 
+def changed(folder: Path, change: Callable[[FlatIndex], object]) -> None:
+    with FlatIndex.open(folder) as index:
+        change(index)
+
+
+def test_damage_is_not_copied_into_a_new_segment(folder: Path) -> None:
+    path = segment(folder)
+    sound = path.read_bytes()
+    for place in range(len(sound) - 1, len(sound) // 2, -61):
+        flip(path, place)
+        before = files(folder)
+        for change in (FlatIndex.compact, lambda index: index.add(codes(9), range(100, 109))):
+            with pytest.raises(DataError, match=r"segment-000002\.seg' is damaged: "):
+                changed(folder, change)
+        assert files(folder) == before
+        assert len(storage.problems(folder)) == 1
+        path.write_bytes(sound)
+    changed(folder, FlatIndex.compact)
+    with FlatIndex.open(folder) as index:
+        assert len(index) == 15
+
+
 @pytest.mark.parametrize("share", [0, 0.001, 0.05, 0.5, 0.999])
 def test_a_cut_segment_is_refused_by_name(folder: Path, share: float) -> None:
     path = segment(folder)
@@ -97,43 +114,102 @@ def test_a_missing_or_exchanged_segment_is_refused(folder: Path, tmp_path: Path)
     assert "is missing" in storage.problems(folder)[0]
 
 
-def test_every_flipped_bit_of_a_closed_journal_is_found(folder: Path) -> None:
+def test_every_flipped_bit_of_a_journal_is_found(folder: Path) -> None:
     path = folder / "journal"
     sound = path.read_bytes()
-    last = record_ends(sound)[-2]
-    for place in range(0, last, 3):
+    for place in range(0, len(sound), 3):
         flip(path, place)
+        damaged = path.read_bytes()
         assert len(storage.problems(folder)) == 1, place
-        with pytest.raises(DataError, match=r"journal' is damaged: the record at byte [\d,]+ does not match"):
-            FlatIndex.open(folder)
+        for read_only in (True, False):
+            with pytest.raises(DataError, match=r"journal' is damaged: "):
+                FlatIndex.open(folder, read_only=read_only)
+        assert path.read_bytes() == damaged
         path.write_bytes(sound)
-    flip(path, last + 3)  # of the mark that it was closed, nothing else
     with FlatIndex.open(folder) as index:
         assert len(index) == 15
-    assert path.read_bytes() == sound  # the mark is there again
 
 
-def test_a_journal_cut_anywhere_opens_with_the_whole_records(folder: Path) -> None:
+def test_a_journal_cut_anywhere_is_refused_and_left_as_it_is(folder: Path) -> None:
     sound = (folder / "journal").read_bytes()
-    expected = [range(10), range(13), range(16), [*range(5), *range(6, 16)]]
-    ends = record_ends(sound)
-    assert len(ends) == len(expected) + 1
-    for length in range(ends[0], len(sound), 11):
-        whole = max(count for count, end in enumerate(ends) if end <= length)
+    for length in range(0, len(sound), 5):
         (folder / "journal").write_bytes(sound[:length])
-        with FlatIndex.open(folder, read_only=True) as reader:
-            assert list(reader.ids()) == list(expected[min(whole, 3)])
+        [problem] = storage.problems(folder)
+        assert "journal' is damaged" in problem
+        for read_only in (True, False):
+            with pytest.raises(DataError, match=r"journal' is damaged: .*restore it from a backup"):
+                FlatIndex.open(folder, read_only=read_only)
         assert (folder / "journal").read_bytes() == sound[:length]
-        with FlatIndex.open(folder) as index:
-            assert (folder / "journal").read_bytes() == sound[: ends[whole]]
-            assert list(index.ids()) == list(expected[min(whole, 3)])
-            index.add(codes(1), [99])
-        assert storage.problems(folder) == []
+
+
+def test_a_journal_cut_after_a_kill_is_refused_but_for_what_was_not_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = [0]
+    with FlatIndex.create(tmp_path / "index", BITS) as index:
+        for batch in range(4):
+            lengths.append((tmp_path / "index" / "journal").stat().st_size)
+            index.add(codes(3), range(3 * batch, 3 * batch + 3))
+        killed = shutil.copytree(tmp_path / "index", tmp_path / "killed")
+        with monkeypatch.context() as patched:  # the kill comes before the next one is acknowledged
+            patched.setattr(journal.Journal, "_note", lambda *_: None)
+            index.add(codes(3), range(12, 15))
+        torn = shutil.copytree(tmp_path / "index", tmp_path / "torn")
+    sound = (killed / "journal").read_bytes()
+    for length in range(0, len(sound), 7):
+        (killed / "journal").write_bytes(sound[:length])
+        assert len(storage.problems(killed)) == 1
+        with pytest.raises(DataError, match=r"journal' is damaged"):
+            FlatIndex.open(killed)
+    whole = (torn / "journal").read_bytes()
+    for length in range(len(sound), len(whole) + 1, 5):
+        (torn / "journal").write_bytes(whole[:length])
+        assert storage.problems(torn) == []
+        with FlatIndex.open(torn, read_only=True) as reader:
+            assert len(reader) == 12
+        with FlatIndex.open(torn) as index:
+            assert len(index) == (15 if length == len(whole) else 12)
+        (torn / "journal.length").write_bytes((killed / "journal.length").read_bytes())
+
+
+def test_a_lost_length_is_named_and_noted_again(folder: Path) -> None:
+    path = folder / "journal.length"
+    for content in (None, b"", path.read_bytes()[:10], bytes(8192)):
+        path.unlink() if content is None else path.write_bytes(content)
+        [problem] = storage.problems(folder)
+        assert problem.startswith(f"'{path}' is damaged: it does not say how long the journal is")
         with FlatIndex.open(folder, read_only=True) as reader:
-            assert 99 in reader
-    (folder / "journal").write_bytes(sound[: ends[0] - 1])
-    with pytest.raises(DataError, match="journal' is damaged: its first record"):
+            assert len(reader) == 15
+        FlatIndex.open(folder).close()
+        assert storage.problems(folder) == []
+    path.unlink()
+    with (folder / "journal").open("ab") as stream:
+        stream.write(b"half a record")
+    before = files(folder)
+    with pytest.raises(
+        DataError, match=r"is no whole record, and its length is not known, because '.*length' is"
+    ):
         FlatIndex.open(folder)
+    assert files(folder) == before
+
+
+def test_a_journal_of_an_earlier_version_is_read_and_brought_up_to_date(folder: Path) -> None:
+    records, _ = journal.parse((folder / "journal").read_bytes(), Path("journal"))
+    early = journal.Record(journal.STATE, records[0].content.replace(b'"format": 2', b'"format": 1'))
+    stored = [early, *records[1:], journal.Record(journal.END)]
+    (folder / "journal").write_bytes(b"".join(record.to_bytes() for record in stored))
+    (folder / "journal.length").unlink()
+    assert storage.problems(folder) == []
+    with FlatIndex.open(folder, read_only=True) as reader:
+        assert len(reader) == 15
+    with FlatIndex.open(folder) as index:
+        assert index._journal.begun == len(records[0])
+        index.add(codes(1), [99])
+    assert storage.problems(folder) == []
+    with FlatIndex.open(folder) as index:
+        assert len(index) == 16
+    os.truncate(folder / "journal", (folder / "journal").stat().st_size - 1)
+    assert len(storage.problems(folder)) == 1
 
 
 @pytest.mark.parametrize("garbage", [b"\0" * 100, journal.MARK * 20, b"\xff" * 5])
@@ -148,9 +224,9 @@ def test_garbage_that_a_power_cut_left_is_cut_off(folder: Path, garbage: bytes) 
 
 
 def test_a_journal_of_a_newer_version_is_refused(folder: Path) -> None:
-    record = journal.Record(journal.STATE, b'{"format": 2}')
+    record = journal.Record(journal.STATE, b'{"format": 3}')
     (folder / "journal").write_bytes(record.to_bytes())
-    with pytest.raises(DataError, match="has the format 2, this version reads 1: install a newer"):
+    with pytest.raises(DataError, match="has the format 3, this version reads 1 and 2: install a newer"):
         FlatIndex.open(folder)
 
 
@@ -177,7 +253,7 @@ def half_written(stream: FileIO, content: bytes) -> None:
 
 def first_fails() -> Callable[[int], None]:
     """An fsync that fails once."""
-    answers = iter([full_disk, os.fsync])
+    answers = chain([full_disk], repeat(os.fsync))
     return lambda descriptor: next(answers)(descriptor)
 
 

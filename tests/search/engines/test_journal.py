@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from centerhash.core.errors import DataError
+from centerhash.core.errors import DataError, OutputError
 from centerhash.search.engines.base import Batch
 from centerhash.search.engines.flat import FlatIndex
 from centerhash.search.engines.journal import (
@@ -76,13 +78,39 @@ def test_a_reader_reads_on_and_notices_a_new_journal(tmp_path: Path) -> None:
     assert reader.is_current()
     assert reader.read() == [Record(ADD, b"two")]
     assert reader.read() == []
-    other = Journal.replace(path, [])
+    other = Journal.replace(path, [Record(ADD, b"three")])
     assert not reader.is_current()
     assert not writer.is_current()
     path.unlink()
     assert not other.is_current()
     for journal in (writer, reader, other):
         journal.close()
+
+
+def test_what_a_failed_write_withdrew_is_gone_from_readers_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync = os.fsync
+    with FlatIndex.create(tmp_path, BITS) as index:
+        reader = FlatIndex.open(tmp_path, read_only=True)
+        for failing in (1, 2):  # of the record, and of the note that it is there
+            calls = iter(range(1, 100))
+
+            def failing_fsync(descriptor: int, calls: Iterator[int] = calls, failing: int = failing) -> None:
+                if next(calls) == failing:
+                    reader.refresh()  # it is in the file at this moment
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                fsync(descriptor)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "fsync", failing_fsync)
+                with pytest.raises(OutputError):
+                    index.add(codes(1), [failing])
+            index.add(codes(1, seed=failing), [10 * failing])  # as long as what was withdrawn
+            reader.refresh()
+            assert list(reader.ids()) == list(index.ids())
+        assert list(index.ids()) == [10, 20]
+        reader.close()
 
 
 def test_a_change_is_on_the_disk_when_it_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

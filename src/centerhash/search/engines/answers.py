@@ -142,7 +142,7 @@ def _candidates(part: Part, bits: int, only: Filter) -> tuple[NDArray[np.uint32]
     """The rows that pass the filter (None: all), their words, and which of them are there (None: all)."""
     from centerhash.search.engines import scan
 
-    codes, alive, rows = part.segment.codes, part.alive, None
+    alive, rows = part.alive, None
     if only:
         rows = part.segment.matching(only)
         if len(rows) * FEW > len(part.segment):
@@ -151,7 +151,7 @@ def _candidates(part: Part, bits: int, only: Filter) -> tuple[NDArray[np.uint32]
             rows, alive = None, allowed if alive is None else allowed & alive
         else:
             rows, alive = (rows if alive is None else rows[alive[rows] == 1]), None
-            codes = codes[rows]
+    codes = np.asarray(part.segment.codes) if rows is None else part.segment.codes[rows]
     database = scan.words(codes, bits)
     database.flags.writeable = False  # as mapped ones are: numba compiles the two kinds apart
     return rows, database, alive

@@ -10,7 +10,6 @@ scanned exactly, as small segments always are.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import Packed
+from centerhash.core.checksums import read_sealed, sealed
 from centerhash.core.errors import ConfigError, DataError, InputError, OutputError, unknown_name
 from centerhash.core.extras import require
 from centerhash.core.files import write_json
@@ -207,7 +207,7 @@ class _Structures:
     def _built(self, part: Part) -> Any:
         with _own_threads():
             structure = self.settings.empty(8 * part.segment.codes.shape[1])
-            structure.add(part.segment.codes)
+            structure.add(np.asarray(part.segment.codes))
         return structure
 
 
@@ -234,7 +234,7 @@ class FaissIndex(FlatIndex):
         index = super().create(folder, bits)
         index._structures = _Structures(index.folder, bits, chosen)
         try:
-            write_json(index.folder / SETTINGS, _described(chosen))
+            write_json(index.folder / SETTINGS, sealed(_described(chosen)))
         except BaseException:
             index.close()
             raise
@@ -338,7 +338,7 @@ def _read_settings(folder: Path, bits: int) -> MultiHash | Hnsw:
     """The settings that an index was created with."""
     path = folder / SETTINGS
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = read_sealed(path)
         return _settings(stored["kind"], bits, stored["settings"])
     except FileNotFoundError:
         raise DataError(f"'{folder}' has no {SETTINGS}: it is a flat index, open it as one.") from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -18,13 +18,13 @@ from typing import Any, Self
 import numpy as np
 
 from centerhash.codes import Packed
-from centerhash.core.errors import InputError, OutputError
-from centerhash.core.files import explained, make_folder, sync_folder
+from centerhash.core.errors import InputError
+from centerhash.core.files import explained, make_folder, refuse_links, sync_folder
 from centerhash.core.locks import WriterLock
 from centerhash.search.engines import answers, storage
 from centerhash.search.engines.base import Batch, Filter, HammingIndex, Hits, Id, Item
 from centerhash.search.engines.idcolumns import kind_of
-from centerhash.search.engines.journal import END, Journal, Record, add_record, remove_record
+from centerhash.search.engines.journal import Journal, Record, add_record, remove_record
 from centerhash.search.engines.rankings import Ranking
 from centerhash.search.engines.segments import Segment, build
 from centerhash.search.engines.snapshot import Part, Snapshot
@@ -71,6 +71,8 @@ class FlatIndex(HammingIndex):
         A writer repairs what a kill or a power cut has left: half a record at the end, files that nothing names.
         """
         folder = Path(folder)
+        if folder.is_dir():
+            refuse_links(folder)
         if read_only:
             return cls(folder, *storage.read(folder, writable=False), None)
         Journal.open(folder / storage.JOURNAL, writable=False).close()  # no lock file where no index is
@@ -79,8 +81,6 @@ class FlatIndex(HammingIndex):
             undo.callback(lock.release)
             journal, snapshot = storage.read(folder, writable=True)
             undo.callback(journal.close)
-            if journal.size() > journal.end:
-                journal.cut()
             storage.tidy(folder, snapshot)
             undo.pop_all()
         return cls(folder, journal, snapshot, lock)
@@ -115,7 +115,7 @@ class FlatIndex(HammingIndex):
             if self._lock is not None:
                 return False
             if self._journal.is_current():
-                records = [record for record in self._journal.read() if record.kind != END]
+                records = self._journal.read()
                 self._snapshot = snapshot.applied(records) if records else snapshot
                 return bool(records)
             journal, self._snapshot = storage.read(self.folder, writable=False)
@@ -156,10 +156,6 @@ class FlatIndex(HammingIndex):
         with self._changing:
             if self._snapshot is None:
                 return
-            if self._lock is not None and not self._journal.ended:
-                # a mere mark, by which damage of the last add is told from a torn write
-                with suppress(OutputError):
-                    self._journal.append(Record(END))
             self._snapshot = None
             self._journal.close()
             if self._lock is not None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.search.engines.base import Id
+from centerhash.search.engines.checked import Array
 from centerhash.search.engines.ragged import Ragged, decoded, encoded, text_rows, texts
 
 Raw: TypeAlias = NDArray[np.int64] | list[bytes]  # ids as they are sorted
@@ -23,7 +24,7 @@ Raw: TypeAlias = NDArray[np.int64] | list[bytes]  # ids as they are sorted
 class IntegerIds:
     """Ascending integers (n,)."""
 
-    values: NDArray[np.int64]
+    values: Array
 
     def __len__(self) -> int:
         return len(self.values)
@@ -31,19 +32,19 @@ class IntegerIds:
     def find(self, ids: Sequence[Id]) -> NDArray[np.int64]:
         """The row of each id, -1 where it is not there."""
         wanted = np.array(ids, np.int64)
-        rows = np.searchsorted(self.values, wanted)
+        rows = self.values.searchsorted(wanted)
         inside = np.minimum(rows, len(self.values) - 1)
         return np.where(self.values[inside] == wanted, inside, -1)
 
     def raw(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """These ids as they are sorted."""
-        return self.values[rows]
+        return cast(NDArray[np.int64], self.values[rows])
 
     def at(self, rows: NDArray[np.int64]) -> list[Id]:
         """These ids."""
         return cast(list[Id], self.values[rows].tolist())
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> dict[str, Array]:
         """What is stored."""
         return {"ids": self.values}
 
@@ -53,8 +54,8 @@ class TextIds:
     """Ascending strings (n,), with their ascending checksums (n,) and the row that each of these stands for."""
 
     text: Ragged
-    checksums: NDArray[np.uint32]
-    rows: NDArray[np.uint32]
+    checksums: Array
+    rows: Array
 
     def __len__(self) -> int:
         return len(self.text)
@@ -63,8 +64,8 @@ class TextIds:
         """The row of each id, -1 where it is not there."""
         wanted = [encoded(cast(str, id)) for id in ids]
         checksums = np.fromiter(map(crc32, wanted), np.uint32, len(wanted))
-        begin = np.searchsorted(self.checksums, checksums)
-        end = np.searchsorted(self.checksums, checksums, side="right")
+        begin = self.checksums.searchsorted(checksums)
+        end = self.checksums.searchsorted(checksums, "right")
         found = np.full(len(wanted), -1, np.int64)
         for place in np.flatnonzero(begin < end).tolist():
             for row in self.rows[begin[place] : end[place]].tolist():
@@ -80,7 +81,7 @@ class TextIds:
         """These ids."""
         return [decoded(id) for id in self.raw(rows)]
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> dict[str, Array]:
         """What is stored."""
         return {
             "ids.starts": self.text.starts,
@@ -124,7 +125,7 @@ def sorted_ids(ids: Raw) -> tuple[Ids, NDArray[np.int64]]:
     return TextIds(texts(ascending), checksums[rows], rows.astype(np.uint32)), order
 
 
-def stored_ids(arrays: Mapping[str, NDArray[Any]]) -> Ids:
+def stored_ids(arrays: Mapping[str, Array]) -> Ids:
     """The inverse of `arrays`."""
     if "ids" in arrays:
         return IntegerIds(arrays["ids"])

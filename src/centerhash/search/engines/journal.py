@@ -1,8 +1,8 @@
 """The journal: the one file that says what an index holds, by records that are appended or, all at once, replaced.
 
 It begins with the settings and segments of the index and the removed rows of each; adds and removals follow. A
-record has a checksum of its header and one of its content, and is on the disk before the next is written: so a torn
-write can only be the last thing in the file, and anything else that does not match is damage.
+record has a checksum of its header and one of its content, and is on the disk before the file `lengths.NAME` says that
+it is there: so a torn write can only be behind that length, and anything else that does not match is damage.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from zlib import crc32
 
 from centerhash.core.errors import DataError, OutputError
 from centerhash.core.files import atomic, explained
+from centerhash.search.engines import lengths
 from centerhash.search.engines.base import Batch, Id, Seen
 from centerhash.search.engines.mapped import ADVICE
 
@@ -27,7 +28,8 @@ HEADER = struct.Struct("<4scII")  # mark, kind, length and checksum of the conte
 CHECKSUM = struct.Struct("<I")  # of the header
 OVERHEAD = HEADER.size + CHECKSUM.size
 
-STATE, REMOVED_ROWS, ADD, REMOVE, END = b"S", b"B", b"A", b"R", b"E"
+STATE, REMOVED_ROWS, ADD, REMOVE = b"S", b"B", b"A", b"R"
+END = b"E"  # a journal of an earlier version was closed; nothing writes it any more
 
 
 class Entry(NamedTuple):
@@ -122,8 +124,10 @@ class Journal:
         self.path = path
         self.begun = 0  # where the records end that it began with
         self.end = 0  # where the last whole record ends
-        self.ended = True  # whether that is no add or removal
         self._stream = stream
+        self._lengths = path.with_name(lengths.NAME)
+        self._key = _key(stream)
+        self._withdrawn = 0
         self._sound = True
 
     @classmethod
@@ -141,28 +145,49 @@ class Journal:
     @classmethod
     def replace(cls, path: Path, records: Iterable[Record]) -> Self:
         """Put a new journal in the place of any old one, at once and durably."""
+        records, noting = list(records), path.with_name(lengths.NAME)
         content = b"".join(record.to_bytes() for record in records)
         with atomic(path) as stream:
             stream.write(content)
+            # before it is in place: it is never without
+            lengths.note(noting, crc32(records[0].content), lengths.Noted(len(content)), _key_at(path))
         journal = cls.open(path, writable=True)  # the holder of the lock alone replaces it
         journal.begun = journal.end = len(content)
         return journal
 
+    def noted(self) -> lengths.Noted | None:
+        """What is known of its length elsewhere; None where that is damaged, or the journal of an earlier version."""
+        return None if self._key is None else lengths.noted(self._lengths, self._key)
+
     def read(self) -> list[Record]:
-        """All records from where reading ended the last time; what a writer has not finished is left for later."""
+        """All acknowledged records from where reading ended the last time, or DataError when some are gone.
+
+        A writer also reads those behind, which were whole before a kill but not acknowledged.
+        """
+        noted = self.noted()  # first: the file may grow while it is read
         self._stream.seek(self.end)
-        records, length = parse(self._stream.read(), self.path)
+        content = self._stream.read()
+        if noted is not None:
+            self._withdrawn = noted.withdrawn
+            content = content if self._stream.writable() else content[: max(0, noted.length - self.end)]
+        records, length = parse(content, self.path)
         self.end += length
-        self.ended = records[-1].kind not in (ADD, REMOVE) if records else self.ended
+        if noted is not None and self.end < noted.length:
+            raise DataError(
+                f"'{self.path}' is damaged: its whole records end at byte {self.end:,}, but {noted.length:,} bytes were "
+                f"stored. Next: {ADVICE}."
+            )
         return records
 
     def is_current(self) -> bool:
-        """Whether this is still the journal of the index, and as long as it was."""
+        """Whether this is still the journal of the index, and nothing that was read of it has been withdrawn."""
         try:
             there, here = self.path.stat(), os.fstat(self._stream.fileno())
         except FileNotFoundError:
             return False
-        return os.path.samestat(there, here) and here.st_size >= self.end
+        noted = self.noted()
+        same = noted is None or (noted.withdrawn == self._withdrawn and noted.length >= self.end)
+        return same and os.path.samestat(there, here) and here.st_size >= self.end
 
     def append(self, record: Record) -> None:
         """Append a record and return when it is on the disk; on failure nothing of it stays."""
@@ -173,19 +198,29 @@ class Journal:
                 self._stream.seek(self.end)
                 _write(self._stream, content)
                 os.fsync(self._stream.fileno())
+                self._note(self.end + len(content))
             except BaseException:  # also Ctrl-C: half a record must not stay
                 self._sound = False
+                self._withdrawn += 1
                 self.cut()
                 self._sound = True
                 raise
         self.end += len(content)
-        self.ended = record.kind == END
+
+    def _note(self, length: int) -> None:
+        assert self._key is not None  # the first record was read
+        lengths.note(self._lengths, self._key, lengths.Noted(length, self._withdrawn))
 
     def cut(self) -> None:
-        """Cut off what follows the last whole record."""
-        with explained(self.path):
-            self._stream.truncate(self.end)
-            os.fsync(self._stream.fileno())
+        """Cut off what follows the last whole record, and note that it ends there."""
+        try:
+            self._note(self.end)
+        finally:
+            noted = self.noted()
+            if noted is None or noted.length <= self.end:  # a journal must not be shorter than is noted
+                with explained(self.path):
+                    self._stream.truncate(self.end)
+                    os.fsync(self._stream.fileno())
 
     def check(self) -> None:
         """Raise OutputError if a failed write may have left something, or another journal is in place."""
@@ -203,6 +238,22 @@ class Journal:
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
+
+
+def _key(stream: FileIO) -> int | None:
+    """What a journal is known by: the checksum of its first record's content; None where there is no whole header."""
+    stream.seek(0)
+    header = stream.read(HEADER.size)
+    return HEADER.unpack(header)[3] if len(header) == HEADER.size else None
+
+
+def _key_at(path: Path) -> int | None:
+    """The key of the journal at this path, if there is one."""
+    try:
+        with FileIO(path) as stream:
+            return _key(stream)
+    except FileNotFoundError:
+        return None
 
 
 def _write(stream: FileIO, content: bytes) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from centerhash.search.engines.checked import Array
+
 BLOCK = 1 << 16  # rows that are gathered at a time: the places of their values take memory
 
 
@@ -17,18 +19,19 @@ BLOCK = 1 << 16  # rows that are gathered at a time: the places of their values 
 class Ragged:
     """n rows; row i is `values[starts[i] : starts[i + 1]]`."""
 
-    starts: NDArray[Any]  # (n + 1,) of an integer type
-    values: NDArray[Any]
+    starts: Array  # (n + 1,) of an integer type
+    values: Array
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
     def __getitem__(self, row: int) -> NDArray[Any]:
-        return self.values[self.starts[row] : self.starts[row + 1]]
+        found: NDArray[Any] = self.values[self.starts[row] : self.starts[row + 1]]
+        return found
 
     def lengths(self) -> NDArray[np.int64]:
         """The length (n,) of every row."""
-        return np.diff(self.starts).astype(np.int64)
+        return np.diff(np.asarray(self.starts)).astype(np.int64)
 
     def take(self, rows: NDArray[np.int64]) -> Ragged:
         """Return these rows, in this order."""
@@ -53,7 +56,7 @@ def ends_of(lengths: NDArray[np.int64]) -> NDArray[Any]:
 def joined(parts: Sequence[Ragged]) -> Ragged:
     """Return the rows of all parts, one part after the other."""
     lengths = np.concatenate([part.lengths() for part in parts])
-    return Ragged(ends_of(lengths), np.concatenate([part.values for part in parts]))
+    return Ragged(ends_of(lengths), np.concatenate([np.asarray(part.values) for part in parts]))
 
 
 def texts(rows: Iterable[bytes]) -> Ragged:
@@ -66,7 +69,7 @@ def texts(rows: Iterable[bytes]) -> Ragged:
 def text_rows(ragged: Ragged, rows: NDArray[np.int64]) -> list[bytes]:
     """Return these rows of a ragged array of bytes as byte strings."""
     taken = ragged.take(rows)
-    blob, edges = taken.values.tobytes(), taken.starts.tolist()
+    blob, edges = np.asarray(taken.values).tobytes(), np.asarray(taken.starts).tolist()
     return [blob[begin:end] for begin, end in pairwise(edges)]
 
 

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import Packed, packed_width
 from centerhash.search.engines.base import LEVELS, VISUAL_BITS, Batch, Filter, Item, Seen
+from centerhash.search.engines.checked import Array
 from centerhash.search.engines.idcolumns import Ids, joined_ids, raw_ids, sorted_ids, stored_ids
 from centerhash.search.engines.ragged import Ragged, decoded, encoded, ends_of, joined, text_rows, texts
 
@@ -30,14 +30,14 @@ _PAIR = 2 * _BYTE
 class Segment:
     """n items in the order of their ids."""
 
-    codes: Packed  # (n, ceil(K/8))
+    codes: Array  # (n, ceil(K/8))
     ids: Ids  # (n,)
     labels: Ragged  # n rows: the numbers of each item's labels
     members: Ragged  # L rows: the ascending rows of each label's items
     label_text: Ragged  # L rows: the names of the labels, ascending
     paths: Ragged  # n rows
-    visual: Packed  # (n, 16)
-    looks: NDArray[np.uint8]  # (n,): 1 where there is a visual code
+    visual: Array  # (n, 16)
+    looks: Array  # (n,): 1 where there is a visual code
     seen: Ragged  # n rows: number of a label, presence and share in one integer each; empty: not known
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class Segment:
     @cached_property
     def has_looks(self) -> bool:
         """Whether any item has a visual code."""
-        return bool(self.looks.any())
+        return bool(np.asarray(self.looks).any())
 
     def items(self, rows: NDArray[np.int64]) -> list[Item]:
         """The items of these rows."""
@@ -75,9 +75,10 @@ class Segment:
     def seen_as(self, label: str) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
         """The ascending rows (m,) for which a presence of this label is stored, the presences and the shares (m,)."""
         number = self.label_numbers.get(label, -1)
-        places = np.flatnonzero(self.seen.values >> _PAIR == number)
-        values = self.seen.values[places]
-        owners = np.searchsorted(self.seen.starts, places, side="right").astype(np.int64) - 1
+        known = np.asarray(self.seen.values)
+        places = np.flatnonzero(known >> _PAIR == number)
+        values = known[places]
+        owners = np.asarray(self.seen.starts).searchsorted(places, side="right").astype(np.int64) - 1
         pairs = np.stack([values >> _BYTE & LEVELS, values & LEVELS]) / LEVELS
         return owners, pairs[0], pairs[1]
 
@@ -108,11 +109,11 @@ class Segment:
 
     def label_counts(self, removed: NDArray[np.int64]) -> dict[str, int]:
         """How many items carry each label, without the `removed` rows."""
-        gone = np.bincount(self.labels.take(removed).values, minlength=len(self.label_text))
+        gone = np.bincount(np.asarray(self.labels.take(removed).values), minlength=len(self.label_text))
         counts = (self.members.lengths() - gone).tolist()
         return {name: count for name, count in zip(self.label_names, counts, strict=True) if count}
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> dict[str, Array]:
         """What is stored of a segment."""
         named = {
             "labels": self.labels,
@@ -128,7 +129,7 @@ class Segment:
         return {"codes": self.codes, **self.ids.arrays(), **ragged, **values, **looks}
 
 
-def stored_segment(arrays: Mapping[str, NDArray[Any]]) -> Segment:
+def stored_segment(arrays: Mapping[str, Array]) -> Segment:
     """The inverse of `Segment.arrays`."""
     rows = len(arrays["codes"])
 
@@ -226,7 +227,8 @@ def _renumbered(segment: Segment, rows: Ragged, numbers: Mapping[str, int], shif
     """Rows of label numbers, `shift` bits up, by the numbers that the labels have in a larger list of names."""
     kind = np.uint32 if shift == 0 else _seen_type(len(numbers))
     table = np.array([numbers[name] << shift for name in segment.label_names], kind)
-    return Ragged(rows.starts, table[rows.values >> shift] | (rows.values & ((1 << shift) - 1)).astype(kind))
+    values = np.asarray(rows.values)
+    return Ragged(rows.starts, table[values >> shift] | (values & ((1 << shift) - 1)).astype(kind))
 
 
 def _starts_with(paths: Ragged, rows: NDArray[np.uint32], beginning: bytes) -> NDArray[np.bool_]:
@@ -253,7 +255,8 @@ def _segment(
 ) -> Segment:
     """Add the items of every label, the inverse of the labels of every item."""
     owners = np.repeat(np.arange(len(labels), dtype=np.uint32), labels.lengths())
-    members = owners[np.argsort(labels.values, kind="stable")]
-    starts = ends_of(np.bincount(labels.values, minlength=len(names)))
+    values = np.asarray(labels.values)
+    members = owners[np.argsort(values, kind="stable")]
+    starts = ends_of(np.bincount(values, minlength=len(names)))
     text = texts(map(encoded, names))
     return Segment(codes, ids, labels, Ragged(starts, members), text, paths, visual, looks, seen)

@@ -7,6 +7,7 @@ lock. The tail is a dict, and becomes a segment in memory when it is first searc
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -23,7 +24,9 @@ from centerhash.search.engines.journal import ADD, END, REMOVE, REMOVED_ROWS, ST
 from centerhash.search.engines.mapped import ADVICE, map_arrays
 from centerhash.search.engines.segments import Segment, build, stored_segment
 
-FORMAT = 1
+FORMAT = 2
+UNNOTED = 1  # the format of journals whose length is not noted; a writer brings them up to date
+SEGMENT = re.compile(r"segment-\d{6,}\.seg")  # a journal from elsewhere names no other files
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ class Snapshot:
         """The records that a journal of the sealed parts begins with."""
         files = [(part.file, part.checksum) for part in self.sealed]
         head = Head(FORMAT, self.bits, self.kind, self.next_file, files)
-        state = Record(STATE, json.dumps(asdict(head)).encode())
+        state = state_record(head)
         if all(part.alive is None for part in self.sealed):
             return [state]
         masks = [
@@ -146,16 +149,33 @@ class Snapshot:
         ]
 
 
+def state_record(head: Head) -> Record:
+    """The first record of a journal."""
+    return Record(STATE, json.dumps(asdict(head)).encode())
+
+
 def read_head(path: Path, records: Sequence[Record]) -> Head:
     """What the first record of a journal says, or DataError."""
     if not records or records[0].kind != STATE:
         raise DataError(f"'{path}' is damaged: its first record does not match its checksum. Next: {ADVICE}.")
-    stored = json.loads(records[0].content)
-    if stored["format"] != FORMAT:
+    try:
+        stored = json.loads(records[0].content)
+        if stored["format"] not in (UNNOTED, FORMAT):
+            raise DataError(
+                f"'{path}' has the format {stored['format']}, this version reads {UNNOTED} and {FORMAT}: install a "
+                "newer centerhash."
+            )
+        head = Head(**stored)
+        named = all(SEGMENT.fullmatch(file) and type(checksum) is int for file, checksum in head.segments)
+        if not named or type(head.bits) is not int or type(head.next_file) is not int or head.next_file < 1:
+            raise ValueError("it names files that are no segments, or no numbers")
+    except DataError:
+        raise
+    except (ValueError, TypeError, KeyError) as error:
         raise DataError(
-            f"'{path}' has the format {stored['format']}, this version reads {FORMAT}: install a newer centerhash."
-        )
-    return Head(**stored)
+            f"'{path}' is damaged: its first record makes no sense ({error}). Next: {ADVICE}."
+        ) from None
+    return head
 
 
 def load(path: Path, records: Sequence[Record]) -> tuple[Snapshot, int]:
@@ -174,7 +194,11 @@ def map_part(path: Path, checksum: int) -> Part:
     mapped = map_arrays(path)
     if mapped.checksum != checksum:
         raise DataError(f"'{path}' is damaged: it is not the file that the index wrote. Next: {ADVICE}.")
-    return Part(stored_segment(mapped.arrays), None, path.name, checksum, mapped.bytes)
+    try:
+        segment = stored_segment(mapped.arrays)
+    except KeyError as error:
+        raise DataError(f"'{path}' is damaged: it has no {error}. Next: {ADVICE}.") from None
+    return Part(segment, None, path.name, checksum, mapped.bytes)
 
 
 def _masked(parts: Sequence[Part], record: Record) -> tuple[Part, ...]:

@@ -12,10 +12,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from centerhash.core.errors import DataError
-from centerhash.search.engines.journal import Journal
-from centerhash.search.engines.mapped import damage, write_arrays
+from centerhash.search.engines import lengths
+from centerhash.search.engines.journal import END, Journal, Record
+from centerhash.search.engines.mapped import ADVICE, damage, write_arrays
 from centerhash.search.engines.segments import Segment, merge
-from centerhash.search.engines.snapshot import Part, Snapshot, load, map_part, read_head
+from centerhash.search.engines.snapshot import (
+    FORMAT,
+    UNNOTED,
+    Head,
+    Part,
+    Snapshot,
+    load,
+    map_part,
+    read_head,
+    state_record,
+)
 
 JOURNAL = "journal"
 LOCK = "lock"
@@ -39,7 +50,27 @@ def read(folder: Path, *, writable: bool) -> tuple[Journal, Snapshot]:
                 raise
         else:
             journal.begun = sum(map(len, records[:begun]))
-            return journal, snapshot
+            return (_repaired(journal, records, begun) if writable else journal), snapshot
+
+
+def _repaired(journal: Journal, records: Sequence[Record], begun: int) -> Journal:
+    """The journal without what a kill has left behind its records, its length noted; an early one is renewed."""
+    head, noted = read_head(journal.path, records), journal.noted()
+    if head.format == UNNOTED:
+        kept = [record for record in records[1:] if record.kind != END]
+        renewed = Journal.replace(journal.path, [state_record(replace(head, format=FORMAT)), *kept])
+        journal.close()
+        renewed.begun = renewed.end - sum(map(len, kept[begun - 1 :]))
+        return renewed
+    if noted is None and journal.size() > journal.end:
+        journal.close()
+        raise DataError(
+            f"'{journal.path}' is damaged: what follows byte {journal.end:,} is no whole record, and its length is not "
+            f"known, because '{journal.path.with_name(lengths.NAME)}' is damaged too. Next: {ADVICE}."
+        )
+    if noted is None or not noted.length == journal.end == journal.size():
+        journal.cut()
+    return journal
 
 
 def tidy(folder: Path, snapshot: Snapshot) -> None:
@@ -71,6 +102,7 @@ def fold(
         fresh.append(Part(snapshot.tail_segment()))
     sealed = [part for part in snapshot.sealed if part.count]
     kept = 0 if everything else _unmerged(sealed, sum(part.count for part in fresh))
+    _check(folder, sealed[kept:])
     chosen = [*sealed[kept:], *fresh]
     path = folder / f"segment-{snapshot.next_file:06d}.seg"
     folded = replace(snapshot, sealed=tuple(sealed[:kept]), tail={}, next_file=snapshot.next_file + 1)
@@ -84,6 +116,14 @@ def fold(
             _delete(path)
         raise
     return journal, folded
+
+
+def _check(folder: Path, parts: Sequence[Part]) -> None:
+    """Raise DataError where a segment that is to be merged is damaged: its copy would have checksums that match."""
+    for part in parts:
+        reason = damage(folder / part.file, part.checksum)
+        if reason is not None:
+            raise DataError(reason)
 
 
 def _unmerged(sealed: Sequence[Part], rows: int) -> int:
@@ -106,14 +146,15 @@ def _merged(parts: Sequence[Part]) -> Segment:
 def _names(folder: Path, segment: Path) -> bool:
     """Whether the journal in the folder names the segment."""
     with suppress(DataError):
-        return any(file == segment.name for file, _ in _segments(folder))
+        return any(file == segment.name for file, _ in _head(folder)[0].segments)
     return True  # it cannot be read: better a file too many
 
 
-def _segments(folder: Path) -> Sequence[tuple[str, int]]:
+def _head(folder: Path) -> tuple[Head, lengths.Noted | None]:
+    """What the journal says, all of it read and checked, and what is noted of its length."""
     journal = Journal.open(folder / JOURNAL, writable=False)
     try:
-        return read_head(journal.path, journal.read()).segments
+        return read_head(journal.path, journal.read()), journal.noted()
     finally:
         journal.close()
 
@@ -128,17 +169,22 @@ def problems(folder: Path) -> list[str]:
     """Read every byte of an index and say which files are damaged, and how; an empty list when it is sound."""
     for _ in range(ATTEMPTS):
         try:
-            segments = _segments(folder)
+            head, noted = _head(folder)
         except DataError as error:
             return [str(error)]
-        found = list(_damages(folder, segments))
-        if not found or segments == _segments(folder):
+        found = list(_damages(folder, head, noted))
+        if not found or head == _head(folder)[0]:
             break  # else a writer replaced segments meanwhile
     return found
 
 
-def _damages(folder: Path, segments: Sequence[tuple[str, int]]) -> Iterator[str]:
-    for file, checksum in segments:
+def _damages(folder: Path, head: Head, noted: lengths.Noted | None) -> Iterator[str]:
+    if noted is None and head.format != UNNOTED:
+        yield (
+            f"'{folder / lengths.NAME}' is damaged: it does not say how long the journal is. Next: open the index for "
+            "writing, as `centerhash index compact` does, which notes it again."
+        )
+    for file, checksum in head.segments:
         reason = damage(folder / file, checksum)
         if reason is not None:
             yield reason

@@ -1,0 +1,52 @@
+"""Tensors in a safetensors file, with a checksum of each in its metadata. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from zlib import crc32
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from centerhash.core.checksums import CHECKSUMS, stored_checksums, tensor_checksum
+from centerhash.core.files import atomic
+
+
+def _checksums(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> dict[str, int]:
+    """Checksums by name, also of the metadata."""
+    plain = {
+        name: tensor.contiguous().reshape(-1).view(torch.uint8).numpy() for name, tensor in tensors.items()
+    }
+    of_tensors = {
+        name: tensor_checksum(name, tensors[name].dtype, tensors[name].shape, plain[name]) for name in plain
+    }
+    texts = {f"#{name}": crc32(text.encode()) for name, text in metadata.items() if name != CHECKSUMS}
+    return dict(sorted({**of_tensors, **texts}.items()))
+
+
+def save_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write tensors by name, whole or not at all."""
+    plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    texts = dict(metadata or {})
+    with atomic(path) as stream:
+        stream.write(save(plain, {**texts, CHECKSUMS: json.dumps(_checksums(plain, texts))}))
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read what `save_tensors` wrote, and the metadata; ValueError where something does not match its checksum."""
+    try:
+        with safe_open(path, framework="pt") as stored:
+            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118  # not a mapping
+            metadata = dict(stored.metadata() or {})
+    except SafetensorError as error:
+        raise ValueError(str(error)) from None
+    sums = stored_checksums(metadata)
+    if sums is not None and sums != _checksums(tensors, metadata):
+        raise ValueError(f"the numbers in {path.name} do not match their checksums")
+    return tensors, metadata
