@@ -6,7 +6,6 @@ nothing is ever unpickled.
 
 from __future__ import annotations
 
-import json
 import operator
 import shutil
 import threading
@@ -26,7 +25,7 @@ from centerhash.codes import Codes, binarise
 from centerhash.core.arrays import check_features
 from centerhash.core.errors import ConfigError, DataError, InputError, UnknownMethodError
 from centerhash.core.explained import Explained, Explanation
-from centerhash.core.files import atomic, write_text
+from centerhash.core.files import atomic, parse_json, write_text
 from centerhash.core.options import Options
 from centerhash.core.progress import Progress, silent
 from centerhash.data.images import MAX_PIXELS, ImageSource, image_list
@@ -362,7 +361,7 @@ class HashModel:
         """Read a model that `save` or a training run wrote, or a built-in one by its name."""
         path = model_folder(folder)
         try:
-            spec = ModelSpec.model_validate(json.loads((path / "model.json").read_text(encoding="utf-8")))
+            spec = ModelSpec.model_validate(parse_json((path / "model.json").read_text(encoding="utf-8")))
             tensors = load_file(path / "model.safetensors")
             # half precision is a way to store numbers, not to compute with them
             wide = {name: t.float() if t.dtype == torch.float16 else t for name, t in tensors.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -21,13 +22,14 @@ _ADVICE = {
     errno.ENOSPC: "the disk is full: free some space, then run the same command again",
     errno.EDQUOT: "the disk quota is used up: free some space, then run the same command again",
     errno.EFBIG: "the file would be larger than this system or a limit (ulimit -f) allows",
-    errno.EROFS: "the file system is read-only: choose another output folder",
-    errno.EACCES: "no permission to write there: choose another output folder",
-    errno.EPERM: "no permission to write there: choose another output folder",
-    errno.EEXIST: "a part of the path is a file, not a folder: choose another output folder",
-    errno.ENOTDIR: "a part of the path is a file, not a folder: choose another output folder",
-    errno.EISDIR: "a folder of that name is in the way: choose another output name",
+    errno.EROFS: "the file system is read-only: choose another folder",
+    errno.EACCES: "no permission to write there: choose another folder",
+    errno.EPERM: "no permission to write there: choose another folder",
+    errno.EEXIST: "a part of the path is a file, not a folder: choose another folder",
+    errno.ENOTDIR: "a part of the path is a file, not a folder: choose another folder",
+    errno.EISDIR: "a folder of that name is in the way: choose another name",
 }
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 @contextmanager
@@ -90,14 +92,27 @@ def _umask() -> int:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write `text` as UTF-8, whole or not at all."""
+    """Write `text` as UTF-8, whole or not at all; of names that are no text, json keeps the bytes as \\udc.."""
     with atomic(path) as stream:
-        stream.write(text.encode())
+        stream.write(text.encode(errors="backslashreplace"))
 
 
 def write_json(path: str | Path, value: Any) -> None:
     """Write `value` as indented json, whole or not at all."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def parse_json(text: str) -> Any:
+    """The value of a json text of any origin; ValueError for what is none, and for what nothing could be done with."""
+    try:
+        value = json.loads(text)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError("lists or objects lie too deep inside each other") from None
+    except UnicodeEncodeError:
+        raise ValueError("a text holds half a character (a lone surrogate such as \\ud800)") from None
+    return value
 
 
 def append_line(path: str | Path, text: str) -> None:

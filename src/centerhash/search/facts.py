@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from centerhash.codes import Codes
 from centerhash.core.errors import ConfigError, DataError
+from centerhash.core.files import parse_json
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class ModelFacts:
 def read_facts(folder: Path) -> ModelFacts:
     """Read them from the folder of a model, or DataError."""
     try:
-        spec: dict[str, Any] = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        spec: dict[str, Any] = parse_json((folder / "model.json").read_text(encoding="utf-8"))
         classes = tuple(map(str, spec["classes"]))
         with safe_open(folder / "model.safetensors", framework="numpy") as tensors:
             names = tensors.keys()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError
+from centerhash.core.files import parse_json
 from centerhash.data.layouts.contents import Contents, checked_names, named_splits, present, subfolders
 from centerhash.data.masks import covered_share
 from centerhash.data.splits import file_split, folder_split, splits_from_words
@@ -132,8 +132,10 @@ def read_coco(instances_json: Path, images: Path) -> Contents:
 
 def _parse(path: Path) -> Entry:
     try:
-        document = json.loads(read_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
+        document = parse_json(read_text(path))
+    except DataError:
+        raise
+    except ValueError as error:
         raise DataError(f"'{path}' is not valid json ({error}): copy it again.") from error
     if not isinstance(document, dict):
         raise DataError(f"'{path}' holds no object of images, annotations and categories: not COCO's form.")
@@ -214,7 +216,7 @@ def _areas(
             return None
         try:
             share = covered_share(entries, float(width), float(height))
-        except (ValueError, TypeError, KeyError, IndexError) as error:
+        except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
             name = pictures[row]["file_name"]
             raise DataError(f"'{path}': the masks of '{name}' cannot be read: {error}.") from error
         if share is None:

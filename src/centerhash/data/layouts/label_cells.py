@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError, did_you_mean, nearest
+from centerhash.core.files import parse_json
 
 Cell: TypeAlias = tuple[str | int, ...]  # the labels of one image: names or class numbers
 
@@ -42,9 +42,10 @@ def _read_text(text: str, where: str) -> Cell:
         return ()
     if stripped.startswith("["):
         try:
-            return read_cell(json.loads(stripped), where)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{where}: '{text}' is not a json list of labels ({error}).") from error
+            listed = parse_json(stripped)
+        except ValueError as error:
+            raise DataError(f"{where}: '{text:.80}' is not a json list of labels ({error}).") from error
+        return read_cell(listed, where)
     names = tuple(name.strip() for name in stripped.split("|"))
     if "" in names:
         raise DataError(f"{where}: an empty label in '{text}'. Write names joined by '|'.")

@@ -6,7 +6,6 @@ paths work wherever paths of images do. Image bytes are read when they are asked
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 
 from centerhash.core.errors import DataError, ImageError
 from centerhash.core.extras import require
+from centerhash.core.files import parse_json
 from centerhash.data.layouts.contents import Contents, given_classes, named_splits, subfolders
 from centerhash.data.layouts.label_cells import (
     CATEGORY_KEYS,
@@ -145,7 +145,7 @@ def _read_part(file: Path) -> _Part:
 def _described_features(schema: Any) -> Mapping[str, Any]:
     """Return what `datasets` wrote about the columns; anything else there is left alone."""
     try:
-        described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        described = parse_json((schema.metadata or {}).get(b"huggingface", b"{}").decode())
         features = described.get("info", {}).get("features", {})
     except (ValueError, AttributeError):
         return {}
