@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from centerhash.core.budget import check_budget
 from centerhash.core.errors import DataError, OutputError
 
 _ADVICE = {
@@ -131,13 +134,44 @@ def write_npz(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
         np.savez(stream, allow_pickle=False, **dict(arrays))
 
 
+def _check_announced(path: str | Path, stream: IO[bytes]) -> None:
+    """Compare what the arrays of an .npz file announce with what there is, before memory is taken for them."""
+    with zipfile.ZipFile(stream) as stored:
+        members = stored.infolist()
+        announced = sum(member.file_size for member in members)
+        advice = "Make it again, or take it from someone you trust."
+        check_budget(path, announced, "its arrays", advice)
+        for member in members:
+            with stored.open(member) as array:
+                header = np.lib.format
+                version = header.read_magic(array)
+                read = header.read_array_header_1_0 if version == (1, 0) else header.read_array_header_2_0
+                shape, _, dtype = read(array)
+            if math.prod(shape) * dtype.itemsize > member.file_size:
+                raise ValueError(f"'{member.filename}' announces the shape {shape}, but has fewer values")
+
+
 def read_npz(path: str | Path, *names: str) -> dict[str, NDArray[Any]]:
     """Read the arrays `names` of an .npz file, all of them when none is named. Nothing is ever unpickled."""
     try:
-        with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            return {name: stored[name] for name in names or stored.files}
+        with Path(path).open("rb") as stream:
+            _check_announced(path, stream)
+            stream.seek(0)
+            with np.load(stream, allow_pickle=False) as stored:
+                return {name: stored[name] for name in names or stored.files}
+    except DataError:
+        raise
     except FileNotFoundError:
         raise DataError(f"no such file: '{path}'.") from None
     # what numpy and zipfile raise for files that were cut or changed, or are something else
-    except (OSError, ValueError, KeyError, EOFError, RuntimeError, TypeError, zipfile.BadZipFile) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        EOFError,
+        RuntimeError,
+        TypeError,
+        zlib.error,
+        zipfile.BadZipFile,
+    ) as error:
         raise DataError(f"'{path}' is damaged, or no .npz file of plain arrays: {error}.") from None
