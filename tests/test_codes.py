@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,6 +11,7 @@ from numpy.typing import NDArray
 
 from centerhash.codes import binarise, check_codes, hamming, pack, to_words, unpack
 from centerhash.core.errors import InputError
+from centerhash.search.engines.flat import FlatIndex
 from tests.reference.hamming import hamming_naive
 
 shapes = st.tuples(st.integers(0, 9), st.integers(1, 140))
@@ -123,3 +127,12 @@ def test_check_codes_refuses_other_values(bad: float, shown: str) -> None:
     codes[1, 2] = bad
     with pytest.raises(InputError, match=rf"found values such as {shown}: use binarise\(\) first"):
         pack(codes)
+
+
+@pytest.mark.parametrize("bits", [3.5, 8.0, "8", True, 0, -8, None])
+def test_codes_have_a_whole_number_of_bits(tmp_path: Path, bits: Any) -> None:
+    with pytest.raises(InputError, match="codes have a whole number of bits, at least 1, got "):
+        unpack(np.zeros((2, 1), np.uint8), bits)
+    with pytest.raises(InputError, match="codes have a whole number of bits, at least 1, got "):
+        FlatIndex.create(tmp_path / "index", bits)
+    assert not (tmp_path / "index").exists()

@@ -43,6 +43,13 @@ def check_codes(codes: NDArray[Any], name: str = "codes") -> Codes:
     return codes.astype(np.int8, copy=False)
 
 
+def check_bits(bits: int) -> int:
+    """Check that `bits` can be the length K of codes."""
+    if not isinstance(bits, int | np.integer) or isinstance(bits, bool) or bits < 1:
+        raise InputError(f"codes have a whole number of bits, at least 1, got {bits!r:.40}.")
+    return int(bits)
+
+
 def packed_width(bits: int) -> int:
     """Bytes of a packed code of K bits: ceil(K/8)."""
     return (bits + 7) // 8
@@ -50,7 +57,7 @@ def packed_width(bits: int) -> int:
 
 def check_packed(packed: NDArray[Any], bits: int, name: str = "packed codes") -> Packed:
     """Check that `packed` is what `pack` makes of codes of `bits` bits: uint8 (N, ceil(K/8)), no bit set past K."""
-    packed, width = np.asarray(packed), packed_width(bits)
+    packed, width = np.asarray(packed), packed_width(check_bits(bits))
     if packed.dtype != np.uint8 or packed.ndim != 2 or packed.shape[1] != width:
         raise InputError(
             f"{name} of {bits} bits must be uint8 of shape (N, {width}), got {packed.dtype} of shape "

@@ -85,8 +85,8 @@ def test_results_are_readable_as_the_umask_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "advice"),
     [
-        (errno.EROFS, "the file system is read-only: choose another output folder"),
-        (errno.EACCES, "no permission to write there: choose another output folder"),
+        (errno.EROFS, "the file system is read-only: choose another folder"),
+        (errno.EACCES, "no permission to write there: choose another folder"),
         (errno.ENOSPC, "the disk is full: free some space, then run the same command again"),
         (errno.EIO, os.strerror(errno.EIO)),
     ],
@@ -147,7 +147,7 @@ def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
 
 def test_a_folder_where_the_file_should_be(tmp_path: Path) -> None:
     (tmp_path / "result").mkdir()
-    with pytest.raises(OutputError, match="a folder of that name is in the way: choose another output name"):
+    with pytest.raises(OutputError, match="a folder of that name is in the way: choose another name"):
         files.write_text(tmp_path / "result", "y")
     assert leftovers(tmp_path) == []
 
@@ -205,3 +205,26 @@ def test_a_full_disk_is_explained_when_a_line_is_added(
     monkeypatch.setattr(files.os, "fsync", failing(errno.ENOSPC))
     with pytest.raises(OutputError, match="the disk is full: free some space"):
         files.append_line(tmp_path / "results.jsonl", "row")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "Expecting property name"),
+        ("[" * 100_000 + "]" * 100_000, "too deep inside each other"),
+        ('{"name": "\\ud800"}', "half a character"),
+        ("9" * 5000, "4300 digits"),
+    ],
+)
+def test_json_that_nothing_can_be_done_with(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        files.parse_json(text)
+
+
+def test_json_with_whole_characters() -> None:
+    assert files.parse_json('["\\ud83d\\udc15", 1]') == ["🐕", 1]
+
+
+def test_names_that_are_no_text_are_written(tmp_path: Path) -> None:
+    files.write_json(tmp_path / "a.json", {"name": "\udcff"})
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"name": "\udcff"}

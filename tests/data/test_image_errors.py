@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import struct
+import tracemalloc
 import warnings
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from PIL import Image
 
 from centerhash.core.errors import ImageError
 from centerhash.data.images import load_image, load_pixels
-from tests.data.pictures import encoded, photo
+from tests.data.pictures import encoded, jpeg_of_scans, photo
 
 
 def png_header(width: int, height: int) -> bytes:
@@ -121,6 +122,48 @@ def test_a_bomb_is_refused_by_its_header(tmp_path: Path) -> None:
         f"cannot read '{path}': 50,000 x 50,000 is 2,500,000,000 pixels, more than the limit of 100,000,000. "
         "Shrink it, or raise max_pixels if you trust the file."
     )
+
+
+def test_a_jpeg_of_thousands_of_scans_is_refused_by_its_markers() -> None:
+    """Of 7,000 pixels a side, it would take most of a minute."""
+    assert reason(jpeg_of_scans(7000, 6000)) == (
+        "cannot read image bytes: it is a JPEG of 6,000 scans, more than the limit of 100, and would take minutes to "
+        "decode. Save it again with any image editor."
+    )
+    assert load_image(jpeg_of_scans(64, 100)).size == (64, 64)
+    assert "101 scans" in reason(jpeg_of_scans(64, 101))
+
+
+def test_scans_inside_or_behind_a_picture_do_not_count() -> None:
+    """As in the thumbnails of cameras, and in the films that phones hang on."""
+    film = jpeg_of_scans(16, 500)
+    data = encoded(photo(60, 50), "JPEG", comment=film, exif=b"Exif\0\0" + film) + film
+    assert data.count(b"\xff\xda") > 1000
+    assert load_image(data).size == (60, 50)
+
+
+@pytest.mark.parametrize("mode", ["F", "I", "I;16", "RGBA", "LA", "P"])
+def test_conversion_never_holds_the_whole_image_again(mode: str) -> None:
+    image = Image.new(mode, (3000, 3000))
+    if mode == "P":
+        image.info["transparency"] = 0
+    tracemalloc.start()
+    try:
+        assert load_image(image).size == (3000, 3000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 40_000_000  # all of it in float64 alone would be 72
+
+
+def test_strips_of_a_picture_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).normal(size=(37, 23)).astype(np.float32)
+    sources = [Image.fromarray(values), Image.fromarray((values * 9000 + 30000).astype(np.uint16))]
+    sources += [photo(23, 37).convert("RGBA").rotate(9), photo(23, 37).quantize(16)]
+    sources[-1].info["transparency"] = 3
+    whole = [load_image(source).tobytes() for source in sources]
+    monkeypatch.setattr("centerhash.data.images._STRIP", 50)
+    assert [load_image(source).tobytes() for source in sources] == whole
 
 
 def test_the_limit_is_exact_and_without_warnings() -> None:

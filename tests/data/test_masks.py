@@ -99,3 +99,19 @@ def test_drawing_runs_and_boxes_agrees(left: int, top: int, wide: int, high: int
     # Pillow paints the outline too: one row and one column of pixels at most
     assert (first & ~second).sum() == 0
     assert (second & ~first).sum() <= 2 * 2 * (wide + high) + 1
+
+
+@pytest.mark.parametrize(
+    ("size", "counts", "message"),
+    [
+        ([30_000, 30_000], [900_000_000], "900,000,000 pixels, more than the limit of 100,000,000"),
+        ([10, 10], [10**30], "run lengths of 1,0.* pixels for a mask of 10 x 10"),
+        ([10, 10], [-100, 200], "run lengths of 100 pixels for a mask of 10 x 10"),
+        ([-10, -10], [100], "run lengths of 100 pixels"),
+    ],
+)
+def test_runs_that_would_take_much_memory_are_refused(
+    size: list[int], counts: list[int], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        decode_runs({"size": size, "counts": counts})

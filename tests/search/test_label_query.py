@@ -22,7 +22,7 @@ from centerhash.search.questions import question_of_labels
 from centerhash.training.run import train
 from tests.toys import CLASSES, toy_config
 
-NAMES = ("bicycle", "bus", "dog", "potted plant", "ratio 1:2", "tv")
+NAMES = ("bicycle", "bus", "dog", "potted plant", "ratio 1:2", "tv", "black, white", '5" disk')
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,11 @@ NAMES = ("bicycle", "bus", "dog", "potted plant", "ratio 1:2", "tv")
         ("potted plant:1e2", {"potted plant": 1.0}),
         ("ratio 1:2, dog", {"ratio 1:2": 0.5, "dog": 0.5}),
         ("ratio 1:2:3, dog", {"ratio 1:2": 0.75, "dog": 0.25}),
+        ('"black, white", dog', {"black, white": 0.5, "dog": 0.5}),
+        (' "Black, white" : 3,dog', {"black, white": 0.75, "dog": 0.25}),
+        ('dog, "black, white":3', {"dog": 0.25, "black, white": 0.75}),
+        ('5" disk:3, dog', {'5" disk': 0.75, "dog": 0.25}),
+        ('"5"" disk", dog', {'5" disk': 0.5, "dog": 0.5}),
         ("dog:1e308, tv:1e308", {"dog": 0.5, "tv": 0.5}),
     ],
 )

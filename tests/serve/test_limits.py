@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from centerhash.core.errors import DataError, OutputError
 from centerhash.search import Index
 from centerhash.serve import Settings, create_app
 from centerhash.serve.process import allowed_hosts
+from tests.data.pictures import jpeg_of_scans
 from tests.serve.toys import BEARER, TOKEN, Reply, call, multipart, png, png_header, upload
 from tests.toys import PATIENCE
 
@@ -72,6 +74,25 @@ def test_a_slow_upload_ends(pictures: Index) -> None:
     app = create_app(pictures, Settings(timeout=0.1))
     reply = asyncio.run(call(app, "POST", "/search", sent(), {"content-type": multipart(b"")[1]}))
     assert (reply.status, reply.error) == (408, "the request did not arrive within 0.1 seconds.")
+
+
+@pytest.mark.slow
+def test_an_upload_is_decoded_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a real network: what takes too long is ended, and the next upload is answered."""
+    with Index.create(tmp_path / "own", "coco") as index:
+        settings = Settings(token=TOKEN, timeout=PATIENCE, workers=1)
+        with TestClient(create_app(index, settings)) as client:
+            assert client.post("/images", files=upload(png()), headers=BEARER).status_code == 201
+            assert client.post("/search", files=upload(png())).json()["results"][0]["distance"] == 0
+            many = client.post("/search", files=upload(jpeg_of_scans(7000, 6000)))
+            assert (many.status_code, "6,000 scans" in many.json()["error"]) == (400, True)
+        monkeypatch.setattr("centerhash.serve.index.DECODING", 1e-5)  # Python alone takes longer to start
+        with TestClient(create_app(index, settings)) as client:
+            for path in ("/search", "/images"):
+                late = client.post(path, files=upload(png(1)), headers=BEARER)
+                assert (late.status_code, "not decoded within" in late.json()["error"]) == (400, True)
+        assert len(index) == 1
+        assert index.search(png()).to_dict()["results"][0]["distance"] == 0
 
 
 class Held:

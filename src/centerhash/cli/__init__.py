@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
 from typing import Annotated
 
@@ -24,6 +26,7 @@ from centerhash.cli.commands import (
 )
 from centerhash.cli.commands.doctor import doctor as doctor_command
 from centerhash.core.errors import CenterhashError
+from centerhash.core.text import visible
 from centerhash.core.version import __version__
 
 app = typer.Typer(
@@ -34,6 +37,9 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+# what standard output that is a file or a pipe may fail with
+_UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
 
 
 def _version(show: bool) -> None:
@@ -82,9 +88,18 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names need not be text, nor has every terminal "█"
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        app(prog_name="centerhash")
+        try:
+            app(prog_name="centerhash")
+        finally:
+            sys.stdout.flush()  # what cannot be written is said here, not by Python when it ends
     except CenterhashError as error:
-        print(f"error: {with_flags(str(error))}", file=sys.stderr)
+        print(f"error: {visible(with_flags(str(error)))}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except OSError as error:
+        if error.errno not in _UNWRITTEN or error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python tries again when it ends
+        print(f"error: cannot write the output: {os.strerror(error.errno)}.", file=sys.stderr)
         raise SystemExit(2) from None
     except SystemExit as ended:
         if ended.code == 130:  # what typer makes of an interrupt

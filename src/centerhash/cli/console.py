@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from centerhash.cli.arguments import with_flags
 from centerhash.core.errors import first_reasons
 from centerhash.core.progress import Progress, bars
+from centerhash.core.text import visible
 from centerhash.evaluation.result import Evaluation
 
 if TYPE_CHECKING:
@@ -22,9 +24,17 @@ if TYPE_CHECKING:
     from centerhash.networks.engines import Engine
     from centerhash.search import Added
 
+
+class _Console(Console):
+    """A console on which labels and file names cannot steer the terminal."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(visible(text), **options)
+
+
 # no markup and no emoji codes: file names and labels are printed as they are, also "[b]" and ":dog:"
-out = Console(highlight=False, markup=False, emoji=False)
-err = Console(stderr=True, highlight=False, markup=False, emoji=False)
+out = _Console(highlight=False, markup=False, emoji=False)
+err = _Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def progress() -> AbstractContextManager[Progress]:

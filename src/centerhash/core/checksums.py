@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from centerhash.core.files import parse_json
+
 CHECKSUM = "checksum"  # of all other fields of a json object
 CHECKSUMS = "checksums"  # of tensors by name, in the metadata of their file
 
@@ -29,7 +31,7 @@ def unsealed(value: Any, what: str) -> dict[str, Any]:
 
 def read_sealed(path: Path) -> dict[str, Any]:
     """The json object in a file, as `unsealed` gives it."""
-    return unsealed(json.loads(path.read_text(encoding="utf-8")), path.name)
+    return unsealed(parse_json(path.read_text(encoding="utf-8")), path.name)
 
 
 def _json_checksum(value: Mapping[str, Any]) -> int:

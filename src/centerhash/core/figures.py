@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from centerhash.core.extras import require
+from centerhash.core.text import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,6 +36,11 @@ def new_figure(
     with require("matplotlib").rc_context(_STYLE):
         figure = require("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
         yield figure, list(figure.subplots(rows, columns, squeeze=False).ravel())
+
+
+def as_it_is(name: str) -> str:
+    """A name for a figure: "$5 or $6" is no formula, and a control character has no shape."""
+    return visible(name).replace("$", r"\$")
 
 
 def svg_text(figure: Figure) -> str:

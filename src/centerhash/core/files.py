@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
+import re
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,19 +18,21 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from centerhash.core.budget import check_budget
 from centerhash.core.errors import DataError, OutputError
 
 _ADVICE = {
     errno.ENOSPC: "the disk is full: free some space, then run the same command again",
     errno.EDQUOT: "the disk quota is used up: free some space, then run the same command again",
     errno.EFBIG: "the file would be larger than this system or a limit (ulimit -f) allows",
-    errno.EROFS: "the file system is read-only: choose another output folder",
-    errno.EACCES: "no permission to write there: choose another output folder",
-    errno.EPERM: "no permission to write there: choose another output folder",
-    errno.EEXIST: "a part of the path is a file, not a folder: choose another output folder",
-    errno.ENOTDIR: "a part of the path is a file, not a folder: choose another output folder",
-    errno.EISDIR: "a folder of that name is in the way: choose another output name",
+    errno.EROFS: "the file system is read-only: choose another folder",
+    errno.EACCES: "no permission to write there: choose another folder",
+    errno.EPERM: "no permission to write there: choose another folder",
+    errno.EEXIST: "a part of the path is a file, not a folder: choose another folder",
+    errno.ENOTDIR: "a part of the path is a file, not a folder: choose another folder",
+    errno.EISDIR: "a folder of that name is in the way: choose another name",
 }
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 @contextmanager
@@ -103,14 +108,27 @@ def _umask() -> int:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write `text` as UTF-8, whole or not at all."""
+    """Write `text` as UTF-8, whole or not at all; of names that are no text, json keeps the bytes as \\udc.."""
     with atomic(path) as stream:
-        stream.write(text.encode())
+        stream.write(text.encode(errors="backslashreplace"))
 
 
 def write_json(path: str | Path, value: Any) -> None:
     """Write `value` as indented json, whole or not at all."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def parse_json(text: str) -> Any:
+    """The value of a json text of any origin; ValueError for what is none, and for what nothing could be done with."""
+    try:
+        value = json.loads(text)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError("lists or objects lie too deep inside each other") from None
+    except UnicodeEncodeError:
+        raise ValueError("a text holds half a character (a lone surrogate such as \\ud800)") from None
+    return value
 
 
 def append_line(path: str | Path, text: str) -> None:
@@ -129,13 +147,44 @@ def write_npz(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
         np.savez(stream, allow_pickle=False, **dict(arrays))
 
 
+def _check_announced(path: str | Path, stream: IO[bytes]) -> None:
+    """Compare what the arrays of an .npz file announce with what there is, before memory is taken for them."""
+    with zipfile.ZipFile(stream) as stored:
+        members = stored.infolist()
+        announced = sum(member.file_size for member in members)
+        advice = "Make it again, or take it from someone you trust."
+        check_budget(path, announced, "its arrays", advice)
+        for member in members:
+            with stored.open(member) as array:
+                header = np.lib.format
+                version = header.read_magic(array)
+                read = header.read_array_header_1_0 if version == (1, 0) else header.read_array_header_2_0
+                shape, _, dtype = read(array)
+            if math.prod(shape) * dtype.itemsize > member.file_size:
+                raise ValueError(f"'{member.filename}' announces the shape {shape}, but has fewer values")
+
+
 def read_npz(path: str | Path, *names: str) -> dict[str, NDArray[Any]]:
     """Read the arrays `names` of an .npz file, all of them when none is named. Nothing is ever unpickled."""
     try:
-        with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            return {name: stored[name] for name in names or stored.files}
+        with Path(path).open("rb") as stream:
+            _check_announced(path, stream)
+            stream.seek(0)
+            with np.load(stream, allow_pickle=False) as stored:
+                return {name: stored[name] for name in names or stored.files}
+    except DataError:
+        raise
     except FileNotFoundError:
         raise DataError(f"no such file: '{path}'.") from None
     # what numpy and zipfile raise for files that were cut or changed, or are something else
-    except (OSError, ValueError, KeyError, EOFError, RuntimeError, TypeError, zipfile.BadZipFile) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        EOFError,
+        RuntimeError,
+        TypeError,
+        zlib.error,
+        zipfile.BadZipFile,
+    ) as error:
         raise DataError(f"'{path}' is damaged, or no .npz file of plain arrays: {error}.") from None

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError, InputError
+from centerhash.core.text import is_text
 from centerhash.data.layouts.arrays import no_labels, read_arrays, read_labels
 from centerhash.data.layouts.contents import Contents
 from centerhash.data.layouts.parquet import SUFFIX
@@ -49,6 +50,10 @@ class Dataset:
             raise DataError("a data set needs features or image paths.")
         if not self.names:
             object.__setattr__(self, "names", tuple(map(str, range(self.size))))
+        for kind, texts in (("class", self.classes), ("name", self.names)):
+            if not is_text("\n".join(texts)):  # nothing could be written about it
+                wrong = next(text for text in texts if not is_text(text))
+                raise DataError(f"the {kind} {wrong!a} is not UTF-8 text: rename its file or folder.")
         lengths = {"features": self.features, "image_paths": self.image_paths, "names": self.names}
         for field, values in lengths.items():
             if values is not None and len(values) != self.size:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
+import math
 import stat
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -18,6 +19,7 @@ from PIL import ExifTags, Image, ImageFile
 
 from centerhash.core.errors import ImageError, InputError
 from centerhash.core.extras import EXTRAS, require
+from centerhash.data.jpeg import MAX_SCANS, count_scans
 from centerhash.data.layouts.parquet import is_stored_image, stored_image
 
 ImageSource: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.uint8]
@@ -27,6 +29,7 @@ Accepts: TypeAlias = Callable[[bytes], bool | str]
 
 _ACCEPTED = "an image is a path, bytes, a PIL image or a uint8 array, or a list of these"
 MAX_PIXELS = 100_000_000
+_STRIP = 1 << 20  # pixels that are converted at once: deep ones take ten times the memory of the picture
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".jp2", ".avif"}
     | {".pgm", ".ppm", ".pnm"}
@@ -212,11 +215,13 @@ def _read_header(stream: Stream, name: str) -> ImageFile.ImageFile:
         verdict = accepts(prefix[:16]) if accepts else True
         if isinstance(verdict, str) or not verdict:  # a text says why this Pillow cannot read the format
             continue
+        if kind == "JPEG":
+            _check_scans(stream, name)
         stream.seek(0)
         try:
             return factory(stream, "")
         except Exception as error:  # damaged headers make Pillow raise nearly anything
-            raise ImageError(f"cannot read {name}: damaged {kind} header ({error}).") from error
+            raise ImageError(f"cannot read {name}: damaged {kind} header ({_reason(error)}).") from error
     raise ImageError(f"cannot read {name}: not an image of a known format ({', '.join(_FORMATS)}, HEIC).")
 
 
@@ -248,7 +253,18 @@ def _check_size(image: Image.Image, name: str, max_pixels: int) -> None:
         )
 
 
+def _check_scans(stream: Stream, name: str) -> None:
+    scans = count_scans(stream)
+    if scans > MAX_SCANS:
+        raise ImageError(
+            f"cannot read {name}: it is a JPEG of {scans:,} scans, more than the limit of {MAX_SCANS}, and would take "
+            "minutes to decode. Save it again with any image editor."
+        )
+
+
 def _reason(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return "there is not enough memory to decode it. Shrink it, or save it as JPEG or PNG"
     text = str(error) or type(error).__name__
     return f"the file is truncated or damaged ({text}). Copy it again" if "truncated" in text else text
 
@@ -266,32 +282,57 @@ def _turn_upright(image: Image.Image) -> Image.Image:
 def _to_rgb(image: Image.Image) -> Image.Image:
     """Convert any mode to RGB, transparency laid on white."""
     if image.mode.startswith("I") or image.mode == "F":
-        return Image.fromarray(_to_eight_bits(image)).convert("RGB")
+        low, high = _range_of(image)
+        return _by_strips(image, lambda strip: Image.fromarray(_to_eight_bits(strip, low, high)))
     if image.has_transparency_data:
-        rgba = image.convert("RGBA")
-        white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, rgba).convert("RGB")
+        return _by_strips(image, _on_white)
     return image if image.mode == "RGB" else image.convert("RGB")  # convert would copy it
 
 
-def _to_eight_bits(image: Image.Image) -> NDArray[np.uint8]:
-    """Scale deep greyscale (height, width) to 0..255 by the white of its range, where convert() would clip.
+def _strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+    """An image in strips from top to bottom, each with the row at which it begins."""
+    rows = max(1, _STRIP // image.width)
+    for top in range(0, image.height, rows):
+        yield top, image.crop((0, top, image.width, min(top + rows, image.height)))
+
+
+def _by_strips(image: Image.Image, convert: Callable[[Image.Image], Image.Image]) -> Image.Image:
+    """An RGB image of the converted strips: what `convert` needs besides is never of the whole image."""
+    rgb = Image.new("RGB", image.size)
+    for top, strip in _strips(image):
+        rgb.paste(convert(strip).convert("RGB"), (0, top))
+    return rgb
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    rgba = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", rgba.size, (255, 255, 255, 255)), rgba)
+
+
+def _range_of(image: Image.Image) -> tuple[float, float]:
+    """The values of black and white of deep greyscale.
 
     16-bit images and PGM (which Pillow widens to 16 bits) have white at 65,535. Other whole numbers and
     fractions state no white: it is the smallest of 1 (fractions), 255 and 65,535 that holds all values, and
     where none does, the darkest and brightest values become black and white.
     """
-    deep = np.asarray(image)
-    values: NDArray[np.floating[Any]] = deep.astype(np.float32 if deep.itemsize == 2 else np.float64)
-    if not np.isfinite(values).all():
-        raise ValueError("it holds NaN or infinite pixels")
-    low, high = float(values.min()), float(values.max())
+    low, high = math.inf, -math.inf
+    for _, strip in _strips(image):
+        values = np.asarray(strip)
+        if not np.isfinite(values).all():
+            raise ValueError("it holds NaN or infinite pixels")
+        low, high = min(low, float(values.min())), max(high, float(values.max()))
     whites = {"F": (1, 255, 65535), "I": (255, 65535)}.get(image.mode, (65535,))
     if image.mode == "I" and image.format == "PPM":
         whites = (65535,)
     white = next((white for white in whites if low >= 0 and high <= white), None)
-    if white is not None:
-        low, high = 0.0, float(white)
+    return (low, high) if white is None else (0.0, float(white))
+
+
+def _to_eight_bits(image: Image.Image, low: float, high: float) -> NDArray[np.uint8]:
+    """Scale deep greyscale (height, width) from low..high to 0..255, where convert() would clip."""
+    deep = np.asarray(image)
+    values: NDArray[np.floating[Any]] = deep.astype(np.float32 if deep.itemsize == 2 else np.float64)
     scale = 255.0 / (high - low) if high > low else 0.0
     scaled: NDArray[np.uint8] = np.rint((values - low) * scale).astype(np.uint8)
     return scaled

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from centerhash.core.figures import as_it_is, new_figure
 from centerhash.core.files import atomic
 from centerhash.data.inspection import Inspection
 
@@ -17,8 +18,6 @@ _COLOURS = {"train": "#0072B2", "query": "#D55E00", "database": "#999999"}
 
 def write_plot(inspection: Inspection, folder: Path) -> list[Path]:
     """Write `inspection.svg` and `inspection.png` into a folder and return their paths."""
-    from centerhash.core.figures import new_figure
-
     panels = [_draw_classes, _draw_labels] if inspection.classes else [_draw_labels]
     if inspection.pictures is not None and inspection.pictures.sizes:
         panels.append(_draw_sizes)
@@ -28,7 +27,7 @@ def write_plot(inspection: Inspection, folder: Path) -> list[Path]:
         for draw, axis in zip(panels, axes, strict=True):
             draw(inspection, axis)
         figure.suptitle(
-            f"{inspection.name}: {inspection.images:,} images, {len(inspection.classes):,} classes"
+            f"{as_it_is(inspection.name)}: {inspection.images:,} images, {len(inspection.classes):,} classes"
         )
         for path in written:
             with atomic(path) as stream:
@@ -44,7 +43,7 @@ def _draw_classes(inspection: Inspection, axis: Axes) -> None:
         places = range(len(ranked))
         axis.barh(places, [entry.images for entry in ranked], color=_COLOURS["database"], label="all")
         axis.barh(places, [entry.train for entry in ranked], 0.45, color=_COLOURS["train"], label="train")
-        axis.set_yticks(places, [entry.name for entry in ranked], fontsize=8)
+        axis.set_yticks(places, [as_it_is(entry.name) for entry in ranked], fontsize=8)
         axis.invert_yaxis()
         axis.set_xlabel("images")
     else:

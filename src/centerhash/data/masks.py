@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw
 Mask: TypeAlias = NDArray[np.bool_]
 Object: TypeAlias = Mapping[str, Any]  # an annotation of COCO: area, bbox, segmentation, each where known
 
+MAX_MASK = 100_000_000  # pixels, as of images; each takes a byte
 GRID = 128  # pixels of the longer side when masks are drawn to see how far they overlap
 
 
@@ -112,10 +113,15 @@ def decode_runs(runs: Mapping[str, Any]) -> Mask:
     height, width = (int(length) for length in runs["size"])
     counts = runs["counts"]
     lengths = _read_counts(counts) if isinstance(counts, str) else [int(count) for count in counts]
+    pixels = sum(lengths)
+    if pixels != height * width or min(height, width, *lengths) < 0:
+        raise ValueError(f"run lengths of {pixels:,} pixels for a mask of {width} x {height}")
+    if pixels > MAX_MASK:
+        raise ValueError(
+            f"a mask of {width:,} x {height:,} is {pixels:,} pixels, more than the limit of {MAX_MASK:,}; make it smaller"
+        )
     values = np.arange(len(lengths)) % 2 == 1
     flat = np.repeat(values, lengths)
-    if flat.size != height * width:
-        raise ValueError(f"run lengths of {flat.size:,} pixels for a mask of {width} x {height}")
     return flat.reshape(width, height).T
 
 

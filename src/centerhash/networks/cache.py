@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.core.errors import DataError
+from centerhash.core.errors import DataError, OutputError
 from centerhash.core.files import read_npz, write_npz
 
 PART = 256  # images per part: a few seconds of work on a small machine
@@ -78,5 +78,10 @@ class FeatureCache:
     def write(self, keys: Sequence[str], features: NDArray[np.float32]) -> None:
         """Add one part, named after all its keys: whoever writes a file of that name writes the same."""
         part = self.folder / f"{hashlib.sha256(''.join(keys).encode()).hexdigest()}.npz"
-        write_npz(part, {"keys": np.array(keys), "features": features})
+        try:
+            write_npz(part, {"keys": np.array(keys), "features": features})
+        except OutputError as error:
+            raise OutputError(
+                f"{error} It is the cache of features: `cache=` names another, and so does CENTERHASH_CACHE."
+            ) from error
         self._rows.update((key, (part, row)) for row, key in enumerate(keys))

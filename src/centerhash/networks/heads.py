@@ -27,7 +27,7 @@ class HeadOptions(Options):
 
     standardise: bool = Field(True, description="bring every feature to mean 0 and variance 1")
     input_dropout: float = Field(0.5, ge=0, lt=1, description="dropout on the features")
-    hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+    hidden: tuple[Annotated[int, Field(ge=1, le=65_536)], ...] = Field(
         (1024,), description="widths of the hidden layers; none for a linear head"
     )
     hidden_norm: bool = Field(True, description="batch norm before each ReLU")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from centerhash.codes import pack
 from centerhash.core.errors import ConfigError, InputError, unknown_name
 from centerhash.core.progress import Progress
+from centerhash.core.text import is_text
 from centerhash.data.images import ImageSource, content_key
 from centerhash.data.layouts.labels_csv import read_image_folder
 from centerhash.data.listing import Found, find_images
@@ -224,12 +225,7 @@ def listed(entries: str | Path | Sequence[str | Path], what: str) -> list[str | 
 
 
 def _is_text(path: Path) -> bool:
-    """Whether the name of a file can be stored; Linux allows bytes that are no UTF-8."""
-    try:
-        str(path.absolute()).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return is_text(str(path.absolute()))
 
 
 def _not_text(path: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import AliasChoices, Field
 
 from centerhash.core.errors import ConfigError, DataError, OutputError
-from centerhash.core.files import make_folder, write_json
+from centerhash.core.files import make_folder, parse_json, write_json
 from centerhash.core.options import Options
 from centerhash.search.engines.table import create_store, read_store
 from centerhash.search.uploads import IMAGES
@@ -77,7 +76,7 @@ def read_spec(folder: Path) -> IndexSpec:
             "centerhash.Index.create."
         )
     try:
-        return IndexSpec.model_validate(json.loads(file.read_text(encoding="utf-8")))
+        return IndexSpec.model_validate(parse_json(file.read_text(encoding="utf-8")))
     except OSError as error:
         raise DataError(f"cannot read '{file}': {error.strerror or error}.") from None
     except ValueError as error:  # no json, no UTF-8, other fields

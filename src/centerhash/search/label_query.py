@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any, TypeAlias
 
@@ -22,6 +23,8 @@ LabelQuestion: TypeAlias = (
     Mapping[str, float] | Sequence[str] | str
 )  # {"dog": 0.7}, ["dog"] or "dog:0.7, bicycle"
 
+_QUOTED = re.compile(r'\s*"((?:[^"]|"")*)"\s*(?::([^,]*))?(?:,|$)')
+_UNQUOTED = re.compile(r"([^,]*)(?:,|$)")
 _TIE = 1e-9  # a sum this near to 0 is 0: 0.1 + 0.2 - 0.3 must be
 
 
@@ -29,13 +32,13 @@ def read_labels(question: LabelQuestion, classes: Sequence[str]) -> dict[str, fl
     """Read a mapping, a list of names, or a text such as "dog:0.7, bicycle:0.3" into weights that sum to 1.
 
     A label without a number weighs 1 before all are divided by their sum. In a text, a label that itself holds a
-    colon is found as it stands. Names may be written as people do: see `names.match`.
+    colon is found as it stands, and one that holds a comma is put in double quotes. Names may be written as people do:
+    see `names.match`.
     """
     if isinstance(question, Mapping):
         pairs = list(question.items())
     elif isinstance(question, str):
-        parts = (part.strip() for part in question.split(","))
-        pairs = [_parse_part(part, classes) for part in parts if part]
+        pairs = list(_parse(question, classes))
     elif isinstance(question, Sequence) and all(isinstance(name, str) for name in question):
         pairs = [(name, 1.0) for name in question]
     else:
@@ -49,15 +52,36 @@ def read_labels(question: LabelQuestion, classes: Sequence[str]) -> dict[str, fl
     return _normalised(weights)
 
 
+def _parse(text: str, classes: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """The names and weights of a text; in double quotes a name may hold commas."""
+    place = 0
+    while place < len(text):
+        found = _QUOTED.match(text, place) or _UNQUOTED.match(text, place)
+        assert found is not None  # an unquoted part may be empty
+        place = found.end()
+        if found.re is _QUOTED:
+            name, number = found[1].replace('""', '"'), found[2]
+            yield (name, 1.0) if number is None else (name, _weight(name, number.strip()))
+        elif found[1].strip():
+            yield _parse_part(found[1].strip(), classes)
+
+
 def _parse_part(part: str, classes: Sequence[str]) -> tuple[str, float]:
     name, colon, number = (piece.strip() for piece in part.rpartition(":"))
     if not colon or match(part, classes) is not None:
         return part, 1.0
     try:
-        return name, float(number)
-    except ValueError:
+        return name, _weight(name, number)
+    except ConfigError:
         if match(name, classes) is None:
             return part, 1.0  # no label: the error names all of it
+        raise
+
+
+def _weight(name: str, number: str) -> float:
+    try:
+        return float(number)
+    except ValueError:
         raise ConfigError(
             f"the weight of '{name}' must be a positive number such as 0.7, got '{number}'."
         ) from None

@@ -89,12 +89,13 @@ def create_app(
             tasks.append(asyncio.create_task(served.count_missing()))
         if index.read_only:  # another process may add to it
             tasks.append(asyncio.create_task(served.keep_fresh()))
-        yield
-        for task in tasks:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-        await asyncio.to_thread(served.close)
+        with served.decoding():
+            yield
+            for task in tasks:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+            await asyncio.to_thread(served.close)
 
     app = FastAPI(
         title="centerhash",

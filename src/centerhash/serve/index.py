@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("centerhash.serve")
 
 _REFRESH_SECONDS = 1.0  # how long after a writer's `add` a server that only reads may still not know of it
+DECODING = 1 / 3  # of a request's time: what is not decoded by then is ended
 
 
 class UnknownId(CenterhashError):
@@ -31,6 +33,7 @@ class ServedIndex:
 
     def __init__(self, index: Index, settings: Settings) -> None:
         self.index = index
+        self._decoding_seconds = DECODING * settings.timeout
         self.thumbnails = ThumbnailCache(int(settings.thumbnail_mb * MEGABYTE))
         self.images = Lane("images", settings.workers, settings.queue)  # decoding and the network: slow
         self.codes = Lane("codes", settings.workers, settings.queue)  # codes only: quick
@@ -38,6 +41,12 @@ class ServedIndex:
         self.small = Lane("thumbnails", settings.workers, 4 * settings.queue)
         self.changes = Lane("changes", 1, settings.queue)  # one at a time
         self._making: dict[str, asyncio.Task[Thumbnail]] = {}
+
+    def decoding(self) -> AbstractContextManager[None]:
+        """Within this block, what clients send is decoded in processes that can be killed."""
+        if self.index.facts.backbone is None:
+            return nullcontext()
+        return self.index.encoder().apart(self._decoding_seconds)
 
     @property
     def lanes(self) -> tuple[Lane, ...]:

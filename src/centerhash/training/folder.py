@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from centerhash.core.errors import ConfigError, DataError
-from centerhash.core.files import explained, refuse_links, write_json, write_npz, write_text
+from centerhash.core.files import explained, parse_json, refuse_links, write_json, write_npz, write_text
 from centerhash.core.progress import Progress
 from centerhash.core.version import __version__
 from centerhash.data import Dataset
@@ -182,7 +182,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     """The config.json of a run."""
     path = Path(folder) / "config.json"
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = parse_json(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"'{folder}' is not a run: it has no config.json.") from None
     except ValueError as error:  # no json, or no UTF-8

@@ -147,3 +147,23 @@ def test_the_commands_of_the_page_run(
         done = cli(*words)
         assert done.code == 0, f"{words}: {done.err}"
     assert (tmp_path / "report" / "inspection.svg").exists()
+
+
+@pytest.mark.parametrize("kind", sorted(set(WRITERS)))
+def test_a_table_of_labels_that_is_too_large_is_refused(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    WRITERS[kind](tmp_path)
+    monkeypatch.setattr("centerhash.data.layouts.label_cells.MATRIX", 10)
+    with pytest.raises(
+        DataError, match=r"images x .* classes would take .* more than the limit of .* Leave out"
+    ):
+        open_dataset(tmp_path)
+
+
+def test_two_hundred_thousand_classes_are_refused(tmp_path: Path) -> None:
+    folder = write_labels_csv(tmp_path)
+    rows = (f"{number}.png,class {number}" for number in range(200_000))
+    (folder / "labels.csv").write_text("\n".join(["file_name,labels", *rows]))
+    with pytest.raises(DataError, match=r"200,000 images x 200,000 classes would take 40\.0 GB of memory"):
+        open_dataset(folder)

@@ -281,3 +281,30 @@ def test_files_that_are_no_parquet(tmp_path: Path) -> None:
         open_dataset(tmp_path)
     with pytest.raises(ImageError, match=r"x.parquet/0': .* is no parquet file"):
         load_image(tmp_path / "x.parquet" / "0")
+
+
+def test_a_small_file_of_very_many_rows_is_refused(tmp_path: Path) -> None:
+    """All rows have the same label and no image, so they take 14 kilobytes."""
+    rows = 3_000_000
+    labels = pa.DictionaryArray.from_arrays(pa.array(bytes(rows), pa.int8()), ["dog"])
+    file = write(tmp_path / "a.parquet", {"image": pa.nulls(rows, pa.binary()), "labels": labels}, group=rows)
+    assert file.stat().st_size < 100_000
+    with pytest.raises(DataError) as caught:
+        read_parquet(file)
+    assert str(caught.value) == (
+        f"'{file}': the labels of its 3,000,000 rows would take 1.2 GB of memory, but a file of its size may take "
+        "1.1 GB. Write it again in several files, or copy it again."
+    )
+
+
+def test_a_long_label_of_many_rows_is_kept_once_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = ["x" * 10_000] * 600
+    images = pa.nulls(len(labels), pa.binary())
+    file = write(tmp_path / "a.parquet", {"image": images, "labels": labels}, group=len(labels))
+    assert read_parquet(file).classes == ("x" * 10_000,)
+    monkeypatch.setattr("centerhash.core.budget.ALWAYS", 5_000_000)
+    monkeypatch.setattr("centerhash.core.budget.RATIO", 1)
+    with pytest.raises(DataError, match="the labels of its 600 rows would take"):
+        read_parquet(file)

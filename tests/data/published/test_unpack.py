@@ -205,3 +205,28 @@ def test_a_folder_in_the_way_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "out" / "a.txt" / "mine").mkdir(parents=True)
     with pytest.raises(OutputError, match=r"cannot unpack '.*x\.zip' into"):
         unpack(zip_of({"a.txt": b"1"}, tmp_path / "x.zip"), tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_of_a_gigabyte_is_not_read(tmp_path: Path, kind: bytes) -> None:
+    """Of zeros, it would be a megabyte in a .tar.gz; here it is announced only."""
+    entry = tar_entry("PaxHeaders/a.txt", kind, size=2**30)
+    (tmp_path / "a.tar").write_bytes(entry.tobuf(tarfile.USTAR_FORMAT) + bytes(1024))
+    assert refused(tmp_path / "a.tar", tmp_path / "out") == (
+        "the archive holds a header of 1,073,741,824 bytes, more than the limit of 1,048,576: it is damaged or a "
+        "trap, and was not unpacked. Download it again."
+    )
+
+
+def test_long_names_are_read(tmp_path: Path) -> None:
+    for kind, style in (("gnu", tarfile.GNU_FORMAT), ("pax", tarfile.PAX_FORMAT)):
+        with tarfile.open(tmp_path / f"{kind}.tar", "w", format=style) as archive:
+            archive.addfile(tar_entry("a" * 200 + "é.txt"))
+        assert unpack(tmp_path / f"{kind}.tar", tmp_path / kind) == 1
+        assert (tmp_path / kind / ("a" * 200 + "é.txt")).is_file()
+
+
+def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "_MOST_MEMBERS", 2)
+    archive = tar_of([tar_entry(name) for name in "abc"], tmp_path / "a.tar")
+    assert "holds more than 2 files" in refused(archive, tmp_path / "out")

@@ -204,7 +204,7 @@ def test_a_reader_sees_only_what_was_there_until_it_asks(tmp_path: Path) -> None
 
 
 def test_misuse_is_refused_in_words(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="at least 1 bit, got 0"):
+    with pytest.raises(InputError, match="at least 1, got 0"):
         FlatIndex.create(tmp_path / "index", 0)
     for read_only in (False, True):
         with pytest.raises(DataError, match=r"no index in .*nothing': create one first"):

@@ -221,7 +221,11 @@ def search(
     image: Annotated[Path | None, typer.Argument(help="image to search by", show_default=False)] = None,
     id: Annotated[str | None, typer.Option(help="search by an item of the index instead")] = None,
     labels: Annotated[
-        str | None, typer.Option(help='search by labels instead: "dog, bicycle" or "dog:0.7,bicycle:0.3"')
+        str | None,
+        typer.Option(
+            help='search by labels instead: "dog, bicycle" or "dog:0.7,bicycle:0.3"; a label with a comma stands '
+            "in double quotes"
+        ),
     ] = None,
     k: Annotated[int, typer.Option("-k", "--top", min=1, help="how many to show")] = 10,
     look: Annotated[bool, typer.Option("--look", help="by the look alone, whatever the labels")] = False,

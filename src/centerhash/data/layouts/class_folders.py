@@ -12,6 +12,7 @@ import numpy as np
 from centerhash.core.errors import DataError, did_you_mean
 from centerhash.data.images import is_picture_name
 from centerhash.data.layouts.contents import Contents, given_classes, named_splits, subfolders
+from centerhash.data.layouts.label_cells import check_matrix
 from centerhash.data.splits import SPLIT_FOLDERS, folder_split, splits_from_words
 from centerhash.data.textfiles import first_few
 
@@ -47,6 +48,7 @@ def read_class_folders(root: Path) -> Contents:
     found = [steps[depth] for steps in parts]
     classes = _checked_classes(root, sorted(set(found)))
     columns = {name: column for column, name in enumerate(classes)}
+    check_matrix(len(names), len(classes), f"'{root}'")
     labels = np.zeros((len(names), len(classes)), dtype=np.bool_)
     labels[np.arange(len(names)), [columns[name] for name in found]] = True
     words = [folder_split(steps[0]) if split else None for steps in parts]

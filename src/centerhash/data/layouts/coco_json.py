@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError
+from centerhash.core.files import parse_json
 from centerhash.data.layouts.contents import Contents, checked_names, named_splits, present, subfolders
+from centerhash.data.layouts.label_cells import check_matrix
 from centerhash.data.masks import covered_share
 from centerhash.data.splits import file_split, folder_split, splits_from_words
 from centerhash.data.textfiles import check_classes, duplicates, first_few, read_text
@@ -67,6 +68,7 @@ def read_coco_files(root: Path, files: Sequence[Path]) -> Contents:
             f"{first_few([file.relative_to(root).as_posix() for file in files])}: {first_few(repeated)}. Keep one."
         )
     classes = tuple(dict.fromkeys(name for part in parts for name in part.classes))
+    check_matrix(len(names), len(classes), f"'{root}'", 4)
     areas = [_spread(part.areas, part.classes, classes) for part in parts if part.areas is not None]
     words = [_split_of(file) for file, part in zip(files, parts, strict=True) for _ in part.names]
     splits, source = named_splits(root, names, splits_from_words(words), "file names")
@@ -121,6 +123,7 @@ def read_coco(instances_json: Path, images: Path) -> Contents:
     classes, columns = _classes(categories, instances_json)
     names, rows = _names(pictures, instances_json)
     groups = _grouped(objects, rows, columns, instances_json)
+    check_matrix(len(names), len(classes), f"'{instances_json}'", 4)  # shares of the frame are float32
     labels = np.zeros((len(names), len(classes)), dtype=np.bool_)
     for row, column in groups:
         labels[row, column] = True
@@ -132,8 +135,10 @@ def read_coco(instances_json: Path, images: Path) -> Contents:
 
 def _parse(path: Path) -> Entry:
     try:
-        document = json.loads(read_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
+        document = parse_json(read_text(path))
+    except DataError:
+        raise
+    except ValueError as error:
         raise DataError(f"'{path}' is not valid json ({error}): copy it again.") from error
     if not isinstance(document, dict):
         raise DataError(f"'{path}' holds no object of images, annotations and categories: not COCO's form.")
@@ -214,7 +219,7 @@ def _areas(
             return None
         try:
             share = covered_share(entries, float(width), float(height))
-        except (ValueError, TypeError, KeyError, IndexError) as error:
+        except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
             name = pictures[row]["file_name"]
             raise DataError(f"'{path}': the masks of '{name}' cannot be read: {error}.") from error
         if share is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from centerhash.core.errors import DataError
+from centerhash.core.files import parse_json
 from centerhash.data.layouts.contents import (
     Contents,
     checked_names,
@@ -103,8 +103,8 @@ def _read_jsonl(path: Path) -> list[_Entry]:
 
 def _json_object(line: str, where: str) -> dict[str, Any]:
     try:
-        entry = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
+        entry = parse_json(line)
+    except ValueError as error:
         raise DataError(f"{where}: not valid json ({error}). Write one json object per line.") from error
     if not isinstance(entry, dict):
         raise DataError(f"{where}: not a json object such as {{'file_name': 'a.jpg', 'labels': ['dog']}}.")

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from centerhash.core.budget import shown
 from centerhash.core.errors import DataError, did_you_mean, nearest
+from centerhash.core.files import parse_json
 
 Cell: TypeAlias = tuple[str | int, ...]  # the labels of one image: names or class numbers
 
 LABEL_COLUMNS = ("labels", "label", "objects")  # the first that is there counts
 CATEGORY_KEYS = ("category", "categories", "label", "labels")  # of an object
 _UNLABELLED = -1  # what `datasets` writes for a class that is not known
+MATRIX = 4 * 2**30  # bytes of labels (N, C), or of shares: 1.7 million images of 600 classes take 1
 
 
 def read_cell(value: Any, where: str) -> Cell:
@@ -42,9 +44,10 @@ def _read_text(text: str, where: str) -> Cell:
         return ()
     if stripped.startswith("["):
         try:
-            return read_cell(json.loads(stripped), where)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{where}: '{text}' is not a json list of labels ({error}).") from error
+            listed = parse_json(stripped)
+        except ValueError as error:
+            raise DataError(f"{where}: '{text:.80}' is not a json list of labels ({error}).") from error
+        return read_cell(listed, where)
     names = tuple(name.strip() for name in stripped.split("|"))
     if "" in names:
         raise DataError(f"{where}: an empty label in '{text}'. Write names joined by '|'.")
@@ -69,6 +72,16 @@ def label_matrix(
     return found, filled(columns, len(found))
 
 
+def check_matrix(rows: int, classes: int, where: str, bytes_each: int = 1) -> None:
+    """Refuse a table (rows, classes) that is larger than MATRIX before it is made."""
+    needed = rows * classes * bytes_each
+    if needed > MATRIX:
+        raise DataError(
+            f"{where}: {rows:,} images x {classes:,} classes would take {shown(needed)} of memory, more than the "
+            f"limit of {shown(MATRIX)}. Leave out rare classes, or name fewer images."
+        )
+
+
 def filled(columns: Sequence[Sequence[int]], width: int) -> NDArray[np.bool_]:
     """Return labels (N, C) that are True in the `columns` of each row."""
     labels = np.zeros((len(columns), width), dtype=np.bool_)
@@ -88,6 +101,7 @@ def label_columns(
     found = classes or _sorted_names(label for cell in cells for label in cell)
     if not found:
         raise DataError(f"{where(0)} and all others carry no label: nothing can be learned from them.")
+    check_matrix(len(cells), len(found), where(0))
     columns = {name: column for column, name in enumerate(found)}
     members: list[list[int]] = []
     for row, cell in enumerate(cells):

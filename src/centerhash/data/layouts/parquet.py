@@ -6,7 +6,6 @@ paths work wherever paths of images do. Image bytes are read when they are asked
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +14,10 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from centerhash.core.budget import check_budget
 from centerhash.core.errors import DataError, ImageError
 from centerhash.core.extras import require
+from centerhash.core.files import parse_json
 from centerhash.data.layouts.contents import Contents, given_classes, named_splits, subfolders
 from centerhash.data.layouts.label_cells import (
     CATEGORY_KEYS,
@@ -32,6 +33,8 @@ SUFFIX = ".parquet"
 _BLOCK = 16  # images that are read together: a few megabytes of photos
 _KEPT_BLOCKS = 8  # per file, for threads that run a little ahead of each other
 _OPEN_FILES = 4
+_ROWS = 256  # rows whose labels are read together
+_ROW_BYTES = 400  # that a row takes in memory: its label, name and path
 
 
 def find_parquet(root: Path) -> list[Path]:
@@ -130,22 +133,37 @@ def _read_part(file: Path) -> _Part:
     image = _image_column(file, opened.schema_arrow, features)
     column = _label_column(file, opened.schema_arrow.names, features, image)
     has_path = _has_field(opened.schema_arrow, image, "path")
+    rows = opened.metadata.num_rows
+    _check_rows(file, _ROW_BYTES * rows, rows)
+    cells: list[Cell] = []
+    names: list[str | None] = []
+    known: dict[str | int, str | int] = {}  # a label is kept once, however many rows carry it
+    taken = 0
+    wanted = [column, f"{image}.path"] if has_path else [column]
     try:
-        table = opened.read(columns=[column, f"{image}.path"] if has_path else [column])
+        for batch in opened.iter_batches(batch_size=_ROWS, columns=wanted, use_threads=False):
+            taken += batch.nbytes  # one long text, stored once, may be that of every row
+            _check_rows(file, _ROW_BYTES * rows + 2 * taken, rows)
+            values = batch.column(column).to_pylist()
+            read = (read_cell(value, f"'{file / str(row)}'") for row, value in enumerate(values, len(cells)))
+            cells += [tuple(known.setdefault(label, label) for label in cell) for cell in read]
+            found = batch.column(image).to_pylist() if has_path else []
+            names += [entry and entry["path"] for entry in found] if has_path else [None] * len(values)
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"'{file}' cannot be read: {error}. Copy it again.") from error
-    values = table.column(column).to_pylist()
-    cells = [read_cell(value, f"'{file / str(row)}'") for row, value in enumerate(values)]
-    names: list[str | None] = [None] * len(cells)
-    if has_path:
-        names = [entry and entry["path"] for entry in table.column(image).to_pylist()]
     return _Part(file, cells, names, _class_names(features.get(column)))
+
+
+def _check_rows(file: Path, needed: int, rows: int) -> None:
+    check_budget(
+        file, needed, f"the labels of its {rows:,} rows", "Write it again in several files, or copy it again."
+    )
 
 
 def _described_features(schema: Any) -> Mapping[str, Any]:
     """Return what `datasets` wrote about the columns; anything else there is left alone."""
     try:
-        described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        described = parse_json((schema.metadata or {}).get(b"huggingface", b"{}").decode())
         features = described.get("info", {}).get("features", {})
     except (ValueError, AttributeError):
         return {}

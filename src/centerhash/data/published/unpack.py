@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Self
 
 from centerhash.core.errors import DataError, OutputError
 from centerhash.core.files import make_folder
@@ -22,6 +22,16 @@ _BLOCK = 2**20
 _MEGABYTE = 10**6
 # No data set shrinks a hundredfold; small archives of text may.
 _LARGEST_RATIO, _ALWAYS_ALLOWED = 100, 2**30
+_MOST_MEMBERS = 2_000_000  # each takes a kilobyte of memory
+# members that say something about the next one: pax headers, long names and links
+_FACTS = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+_LONGEST_FACTS = 2**20
 
 
 @dataclass(frozen=True)
@@ -89,18 +99,41 @@ def open_archive(archive: Path, limit: int) -> Iterator[list[Member]]:
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as zipped:
             yield _limited((_zip_member(zipped, entry) for entry in zipped.infolist()), limit, archive)
-    elif tarfile.is_tarfile(archive):
-        with tarfile.open(archive) as tarred:
-            yield _limited((_tar_member(tarred, entry) for entry in tarred), limit, archive)
     else:
-        raise DataError(f"'{archive}' is neither a .zip nor a .tar: delete it and download it again.")
+        try:
+            tarred = tarfile.open(archive, tarinfo=_TarInfo)  # noqa: SIM115
+        except tarfile.TarError:
+            raise DataError(
+                f"'{archive}' is neither a .zip nor a .tar: delete it and download it again."
+            ) from None
+        with tarred:
+            yield _limited((_tar_member(tarred, entry) for entry in tarred), limit, archive)
+
+
+class _TarInfo(tarfile.TarInfo):
+    """A member of a tar, whose long name or other facts of any length tarfile would read into memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        member = super().frombuf(buf, encoding, errors)
+        if member.type in _FACTS and member.size > _LONGEST_FACTS:
+            raise DataError(
+                f"the archive holds a header of {member.size:,} bytes, more than the limit of {_LONGEST_FACTS:,}: it is "
+                "damaged or a trap, and was not unpacked. Download it again."
+            )
+        return member
 
 
 def _limited(members: Iterable[Member], limit: int, archive: Path) -> list[Member]:
     """Collect the members, and stop at the first that takes too much: before anything of it is decompressed."""
-    collected, total = [], 0
+    collected: list[Member] = []
+    total = 0
     for member in members:
         total += member.size
+        if len(collected) == _MOST_MEMBERS:
+            raise DataError(
+                f"'{archive}' holds more than {_MOST_MEMBERS:,} files: it is damaged or a trap, and was not unpacked."
+            )
         if total > limit:
             raise DataError(
                 f"'{archive}' announces {total:,} bytes and more, but an archive of its size may hold {limit:,}: "

@@ -22,9 +22,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed
+from centerhash.codes import Packed, check_bits
 from centerhash.core.checksums import read_sealed, sealed
-from centerhash.core.errors import ConfigError, DataError, InputError, OutputError, unknown_name
+from centerhash.core.errors import ConfigError, DataError, OutputError, unknown_name
 from centerhash.core.extras import require
 from centerhash.core.files import write_json
 from centerhash.search.engines import answers
@@ -228,8 +228,7 @@ class FaissIndex(FlatIndex):
         Settings, with those for 64 bits: hashes=3, hash_bits=21, flips=1 of multihash; links=32, build_effort=40,
         effort=64 of hnsw. More flips or effort find more neighbours in more time.
         """
-        if bits < 1:
-            raise InputError(f"codes have at least 1 bit, got {bits}.")
+        check_bits(bits)
         chosen = _settings(kind, bits, settings)
         index = super().create(folder, bits)
         index._structures = _Structures(index.folder, bits, chosen)

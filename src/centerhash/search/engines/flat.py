@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from centerhash.codes import Packed
+from centerhash.codes import Packed, check_bits
 from centerhash.core.errors import InputError
 from centerhash.core.files import explained, make_folder, refuse_links, sync_folder
 from centerhash.core.locks import WriterLock
@@ -48,8 +48,7 @@ class FlatIndex(HammingIndex):
     @classmethod
     def create(cls, folder: str | Path, bits: int) -> Self:
         """Make an empty index for codes of `bits` bits in a folder, and open it for writing."""
-        if bits < 1:
-            raise InputError(f"codes have at least 1 bit, got {bits}.")
+        check_bits(bits)
         folder = make_folder(folder)
         with explained(folder):
             sync_folder(folder.parent)  # a new folder, too, must survive a power cut

@@ -41,13 +41,17 @@ function addShared(values, state, usual) {
 }
 
 function readWeights(text) {
-  return text.split(",").filter(Boolean).map((part) => {
+  const parts = text.match(/"(?:[^"]|"")*"[^,]*|[^,]+/g) ?? []; // a name in quotes may hold commas
+  return parts.map((part) => {
+    const quoted = /^"((?:[^"]|"")*)"(?::(.*))?$/.exec(part);
+    if (quoted) return [quoted[1].replaceAll('""', '"'), Math.max(0, Number(quoted[2] ?? 1)) || 0];
     const colon = part.lastIndexOf(":");
     const weight = Number(part.slice(colon + 1));
     return colon < 0 || !Number.isFinite(weight) ? [part, 1] : [part.slice(0, colon), Math.max(0, weight)];
   });
 }
 
-const writeWeights = (labels) => labels.map(([name, weight]) => `${name}:${+weight.toFixed(2)}`).join(",");
+const written = (name) => (/[,"]/.test(name) ? `"${name.replaceAll('"', '""')}"` : name);
+const writeWeights = (labels) => labels.map(([name, weight]) => `${written(name)}:${+weight.toFixed(2)}`).join(",");
 
 const clampedCount = (text) => Math.min(1000, Math.max(1, Math.trunc(Number(text)) || PAGE));

@@ -1,0 +1,89 @@
+"""Names and numbers that nobody expects: no traceback, and nothing that steers the terminal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from centerhash.cli import console
+from tests.own_images import write_class_folders, write_pictures
+from tests.toys import cli, command, process_environment, refused, write_feature_folder
+
+RED = "\x1b[31mred\x1b]0;title\x07\x9b2J"
+SHOWN = r"\x1b[31mred\x1b]0;title\x07\x9b2J"
+
+
+def test_labels_with_dollars_and_escapes_are_inspected(tmp_path: Path) -> None:
+    names = [f"{number}.png" for number in range(9)]
+    write_pictures(tmp_path / "photos", names)
+    labels = ("$5 \\bad$", "$", RED)
+    rows = [f"{name},{labels[row % 3]}" for row, name in enumerate(names)]
+    (tmp_path / "photos" / "labels.csv").write_text("\n".join(["file_name,labels", *rows]))
+    done = cli("inspect", tmp_path / "photos", "--out", tmp_path / "report")
+    assert done.code == 0, done
+    assert "\x1b" not in done.out + done.err
+    assert r"\x1b[31mred" in done.out
+    assert "$5 \\bad$" in (tmp_path / "report" / "inspection.svg").read_text()
+
+
+def test_the_console_shows_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    console.warn([f"cannot read '{RED}'\n\tor so"])
+    assert capsys.readouterr().err == f"warning: cannot read '{SHOWN}'\n\tor so\n".replace("\t", "        ")
+    console.out.print(console.table(RED, ("name", RED), [(RED, "x")]), width=200)
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert printed.count(SHOWN) == 3
+
+
+def test_errors_show_control_characters(tmp_path: Path) -> None:
+    text = refused(cli("inspect", tmp_path / RED))
+    assert SHOWN in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("words", [["methods"], ["methods", "--json"], ["--help"]])
+def test_a_full_disk_under_the_output_is_said(words: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command(words),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=process_environment(),
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: cannot write the output: No space left on device.\n",
+    )
+
+
+def test_class_folders_and_files_that_are_no_text(tmp_path: Path) -> None:
+    folder = write_class_folders(tmp_path / "photos")
+    first = sorted(path for path in folder.iterdir() if path.is_dir())[0]
+    first.rename(folder / os.fsdecode(b"cla\xff"))
+    assert r"the class 'cla\udcff' is not UTF-8 text: rename" in refused(cli("inspect", folder))
+    write_pictures(tmp_path / "bare", ["a.png", "b.png", "c.png"])
+    (tmp_path / "bare" / "a.png").rename(tmp_path / "bare" / os.fsdecode(b"\xff.png"))
+    assert r"the name '\udcff.png' is not UTF-8" in refused(cli("inspect", tmp_path / "bare"))
+
+
+@pytest.mark.parametrize(
+    "words", [("--hidden", "9" * 30), ("--hidden", "9" * 5000), ("--bits", "9" * 30), ("--seed", "9" * 30)]
+)
+def test_huge_numbers_are_refused(tmp_path: Path, words: tuple[str, str]) -> None:
+    folder = write_feature_folder(tmp_path / "data", count=60)
+    refused(cli("train", folder, "--out", tmp_path / "run", "--epochs", "1", *words))
+
+
+def test_a_cache_that_cannot_be_written_is_called_one(tmp_path: Path) -> None:
+    folder = write_class_folders(tmp_path / "photos")
+    (tmp_path / "file").touch()
+    words = ("--out", tmp_path / "run", "--cache", tmp_path / "file", "--epochs", "1", "--method", "lsh")
+    text = refused(cli("train", folder, *words))
+    assert "a part of the path is a file, not a folder: choose another folder" in text
+    assert "It is the cache of features: --cache names another, and so does CENTERHASH_CACHE." in text

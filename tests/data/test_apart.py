@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from centerhash.core.errors import ImageError
+from centerhash.data import apart
+from centerhash.data.apart import Decoders, View
+from centerhash.data.images import load_pixels
+from tests.data.pictures import encoded, jpeg_of_scans, photo
+from tests.toys import PATIENCE
+
+VIEW = View(64, 56, "bicubic", 10_000_000)
+
+
+@pytest.fixture
+def decoders() -> Iterator[Decoders]:
+    with closing(Decoders(VIEW, PATIENCE)) as made:
+        yield made
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """The processes that have been started."""
+    seen: list[subprocess.Popen[bytes]] = []
+    start = apart._start
+
+    def remember(view: View, memory: int) -> subprocess.Popen[bytes]:
+        seen.append(start(view, memory))
+        return seen[-1]
+
+    monkeypatch.setattr(apart, "_start", remember)
+    return seen
+
+
+def test_pixels_and_errors_are_those_of_load_pixels(
+    decoders: Decoders, started: list[subprocess.Popen[bytes]]
+) -> None:
+    for kind in ("PNG", "JPEG", "WEBP"):
+        data = encoded(photo(300, 200), kind)
+        expected = load_pixels(data, 64, 56, interpolation="bicubic", max_pixels=10_000_000)
+        assert np.array_equal(decoders.pixels(data), expected)
+    for broken in (b"", b"text", jpeg_of_scans(64, 101), encoded(Image.new("1", (4000, 4000)))):
+        with pytest.raises(ImageError) as plain:
+            load_pixels(broken, max_pixels=10_000_000)
+        with pytest.raises(ImageError) as caught:
+            decoders.pixels(broken)
+        assert str(caught.value) == str(plain.value)
+    assert len(started) == 1
+    decoders.close()
+    assert started[0].returncode == 0
+
+
+def test_what_takes_too_long_is_killed(started: list[subprocess.Popen[bytes]]) -> None:
+    with closing(Decoders(VIEW, 0.001)) as hasty:  # Python alone takes longer to start
+        for _ in range(2):
+            with pytest.raises(ImageError, match=r"not decoded within 0\.001 seconds"):
+                hasty.pixels(encoded(photo(30, 20)))
+    assert [process.returncode for process in started] == [-9, -9]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how much memory a process has")
+def test_memory_is_limited() -> None:
+    large = encoded(Image.new("RGB", (3000, 3000)))  # 36 MB when decoded
+    with closing(Decoders(VIEW, PATIENCE, 20_000_000)) as narrow:
+        with pytest.raises(ImageError, match="cannot read image bytes: there is not enough memory"):
+            narrow.pixels(large)
+        assert narrow.pixels(encoded(photo(30, 20))).shape == (56, 56, 3)
+    with closing(Decoders(VIEW, PATIENCE)) as wide:
+        assert wide.pixels(large).shape == (56, 56, 3)
+
+
+def test_a_process_that_ended_is_replaced(decoders: Decoders, started: list[subprocess.Popen[bytes]]) -> None:
+    data = encoded(photo(30, 20))
+    first = decoders.pixels(data)
+    started[0].kill()
+    started[0].wait()
+    assert np.array_equal(decoders.pixels(data), first)
+    assert len(started) == 2
+
+
+def test_threads_have_processes_of_their_own(decoders: Decoders) -> None:
+    sources = [encoded(photo(30 + width, 20)) for width in range(12)]
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(decoders.pixels, sources))
+    assert all(
+        np.array_equal(pixels, load_pixels(data, 64, 56, interpolation="bicubic"))
+        for pixels, data in zip(found, sources, strict=True)
+    )
