@@ -255,16 +255,14 @@ def test_verify_names_the_damaged_file(own: Path) -> None:
     assert done.code == 0
     assert "is whole" in done.out
     cli("index", "compact", own)  # everything into one segment
-    largest = max(
-        (file for file in (own / "items").rglob("*") if file.is_file()), key=lambda file: file.stat().st_size
-    )
-    content = bytearray(largest.read_bytes())
+    (segment,) = (own / "items").glob("*.seg")
+    content = bytearray(segment.read_bytes())
     content[len(content) // 2] ^= 1
-    largest.write_bytes(content)
+    segment.write_bytes(content)
     done = cli("index", "verify", own)
     assert done.code == 1
     assert "damaged: " in done.err
-    assert largest.name in done.err
+    assert segment.name in done.err
     assert "Traceback" not in done.err
 
 

@@ -14,6 +14,8 @@ from fastapi.testclient import TestClient
 from centerhash.core.errors import DataError, OutputError
 from centerhash.search import Index
 from centerhash.serve import Settings, create_app
+from centerhash.serve.guard import Guard
+from centerhash.serve.metrics import Metrics
 from centerhash.serve.process import allowed_hosts
 from tests.data.pictures import jpeg_of_scans
 from tests.serve.toys import BEARER, TOKEN, Reply, call, multipart, png, png_header, upload
@@ -202,6 +204,68 @@ def test_names_of_other_sites_are_refused(pictures: Index) -> None:
         assert reply.status == status, host
     assert allowed_hosts("0.0.0.0", ()) == ()
     assert allowed_hosts("::1", ()) == ("localhost", "127.0.0.1", "[::1]")
+
+
+OWN = {"host": "localhost:8000"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "foreign"),
+    [
+        (OWN, False),
+        (OWN | {"origin": "http://localhost:8000", "sec-fetch-site": "same-origin"}, False),
+        (OWN | {"sec-fetch-site": "none"}, False),
+        ({"host": "photos.example", "origin": "https://photos.example"}, False),
+        (OWN | {"origin": "https://photos.example"}, False),  # a proxy that changes the Host
+        (OWN | {"origin": "https://evil.example"}, True),
+        (OWN | {"origin": "http://localhost:3000"}, True),
+        (OWN | {"origin": "http://localhost"}, True),
+        (OWN | {"origin": "null"}, True),
+        (OWN | {"origin": ""}, True),
+        (OWN | {"sec-fetch-site": "cross-site"}, True),
+        (OWN | {"sec-fetch-site": "same-site"}, True),
+    ],
+)
+def test_pages_of_other_sites_cannot_make_the_server_work(
+    own: Index, headers: dict[str, str], foreign: bool
+) -> None:
+    """Browsers send such uploads without asking; only the answer would be kept from the page."""
+    hosts = allowed_hosts("127.0.0.1", ("photos.example",))
+    app = create_app(own, Settings(hosts=hosts, token=TOKEN))
+    body, form = multipart(png())
+    for method, path, status in (
+        ("POST", "/search", 200),
+        ("POST", "/images", 201),
+        ("DELETE", "/images/x", 404),
+    ):
+        sent = headers | {"content-type": form, "authorization": f"Bearer {TOKEN}"}
+        reply = asyncio.run(call(app, method, path, [body], sent))
+        assert reply.status == (403 if foreign else status), (method, headers)
+    assert asyncio.run(call(app, "GET", "/health", headers=headers)).status == 200
+
+
+def test_a_long_answer_may_take_long_as_long_as_it_is_read() -> None:
+    """The time is that between two pieces, not that of all of them."""
+    guard = Guard(pieces_of_an_answer, Settings(timeout=5), Metrics())
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(guard({"type": "http", "method": "GET", "path": "/", "headers": []}, nothing, send))
+    assert [message["type"] for message in sent] == ["http.response.start"] + ["http.response.body"] * 9
+
+
+async def nothing() -> Any:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def pieces_of_an_answer(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    for _ in range(8):
+        await asyncio.sleep(0.7)
+        await send({"type": "http.response.body", "body": b"x", "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from time import perf_counter
 
 from fastapi.responses import JSONResponse
@@ -17,7 +17,10 @@ from centerhash.serve.settings import Settings
 
 log = logging.getLogger("centerhash.serve")
 
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_CHANGING = _METHODS - {"GET", "HEAD", "OPTIONS"}  # what changes the index, or makes it work
 _DRAIN_SECONDS = 2.0  # for a client that is still sending when its answer is ready
 _DRAIN_BODIES = 4  # times the allowed size that are read and thrown away, so that the client sees its answer
 _HEADERS = {
@@ -55,7 +58,7 @@ class Guard:
         started = perf_counter()
         exchange = _Exchange(scope, receive, send, self._settings)
         try:
-            async with asyncio.timeout(self._settings.timeout):
+            async with asyncio.timeout(self._settings.timeout) as exchange.limit:
                 await self._admit(scope, exchange)
         except TimeoutError:
             await exchange.fail(scope, *self._late(exchange))
@@ -85,6 +88,10 @@ class Guard:
         # a page of another site may point its own name at this address, to read what only this machine may read
         if hosts and _host_of(headers.get("host", "")) not in hosts:
             return error_response(400, f"this server answers only to {', '.join(hosts)}.")
+        if scope["method"] in _CHANGING and _is_foreign(headers, hosts):
+            return error_response(
+                403, "this request comes from a page of another site: use the server's own."
+            )
         declared = headers.get("content-length", "0")
         if declared.isdecimal() and int(declared) > self._settings.max_upload:
             return error_response(413, _too_large(self._settings))
@@ -110,6 +117,7 @@ class _Exchange:
         headers = Headers(scope=scope)
         self.body_pending = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
         self.status = 499  # the client was gone before there was an answer
+        self.limit: asyncio.Timeout | None = None
 
     async def receive(self) -> Message:
         """The next piece of the body; HTTPException 413 as soon as there are too many bytes."""
@@ -134,6 +142,9 @@ class _Exchange:
             headers.update(_HEADERS)
             headers.setdefault("cache-control", "no-store")
         await self._send(message)
+        # a long file over a slow line: each piece that was taken gives time for the next
+        if self.limit is not None and message.get("more_body"):
+            self.limit.reschedule(asyncio.get_running_loop().time() + self._settings.timeout)
 
     async def _drain(self) -> None:
         """Throw away a body that nobody read, within reason: a client that still sends would not see the answer."""
@@ -153,6 +164,21 @@ class _Exchange:
 
 def _too_large(settings: Settings) -> str:
     return f"the upload is larger than the {settings.max_upload_mb:g} MB that this server takes."
+
+
+def _is_foreign(headers: Headers, hosts: Collection[str]) -> bool:
+    """Whether a browser sent this for a page of another origin; programs other than browsers say nothing of the kind.
+
+    Behind a proxy that changes the Host, pages of the hosts that were named are the server's own.
+    """
+    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return True
+    origin = headers.get("origin")
+    if origin is None:
+        return False
+    place = origin.partition("://")[2].lower()
+    named = set(hosts) - set(LOOPBACK)  # another port of this machine is another site
+    return place != headers.get("host", "").lower() and _host_of(place) not in named
 
 
 def _host_of(header: str) -> str:

@@ -1,9 +1,9 @@
-"""Running the server as a process: uvicorn, with a limit on the time that headers may take, and a graceful stop."""
+"""Running the server as a process: uvicorn with our own connections, and a graceful stop."""
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
+import logging
 import os
 import signal
 import socket
@@ -15,16 +15,15 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 from PIL import Image
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from centerhash.core.errors import ConfigError
 from centerhash.networks.engines import Engine
 from centerhash.search import Index
 from centerhash.serve.app import create_app
+from centerhash.serve.connections import Seldom, patient
 from centerhash.serve.filling import Filling
+from centerhash.serve.guard import LOOPBACK
 from centerhash.serve.settings import Settings
-
-_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 def serve(
@@ -72,7 +71,7 @@ def serve_index(
 
 def allowed_hosts(host: str, named: tuple[str, ...]) -> tuple[str, ...]:
     """The names that a server on `host` answers to: on loopback its own and those named, elsewhere any unless named."""
-    return tuple(dict.fromkeys((*_LOOPBACK, *map(str.lower, named)))) if named or _is_loopback(host) else ()
+    return tuple(dict.fromkeys((*LOOPBACK, *map(str.lower, named)))) if named or _is_loopback(host) else ()
 
 
 def _is_loopback(host: str) -> bool:
@@ -86,7 +85,7 @@ def run(app: FastAPI, settings: Settings, listener: socket.socket) -> None:
     """Run the application on an open socket until a signal tells it to stop."""
     config = uvicorn.Config(
         app,
-        http=_with_header_timeout(settings.timeout),
+        http=patient(settings.timeout, settings.connections),
         ws="none",
         log_level="warning",
         access_log=False,
@@ -94,7 +93,12 @@ def run(app: FastAPI, settings: Settings, listener: socket.socket) -> None:
         timeout_keep_alive=15,
         timeout_graceful_shutdown=int(settings.timeout) + 5,
     )
-    _Server(config).run(sockets=[listener])
+    loop_log, seldom = logging.getLogger("asyncio"), Seldom()
+    loop_log.addFilter(seldom)
+    try:
+        _Server(config).run(sockets=[listener])
+    finally:
+        loop_log.removeFilter(seldom)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -135,41 +139,3 @@ def _share_cores(workers: int) -> None:
     import torch
 
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
-
-
-def _with_header_timeout(seconds: float) -> type[asyncio.Protocol]:
-    """uvicorn's HTTP/1.1, which waits for ever for the rest of a request's headers, with an end to its patience."""
-
-    class Impatient(H11Protocol):
-        _patience: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._watch()
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self._watch()
-
-        def on_response_complete(self) -> None:
-            super().on_response_complete()
-            self._watch()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop()
-            super().connection_lost(exc)
-
-        def _watch(self) -> None:
-            """Run the clock exactly while headers are expected; a request that has begun is the application's."""
-            expected = self.cycle is None or self.cycle.response_complete
-            if not expected or self.transport.is_closing():
-                self._stop()
-            elif self._patience is None:
-                self._patience = self.loop.call_later(seconds, self.transport.abort)
-
-        def _stop(self) -> None:
-            if self._patience is not None:
-                self._patience.cancel()
-                self._patience = None
-
-    return Impatient

@@ -23,6 +23,7 @@ class Settings(Options):
     queue: int = Field(
         32, ge=0, description="requests of one kind that may wait for a worker; more get a 503"
     )
+    connections: int = Field(512, ge=1, description="open connections; more are sent away with a 503")
     timeout: float = Field(30.0, gt=0, description="seconds that a request may take, slow clients included")
     workers: int = Field(2, ge=1, description="threads that decode images, and as many that search")
     thumbnail_mb: float = Field(64.0, gt=0, description="memory for thumbnails in megabytes")

@@ -34,6 +34,7 @@ def serve(
     engine: EngineOption = "auto",
     queue: Annotated[int, typer.Option(help="requests of a kind that may wait; more get a 503")] = 32,
     timeout: Annotated[float, typer.Option(help="seconds that a request may take")] = 30.0,
+    connections: Annotated[int, typer.Option(help="open connections; more are sent away")] = 512,
     read_only: Annotated[bool, typer.Option(help="never change the index, whatever token comes")] = False,
     model: Annotated[
         str | None, option("of a folder of images: a run's folder, or the built-in model", default="coco")
@@ -63,6 +64,7 @@ def serve(
         "device": device,
         "engine": engine,
         "queue": queue,
+        "connections": connections,
         "timeout": timeout,
         "read_only": read_only,
         "hosts": tuple(allow_host or ()),
