@@ -1,11 +1,11 @@
-# make demo | test | unit | coverage | lint | bench | docs | build: each sets up what it needs in .venv
+# make demo | test | unit | coverage | lint | bench | torture | docs | build: each sets up what it needs in .venv
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # tests/conftest.py says which tests run in the same process
 PYTEST := $(BIN)/python -m pytest -n auto
 
-.PHONY: setup browser demo test unit coverage lint bench docs build clean
+.PHONY: setup browser demo test unit coverage lint bench torture docs build clean
 
 setup: .venv/.ready
 
@@ -55,6 +55,10 @@ bench: setup
 	  $(BIN)/python -m benchmarks.$$part --out $(RESULTS)/$$part.json || exit 1; \
 	done
 	$(BIN)/python -m benchmarks.chart --results $(RESULTS)
+
+# what is promised of stored data, tried in full, in ten minutes: damages, cuts, kills, full disks
+torture: setup
+	$(BIN)/python -m benchmarks.torture --out $(RESULTS)/torture.json
 
 # the site, into site/: a link that leads nowhere or an unknown name in the reference fails it
 docs: .venv/.docs

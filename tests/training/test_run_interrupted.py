@@ -138,16 +138,28 @@ def test_a_full_disk_is_named_and_costs_nothing(
     assert run_contents(tmp_path / "run") == run_contents(finished)
 
 
-@pytest.mark.slow
-def test_a_process_killed_again_and_again_ends_with_the_same_model(tmp_path: Path) -> None:
-    folder = write_feature_folder(tmp_path / "data", count=1000)
-    words = ["train", folder, "--method", "ics", "--bits", "32", "--epochs", "40", "--batch-size", "32"]
+def killed_training(place: Path, kills: int) -> int:
+    """Kill a training again and again until it ends with the same model; return the epochs at the last kill."""
+    folder = write_feature_folder(place / "data", count=1000)
+    epochs = 20 * kills
+    words = [
+        "train",
+        folder,
+        "--method",
+        "ics",
+        "--bits",
+        "32",
+        "--epochs",
+        str(epochs),
+        "--batch-size",
+        "32",
+    ]
     words += ["--hidden", "128", "--device", "cpu", "--checkpoint-seconds", "0"]
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    whole, broken = place / "whole", place / "broken"
     assert cli_process(*words, "--out", whole).code == 0
 
     generator, reached = random.Random(0), 0
-    for _ in range(2):
+    for _ in range(kills):
         with started(*command([*words, "--out", broken])) as process:
             wait_for_process(process, partial(_is_past, broken, reached), "it trains")
             time.sleep(generator.uniform(0, 0.03))  # any moment of an epoch
@@ -155,12 +167,18 @@ def test_a_process_killed_again_and_again_ends_with_the_same_model(tmp_path: Pat
             process.wait()
         assert process.returncode == -signal.SIGKILL, "the training was over before it could be killed"
         reached = _epochs(broken)
-    assert 2 <= reached < 40
+    assert kills <= reached < epochs
 
     done = cli_process(*words, "--out", broken)
     assert done.code == 0, done.err
     assert run_contents(broken) == run_contents(whole)
     assert run_log(broken) == run_log(whole)
+    return reached
+
+
+@pytest.mark.slow
+def test_a_process_killed_again_and_again_ends_with_the_same_model(tmp_path: Path) -> None:
+    killed_training(tmp_path, 4)
 
 
 def _is_past(run: Path, epochs: int) -> bool:

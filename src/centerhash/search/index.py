@@ -265,11 +265,11 @@ class Index:
         return as_result(self.store.get([id])[0], 0, self.uploads)
 
     def image(self, id: str) -> Path:
-        """The image file of an item, as the index knows it; no other file is ever named."""
+        """The image file of an item, as the index knows it; no other file is ever named. An upload is unchanged."""
         path = self.get(id).path
         if path is None:
             raise InputError(f"the item '{id}' has no image: only its code was imported.")
-        return Path(path)
+        return self.uploads.checked(Path(path))
 
     def find(self, ids_or_paths: str | Path | Sequence[str | Path]) -> dict[str, list[str]]:
         """The ids that each id, path of an image or folder of images means; an empty list where it means none.

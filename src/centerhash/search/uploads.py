@@ -72,19 +72,22 @@ class Uploads:
         files = sorted(place.iterdir()) if place.is_dir() else []
         return (file for file in files if self.holds(f"{IMAGES}/{file.name}"))
 
-    def damaged(self) -> Iterator[str]:
-        """A sentence about each file that is not what its name says."""
+    def checked(self, file: Path) -> Path:
+        """The file, or ImageError where it is an upload that is not what its name says."""
         from centerhash.data.images import content_key
 
-        refuse_links(self.folder, [IMAGES])
+        own = file.parent == self.folder.resolve() / IMAGES
+        if own and content_key(file)[:ID_LETTERS] != file.stem:
+            raise ImageError(f"'{file}' is not the image that was added: its content has changed.")
+        return file
+
+    def damaged(self) -> Iterator[str]:
+        """A sentence about each file that is not what its name says."""
         for file in self.files():
             try:
-                changed = content_key(file)[:ID_LETTERS] != file.stem
+                self.checked(file.resolve())
             except ImageError as error:
                 yield str(error)
-                continue
-            if changed:
-                yield f"'{file}' is not the image that was added: its content has changed."
 
 
 def has_file(uploads: Uploads, item: Item) -> bool:

@@ -95,19 +95,20 @@ def expected_batches(acknowledged: list[int]) -> set[int]:
     return present - {-batch - 1 for batch in acknowledged if batch < 0}
 
 
-def test_a_kill_at_any_moment_loses_nothing(tmp_path: Path) -> None:
-    moments, acknowledged = random.Random(5), list[int]()
-    FlatIndex.create(tmp_path, BITS).close()
-    for _ in range(20):
+def kills(folder: Path, count: int, seed: int) -> Iterator[int]:
+    """Kill a writer at any moment, again and again; yields the batches that are there, of which none may be lost."""
+    moments, acknowledged = random.Random(seed), list[int]()
+    FlatIndex.create(folder, BITS).close()
+    for _ in range(count):
         start = max(acknowledged, default=-1) + 2  # the batch after the last one may be there or not
-        with running(ADDING, tmp_path, start) as process:
+        with running(ADDING, folder, start) as process:
             lines = "".join(line_of(process) for _ in range(moments.randrange(2, 12)))
             time.sleep(moments.random() * 0.03)  # any moment of the next write
             process.kill()
             assert process.stdout is not None
             lines += process.stdout.read()  # not communicate(), which passes over what is buffered
         acknowledged += [int(line) for line in lines.splitlines()]
-        with FlatIndex.open(tmp_path) as index:
+        with FlatIndex.open(folder) as index:
             assert index.verify() == []
             found = [str(id).split("/") for id in index.ids()]
             counts = index.labels()
@@ -120,20 +121,30 @@ def test_a_kill_at_any_moment_loses_nothing(tmp_path: Path) -> None:
         )  # the add or the removal that was killed
         assert batches - unsure == expected_batches(acknowledged) - unsure
         acknowledged = [*batches]
-    assert len(acknowledged) > 40
+        yield len(batches)
 
 
-def test_a_full_disk_is_reported_and_nothing_is_lost(tmp_path: Path) -> None:
-    FlatIndex.create(tmp_path, BITS).close()
-    with running(FILLING, tmp_path) as process:
+def full_disk(folder: Path) -> int:
+    """Add until the disk is full, of which nothing is lost; return how many items there are."""
+    FlatIndex.create(folder, BITS).close()
+    with running(FILLING, folder) as process:
         out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     small, large, stored = out.splitlines()
-    assert small.startswith(f"cannot write '{tmp_path}/journal': ")
-    assert large.startswith(f"cannot write '{tmp_path}/segment-000002.seg': ")
-    with FlatIndex.open(tmp_path) as index:
+    assert small.startswith(f"cannot write '{folder}/journal': ")
+    assert large.startswith(f"cannot write '{folder}/segment-000002.seg': ")
+    with FlatIndex.open(folder) as index:
         assert len(index) == int(stored) > 1000
         assert index.verify() == []
+    return int(stored)
+
+
+def test_a_kill_at_any_moment_loses_nothing(tmp_path: Path) -> None:
+    assert max(kills(tmp_path, 20, seed=5)) > 40
+
+
+def test_a_full_disk_is_reported_and_nothing_is_lost(tmp_path: Path) -> None:
+    full_disk(tmp_path)
 
 
 def test_a_second_writer_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:

@@ -1,0 +1,79 @@
+"""What is promised of stored data, tried in full: damages, cuts, kills and full disks. A broken promise ends it.
+
+    python -m benchmarks.torture [--seconds 600] [--out benchmarks/results/torture.json]
+
+Figures are stored only when every promise was kept. The tests do the same in short. Each part ends when its share of
+the time is over, and says how much it has done.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from benchmarks.reporting import arguments_of, store
+from centerhash.training.run import train
+from tests.search.damages import counted, cuts, make_index, torture
+from tests.search.engines.test_flat_processes import full_disk, kills
+from tests.toys import feature_dataset, toy_config
+from tests.training.test_run_interrupted import killed_training
+
+DAMAGES, CUTS, KILLS, TRAININGS = 630, 100, 300, 8
+SHARES = {"damages": 0.3, "cuts": 0.1, "kills": 0.5}  # of the time; the rest is for what cannot be cut short
+
+Step = TypeVar("Step")
+
+
+def until(steps: Iterable[Step], seconds: float) -> Iterator[Step]:
+    """As many steps as begin within so many seconds."""
+    end = time.monotonic() + seconds
+    for step in steps:
+        yield step
+        if time.monotonic() > end:
+            return
+
+
+def measured(place: Path, seconds: float) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The figures of each part, by its name."""
+    train(feature_dataset(), config=toy_config(), out=place / "run", progress=False)
+    sound = make_index(place / "index", place / "run")
+    results, bad = counted(until(torture(sound, place, DAMAGES), seconds * SHARES["damages"]))
+    assert not bad, "\n".join(bad)
+    yield "damages", {"cases": sum(results.values()), **results, "not noticed": len(bad)}
+    for killed in (False, True):
+        found = list(until(cuts(sound, place, CUTS, killed=killed), seconds * SHARES["cuts"] / 2))
+        assert all(found)
+        yield (
+            f"journals cut after a {'kill' if killed else 'close'}",
+            {"cases": len(found), "noticed": sum(found)},
+        )
+    batches = list(until(kills(place / "killed", KILLS, seed=1), seconds * SHARES["kills"]))
+    yield "kills of a writer", {"kills": len(batches), "batches": batches[-1]}
+    yield "full disk", {"items": full_disk(place / "full")}
+    (place / "training").mkdir()
+    reached = killed_training(place / "training", TRAININGS)
+    yield "kills of a training", {"kills": TRAININGS, "epochs at the last kill": reached}
+
+
+def main() -> None:
+    """Try everything, print the figures and store them."""
+    parser = arguments_of(__doc__)
+    parser.add_argument("--seconds", type=float, default=600.0, help="time for all parts together")
+    options = parser.parse_args()
+    figures = dict[str, Any]()
+    with tempfile.TemporaryDirectory(prefix="centerhash-torture-") as place:
+        begun = time.monotonic()
+        for name, found in measured(Path(place), options.seconds):
+            figures[name] = {**found, "seconds": round(time.monotonic() - begun, 1)}
+            begun = time.monotonic()
+            print(
+                f"{name}: {', '.join(f'{key} {value}' for key, value in figures[name].items())}", flush=True
+            )
+    store(options.out, figures)
+
+
+if __name__ == "__main__":
+    main()
