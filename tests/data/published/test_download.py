@@ -315,3 +315,9 @@ def test_a_folder_where_the_file_should_be(server: FileServer, tmp_path: Path) -
     with pytest.raises(OutputError, match=r"a\.bin': a folder of that name is in the way\. Move it away\."):
         quick(remote(server), tmp_path / "a.bin")
     assert server.requests == []
+
+
+def test_only_addresses_of_the_web_are_fetched(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    with pytest.raises(ConfigError, match="the source of a file is an address such as https://"):
+        quick(RemoteFile(f"file://{tmp_path}/secret"), tmp_path / "a.bin")
