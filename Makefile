@@ -46,6 +46,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/vulture
+	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src
 	$(BIN)/python -m pytest -m 'not slow' tests/test_docs.py
 
 # figures as json with facts of the machine, and docs/images/bench.svg from them

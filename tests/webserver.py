@@ -19,6 +19,8 @@ class FileServer:
         self.redirects: dict[str, str] = {}
         self.ranges = True  # whether it knows range requests
         self.etags = True  # whether it says which version a file is
+        self.compares = True  # whether it looks at If-Range
+        self.most: int | None = None  # bytes of a partial answer
         self.cuts: dict[str, list[int]] = defaultdict(
             list
         )  # bytes of the body after which the next answers break off
@@ -76,21 +78,26 @@ class FileServer:
     def _send(self, handler: BaseHTTPRequestHandler, data: bytes) -> None:
         etag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
         asked, expected = handler.headers.get("Range"), handler.headers.get("If-Range")
-        start = 0
-        if self.ranges and asked and (expected is None or (self.etags and expected == etag)):
+        start, end = 0, len(data)
+        if (
+            self.ranges
+            and asked
+            and (not self.compares or expected is None or (self.etags and expected == etag))
+        ):
             start = int(asked.removeprefix("bytes=").rstrip("-"))
             if start >= len(data):
                 handler.send_error(416)
                 return
             handler.send_response(206)
-            handler.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+            end = min(end, start + (self.most or end))
+            handler.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")
         else:
             handler.send_response(200)
         if self.etags:
             handler.send_header("ETag", etag)
-        handler.send_header("Content-Length", str(len(data) - start))
+        handler.send_header("Content-Length", str(end - start))
         handler.end_headers()
-        body, cuts, hold = data[start:], self.cuts[handler.path], self.holds.pop(handler.path, None)
+        body, cuts, hold = data[start:end], self.cuts[handler.path], self.holds.pop(handler.path, None)
         if hold is not None:
             handler.wfile.write(body[:hold])
             self.release.wait(60)

@@ -278,3 +278,46 @@ def test_a_disk_that_fills_up_is_not_a_cut_connection(
     with pytest.raises(OutputError, match="the disk is full"):
         quick(remote(server), tmp_path / "a.bin", waits)
     assert waits == []
+
+
+def test_a_partial_answer_that_is_short_is_not_the_end(server: FileServer, tmp_path: Path) -> None:
+    """Neither size nor checksum is known: only Content-Range says that there is more."""
+    server.cuts["/data/a.bin"], server.most = [1_000_000], 900_000
+    file = RemoteFile(f"{server.url}/data/a.bin")
+    assert quick(file, tmp_path / "a.bin").read_bytes() == DATA
+    assert [asked for _, asked in server.asked] == [
+        None,
+        "bytes=1000000-",
+        "bytes=1900000-",
+        "bytes=2800000-",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "etags"),
+    [(DATA[::-1], True), (DATA[::-1] + b"longer", True), (DATA[::-1] + b"longer", False)],
+)
+def test_the_rest_of_another_file_is_not_glued_by_a_server_that_does_not_compare(
+    server: FileServer, tmp_path: Path, changed: bytes, etags: bool
+) -> None:
+    server.cuts["/data/a.bin"], server.compares = [700_000], False
+
+    def change(seconds: float) -> None:
+        server.files["/data/a.bin"], server.etags = changed, etags
+
+    file = RemoteFile(f"{server.url}/data/a.bin")
+    assert fetch(file, tmp_path / "a.bin", sleep=change).read_bytes() == changed
+    assert [asked for _, asked in server.asked] == [None, "bytes=700000-", None]
+
+
+def test_a_folder_where_the_file_should_be(server: FileServer, tmp_path: Path) -> None:
+    (tmp_path / "a.bin").mkdir()
+    with pytest.raises(OutputError, match=r"a\.bin': a folder of that name is in the way\. Move it away\."):
+        quick(remote(server), tmp_path / "a.bin")
+    assert server.requests == []
+
+
+def test_only_addresses_of_the_web_are_fetched(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    with pytest.raises(ConfigError, match="the source of a file is an address such as https://"):
+        quick(RemoteFile(f"file://{tmp_path}/secret"), tmp_path / "a.bin")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import re
 import time
 import urllib.error
 import urllib.request
@@ -17,7 +18,7 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock, Timeout
 
-from centerhash.core.errors import ConfigError, DataError
+from centerhash.core.errors import ConfigError, DataError, OutputError
 from centerhash.core.files import explained, make_folder, write_json
 from centerhash.core.progress import Progress, silent
 from centerhash.core.version import __version__
@@ -28,6 +29,7 @@ _TIMEOUT = 60.0  # seconds without a byte
 _TRIES = 6  # in a row without a single new byte
 _LONGEST_WAIT = 60.0
 _PASSING = (408, 425, 429, 500, 502, 503, 504)  # the same request may work later
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 _RECEIPTS = ".unpacked"  # folder with one note per finished archive
 
 
@@ -139,6 +141,8 @@ def fetch(
         if wrong:
             raise DataError(f"'{target}' {wrong}: delete it and run the same command again.")
         return target
+    if target.is_dir():
+        raise OutputError(f"cannot write '{target}': a folder of that name is in the way. Move it away.")
     make_folder(target.parent)
     addresses = _addresses(file, mirror)
     while True:
@@ -153,7 +157,8 @@ def fetch(
     if wrong:
         _part(target).unlink()
         raise DataError(f"'{file.name}' {wrong}. It was deleted: fetch it again, or from another mirror.")
-    _part(target).replace(target)
+    with explained(target):
+        _part(target).replace(target)
     _note(target).unlink(missing_ok=True)
     return target
 
@@ -164,10 +169,12 @@ class _NotThere(Exception):
 
 def _addresses(file: RemoteFile, mirror: str | None) -> list[str]:
     """Where to look: a mirror may keep the source's folders or only the file."""
+    source = file.url if mirror is None else mirror
+    if urlsplit(source).scheme not in ("http", "https") or not urlsplit(source).netloc:
+        what = "the source of a file" if mirror is None else "a mirror"
+        raise ConfigError(f"{what} is an address such as https://example.org/data, got '{source}'.")
     if mirror is None:
         return [file.url]
-    if urlsplit(mirror).scheme not in ("http", "https") or not urlsplit(mirror).netloc:
-        raise ConfigError(f"a mirror is an address such as https://example.org/data, got '{mirror}'.")
     base = mirror.rstrip("/")
     return [f"{base}{urlsplit(file.url).path}", f"{base}/{file.name}"]
 
@@ -228,9 +235,14 @@ def _fetch_some(url: str, file: RemoteFile, target: Path, progress: Progress) ->
         if piece is not None and piece.validator:
             request.add_header("If-Range", piece.validator)
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
-            start = start if answer.status == 206 and _starts_at(answer, start) else 0
-            return _take(answer, url, start, target, progress)
+        # `_addresses` has checked that it is one of the web
+        with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # nosec B310
+            total = _announced(answer, start)
+            if answer.status == 206 and start and piece is not None and _is_another(answer, piece, total):
+                part.unlink()  # a server that does not look at If-Range: ask for all of the new one
+                return False
+            start = start if answer.status == 206 else 0
+            return _take(answer, url, start, total, target, progress)
     except urllib.error.HTTPError as error:
         if error.code != 416:
             raise
@@ -243,20 +255,40 @@ def _can_go_on(piece: _Piece | None, url: str, file: RemoteFile) -> bool:
     return piece is not None and piece.url == url and bool(piece.validator or file.md5)
 
 
-def _starts_at(answer: http.client.HTTPResponse, start: int) -> bool:
-    """Check the range of a partial answer; a wrong one cannot be used."""
+def _announced(answer: http.client.HTTPResponse, start: int) -> int | None:
+    """The bytes of the whole file, as far as an answer says them; a partial one must begin at `start`.
+
+    A partial answer may hold less than was asked for, so its own length says nothing of the whole.
+    """
+    if answer.status != 206:
+        length = answer.headers.get("Content-Length")
+        return int(length) if length is not None and length.isdecimal() else None
     stated = answer.headers.get("Content-Range", "")
-    if not stated.startswith(f"bytes {start}-"):
+    found = _CONTENT_RANGE.fullmatch(stated.strip())
+    if found is None or int(found[1]) != start:
         raise DataError(
             f"'{answer.url}' answered with '{stated}' when asked for bytes from {start}. Try a mirror."
         )
-    return True
+    return None if found[3] == "*" else int(found[3])
 
 
-def _take(answer: http.client.HTTPResponse, url: str, start: int, target: Path, progress: Progress) -> bool:
-    """Write an answer behind the first `start` bytes of the part; return whether it is whole."""
-    length = answer.headers.get("Content-Length")
-    total = start + int(length) if length is not None and length.isdecimal() else None
+def _is_another(answer: http.client.HTTPResponse, piece: _Piece, total: int | None) -> bool:
+    """Whether a partial answer is of another file than the one of which a part is there."""
+    validator = _validator(answer)
+    return (None not in (validator, piece.validator) and validator != piece.validator) or (
+        None not in (total, piece.total) and total != piece.total
+    )
+
+
+def _take(
+    answer: http.client.HTTPResponse,
+    url: str,
+    start: int,
+    total: int | None,
+    target: Path,
+    progress: Progress,
+) -> bool:
+    """Write an answer behind the first `start` bytes of the part; return whether all `total` are there."""
     if start == 0:
         write_json(_note(target), asdict(_Piece(url, total, _validator(answer))))
     if total is not None:
