@@ -70,8 +70,8 @@ and a visual code of 128 bits. `ch.load("coco")`, `centerhash index create photo
   whole frame at 256 x 256, mean and maximum pooling, frozen; 672 hidden units for the code, 256 for presence; ICS-softmax
   at 64 bits. {megabytes} MB in half precision.
 - **Trained on** features of {trained_on:,} photos of MS COCO train2017 with its annotations (CC BY 4.0), all
-  labelled ones but {queries:,} that HashNet's list names as queries. The file holds learned numbers only: no photo, no feature, no
-  annotation.
+  labelled ones but {queries:,} that HashNet's list names as queries. The file holds learned numbers only: no photo,
+  no feature, no annotation.
 - **Command**: `python -m benchmarks.builtin --data coco117k --photos coco6k`, {epochs} epochs, seed 0.
 - **Licence**: Apache-2.0, as the rest of the package.
 
