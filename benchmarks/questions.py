@@ -5,8 +5,8 @@
 The model is trained on the data set's training list (or read from the folder of a run); all other photos are put into
 an index. Over all ordered pairs of labels that enough of these carry together: how many of the first 20 answers carry
 both, at equal weights and at .7 / .3, and how much larger the share of the first label is, among those that do, when it
-is asked with .7 than with .3; likewise for triples at equal weights. The factor of the visual distance is judged on a
-split of the training list alone: a model that is trained on five sixths of it answers the rest.
+is asked with .7 than with .3; likewise for triples at equal weights. The factors of the visual distance and of the shares
+are chosen on a split of the training list alone: a model that is trained on five sixths of it answers the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import time
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +27,13 @@ from benchmarks.reporting import arguments_of, show, store
 from centerhash.core.progress import silent
 from centerhash.model import HashModel
 from centerhash.search import Index, Results
+from centerhash.search.engines import rankings
 from centerhash.search.engines.rankings import code_distances
 from centerhash.search.parts import seen_in, visual_of
 
 ASKED, HEAVY, LIGHT = 20, 0.7, 0.3
 FACTORS, DEPTH = (0.0, 0.05, 0.1, 0.2), 5_000
+SHARES = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0)
 BATCH = 8_192
 
 
@@ -80,7 +83,9 @@ def shares(results: Results, right_ones: NDArray[np.bool_], name: str) -> float:
     return float(np.mean(own)) if own else float("nan")
 
 
-def by_labels(index: Index, labels: NDArray[np.bool_], rows: NDArray[np.int64], least: int) -> dict[str, Any]:
+def by_labels(
+    index: Index, labels: NDArray[np.bool_], rows: NDArray[np.int64], least: int, *, triples: bool = True
+) -> dict[str, Any]:
     """Precision of the first answers to pairs and triples, and what weights do to shares."""
     classes, seconds = index.facts.classes, list[float]()
 
@@ -106,9 +111,7 @@ def by_labels(index: Index, labels: NDArray[np.bool_], rows: NDArray[np.int64], 
     heavy = np.array([first[a, b][0] for a, b in first])
     light = np.array([first[b, a][1] for a, b in first])
     known = np.isfinite(heavy) & np.isfinite(light)
-    triples = together(labels[rows], 3, least)
-    three = [right(ask(triple, (1, 1, 1)), labels, triple).mean() for triple in triples]
-    return {
+    figures = {
         "photos": len(rows),
         "ordered_pairs": 2 * len(pairs),
         "both_at_equal_weights": float(np.mean(equal)),
@@ -116,10 +119,13 @@ def by_labels(index: Index, labels: NDArray[np.bool_], rows: NDArray[np.int64], 
         "share_of_first_asked_with_.7": float(heavy[known].mean()),
         "share_of_first_asked_with_.3": float(light[known].mean()),
         "pairs_with_a_larger_share": float((heavy > light)[known].mean()),
-        "triples": len(triples),
-        "all_three_at_equal_weights": float(np.mean(three)) if three else float("nan"),
         "median_seconds": float(np.median(seconds)),
     }
+    if triples:
+        known_triples = together(labels[rows], 3, least)
+        three = [right(ask(triple, (1, 1, 1)), labels, triple).mean() for triple in known_triples]
+        figures |= {"triples": len(three), "all_three_at_equal_weights": float(np.mean(three))}
+    return figures
 
 
 def mean_average_precision(
@@ -148,19 +154,45 @@ def mean_average_precision(
     return {"map_peers": float(np.mean(peers)), "map_textbook": float(np.mean(textbook))}
 
 
-def by_example(features: NDArray[Any], labels: NDArray[np.bool_], train: NDArray[np.int64]) -> dict[str, Any]:
-    """mAP for every factor, on a sixth of the training list that the model has not seen."""
+class Held(NamedTuple):
+    """A model of five sixths of the training list, and the rest, on which settings are chosen."""
+
+    model: HashModel
+    features: NDArray[np.float32]
+    labels: NDArray[np.bool_]
+    known: NDArray[np.int64]
+    asked: NDArray[np.int64]
+
+
+def held_out(features: NDArray[Any], labels: NDArray[np.bool_], train: NDArray[np.int64]) -> Held:
+    """Train on five sixths of the training list."""
     order = np.random.default_rng(0).permutation(np.sort(train))
     query, rest = np.sort(order[: len(order) // 6]), np.sort(order[len(order) // 6 :])
     used = np.concatenate([rest, query])
     own = np.asarray(features[used], np.float32)
     known, asked = np.arange(len(rest)), np.arange(len(rest), len(used))
     data = ch.Dataset.from_arrays(own, labels[used], train=known, query=asked, database=known)
-    model = ch.train(data, bits=64, progress=False)
+    return Held(ch.train(data, bits=64, progress=False), own, labels[used], known, asked)
+
+
+def by_example(held: Held) -> dict[str, Any]:
+    """mAP for every factor of the visual distance."""
+    model, features, labels, known, asked = held
     return {
-        f"factor {factor}": mean_average_precision(model, own, labels[used], asked, known, factor)
+        f"factor {factor}": mean_average_precision(model, features, labels, asked, known, factor)
         for factor in FACTORS
     }
+
+
+def by_shares(held: Held) -> dict[str, Any]:
+    """What the factor of the shares does to questions of two labels."""
+    found = {}
+    with tempfile.TemporaryDirectory() as folder, Index.create(Path(folder) / "index", held.model) as index:
+        fill(index, held.features, held.asked)
+        for factor in SHARES:
+            with patch.object(rankings, "SHARES", factor):
+                found[f"lambda {factor}"] = by_labels(index, held.labels, held.asked, 15, triples=False)
+    return found
 
 
 def main() -> None:
@@ -180,10 +212,12 @@ def main() -> None:
         size = index.info()["details"]["bytes"] / len(others)
         asked = {**by_labels(index, labels, others, options.least), "bytes_per_item": size}
     show("by labels", asked)
-    examples = by_example(features, labels, train)
-    for name, figures in examples.items():
-        show(name, figures)
-    store(options.out, {"by_labels": asked, "by_example": examples})
+    held = held_out(features, labels, train)
+    chosen = {"by_example": by_example(held), "by_shares": by_shares(held)}
+    for rows in chosen.values():
+        for name, figures in rows.items():
+            show(name, figures)
+    store(options.out, {"by_labels": asked, **chosen})
 
 
 if __name__ == "__main__":
