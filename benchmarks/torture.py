@@ -11,6 +11,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,8 +22,8 @@ from tests.search.engines.test_flat_processes import full_disk, kills
 from tests.toys import feature_dataset, toy_config
 from tests.training.test_run_interrupted import killed_training
 
-DAMAGES, CUTS, KILLS, TRAININGS = 630, 100, 300, 8
-SHARES = {"damages": 0.3, "cuts": 0.1, "kills": 0.5}  # of the time; the rest is for what cannot be cut short
+DAMAGES, CUTS, KILLS, TRAININGS = 630, 100, 300, 5
+SHARES = {"damages": 0.3, "cuts": 0.1, "kills": 0.4}  # of the time; the rest is for what cannot be cut short
 
 Step = TypeVar("Step")
 
@@ -50,12 +51,22 @@ def measured(place: Path, seconds: float) -> Iterator[tuple[str, dict[str, Any]]
             f"journals cut after a {'kill' if killed else 'close'}",
             {"cases": len(found), "noticed": sum(found)},
         )
-    batches = list(until(kills(place / "killed", KILLS, seed=1), seconds * SHARES["kills"]))
-    yield "kills of a writer", {"kills": len(batches), "batches": batches[-1]}
+    yield "kills of a writer", _killed(place, seconds * SHARES["kills"])
     yield "full disk", {"items": full_disk(place / "full")}
     (place / "training").mkdir()
     reached = killed_training(place / "training", TRAININGS)
     yield "kills of a training", {"kills": TRAININGS, "epochs at the last kill": reached}
+
+
+def _killed(place: Path, seconds: float) -> dict[str, Any]:
+    """Kill the writers of two indexes side by side."""
+
+    def half(seed: int) -> list[int]:
+        return list(until(kills(place / f"killed-{seed}", KILLS // 2, seed), seconds))
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(half, (1, 2)))
+    return {"kills": sum(map(len, found)), "batches": sum(batches[-1] for batches in found)}
 
 
 def main() -> None:

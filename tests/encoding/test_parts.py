@@ -84,6 +84,19 @@ def test_a_cut_or_foreign_part_is_no_part(tmp_path: Path) -> None:
     assert broken_in(tmp_path / "gone.parquet") is None
 
 
+def test_changed_codes_of_a_part_are_noticed(tmp_path: Path) -> None:
+    codes = np.random.default_rng(0).integers(0, 256, (500, 3), dtype=np.uint8) & [255, 255, 240]
+    part = Part([f"{row}.jpg" for row in range(500)], codes.astype(np.uint8), [()] * 500, {})
+    write_part(tmp_path, 0, part, MANIFEST)
+    path = part_path(tmp_path, 0)
+    whole = path.read_bytes()
+    begin = whole.index(part.packed[200:204].tobytes())
+    for place in range(begin, begin + 300, 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with pytest.raises(DataError, match=r"is damaged, or no part.*delete it and run the same"):
+            read_part(path)
+
+
 def test_the_last_part_is_shorter() -> None:
     assert MANIFEST.parts == 2
     assert [MANIFEST.rows(number) for number in range(2)] == [slice(0, 2), slice(2, 3)]

@@ -100,7 +100,7 @@ def write_part(folder: Path, number: int, part: Part, manifest: Manifest) -> Non
     ids = pyarrow.array(list(part.ids), type=pyarrow.string())
     table = pyarrow.Table.from_arrays([ids, codes, labels], schema=schema)
     with atomic(part_path(folder, number)) as stream:
-        parquet.write_table(table, stream)
+        parquet.write_table(table, stream, write_page_checksum=True)
 
 
 def read_part(path: Path) -> Part:
@@ -108,7 +108,7 @@ def read_part(path: Path) -> Part:
     pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
 
     try:
-        table = parquet.read_table(path, partitioning=None)
+        table = parquet.read_table(path, partitioning=None, page_checksum_verification=True)
         broken = json.loads(table.schema.metadata[b"broken"])
         codes = table.column("code").combine_chunks()
         width = codes.type.byte_width

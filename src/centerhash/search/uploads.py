@@ -76,7 +76,7 @@ class Uploads:
         """The file, or ImageError where it is an upload that is not what its name says."""
         from centerhash.data.images import content_key
 
-        own = file.parent == self.folder.resolve() / IMAGES
+        own = file.parent == self.folder.resolve() / IMAGES and self.holds(f"{IMAGES}/{file.name}")
         if own and content_key(file)[:ID_LETTERS] != file.stem:
             raise ImageError(f"'{file}' is not the image that was added: its content has changed.")
         return file

@@ -19,7 +19,7 @@ NAME = "journal.length"
 SLOT = struct.Struct("<4sIQI")  # mark, key of the journal, length, withdrawals
 CHECKSUM = struct.Struct("<I")
 MARK = b"\xc7CHL"
-APART = 4096  # bytes between slots: one write never touches both
+APART = 512  # bytes between slots: one write never touches both
 SLOTS = 2
 
 

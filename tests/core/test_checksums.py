@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from centerhash.core.checksums import read_sealed, sealed, unsealed
+
+VALUE = {"bits": 64, "classes": ["é", "dog"], "threshold": 0.1}
+
+
+def test_a_sealed_object_comes_back_from_its_file(tmp_path: Path) -> None:
+    (tmp_path / "file.json").write_text(json.dumps(sealed(VALUE), indent=1))
+    assert read_sealed(tmp_path / "file.json") == VALUE
+    assert unsealed(VALUE, "it") == VALUE  # of before the checksums
+
+
+@pytest.mark.parametrize(
+    "change", [{"bits": 65}, {"classes": ["e", "dog"]}, {"more": None}, {"checksum": None}]
+)
+def test_a_change_is_noticed(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="it does not match its checksum"):
+        unsealed({**sealed(VALUE), **change}, "it")
+
+
+def test_only_objects_are_read() -> None:
+    with pytest.raises(ValueError, match="it is no json object"):
+        unsealed([1], "it")
