@@ -66,7 +66,10 @@ def test_what_takes_too_long_is_killed(started: list[subprocess.Popen[bytes]]) -
     assert [process.returncode for process in started] == [-9, -9]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how much memory a process has")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how much memory a process has")
+
+
+@linux
 def test_memory_is_limited() -> None:
     large = encoded(Image.new("RGB", (3000, 3000)))  # 36 MB when decoded
     with closing(Decoders(VIEW, PATIENCE, 20_000_000)) as narrow:
@@ -75,6 +78,13 @@ def test_memory_is_limited() -> None:
         assert narrow.pixels(encoded(photo(30, 20))).shape == (56, 56, 3)
     with closing(Decoders(VIEW, PATIENCE)) as wide:
         assert wide.pixels(large).shape == (56, 56, 3)
+
+
+@linux
+def test_transparency_takes_the_image_and_its_result_and_little_more() -> None:
+    clear = encoded(Image.new("RGBA", (3000, 3000)))  # 36 MB when decoded, and 36 as RGB
+    with closing(Decoders(VIEW, PATIENCE, 120_000_000)) as narrow:
+        assert (narrow.pixels(clear) == 255).all()
 
 
 def test_a_process_that_ended_is_replaced(decoders: Decoders, started: list[subprocess.Popen[bytes]]) -> None:

@@ -142,11 +142,9 @@ def test_scans_inside_or_behind_a_picture_do_not_count() -> None:
     assert load_image(data).size == (60, 50)
 
 
-@pytest.mark.parametrize("mode", ["F", "I", "I;16", "RGBA", "LA", "P"])
-def test_conversion_never_holds_the_whole_image_again(mode: str) -> None:
+@pytest.mark.parametrize("mode", ["F", "I", "I;16"])
+def test_deep_pixels_are_never_all_widened_at_once(mode: str) -> None:
     image = Image.new(mode, (3000, 3000))
-    if mode == "P":
-        image.info["transparency"] = 0
     tracemalloc.start()
     try:
         assert load_image(image).size == (3000, 3000)
