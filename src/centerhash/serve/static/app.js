@@ -105,7 +105,7 @@ async function showAnswer(asked, signal) {
   drawWeights(weighed, weightActions);
   const names = weighed.filter(([, weight]) => weight > 0).map(([name]) => name);
   listed = answer.results;
-  drawResults(listed, { state: asked, bits: answer.bits, asked: new Set([...names, ...asked.having]) }, actions);
+  drawResults(listed, { state: { ...asked, labels: weighed }, bits: answer.bits, asked: new Set([...names, ...asked.having]) }, actions);
   const title = titleOf(asked, names);
   $("found-title").textContent = title;
   document.title = `${title} – centerhash`;

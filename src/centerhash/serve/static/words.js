@@ -3,11 +3,12 @@
 const VISUAL_BITS = 128;
 const SAME_LOOK = 6; // visual bits that encoding the same photo again may change
 const NEAR = { both: [0.07, 0.17], look: [0.19, 0.32] }; // parts of the bits: up to the first, very similar
-const SURE = [0.9, 0.6]; // presence of the rarest label asked for
+const SURE = [0.9, 0.6]; // presence of the least certain label asked for
 
-export function nearness(result, { kind, by }, bits) {
-  if (kind === "labels" && result.presence && Object.keys(result.presence).length) {
-    const least = Math.min(...Object.values(result.presence));
+export function nearness(result, { kind, by, labels }, bits) {
+  if (kind === "labels" && result.presence) {
+    const asked = labels.filter(([, weight]) => weight > 0);
+    const least = Math.min(...asked.map(([name]) => result.presence[name] ?? 0)); // what is not stored was hardly seen
     return ["fits very well", "fits well", "fits partly"][step(-least, SURE.map((value) => -value))];
   }
   if (kind === "labels") return ["fits very well", "fits well", "fits partly"][step(result.distance / bits, NEAR.both)];
