@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 
+from centerhash.codes import pack
 from tests.browser import chromium
 from tests.serve.processes import Served, serving
-from tests.toys import PATIENCE, wait_until
+from tests.serve.toys import TOKEN, colour_index, png
+from tests.toys import PATIENCE, noise_image, wait_until
 
 pytestmark = pytest.mark.slow
 GIVE = """([way, name, type, bytes]) => {
@@ -61,8 +65,17 @@ class Watched:
         wait_until(condition, words, pause=lambda: self.page.wait_for_timeout(20))
 
     def ids(self) -> list[str]:
-        sources = self.page.locator(".result img").evaluate_all("all => all.map(i => i.getAttribute('src'))")
-        return [source.removeprefix("thumbnails/") for source in sources]
+        return list(self.page.locator("#grid > li").evaluate_all("all => all.map(row => row.dataset.id)"))
+
+    def ready(self) -> None:
+        """Wait for the collection, which the page opens on."""
+        self.page.locator("#popular button").first.wait_for()
+        self.page.locator(".wall > li").first.wait_for()
+        self.until("!document.body.classList.contains('waiting')")
+
+    def photo(self) -> str:
+        """The id of the photo that is shown large."""
+        return str(self.page.locator("#photo").evaluate("dialog => dialog.dataset.id ?? ''"))
 
     def fragment(self) -> str:
         return unquote(self.page.url.partition("#")[2])
@@ -82,52 +95,138 @@ def photo(scene_folder: Path) -> Path:
     return sorted((scene_folder / "images").iterdir())[3]
 
 
+def test_the_page_opens_on_the_collection(opened: Watched, served: Served) -> None:
+    opened.ready()
+    with served.client() as client:
+        listed = client.get("/items", params={"limit": 1000}).json()
+    assert opened.ids() == [row["id"] for row in listed["items"]]
+    assert (
+        opened.page.locator("#status").inner_text().startswith(f"{listed['total']} photos, the newest first")
+    )
+    opened.until("[...document.querySelectorAll('.wall img')].some(i => i.naturalWidth > 0)")
+    shapes = opened.page.locator(".wall > li").evaluate_all(
+        "all => all.map(li => li.offsetWidth / li.offsetHeight)"
+    )
+    for row, shape in zip(listed["items"], shapes, strict=True):
+        assert shape == pytest.approx(row["width"] / row["height"], rel=0.05)
+
+
+def test_more_of_a_large_collection_comes_as_one_scrolls(
+    browser: Any, tmp_path: Path, feature_run: Path
+) -> None:
+    """Rows of photos in any shape, each once, and every row as wide as the page."""
+    with colour_index(tmp_path / "many.index", feature_run) as index:
+        codes = index.model.encode_features(index.encoder().features([png(0)]))
+        files = []
+        for number in range(300):
+            files.append(tmp_path / f"{number}.png")
+            noise_image(40, number).crop((0, 0, 40, 20 + number % 7 * 8)).save(files[-1])
+            os.utime(files[-1], (number, number))
+        names = [f"{number:03}" for number in range(300)]
+        index.store.add(np.repeat(pack(codes), 300, axis=0), names, paths=list(map(str, files)))
+    with serving(tmp_path / "many.index", tmp_path / "log") as server:
+        watched = Watched(browser, server.address, WIDE)
+        watched.page.locator(".wall > li").first.wait_for()
+        assert watched.page.locator(".wall > li").count() < 300
+
+        def scrolled() -> bool:
+            watched.page.mouse.wheel(0, 4000)
+            return bool(watched.page.locator(".wall > li").count() == 300)
+
+        watched.until_here(scrolled, "all of them are there")
+        assert watched.ids() == names[::-1]
+        edges = watched.page.locator(".wall > li").evaluate_all(
+            "all => all.map(li => [li.offsetTop, li.offsetLeft + li.offsetWidth])"
+        )
+        rows = {top: max(right for at, right in edges if at == top) for top, _ in edges}
+        wide = [rows[top] for top in sorted(rows)][:-1]
+        assert max(wide) - min(wide) <= 2
+        watched.page.close()
+
+
+def test_a_photo_is_shown_large_and_arrow_keys_walk(opened: Watched, served: Served) -> None:
+    page = opened.page
+    opened.ready()
+    order = opened.ids()
+    page.locator(".result").nth(1).click()
+    opened.until_here(lambda: opened.photo() == order[1], "the photo is shown")
+    assert opened.fragment() == f"photo={order[1]}"
+    with served.client() as client:
+        item = client.get(f"/items/{order[1]}").json()
+    page.locator("#photo-name", has_text=item["path"]).wait_for()
+    assert item["folder"] in page.locator("#photo-facts").inner_text()
+    assert f"{item['width']} × {item['height']}" in page.locator("#photo-facts").inner_text()
+    chips = page.locator("#photo-labels .chip").all_inner_texts()
+    assert chips == item["labels"]
+    opened.until("document.getElementById('large').src.includes('/images/')")  # the original has come
+    for key, at in (("ArrowRight", 2), ("ArrowRight", 3), ("ArrowLeft", 2)):
+        page.keyboard.press(key)
+        opened.until_here(lambda at=at: opened.photo() == order[at], "the next photo is shown")  # type: ignore[misc]
+    link = page.locator("#download").get_attribute("href")
+    assert link == f"images/{order[2]}?download=true"
+    page.keyboard.press("Escape")
+    opened.until("!document.getElementById('photo').open")
+    assert opened.fragment() == ""
+    assert opened.ids() == order
+    page.goto(f"{served.address}/#photo={order[5]}")  # a link that somebody copied
+    opened.until_here(lambda: opened.photo() == order[5], "the photo of the link is shown")
+    page.keyboard.press("Escape")
+    opened.until("!document.getElementById('photo').open")
+
+
 def test_upload_then_click_through_and_back(opened: Watched, photo: Path) -> None:
     page = opened.page
-    page.locator("#popular button").first.wait_for()
+    opened.ready()
     page.set_input_files("#file", photo)
-    opened.answered("Most like your picture")
+    opened.answered("Most like your photo")
     first = opened.ids()
-    assert len(first) == 24
-    assert page.locator(".far").first.inner_text() == "same code"
-    assert page.locator("#status").inner_text().startswith("The nearest 24 of")
+    assert len(first) == 40
+    assert page.locator(".far").first.inner_text() == "very similar"  # this model has no visual codes
+    assert re.fullmatch(r"0 of \d+ bits differ", page.locator(".far").first.get_attribute("title"))
+    assert page.locator("#status").inner_text().startswith("The nearest 40 of")
     assert page.locator("#weights input").count() >= 1
     assert page.locator("#preview").get_attribute("src").startswith("blob:")
-    opened.until("[...document.querySelectorAll('.result img')].every(i => i.naturalWidth > 0)")
 
     page.locator(".result").nth(2).click()
+    page.locator("#like").click()
     opened.answered("Most like this one")
     second = opened.ids()
-    assert first[2] not in second  # it is the query
+    assert first[2] not in second  # it is the question
     assert page.locator("#preview").get_attribute("src") == f"thumbnails/{first[2]}"
     assert page.evaluate("document.activeElement.id") == "found-title"
 
-    page.go_back()
-    opened.answered("Most like your picture")
+    page.go_back()  # the photo is open again, over the answer that it was in
+    opened.until_here(lambda: opened.photo() == first[2], "the photo is shown again")
+    opened.answered("Most like your photo")
     assert opened.ids() == first
+    page.go_back()
+    opened.until("!document.getElementById('photo').open")
+    page.go_forward()
     page.go_forward()
     opened.answered("Most like this one")
     assert opened.ids() == second
-    page.go_back()
-    page.go_back()
-    opened.answered("Find pictures like yours")
-    assert opened.ids() == []
+    for _ in range(3):
+        page.go_back()
+    opened.answered("Photos")
+    opened.until("document.querySelectorAll('.wall > li').length === 40")
 
 
 def test_weights_rank_anew_while_they_move(opened: Watched) -> None:
     page = opened.page
-    page.locator("#popular button").nth(1).wait_for()
+    opened.ready()
     names = page.locator("#popular button").evaluate_all("all => all.map(b => b.firstChild.textContent)")
     page.locator("#popular button").first.click()
     opened.answered(names[0].capitalize())
-    box = page.get_by_role("combobox", name="Add a label")
     page.keyboard.press("/")
-    box.type(names[1])
+    box = page.get_by_role("combobox", name="What is on the photos?")
+    assert box.input_value() == names[0]
+    box.press("End")
+    box.type(f", {names[1][:-1]}")
     page.get_by_role("option", name=names[1]).first.wait_for()
     box.press("Enter")
     opened.answered(f"{names[0].capitalize()} and {names[1]}")
     before = opened.ids()
-    assert opened.fragment() == f"labels={names[0]}:1,{names[1]}:0.5"
+    assert opened.fragment() == f"labels={names[0]}:1,{names[1]}:1"
 
     slider = page.get_by_role("slider", name=names[0])
     slider.focus()
@@ -141,13 +240,12 @@ def test_weights_rank_anew_while_they_move(opened: Watched) -> None:
     }"""
     )
     slider.press("ArrowLeft")
-    direct = page.evaluate(f"fetch('search?labels={names[0]}:0.05,{names[1]}:0.5&k=24').then(r => r.json())")
+    direct = page.evaluate(f"fetch('search?labels={names[0]}:0.05,{names[1]}:1&k=48').then(r => r.json())")
     expected = [row["id"] for row in direct["results"]]
     assert expected != before
-    shown = "[...document.querySelectorAll('.result img')].map(i => i.getAttribute('src').slice(11)).join()"
-    opened.until(f"{shown} === '{','.join(expected)}'")
+    opened.until_here(lambda: opened.ids() == expected, "the photos are ranked anew")
     assert page.evaluate("document.activeElement.type") == "range"  # still in hand
-    assert page.locator("#weights output").all_inner_texts() == ["9 %", "91 %"]
+    assert page.locator("#weights output").all_inner_texts() == ["5 %", "95 %"]
 
     def moves() -> list[str]:
         return [url for url in opened.requests[asked:] if f"labels={names[0]}%3A" in url]
@@ -155,63 +253,81 @@ def test_weights_rank_anew_while_they_move(opened: Watched) -> None:
     # the answer to 0.06 may be the same, and be there before 0.05 is asked for
     opened.until_here(lambda: "%3A0.05" in (moves() or [""])[-1], "the last weight is asked for")
     assert len(moves()) <= 2  # many in quick succession are one question
-
-    page.go_back()  # the steps of one slider are one step back
+    page.go_back()
     opened.answered(names[0].capitalize())
-    slider_value = page.get_by_role("slider", name=names[0]).input_value()
-    assert slider_value == "100"
 
 
-def test_filter_keyboard_and_more(opened: Watched) -> None:
+def test_words_that_mean_a_label(browser: Any, opened: Watched) -> None:
     page = opened.page
-    popular = page.locator("#popular button").first
-    name = popular.evaluate("button => button.firstChild.textContent")
-    popular.click()
-    opened.answered(name.capitalize())
-    box = page.get_by_role("combobox", name="Filter by a label")
-    box.click()
-    box.press("ArrowDown")
+    opened.ready()
+    name = page.locator("#popular button").first.evaluate("button => button.firstChild.textContent")
+    box = page.get_by_role("combobox", name="What is on the photos?")
+    box.fill(f"{name.upper()}S")
     box.press("Enter")
-    label = page.locator("#filters li").inner_text().rstrip("×").strip()
-    opened.until("location.hash.includes('having=')")
     opened.answered(name.capitalize())
-    for chips in page.locator(".result .chips").all():
-        assert label in chips.inner_text()
-    page.get_by_role("button", name=f"No longer only with {label}").click()
-    opened.until("!location.hash.includes('label=')")
+    opened.until_here(lambda: opened.fragment() == f"labels={name}:1", "the label stands in the address")
+    assert box.input_value() == name
+    box.fill("nosuchthing")
+    box.press("Enter")
+    page.locator("#error-title", has_text="Unknown label 'nosuchthing'").wait_for()
+    assert page.locator("h1").inner_text() == "Nothing found"
+    assert opened.ids() == []
+    assert page.locator("#weights li").count() == 0  # the old question is gone
+    page.go_back()
     opened.answered(name.capitalize())
-    assert len(opened.ids()) == 24
-    page.get_by_role("button", name="Show more").click()
-    opened.until("document.querySelectorAll('.result').length > 24")
+    assert not page.get_by_role("alert").is_visible()
 
+
+def test_filters_as_chips_and_keyboard(opened: Watched) -> None:
+    page = opened.page
+    opened.ready()
+    everything = opened.ids()
+    box = page.get_by_role("combobox", name="Filter by a label or folder")
+    name = page.locator("#popular button").nth(1).evaluate("button => button.firstChild.textContent")
+    box.fill(f"without {name}")
+    box.press("Enter")
+    page.locator("#filters li", has_text=f"without {name}").wait_for()
+    opened.until_here(lambda: 0 < len(opened.ids()) < len(everything), "some are left out")
+    page.get_by_role("button", name=f"No longer without {name}").click()
+    opened.until_here(lambda: opened.ids() == everything, "all are there again")
+
+    page.locator("#popular button").first.click()
+    opened.answered(page.locator("h1").inner_text())
+    page.locator(".caption").first.wait_for()
+    chip = page.locator(".caption button.chip").first
+    label = chip.inner_text()
+    chip.click()
+    page.locator("#filters li", has_text=f"with {label}").wait_for()
+    opened.until_here(lambda: 0 < len(opened.ids()) <= len(everything), "the answer is there")
+    for labels in page.locator(".result").evaluate_all("all => all.map(b => b.getAttribute('aria-label'))"):
+        assert label in labels
     page.locator(".result").first.focus()
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("End")
+    for key in ("ArrowRight", "End", "Home", "ArrowDown", "ArrowUp"):
+        page.keyboard.press(key)
+    assert page.evaluate("document.activeElement.className") == "result"
     page.keyboard.press("Home")
-    page.keyboard.press("ArrowRight")
-    second = opened.ids()[1]
     page.keyboard.press("Enter")
-    opened.answered("Most like this one")
-    assert opened.fragment() == f"id={second}"
+    first = opened.ids()[0]
+    opened.until_here(lambda: opened.photo() == first, "Enter opens the photo")
 
 
 def test_dropped_and_pasted_pictures(opened: Watched, photo: Path) -> None:
     page = opened.page
-    page.locator("#popular button").first.wait_for()
+    opened.ready()
     for number, kind in enumerate(("drop", "paste"), start=1):
         page.evaluate(GIVE, [kind, "given.jpg", "image/jpeg", list(photo.read_bytes())])
         opened.until(f"location.hash === '#picture={number}'")
-        opened.answered("Most like your picture")
-        assert len(opened.ids()) == 24
+        opened.answered("Most like your photo")
+        assert len(opened.ids()) == 40
 
 
 def test_errors_are_shown_kindly(opened: Watched, served: Served) -> None:
     page = opened.page
-    page.locator("#popular button").first.wait_for()
+    opened.ready()
     alert = page.get_by_role("alert")
     for name, kind, size, words in (
-        ("notes.txt", "text/plain", 9, "“notes.txt” is not a picture."),
-        ("torn.jpg", "image/jpeg", 9, "“torn.jpg” could not be read as a picture."),
+        ("notes.txt", "text/plain", 9, "“notes.txt” is not a photo."),
+        ("torn.jpg", "image/jpeg", 9, "“torn.jpg” could not be read as a photo."),
         ("huge.png", "image/png", 20_000_001, "“huge.png” is too large."),
     ):
         page.evaluate(GIVE, ["drop", name, kind, size])
@@ -219,8 +335,11 @@ def test_errors_are_shown_kindly(opened: Watched, served: Served) -> None:
         assert not re.search("Error|exception|undefined|null", alert.inner_text())
         page.get_by_role("button", name="Dismiss").click()
         assert not alert.is_visible()
-    page.goto(f"{served.address}/#id=no-such-picture")
-    page.locator("#error-title", has_text="no longer in the index").wait_for()
+    for link in ("id=no-such-photo", "photo=no-such-photo"):
+        page.goto(f"{served.address}/#{link}")
+        page.locator("#error-title", has_text="no longer in the index").wait_for()
+        assert alert.inner_text().strip(" ×\n") == "This photo is no longer in the index."
+        page.get_by_role("button", name="Dismiss").click()
     page.route("**/search*", lambda route: route.abort())
     page.goto(f"{served.address}/#id=another")
     page.locator("#error-text", has_text="Is it still running?").wait_for()
@@ -229,19 +348,89 @@ def test_errors_are_shown_kindly(opened: Watched, served: Served) -> None:
     page.locator("#error-title", has_text="not kept").wait_for()
 
 
-def test_on_a_phone_nothing_is_cut_off(browser: Any, served: Served, photo: Path) -> None:
-    watched = Watched(browser, served.address, PHONE)
-    watched.page.locator("#popular button").first.wait_for()
-    assert watched.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-    watched.page.set_input_files("#file", photo)
-    watched.answered("Most like your picture")
-    assert watched.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-    unnamed = """[...document.querySelectorAll('button, input, a, img')].filter(e => e.tagName === 'IMG'
-        ? !e.hasAttribute('alt')
-        : !(e.innerText || e.getAttribute('aria-label') || e.labels?.length || e.querySelector('img[alt]'))).length"""
-    assert watched.page.evaluate(unnamed) == 0
+def test_with_the_token_photos_are_added_and_removed(
+    browser: Any, scene_index: Callable[[int], Path], tmp_path: Path
+) -> None:
+    with serving(scene_index(3), tmp_path / "log") as server:
+        watched = Watched(browser, server.address, WIDE)
+        page = watched.page
+        watched.ready()
+        page.locator("#add").click()
+        page.locator("#token").fill("wrong")
+        (tmp_path / "new.png").write_bytes(png(90))
+        (tmp_path / "torn.png").write_bytes(png(91)[:70])
+        files = [tmp_path / "new.png", tmp_path / "torn.png"]
+        page.set_input_files("#files", files)
+        page.locator("#adding-status", has_text="This token is not the server's.").wait_for()
+        page.locator("#token").fill(TOKEN)
+        page.set_input_files("#files", files)
+        page.locator("#adding-status", has_text="1 added, 1 skipped.").wait_for()
+        assert page.locator("#adding-skipped").inner_text() == "torn.png cannot be read as a photo"
+        page.set_input_files("#files", files[:1])
+        page.locator("#adding-status", has_text="0 added, 1 were there already.").wait_for()
+        page.locator("#adding-close").click()
+        watched.until_here(lambda: len(watched.ids()) == 4, "the new photo is on the page")
+
+        gone = watched.ids()[0]
+        for undo in (True, False):
+            page.locator(f'[data-id="{gone}"] .result').click()
+            page.locator("#remove").click()
+            page.locator("#toast", has_text="is removed from the index").wait_for()
+            watched.until_here(lambda: gone not in watched.ids(), "it is off the page")
+            if undo:
+                page.locator("#undo").click()
+                watched.until_here(lambda: gone in watched.ids(), "it is back")
+        with server.client() as client:
+            assert client.get(f"/items/{gone}").status_code == 200  # there is time to undo it
+            page.goto("about:blank")  # who leaves means it
+            watched.until_here(lambda: client.get(f"/items/{gone}").status_code == 404, "it is removed")
+        page.close()
+
+
+def test_the_lines_for_programs_work(browser: Any, served: Served) -> None:
+    watched = Watched(browser, f"{served.address}/api", WIDE)
+    watched.page.locator("pre", has_text=served.address).first.wait_for()
+    lines = watched.page.locator("pre code").all_inner_texts()
+    found = [url for text in lines for url in re.findall(r"'(http[^']+)'", text)]
+    assert len(found) == 13
+    with served.client() as client:
+        for url in found:
+            if not url.endswith(("/search?k=5", "/images", "/images/ID", "/duplicates")):
+                assert client.get(url).status_code == 200, url
     assert watched.complaints == []
     watched.page.close()
+
+
+def test_on_a_phone_results_come_first_and_nothing_is_cut_off(
+    browser: Any, served: Served, photo: Path
+) -> None:
+    watched = Watched(browser, served.address, PHONE)
+    watched.ready()
+    page = watched.page
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    page.set_input_files("#file", photo)
+    watched.answered("Most like your photo")
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert page.locator(".result").first.bounding_box()["y"] < PHONE["height"] / 2
+    unnamed = """[...document.querySelectorAll('button, input, a, img')].filter(e => e.tagName === 'IMG'
+        ? !e.hasAttribute('alt')
+        : !(e.textContent.trim() || e.ariaLabel || e.labels?.length || e.querySelector('img[alt]'))).length"""
+    assert page.evaluate(unnamed) == 0
+    page.locator(".result").first.click()
+    page.locator("#photo-name").wait_for()
+    assert page.evaluate("document.getElementById('photo').scrollWidth") <= PHONE["width"]
+    assert watched.complaints == []
+    page.close()
+
+
+def test_only_those_who_can_drop_are_told_to(browser: Any, served: Served) -> None:
+    for touch in (False, True):
+        context = browser.new_context(viewport=PHONE if touch else WIDE, has_touch=touch, is_mobile=touch)
+        page = context.new_page()
+        page.goto(served.address)
+        page.locator(".wall > li").first.wait_for()
+        assert page.locator("#drop-hint").is_visible() is not touch
+        context.close()
 
 
 def test_an_empty_index_says_how_to_fill_it(
@@ -250,6 +439,6 @@ def test_an_empty_index_says_how_to_fill_it(
     with serving(scene_index(0), tmp_path / "log") as server:
         watched = Watched(browser, server.address, WIDE)
         watched.answered("An empty index")
-        assert watched.page.locator("pre").inner_text() == "centerhash index add scenes.index PICTURES"
+        assert watched.page.locator("pre").inner_text() == "centerhash index add scenes.index PHOTOS"
         assert watched.complaints == []
         watched.page.close()

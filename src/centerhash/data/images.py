@@ -9,6 +9,7 @@ import math
 import stat
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -48,6 +49,7 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_LYING = 5  # orientations from here on swap width and height
 
 
 def load_image(
@@ -127,6 +129,26 @@ def check_image(source: str | Path | bytes, *, max_pixels: int = MAX_PIXELS) -> 
         except Exception as error:  # damaged files make Pillow raise nearly anything
             raise ImageError(f"cannot read {name}: {_reason(error)}.") from error
     return size
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the first bytes of an image say: its media type, and its size when it stands upright."""
+
+    media_type: str
+    width: int
+    height: int
+
+
+def read_header(source: str | Path | bytes) -> Header:
+    """Read only the header of an image: quick, but the rest of it may be damaged."""
+    name = _spoken(source)
+    with _open_source(source, name) as stream:
+        image = _read_header(stream, name)
+        width, height = reversed(image.size) if _orientation(image) >= _LYING else image.size
+        # MPO is a JPEG with more images behind it
+        kind = "JPEG" if image.format == "MPO" else str(image.format)
+    return Header(Image.MIME.get(kind, "application/octet-stream"), width, height)
 
 
 def load_pixels(
@@ -271,12 +293,17 @@ def _reason(error: Exception) -> str:
 
 def _turn_upright(image: Image.Image) -> Image.Image:
     """Apply the EXIF orientation. Broken EXIF is no reason to refuse good pixels: they stay as stored."""
+    method = _UPRIGHT.get(_orientation(image))
+    return image if method is None else image.transpose(method)
+
+
+def _orientation(image: Image.Image) -> int:
+    """The EXIF orientation, 1 to 8; 1 where there is none, or a broken one."""
     try:
         orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
     except (SyntaxError, ValueError, KeyError, TypeError, EOFError, OSError, struct.error):
-        return image
-    method = _UPRIGHT.get(orientation) if isinstance(orientation, int) else None
-    return image if method is None else image.transpose(method)
+        return 1
+    return orientation if isinstance(orientation, int) and orientation in _UPRIGHT else 1
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

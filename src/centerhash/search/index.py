@@ -323,9 +323,9 @@ class Index:
         """What runs the network; None until an image has been read."""
         return None if self._loaded is None else self._loaded.used_engine
 
-    def refresh(self) -> None:
-        """See what another process has written since this one opened the index."""
-        self.store.refresh()
+    def refresh(self) -> bool:
+        """See what another process has written since this one opened the index; say whether there was something."""
+        return self.store.refresh()
 
     def close(self) -> None:
         """Give back files, connections and the right to write; a second call does nothing."""

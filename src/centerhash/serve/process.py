@@ -17,7 +17,6 @@ from fastapi import FastAPI
 from PIL import Image
 
 from centerhash.core.errors import ConfigError
-from centerhash.networks.engines import Engine
 from centerhash.search import Index
 from centerhash.serve.app import create_app
 from centerhash.serve.connections import Seldom, patient
@@ -31,15 +30,17 @@ def serve(
     settings: Settings,
     host: str = "127.0.0.1",
     port: int = 8000,
-    announce: Callable[[str, Engine | None], None] | None = None,
+    announce: Callable[[str, Index], None] | None = None,
+    counted: Callable[[int], None] | None = None,
 ) -> None:
     """Serve an index until SIGTERM or SIGINT; requests that run then are finished first.
 
-    `announce` is called as soon as clients may connect, with the address and the engine that encodes images.
+    `announce` is called as soon as clients may connect, with the address and the index, and `counted` soon
+    after with the number of images whose files are gone.
     """
     # without the right to write, another process may have it: `centerhash index add` works beside this server
     with Index.open(folder, read_only=not settings.may_write, **reading(settings)) as index:
-        serve_index(index, settings, host, port, announce)
+        serve_index(index, settings, host, port, announce, counted)
 
 
 def reading(settings: Settings) -> dict[str, Any]:
@@ -53,7 +54,8 @@ def serve_index(
     settings: Settings,
     host: str = "127.0.0.1",
     port: int = 8000,
-    announce: Callable[[str, Engine | None], None] | None = None,
+    announce: Callable[[str, Index], None] | None = None,
+    counted: Callable[[int], None] | None = None,
     filling: Filling | None = None,
 ) -> None:
     """Serve an open index, as `serve`; with `filling`, images are added to it meanwhile."""
@@ -61,10 +63,10 @@ def serve_index(
     _share_cores(settings.workers)
     with listen(host, port) as listener:
         warm_up(index)
-        app = create_app(index, settings, None if filling is None else lambda: filling.left)
+        app = create_app(index, settings, None if filling is None else lambda: filling.left, counted)
         if announce is not None:
             shown = f"[{host}]" if ":" in host else host
-            announce(f"http://{shown}:{listener.getsockname()[1]}", index.used_engine)
+            announce(f"http://{shown}:{listener.getsockname()[1]}", index)
         with filling or nullcontext():
             run(app, settings, listener)
 

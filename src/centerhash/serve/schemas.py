@@ -14,6 +14,10 @@ _EXAMPLE: dict[str, Any] = {
             "distance": 3,
             "labels": ["dog", "bicycle"],
             "path": "17.jpg",
+            "folder": "photos/2024",
+            "date": 1718000000.0,
+            "width": 4000,
+            "height": 3000,
             "look": 31,
             "presence": {"dog": 0.98, "bicycle": 0.9},
             "share": {"dog": 0.6, "bicycle": 0.3},
@@ -35,22 +39,31 @@ class Weighted(BaseModel):
     distance: int = Field(description="Hamming distance between the query's code and the hash center")
 
 
-class Result(BaseModel):
-    """One item that was found."""
+class Item(BaseModel):
+    """One image of the index."""
 
     id: str
-    distance: int = Field(description="Hamming distance to the query's code, 0 to the number of bits")
     labels: list[str] = Field(description="labels it carries in the index")
     path: str | None = Field(
         description="the file's name without folders; None where there is no image to show"
     )
-    look: int | None = Field(None, description="distance of the visual codes; None where one is missing")
+    folder: str | None = Field(None, description="its folder, from the one on that holds all images")
+    date: float | None = Field(None, description="when its file was modified, in seconds since 1970")
+    width: int | None = Field(None, description="pixels of the upright image; None where it cannot be read")
+    height: int | None = None
     presence: dict[str, float] | None = Field(
         None, description="how surely the labels asked for, else its own, are there, 0 to 1; None: not known"
     )
     share: dict[str, float] | None = Field(
         None, description="how much of the image each of these labels is, 0 to 1; None: not known"
     )
+
+
+class Result(Item):
+    """One image that was found."""
+
+    distance: int = Field(description="Hamming distance to the query's code, 0 to the number of bits")
+    look: int | None = Field(None, description="distance of the visual codes; None where one is missing")
 
 
 class SearchAnswer(BaseModel):
@@ -66,12 +79,50 @@ class SearchAnswer(BaseModel):
     size: int = Field(description="items in the index")
 
 
+class ItemsAnswer(BaseModel):
+    """Some images of the index, the newest first."""
+
+    items: list[Item]
+    total: int = Field(description="images that the filter lets through")
+    size: int = Field(description="items in the index")
+
+
+class DuplicateGroup(BaseModel):
+    """Images that are the same photo or look alike."""
+
+    kind: str = Field(description="near: the same photo, as its pixels confirm; similar: they look alike")
+    items: list[Item] = Field(description="the one to keep first: it has the most pixels")
+
+
+class DuplicatesAnswer(BaseModel):
+    """Groups of duplicates; while they are looked for, how far that has come: ask again."""
+
+    groups: list[DuplicateGroup] | None = Field(None, description="None while they are looked for")
+    images: int | None = Field(None, description="how many were compared")
+    done: int | None = Field(None, description="of `total` steps of the work that goes on")
+    total: int | None = None
+
+
+class FolderCount(BaseModel):
+    """A folder and how many images it holds, those below it included."""
+
+    folder: str
+    count: int
+
+
+class FoldersAnswer(BaseModel):
+    """All folders of images."""
+
+    folders: list[FolderCount]
+
+
 class LabelCount(BaseModel):
     """A label and how many items of the index carry it."""
 
     label: str
     count: int
     center: bool = Field(description="whether it has a hash center, so that label queries may name it")
+    also: list[str] = Field(description="other words for it, which are understood as well")
 
 
 class LabelsAnswer(BaseModel):
@@ -84,11 +135,14 @@ class Added(BaseModel):
     """An image that is stored durably."""
 
     model_config = ConfigDict(
-        json_schema_extra={"example": {"id": "9f86d081884c7d65", "labels": ["dog"], "size": 120_001}}
+        json_schema_extra={
+            "example": {"id": "9f86d081884c7d65", "labels": ["dog"], "new": True, "size": 120_001}
+        }
     )
 
     id: str = Field(description="made from its bytes: the same image is stored once")
     labels: list[str] = Field(description="labels that the model sees in it")
+    new: bool = Field(description="whether it was not there before")
     size: int = Field(description="items in the index")
 
 

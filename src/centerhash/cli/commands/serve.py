@@ -11,8 +11,7 @@ from centerhash.cli.arguments import DeviceOption, EngineOption, option
 from centerhash.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from centerhash.networks.engines import Engine
-    from centerhash.search import Added
+    from centerhash.search import Added, Index
     from centerhash.serve.settings import Settings
 
 
@@ -54,6 +53,7 @@ def serve(
     from centerhash.cli import console
     from centerhash.core.options import read_options
     from centerhash.search.folder import spec_file
+    from centerhash.search.results import missing_text
     from centerhash.serve.process import serve as run_server
     from centerhash.serve.settings import Settings
 
@@ -70,9 +70,14 @@ def serve(
         "hosts": tuple(allow_host or ()),
     }
 
-    def announce(address: str, used: Engine | None) -> None:
-        by = console.features_by(used)
-        console.out.print(f"{index} is served at {address} (stop with Ctrl-C){by}", soft_wrap=True)
+    def announce(address: str, opened: Index) -> None:
+        _announce(f"{index} is served at {address} (stop with Ctrl-C)", opened, settings)
+
+    def counted(missing: int) -> None:
+        if missing:
+            console.warn([missing_text(index, missing)])
+        else:
+            console.out.print("the files of all of them are there")
 
     settings = read_options(Settings, given, "serving")
     if spec_file(index) is None:
@@ -80,7 +85,16 @@ def serve(
     elif model is not None:
         raise ConfigError(f"'{index}' is an index and has its model: leave out --model.")
     else:
-        run_server(index, settings, host, port, announce)
+        run_server(index, settings, host, port, announce, counted)
+
+
+def _announce(place: str, index: Index, settings: Settings) -> None:
+    """Say where, what, how many, and who may change it."""
+    from centerhash.cli import console
+
+    console.out.print(f"{place}{console.features_by(index.used_engine)}", soft_wrap=True)
+    changes = "can be added and removed with the token" if settings.may_write else "can only be searched"
+    console.out.print(f"{len(index):,} images of {index.facts.bits} bits, which {changes}", soft_wrap=True)
 
 
 def _serve_images(images: Path, model: str | None, settings: Settings, host: str, port: int) -> None:
@@ -94,10 +108,9 @@ def _serve_images(images: Path, model: str | None, settings: Settings, host: str
     opened, warning = open_beside(images, model, **reading(settings))
     console.warn([warning] if warning else [])
 
-    def announce(address: str, used: Engine | None) -> None:
-        by = console.features_by(used)
-        text = f"{images} is served at {address} (stop with Ctrl-C) and added to {opened.folder}{by}"
-        console.out.print(text, soft_wrap=True)
+    def announce(address: str, index: Index) -> None:
+        place = f"{images} is served at {address} (stop with Ctrl-C) and added to {index.folder}"
+        _announce(place, index, settings)
 
     def ended(done: Added) -> None:
         console.added(done, f"{len(opened):,} items in {opened.folder}")
@@ -105,4 +118,4 @@ def _serve_images(images: Path, model: str | None, settings: Settings, host: str
         console.warn([missing_text(opened.folder, gone)] if gone else [])
 
     with opened, console.progress() as report:
-        serve_index(opened, settings, host, port, announce, Filling(opened, images, ended, report))
+        serve_index(opened, settings, host, port, announce, filling=Filling(opened, images, ended, report))

@@ -107,6 +107,7 @@ class HammingIndex(ABC):
 
     def __init__(self, bits: int) -> None:
         self.bits = bits  # K
+        self.changes = 0  # adds and removals by this process: the same number, the same items
         self._changing = threading.RLock()  # one thread at a time adds or removes
 
     @abstractmethod
@@ -207,6 +208,7 @@ class HammingIndex(ABC):
                 )
             if count:
                 self._add(Batch(packed, ids, labels, paths, looks, seen))
+                self.changes += 1
 
     def _first_present(self, ids: Sequence[Id]) -> Id | None:
         """The first of these ids that is there; engines that can look up many at once do so."""
@@ -216,7 +218,9 @@ class HammingIndex(ABC):
         """Remove the items of these ids and return how many were there; ids that are not there are passed over."""
         ids = list(dict.fromkeys(check_ids(ids)))
         with self._changing:
-            return self._remove(ids) if ids else 0
+            removed = self._remove(ids) if ids else 0
+            self.changes += bool(removed)
+            return removed
 
     def get(self, ids: Sequence[Id]) -> list[Item]:
         """Return the items of these ids, or raise InputError naming the first that is not there."""

@@ -14,8 +14,8 @@ export async function getJson(address, signal) {
   return read(await ask(address, { signal }));
 }
 
-// A search by id or labels; a second one with the same address costs nothing.
-export async function search(address, signal) {
+// A second request with the same address costs nothing.
+export async function getKept(address, signal) {
   if (!answers.has(address)) keep(address, await getJson(address, signal));
   return answers.get(address);
 }
@@ -23,12 +23,29 @@ export async function search(address, signal) {
 export async function searchPicture(key, file, query, signal) {
   const address = `search?${query}`;
   const name = `${key} ${address}`;
-  if (!answers.has(name)) {
-    const body = new FormData();
-    body.append("image", file);
-    keep(name, await read(await ask(address, { method: "POST", body, signal })));
-  }
+  if (!answers.has(name)) keep(name, await read(await ask(address, { method: "POST", body: formOf(file), signal })));
   return answers.get(name);
+}
+
+export async function addPicture(file, token) {
+  const headers = { authorization: `Bearer ${token}` };
+  return read(await ask("images", { method: "POST", body: formOf(file), headers }));
+}
+
+// `leaving`: the page is being closed, the request must outlive it.
+export async function removePicture(id, token, leaving = false) {
+  const headers = { authorization: `Bearer ${token}` };
+  return read(await ask(`images/${encodeURIComponent(id)}`, { method: "DELETE", headers, keepalive: leaving }));
+}
+
+export const forgetAnswers = () => answers.clear();
+export const thumbnail = (id) => `thumbnails/${encodeURIComponent(id)}`;
+export const original = (id) => `images/${encodeURIComponent(id)}`;
+
+function formOf(file) {
+  const body = new FormData();
+  body.append("image", file);
+  return body;
 }
 
 function keep(name, answer) {

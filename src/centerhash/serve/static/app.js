@@ -1,139 +1,255 @@
 // The page: what is asked for stands in the address (state.js), every change of it is drawn by `show`.
 
-import { getJson, search, searchPicture } from "./api.js";
+import { forgetAnswers, getJson, getKept, original, searchPicture, thumbnail } from "./api.js";
+import { addFiles, removeLater, showAdding, token } from "./adding.js";
 import { makeCombo } from "./combo.js";
-import { PAGE, readState, requestOf, writeState } from "./state.js";
-import {
-  $, drawError, drawFilters, drawPopular, drawPreview, drawResults, drawWeights, number, thumbnail, walkResults, weightsNow,
-} from "./view.js";
+import { $, capital, drawError, number } from "./dom.js";
+import { showDuplicates } from "./duplicates.js";
+import { takeFiles } from "./files.js";
+import { copyLink, hidePhoto, showPhoto } from "./photo.js";
+import { drawExample, drawFilters, drawPopular, drawWeights, filterChoices, weightsNow } from "./query.js";
+import { asking, nothing, PAGE, readState, readWeights, requestOf, writeState } from "./state.js";
+import { clearTiles, drawResults, dropTile, walkTiles } from "./tiles.js";
+import { makeWall } from "./wall.js";
 
 const DEBOUNCE = 60; // milliseconds that a slider must rest before the server is asked
-const FORESEE = 80; // that the pointer must rest on a result before its neighbours are fetched ahead
-const STEP = 0.5; // weight of a label that is added to others
+const POLL = 2000; // between two looks at an index that is being filled
+const POPULAR = 18;
 
 const pictures = new Map(); // those picked in this visit: { file, url } by number
-let health = { size: 0, max_upload_mb: 20, bits: 0 };
-let labels = []; // [{ label, count, center }]
+let health = { size: undefined, max_upload_mb: 20, bits: 0, writable: false };
+let labels = []; // [{ label, count, center, also }]
+let folders = []; // [{ folder, count }]
 let state = readState(location.hash);
-let asking = new AbortController();
-let shownFor = ""; // the request whose answer is on the page
+let stop = new AbortController();
+let shown = ""; // the address, without the photo shown large, of what is on the page
+let listed = []; // the photos on the page, in their order
 let moving; // the timer of a slider that has not come to rest
+let question; // the box
 
 // --- moving on
 
 function go(next, replace = false) {
+  const opened = !replace && next.photo && !state.photo; // closing it is then a step back
   state = next;
-  history[replace ? "replaceState" : "pushState"](null, "", writeState(next));
+  if (!replace) history.replaceState({ ...history.state, top: scrollY }, "");
+  history[replace ? "replaceState" : "pushState"](replace ? history.state : { opened }, "", writeState(next));
   return show();
 }
 
+const withoutPhoto = (asked) => writeState({ ...asked, photo: "" });
+
 async function show() {
+  if (!state.photo) hidePhoto(); // at once: what follows may take a moment
+  if (withoutPhoto(state) !== shown) await showList();
+  drawPhoto();
+}
+
+async function showList() {
   clearTimeout(moving); // what a slider was going to ask is asked now
-  asking.abort(); // an answer to an older question must not be drawn over a newer one
-  asking = new AbortController();
-  const { signal } = asking;
+  stop.abort(); // an answer to an older question must not be drawn over a newer one
+  stop = new AbortController();
+  const { signal } = stop;
   if (state.kind === "picture" && !pictures.has(state.picture)) forget();
   const asked = state;
-  drawQuery(asked);
-  const query = requestOf(asked);
-  $("welcome").hidden = asked.kind !== "none" || !health.size;
-  if (query === undefined || !health.size) return showNothing(asked);
+  shown = withoutPhoto(asked);
+  drawQuestion(asked);
   document.body.classList.add("waiting");
   try {
-    const started = performance.now();
-    const answer = await request(asked, query, signal);
-    if (signal.aborted || asked !== state) return; // another question was asked, or a slider has moved
-    showAnswer(asked, answer, performance.now() - started);
+    if (!health.size) showEmpty();
+    else if (asked.kind === "all") await showAll(asked, signal);
+    else if (asked.kind === "duplicates") await showGroups(signal);
+    else await showAnswer(asked, signal);
   } catch (error) {
-    if (signal.aborted || asked !== state) return;
+    if (signal.aborted || withoutPhoto(asked) !== withoutPhoto(state)) return;
     showFailure(asked, error);
   }
-  document.body.classList.remove("waiting");
+  if (!signal.aborted) document.body.classList.remove("waiting");
 }
 
-function request(asked, query, signal) {
-  if (asked.kind !== "picture") return search(`search?${query}`, signal);
-  return searchPicture(asked.picture, pictures.get(asked.picture).file, query, signal);
+function showEmpty() {
+  clearTiles();
+  $("found-title").textContent = health.adding ? "Photos are being added" : "An empty index";
+  $("status").textContent = "";
 }
 
-function showNothing(asked) {
-  document.body.classList.remove("waiting");
-  drawResults([], new Set(), actions);
-  $("more").hidden = true;
-  $("found-title").textContent = health.size ? "Find pictures like yours" : health.adding ? "Pictures are being added" : "An empty index";
-  $("status").textContent = asked.kind === "labels" ? "Move a weight up, or add a label." : "";
-  if (asked.kind === "none") drawWeights([], weightActions);
+async function showAll(asked, signal) {
+  const total = await wall.show(requestOf(asked), signal);
+  listed = wall.items;
+  const filtered = asked.having.length || asked.without.length || asked.under;
+  $("found-title").textContent = asked.under && !asked.having.length && !asked.without.length ? asked.under : "Photos";
+  document.title = "centerhash";
+  $("status").textContent = total || !filtered ? `${number(total)}${filtered ? ` of ${number(health.size)}` : ""} photos, the newest first${coming()}.` : "No photo fits. Take away a filter.";
 }
 
-function showAnswer(asked, answer, milliseconds) {
+const coming = () => (health.adding ? `, ${number(health.adding)} more to come` : "");
+
+async function showGroups(signal) {
+  clearTiles();
+  listed = await showDuplicates(actions, signal);
+  document.title = "Duplicates – centerhash";
+}
+
+async function showAnswer(asked, signal) {
+  const query = requestOf(asked);
+  if (query === undefined) {
+    clearTiles();
+    $("status").textContent = "Move a weight up, or add a label.";
+    return;
+  }
+  const started = performance.now();
+  const answer = asked.kind === "picture" ? await searchPicture(asked.picture, pictures.get(asked.picture).file, query, signal) : await getKept(`search?${query}`, signal);
+  if (signal.aborted || withoutPhoto(asked) !== withoutPhoto(state)) return;
   drawError("");
-  const weighed = asked.kind === "labels" ? asked.labels : answer.labels.map((row) => [row.label, row.weight]);
-  if (asked.kind !== "labels") drawWeights(weighed, weightActions);
+  const weighed = weightsOf(asked, answer);
+  drawWeights(weighed, weightActions);
   const names = weighed.filter(([, weight]) => weight > 0).map(([name]) => name);
-  drawResults(answer.results, new Set([...names, ...asked.filter]), actions);
-  $("found-title").textContent = titleOf(asked, names);
-  document.title = `${titleOf(asked, names)} – centerhash`;
-  const count = answer.results.length;
-  const time = milliseconds < 1 ? "at once" : `in ${Math.round(milliseconds)} ms`;
-  $("status").textContent = count ? `The nearest ${number(count)} of ${number(answer.size)} pictures, ${time}` : "No picture fits. Take away a filter.";
-  $("more").hidden = count < asked.k || asked.k >= 1000;
-  shownFor = requestOf(asked);
+  listed = answer.results;
+  drawResults(listed, { state: { ...asked, labels: weighed }, bits: answer.bits, asked: new Set([...names, ...asked.having]) }, actions);
+  const title = titleOf(asked, names);
+  $("found-title").textContent = title;
+  document.title = `${title} – centerhash`;
+  const time = Math.round(performance.now() - started);
+  $("status").textContent = listed.length ? `The nearest ${number(listed.length)} of ${number(answer.size)} photos, ${time < 1 ? "at once" : `in ${time} ms`}` : "No photo fits. Take away a filter.";
+  $("more").hidden = listed.length < asked.k || asked.k >= 1000;
+}
+
+// The weights to show; words that the server understood as labels are written as these from now on.
+function weightsOf(asked, answer) {
+  const found = answer.labels.map((row) => [row.label, row.weight]);
+  if (asked.kind !== "labels") return found;
+  const known = new Set(labels.map((row) => row.label));
+  if (asked.labels.every(([name]) => known.has(name))) return asked.labels;
+  state = { ...state, labels: found };
+  shown = withoutPhoto(state);
+  history.replaceState(history.state, "", writeState(state));
+  question.value = found.map(([name]) => name).join(", ");
+  return found;
 }
 
 function titleOf(asked, names) {
   if (asked.kind === "labels") return capital(new Intl.ListFormat("en").format(names));
-  return asked.kind === "picture" ? "Most like your picture" : "Most like this one";
+  if (asked.by === "look") return asked.kind === "picture" ? "Looks like your photo" : "Looks like this one";
+  return asked.kind === "picture" ? "Most like your photo" : "Most like this one";
 }
 
-const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
-
+// The old question goes: what stands there then belongs to nothing.
 function showFailure(asked, error) {
   const file = asked.kind === "picture" ? pictures.get(asked.picture)?.file : undefined;
-  if (error.status === 400 && file) drawError(`“${file.name || "The picture"}” could not be read as a picture.`, "Try another file: JPEG, PNG, GIF, WebP, TIFF or BMP.");
-  else if (error.status === 404 && asked.kind === "id") drawError("This picture is no longer in the index.");
+  if (error.status === 400 && file && asked.by === "both") drawError(`“${file.name || "The photo"}” could not be read as a photo.`, "Try another file: JPEG, PNG, GIF, WebP, TIFF or BMP.");
+  else if (error.status === 404 && asked.kind === "id") drawError("This photo is no longer in the index.");
   else if (error.status === 503) drawError("The server is busy.", "Try again in a moment.");
+  else if (error.status === 400) drawError(capital(error.message));
   else if (error.status === undefined) drawError("This page made a mistake.", String(error));
   else drawError("That did not work.", error.message);
+  listed = [];
+  clearTiles();
+  drawWeights([], weightActions);
+  drawExample(undefined, "", "both");
+  $("asked").hidden = true;
   $("status").textContent = "";
-  if (requestOf(asked) !== shownFor) $("found-title").textContent = "Nothing found";
-  drawResults([], new Set(), actions);
-  $("more").hidden = true;
+  $("found-title").textContent = "Nothing found";
+  shown = ""; // asked again when one comes back to it
 }
 
-// The page was loaded anew, and with it went the pictures that had been picked.
+// The page was loaded anew, and with it went the photos that had been picked.
 function forget() {
-  state = { ...state, kind: "none" };
-  history.replaceState(null, "", writeState(state));
-  drawError("Your picture is not kept when the page is loaded again.", "Choose it once more.");
+  state = { ...state, kind: "all" };
+  history.replaceState(history.state, "", writeState(state));
+  drawError("Your photo is not kept when the page is loaded again.", "Choose it once more.");
 }
 
-function drawQuery(asked) {
+function drawQuestion(asked) {
+  $("more").hidden = true;
+  $("asked").hidden = asked.kind === "all" || asked.kind === "duplicates";
+  $("popular").hidden = asked.kind !== "all" || !$("popular").childElementCount;
+  $("drop-hint").hidden = asked.kind !== "all" || !health.size;
+  $("groups").hidden = asked.kind !== "duplicates";
+  document.querySelector(".filters").hidden = asked.kind === "duplicates" || !health.size;
   const picked = asked.kind === "picture" ? pictures.get(asked.picture) : undefined;
-  if (asked.kind === "id") drawPreview(thumbnail(asked.id), "The picture whose neighbours are shown");
-  else drawPreview(picked?.url, "Your picture");
+  if (asked.kind === "id") drawExample(thumbnail(asked.id), "The photo that is searched by", asked.by);
+  else drawExample(picked?.url, "Your photo", asked.by);
   if (asked.kind === "labels") drawWeights(asked.labels, weightActions);
-  drawFilters(asked.filter, (label) => go({ ...state, filter: state.filter.filter((other) => other !== label), k: PAGE }));
+  else if (asked.kind === "all") drawWeights([], weightActions);
+  if (document.activeElement !== question) question.value = asked.kind === "labels" ? asked.labels.map(([name]) => name).join(", ") : "";
+  const less = (key, name) => go({ ...state, [key]: state[key].filter((other) => other !== name), k: PAGE });
+  drawFilters([
+    ...asked.having.map((name) => ({ text: `with ${name}`, off: () => less("having", name) })),
+    ...asked.without.map((name) => ({ text: `without ${name}`, off: () => less("without", name) })),
+    ...(asked.under ? [{ text: `in ${asked.under}`, off: () => go({ ...state, under: "", k: PAGE }) }] : []),
+  ]);
+}
+
+// --- one photo, large
+
+function drawPhoto() {
+  if (!state.photo) return undefined;
+  const at = listed.findIndex((item) => item.id === state.photo);
+  $("previous").hidden = at <= 0;
+  $("next").hidden = at < 0 || (at === listed.length - 1 && !(state.kind === "all" && wall.hasMore()));
+  $("remove").hidden = !health.writable;
+  for (const near of [listed[at - 1], listed[at + 1]]) if (near?.path) new Image().src = original(near.id); // at hand when it is asked for
+  const asked = state.kind === "all" || state.kind === "duplicates" ? undefined : { state, bits: health.bits };
+  return showPhoto(state.photo, listed[at], asked, (label) => go(asking(nothing, { kind: "labels", labels: [[label, 1]] }))).catch((error) => {
+    go({ ...state, photo: "" }, true);
+    drawError(error.status === 404 ? "This photo is no longer in the index." : error.message);
+  });
+}
+
+async function step(by) {
+  const at = listed.findIndex((item) => item.id === state.photo);
+  if (at < 0) return;
+  if (by > 0 && at === listed.length - 1 && state.kind === "all") await wall.more();
+  const to = listed[at + by];
+  if (to && state.photo) go({ ...state, photo: to.id }, true);
+}
+
+function closePhoto() {
+  const last = state.photo;
+  if (history.state?.opened) history.back();
+  else go({ ...state, photo: "" }, true);
+  requestAnimationFrame(() => $("grid").querySelector(`[data-id="${CSS.escape(last)}"] .result`)?.focus({ preventScroll: true }));
+}
+
+function searchBy(id, by) {
+  go(asking(state, { kind: "id", id, by }));
+  scrollTo({ top: 0 });
+  $("found-title").focus({ preventScroll: true });
+}
+
+function removeShown() {
+  if (!token()) return showAdding();
+  const id = state.photo;
+  const item = listed.find((other) => other.id === id) ?? { id, path: null };
+  const again = () => {
+    forgetAnswers();
+    wall.forget();
+    shown = "";
+    show();
+  };
+  return removeLater(id, item.path ?? id, {
+    gone() {
+      listed = listed.filter((other) => other.id !== id);
+      wall.drop(id);
+      dropTile(id);
+      forgetAnswers();
+      closePhoto();
+    },
+    back: again,
+    failed: (error) => drawError("The photo was not removed.", error.status === 401 ? "The token is not the server's." : error.message),
+  });
 }
 
 // --- what people do
 
-let resting;
 const actions = {
-  choose(result) {
-    go({ kind: "id", id: result.id, filter: state.filter, k: PAGE });
-    $("found-title").focus({ preventScroll: true });
-    scrollTo({ top: 0, behavior: "smooth" });
-  },
-  foresee(id) {
-    clearTimeout(resting);
-    const query = requestOf({ kind: "id", id, filter: state.filter, k: PAGE });
-    resting = setTimeout(() => search(`search?${query}`).catch(() => {}), FORESEE); // only a guess: it may fail
-  },
+  open: (id) => go({ ...state, photo: id }),
+  chip: (label) => (state.having.includes(label) ? undefined : go({ ...state, having: [...state.having, label], k: PAGE })),
 };
 
 const weightActions = {
   change(rows) {
-    const next = { kind: "labels", labels: rows, filter: state.filter, k: PAGE };
+    const next = asking(state, { kind: "labels", labels: rows });
     const replace = state.kind === "labels"; // one step back undoes a whole drag
     state = next;
     history[replace ? "replaceState" : "pushState"](null, "", writeState(next));
@@ -142,103 +258,128 @@ const weightActions = {
   },
   remove(name) {
     goLabels(weightsNow().filter(([other]) => other !== name));
-    $("add-label").querySelector("input").focus({ preventScroll: true });
+    question.focus({ preventScroll: true });
   },
 };
 
-function goLabels(rows) {
-  const kind = rows.length ? "labels" : "none";
-  return go({ kind, labels: rows, filter: state.filter, k: PAGE });
+const goLabels = (rows) => go(asking(state, rows.length ? { kind: "labels", labels: rows } : {}));
+
+function ask(text) {
+  const rows = readWeights(text);
+  question.blur();
+  goLabels(rows);
 }
 
-function addLabel(name) {
-  const rows = weightsNow().filter(([other]) => other !== name);
-  goLabels([...rows, [name, rows.length ? STEP : 1]]);
+function addFilter({ key, name }) {
+  if (key === "under") return go({ ...state, under: name, k: PAGE });
+  return state[key].includes(name) ? undefined : go({ ...state, [key]: [...state[key], name], k: PAGE });
 }
 
-function addFilter(name) {
-  if (!state.filter.includes(name)) go({ ...state, filter: [...state.filter, name], k: PAGE });
-}
-
-async function pickFile(file) {
-  if (!file) return;
-  await prepared; // a picture may be dropped before the page knows what the index holds
+async function pickFiles(files) {
+  if (!files.length) return;
+  await prepared; // a photo may be dropped before the page knows what the index holds
+  if ($("adding").open || (files.length > 1 && health.writable)) {
+    showAdding();
+    if (token() || $("token").value) await addFiles(files, health.max_upload_mb, changed);
+    return;
+  }
+  const [file] = files;
   if (!health.size) return drawError("There is nothing to search yet.");
-  if (file.type && !file.type.startsWith("image/")) return drawError(`“${file.name}” is not a picture.`, "Try a JPEG, PNG, GIF or WebP.");
+  if (file.type && !file.type.startsWith("image/")) return drawError(`“${file.name}” is not a photo.`, "Try a JPEG, PNG, GIF or WebP.");
   if (file.size > health.max_upload_mb * 1e6) return drawError(`“${file.name}” is too large.`, `This server takes up to ${health.max_upload_mb} MB.`);
   const key = String(pictures.size + 1);
   pictures.set(key, { file, url: URL.createObjectURL(file) });
-  go({ kind: "picture", picture: key, filter: state.filter, k: PAGE });
+  go(asking(state, { kind: "picture", picture: key }));
+}
+
+function changed(count) {
+  if (!count) return;
+  forgetAnswers();
+  wall.forget();
+  prepare();
 }
 
 function listen() {
-  $("file").addEventListener("change", (event) => {
-    pickFile(event.target.files[0]);
-    event.target.value = ""; // the same file may be chosen again
-  });
-  addEventListener("paste", (event) => pickFile([...(event.clipboardData?.files ?? [])][0]));
-  addEventListener("dragover", (event) => {
-    event.preventDefault();
-    document.body.classList.add("dragging");
-  });
-  addEventListener("dragleave", (event) => event.relatedTarget ?? document.body.classList.remove("dragging"));
-  addEventListener("drop", (event) => {
-    event.preventDefault();
-    document.body.classList.remove("dragging");
-    pickFile(event.dataTransfer.files[0]);
-  });
-  addEventListener("popstate", () => {
+  takeFiles(pickFiles);
+  addEventListener("popstate", async (event) => {
+    const before = shown;
     state = readState(location.hash);
-    show();
+    await show();
+    if (shown !== before) scrollTo({ top: event.state?.top ?? 0 });
   });
   addEventListener("keydown", (event) => {
-    if (event.key === "/" && !/^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName)) {
+    if ($("photo").open && ["ArrowLeft", "ArrowRight"].includes(event.key)) step(event.key === "ArrowLeft" ? -1 : 1);
+    else if (event.key === "/" && !/^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName) && !document.querySelector("dialog[open]")) {
       event.preventDefault();
-      $("add-label").querySelector("input").focus();
+      question.focus();
     }
   });
-  $("grid").addEventListener("keydown", walkResults);
-  $("dismiss").addEventListener("click", () => drawError(""));
-  $("more").addEventListener("click", () => go({ ...state, k: Math.min(1000, state.k + 2 * PAGE) }, true));
-  $("home").addEventListener("click", (event) => {
+  for (const place of ["grid", "groups"]) $(place).addEventListener("keydown", walkTiles);
+  const clicks = {
+    dismiss: () => drawError(""),
+    more: () => go({ ...state, k: Math.min(1000, state.k + 2 * PAGE) }, true),
+    previous: () => step(-1),
+    next: () => step(1),
+    close: closePhoto,
+    like: () => searchBy(state.photo, "both"),
+    look: () => searchBy(state.photo, "look"),
+    copy: () => copyLink(`${location.href.split("#")[0]}${writeState({ ...nothing, photo: state.photo })}`, (text) => {
+      $("copy").textContent = text;
+      setTimeout(() => { $("copy").textContent = "Copy the link"; }, 1500);
+    }),
+    remove: removeShown,
+    add: showAdding,
+    "adding-close": () => $("adding").close(),
+  };
+  for (const [name, act] of Object.entries(clicks)) $(name).addEventListener("click", act);
+  $("photo").addEventListener("cancel", (event) => {
     event.preventDefault();
-    go({ kind: "none", labels: [], filter: [], k: PAGE });
+    closePhoto();
   });
-  $("skip").addEventListener("click", (event) => {
-    event.preventDefault();
-    $("found-title").focus();
-  });
+  $("photo").addEventListener("click", (event) => event.target === $("photo") && closePhoto());
+  $("ways").addEventListener("change", (event) => go({ ...state, by: event.target.value, k: PAGE }));
+  $("ask").addEventListener("submit", (event) => event.preventDefault());
+  for (const [name, act] of Object.entries({ home: () => go(nothing), skip: () => $("found-title").focus() })) {
+    $(name).addEventListener("click", (event) => {
+      event.preventDefault();
+      act();
+    });
+  }
 }
 
-const POLL = 2000; // milliseconds between two looks at an index that is being filled
-
 async function start() {
-  makeCombo($("add-label"), "Add a label", () => labels.filter((row) => row.center), addLabel);
-  makeCombo($("add-filter"), "Filter by a label", () => labels.filter((row) => row.count), addFilter);
+  question = makeCombo($("question"), {
+    title: "What is on the photos?", placeholder: "dog, person …", pick: ask, several: true,
+    choices: () => labels.filter((row) => row.center).map((row) => ({ text: row.label, words: row.also, count: row.count })),
+  });
+  makeCombo($("add-filter"), { title: "Filter by a label or folder", placeholder: "Filter", choices: () => filterChoices(labels, folders), pick: addFilter });
+  $("words").open = matchMedia("(min-width: 820px)").matches; // on a phone the results come first
   await prepare();
 }
 
-// What the index holds; asked again for as long as pictures are being added to it.
+// What the index holds; asked again for as long as photos are being added to it.
 async function prepare() {
   const before = health.size;
   try {
-    const [facts, all] = await Promise.all([getJson("health"), getJson("labels")]);
-    health = facts;
-    labels = all.labels;
+    [health, { labels }, { folders }] = await Promise.all([getJson("health"), getJson("labels"), getJson("folders")]);
   } catch (error) {
     return drawError("The page could not be prepared.", error.message);
   }
-  const searchable = labels.filter((row) => row.center);
-  const coming = health.adding ? ` · adding ${number(health.adding)} more` : "";
-  $("summary").textContent = `${number(health.size)} pictures · ${health.bits} bits${coming}`;
-  $("words").hidden = !searchable.length;
-  $("filter").hidden = !labels.some((row) => row.count);
+  $("question").hidden = !labels.some((row) => row.center);
   $("empty").hidden = health.size > 0 || health.adding > 0;
-  $("fill").textContent = `centerhash index add ${health.index} PICTURES`;
-  drawPopular([...searchable].sort((a, b) => b.count - a.count).slice(0, 16).filter((row) => row.count), (label) => goLabels([[label, 1]]));
+  $("fill").textContent = `centerhash index add ${health.index} PHOTOS`;
+  $("add").hidden = !health.writable;
+  const searchable = labels.filter((row) => row.center && row.count).sort((a, b) => b.count - a.count);
+  drawPopular(searchable.slice(0, POPULAR), (label) => goLabels([[label, 1]]));
   if (health.adding) setTimeout(prepare, POLL);
-  if (!before) show(); // until now there was nothing to ask
+  if (health.size !== before) {
+    if (before) wall.forget();
+    shown = "";
+    return show();
+  }
+  return undefined;
 }
 
+const wall = makeWall(actions);
 listen();
 const prepared = start();

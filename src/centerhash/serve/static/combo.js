@@ -1,13 +1,17 @@
-// A box to pick one of many labels by typing: the combobox pattern of the ARIA guide.
+// A box with suggestions as one types: the combobox pattern of the ARIA guide.
+
+import { element, number } from "./dom.js";
 
 let boxes = 0;
+const MOST = 60;
 
-// `choices()` gives [{ label, count }], `pick(label)` is called with the one chosen.
-export function makeCombo(place, title, choices, pick) {
+// `choices()` gives [{ text, words, count, note }]; `pick(choice)` is called with the one chosen. In a box of `several`,
+// the part behind the last comma is completed, and `pick` gets the whole text.
+export function makeCombo(place, { title, placeholder = title, choices, pick, several = false }) {
   const id = `combo-${boxes++}`;
-  const input = document.createElement("input");
-  Object.assign(input, { type: "text", placeholder: title, autocomplete: "off", spellcheck: false });
-  const list = document.createElement("ul");
+  const input = element("input");
+  Object.assign(input, { type: "text", placeholder, autocomplete: "off", spellcheck: false, enterKeyHint: "search" });
+  const list = element("ul");
   list.id = id;
   list.hidden = true;
   list.setAttribute("role", "listbox");
@@ -19,62 +23,62 @@ export function makeCombo(place, title, choices, pick) {
   let shown = [];
   let active = -1;
 
+  const before = () => (several ? input.value.slice(0, input.value.lastIndexOf(",") + 1) : "");
+
   function open() {
-    const typed = input.value.trim().toLowerCase();
-    const starts = (row) => (row.label.toLowerCase().startsWith(typed) ? 0 : 1);
-    shown = choices().filter((row) => row.label.toLowerCase().includes(typed));
-    shown.sort((a, b) => starts(a) - starts(b) || b.count - a.count);
-    shown = shown.slice(0, 60);
+    const typed = input.value.slice(before().length).trim().toLowerCase();
+    if (several && !typed) return close();
+    shown = choices().map((row) => ({ row, rank: rankOf(row, typed) })).filter(({ rank }) => rank < 4)
+      .sort((a, b) => a.rank - b.rank || b.row.count - a.row.count).slice(0, MOST).map(({ row }) => row);
     list.replaceChildren(...shown.map(option));
-    if (!shown.length) list.append(nothing());
+    if (!shown.length && several) return close();
+    if (!shown.length) list.append(element("li", "nothing", "nothing of that name"));
     list.hidden = false;
     input.setAttribute("aria-expanded", "true");
     move(typed && shown.length ? 0 : -1);
   }
 
-  function option(row, number) {
-    const item = document.createElement("li");
-    item.id = `${id}-${number}`;
+  function option(row, at) {
+    const item = element("li", "", row.text, element("small", "", row.note ?? number(row.count)));
+    item.id = `${id}-${at}`;
     item.setAttribute("role", "option");
-    const count = document.createElement("small");
-    count.textContent = row.count.toLocaleString("en");
-    item.append(row.label, count);
     item.addEventListener("mousedown", (event) => event.preventDefault()); // the box keeps the focus
-    item.addEventListener("click", () => choose(number));
-    return item;
-  }
-
-  function nothing() {
-    const item = document.createElement("li");
-    item.className = "nothing";
-    item.textContent = "no such label";
+    item.addEventListener("click", () => choose(at));
     return item;
   }
 
   function move(to) {
     active = to;
-    [...list.children].forEach((item, number) => item.setAttribute("aria-selected", String(number === active)));
+    [...list.children].forEach((item, at) => item.setAttribute("aria-selected", String(at === active)));
     list.children[active]?.scrollIntoView({ block: "nearest" });
     if (active < 0) input.removeAttribute("aria-activedescendant");
     else input.setAttribute("aria-activedescendant", `${id}-${active}`);
   }
 
   function close() {
+    shown = [];
+    active = -1;
     list.hidden = true;
     input.setAttribute("aria-expanded", "false");
     input.removeAttribute("aria-activedescendant");
   }
 
-  function choose(number) {
-    const row = shown[number];
-    if (!row) return;
+  function choose(at) {
+    const row = shown[at];
+    const start = before();
+    if (several) {
+      if (row) input.value = `${start}${start ? " " : ""}${row.text}`;
+      close();
+      return pick(input.value);
+    }
+    if (!row) return undefined;
     input.value = "";
     close();
-    pick(row.label);
+    return pick(row);
   }
 
   input.addEventListener("input", open);
-  input.addEventListener("focus", open);
+  if (!several) input.addEventListener("focus", open);
   input.addEventListener("click", open);
   input.addEventListener("blur", close);
   input.addEventListener("keydown", (event) => {
@@ -83,7 +87,7 @@ export function makeCombo(place, title, choices, pick) {
       if (list.hidden) open();
       const step = event.key === "ArrowDown" ? 1 : -1;
       if (shown.length) move((active + step + shown.length) % shown.length);
-    } else if (event.key === "Enter" && !list.hidden) {
+    } else if (event.key === "Enter") {
       event.preventDefault();
       choose(active);
     } else if (event.key === "Escape") {
@@ -91,4 +95,13 @@ export function makeCombo(place, title, choices, pick) {
     }
   });
   return input;
+}
+
+// How well a choice fits what is typed: 0 it is this, 1 it begins so, 2 a synonym does, 3 it holds it, 4 not at all.
+function rankOf({ text, words = [] }, typed) {
+  const own = text.toLowerCase();
+  if (own === typed || words.includes(typed)) return 0;
+  if (own.startsWith(typed)) return 1;
+  if (words.some((word) => word.startsWith(typed))) return 2;
+  return own.includes(typed) ? 3 : 4;
 }

@@ -1,0 +1,97 @@
+// Changing the collection, with the token: adding files, and removing photos with time to think again.
+
+import { addPicture, removePicture } from "./api.js";
+import { $, element, number } from "./dom.js";
+
+const UNDO = 7000; // milliseconds in which a removal can be taken back
+const NAME = "centerhash-token"; // kept for as long as the tab is open
+
+export const token = () => sessionStorage.getItem(NAME) ?? "";
+
+export function showAdding() {
+  if ($("adding").open) return;
+  $("token").value = token();
+  $("adding").showModal();
+  if (!token()) $("token").focus();
+}
+
+// Files are sent one after the other; `done` is called at the end with how many are new.
+export async function addFiles(files, most, done) {
+  sessionStorage.setItem(NAME, $("token").value || token());
+  const skipped = [];
+  const counts = { new: 0, known: 0 };
+  $("adding-skipped").replaceChildren();
+  $("adding-progress").hidden = false;
+  for (const [at, file] of files.entries()) {
+    $("adding-progress").value = at / files.length;
+    $("adding-status").textContent = `${number(at + 1)} of ${number(files.length)}: ${file.name}`;
+    const why = file.size > most * 1e6 ? `larger than ${most} MB` : await added(file, counts);
+    if (why === true) continue;
+    if (why === undefined) break; // no file would be taken
+    skipped.push([file.name, why]);
+    $("adding-skipped").append(element("li", "", element("b", "", file.name), ` ${why}`));
+  }
+  $("adding-progress").hidden = true;
+  if (token()) $("adding-status").textContent = summary(counts, skipped.length);
+  done(counts.new);
+}
+
+// True when it is stored; why not; undefined when the token is not the right one.
+async function added(file, counts) {
+  try {
+    const answer = await addPicture(file, token());
+    counts[answer.new ? "new" : "known"] += 1;
+    return true;
+  } catch (error) {
+    if (error.status === 400 || error.status === 415) return "cannot be read as a photo";
+    if (error.status === 401 || error.status === 403) {
+      sessionStorage.removeItem(NAME);
+      $("adding-status").textContent = "This token is not the server's. Type the one that it was started with.";
+      $("token").focus();
+      return undefined;
+    }
+    return error.message;
+  }
+}
+
+function summary(counts, skipped) {
+  const parts = [`${number(counts.new)} added`];
+  if (counts.known) parts.push(`${number(counts.known)} were there already`);
+  if (skipped) parts.push(`${number(skipped)} skipped`);
+  return `${parts.join(", ")}.`;
+}
+
+// --- removing
+
+let pending; // { id, timer, back, failed }
+
+// The photo leaves the page at once (`gone`) and the index when the time to undo it is over.
+export function removeLater(id, name, { gone, back, failed }) {
+  removeNow();
+  gone();
+  pending = { id, back, failed, timer: setTimeout(removeNow, UNDO) };
+  $("toast-text").textContent = `“${name}” is removed from the index; its file stays.`;
+  $("toast").hidden = false;
+}
+
+function removeNow(leaving = false) {
+  if (!pending) return;
+  const { id, timer, back, failed } = pending;
+  pending = undefined;
+  clearTimeout(timer);
+  $("toast").hidden = true;
+  removePicture(id, token(), leaving).catch((error) => {
+    if (error.status === 404) return; // gone already
+    back();
+    failed(error);
+  });
+}
+
+$("undo").addEventListener("click", () => {
+  if (!pending) return;
+  clearTimeout(pending.timer);
+  $("toast").hidden = true;
+  pending.back();
+  pending = undefined;
+});
+addEventListener("pagehide", () => removeNow(true));

@@ -1,0 +1,82 @@
+// The question as it stands on the page: an example photo, sliders for the weights, filters as chips.
+
+import { $, button, element, number } from "./dom.js";
+
+let sliders = []; // [{ name, row, input, share }]
+
+// Rows are [name, weight]; sliders that are there stay there, so that one in use is not taken away.
+export function drawWeights(rows, { change, remove }) {
+  const same = rows.length === sliders.length && rows.every(([name], at) => name === sliders[at].name);
+  if (!same) {
+    sliders = rows.map(([name], at) => slider(name, at, change, remove));
+    $("weights").replaceChildren(...sliders.map(({ row }) => row));
+  }
+  rows.forEach(([, weight], at) => {
+    sliders[at].input.value = Math.round(100 * Math.min(1, weight));
+  });
+  $("words").hidden = !rows.length;
+  showShares();
+}
+
+function slider(name, at, change, remove) {
+  const input = element("input");
+  Object.assign(input, { type: "range", min: 0, max: 100, id: `weight-${at}` });
+  const label = element("label", "", name);
+  label.htmlFor = input.id;
+  const share = element("output");
+  share.htmlFor = input.id;
+  const off = button("", "×", () => remove(name));
+  off.setAttribute("aria-label", `Remove ${name}`);
+  input.addEventListener("input", () => {
+    showShares();
+    change(weightsNow());
+  });
+  return { name, row: element("li", "", label, share, off, input), input, share };
+}
+
+export const weightsNow = () => sliders.map(({ name, input }) => [name, Number(input.value) / 100]);
+
+function showShares() {
+  const total = sliders.reduce((sum, { input }) => sum + Number(input.value), 0);
+  for (const { row, input, share } of sliders) {
+    const part = total ? Math.round((100 * Number(input.value)) / total) : 0;
+    share.textContent = `${part} %`;
+    input.setAttribute("aria-valuetext", `${part} percent of the question`);
+    input.style.setProperty("--fill", `${input.value}%`);
+    row.classList.toggle("none", Number(input.value) === 0);
+  }
+}
+
+export function drawExample(source, text, by) {
+  $("example").hidden = !source;
+  if (source && $("preview").getAttribute("src") !== source) $("preview").src = source;
+  $("preview").alt = text;
+  $("ways").querySelector(`input[value=${by}]`).checked = true;
+}
+
+// Filters are [{ text, off }]: what stands on the chip, and what takes it away.
+export function drawFilters(filters) {
+  $("filters").replaceChildren(...filters.map(({ text, off }) => {
+    const cross = button("off", "×", off);
+    cross.setAttribute("aria-label", `No longer ${text}`);
+    return element("li", "chip", text, cross);
+  }));
+}
+
+// What the filter box offers: photos with a label, without it, or in a folder.
+export function filterChoices(labels, folders) {
+  const carried = labels.filter((row) => row.count);
+  return [
+    ...carried.map((row) => ({ text: `with ${row.label}`, words: [row.label, ...row.also], count: row.count, key: "having", name: row.label })),
+    ...folders.map((row) => ({ text: `in ${row.folder}`, words: row.folder.toLowerCase().split("/"), count: row.count, key: "under", name: row.folder })),
+    ...carried.map((row) => ({ text: `without ${row.label}`, words: [row.label, ...row.also], count: -row.count, note: "", key: "without", name: row.label })),
+  ];
+}
+
+export function drawPopular(rows, pick) {
+  $("popular").replaceChildren(...rows.map(({ label, count }) => {
+    const chip = button("", label, () => pick(label));
+    chip.append(element("small", "", number(count)));
+    return element("li", "", chip);
+  }));
+}

@@ -1,0 +1,74 @@
+// The whole collection, page by page as one scrolls; what was loaded once stays, so that going back finds it.
+
+import { getJson } from "./api.js";
+import { $ } from "./dom.js";
+import { appendItems, clearTiles } from "./tiles.js";
+
+const AT_ONCE = 120; // photos per request
+const AHEAD = "1600px"; // how far below the screen the next ones are fetched
+
+export function makeWall(actions) {
+  const wall = { items: [], more, show, hasMore, forget, drop };
+  let query; // whose photos these are
+  let total = 0;
+  let offset = 0;
+  let loading;
+  let signal;
+  const seen = new Set(); // photos that are added meanwhile move the others: none is shown twice
+  const watcher = new IntersectionObserver((entries) => {
+    if (entries.some((entry) => entry.isIntersecting) && $("grid").classList.contains("wall")) more();
+  }, { rootMargin: AHEAD });
+  watcher.observe(document.querySelector(".more"));
+
+  async function show(asked, stop) {
+    signal = stop;
+    clearTiles();
+    if (asked !== query) {
+      forget();
+      query = asked;
+      await more(true);
+    } else {
+      appendItems(wall.items, actions);
+    }
+    return total;
+  }
+
+  function hasMore() {
+    return offset < total;
+  }
+
+  async function more(first = false) {
+    if (!first && !hasMore()) return undefined;
+    loading ??= load().finally(() => { loading = undefined; });
+    return loading;
+  }
+
+  async function load() {
+    const asked = query;
+    const answer = await getJson(`items?offset=${offset}&limit=${AT_ONCE}${asked ? `&${asked}` : ""}`);
+    if (asked !== query || signal.aborted) return;
+    total = answer.total;
+    offset += AT_ONCE;
+    const fresh = answer.items.filter((item) => !seen.has(item.id));
+    for (const item of fresh) seen.add(item.id);
+    wall.items.push(...fresh);
+    appendItems(fresh, actions);
+    watcher.unobserve(document.querySelector(".more")); // looked at again: it may still be near
+    watcher.observe(document.querySelector(".more"));
+  }
+
+  function forget() {
+    query = undefined;
+    loading = undefined;
+    [total, offset] = [0, 0];
+    wall.items.length = 0;
+    seen.clear();
+  }
+
+  function drop(id) {
+    const at = wall.items.findIndex((item) => item.id === id);
+    if (at >= 0) wall.items.splice(at, 1);
+  }
+
+  return wall;
+}

@@ -1,0 +1,249 @@
+"""What the index holds: the newest first, by folder, and each image as it is; nothing outside of it is told."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from centerhash.codes import pack
+from centerhash.core.errors import DataError
+from centerhash.data.images import read_header
+from centerhash.search import Index
+from centerhash.serve import create_app
+from centerhash.serve.catalog import Catalog, folder_names
+from centerhash.serve.duplicates import Finding
+from tests.serve.toys import BEARER, encoded, png, upload
+from tests.toys import noise_image, wait_until
+
+
+@pytest.fixture
+def filed(own: Index, tmp_path: Path) -> Index:
+    """An index of three uploads and four files in folders, of known dates and shapes."""
+    for number, (name, size) in enumerate(
+        {"2023/a": (40, 20), "2023/b": (20, 40), "2024/may/c": (30, 30), "2024/d": (10, 30)}.items()
+    ):
+        file = tmp_path / "photos" / f"{name}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        noise_image(64, 90 + number).crop((0, 0, *size)).save(file)
+        os.utime(file, (1000 + number, 1000 + number))
+        features = own.encoder().features([file.read_bytes()])
+        own.store.add(
+            pack(own.model.encode_features(features)),
+            [name[-1]],
+            [["dog"] if number % 2 else ["cat"]],
+            [str(file)],
+        )
+    return own
+
+
+@pytest.fixture
+def client(filed: Index) -> Iterator[TestClient]:
+    with TestClient(create_app(filed), base_url="http://localhost") as opened:
+        yield opened
+
+
+def ids(answer: Any) -> list[str]:
+    assert answer.status_code == 200, answer.text
+    return [row["id"] for row in answer.json()["items"]]
+
+
+def test_the_newest_come_first_page_by_page(client: TestClient, filed: Index) -> None:
+    body = client.get("/items").json()
+    assert (body["total"], body["size"]) == (7, 7)
+    order = [row["id"] for row in body["items"]]
+    assert order[3:] == ["d", "c", "b", "a"]  # uploads are of today
+    assert sorted(order) == sorted(map(str, filed.store.ids()))
+    assert ids(client.get("/items", params={"offset": 2, "limit": 3})) == order[2:5]
+    assert ids(client.get("/items", params={"offset": 9})) == []
+    assert client.get("/items", params={"limit": 1001}).status_code == 422
+
+
+def test_an_item_says_what_its_file_says(client: TestClient) -> None:
+    body = client.get("/items/b").json()
+    assert {name: body[name] for name in ("path", "folder", "date", "width", "height", "labels")} == {
+        "path": "b.png",
+        "folder": "photos/2023",
+        "date": 1001.0,
+        "width": 20,
+        "height": 40,
+        "labels": ["dog"],
+    }
+    assert client.get("/items/nothing").status_code == 404
+    found = client.get("/search", params={"id": "a", "k": 7}).json()["results"]
+    assert {row["id"]: row["folder"] for row in found}["c"] == "photos/2024/may"
+    assert {row["folder"] for row in found if len(row["id"]) > 1} == {"uploads"}
+
+
+def test_filters_of_the_collection(client: TestClient) -> None:
+    assert ids(client.get("/items", params={"having": "dog", "under": "photos"})) == ["d", "b"]
+    assert ids(client.get("/items", params={"without": "cat", "under": "photos/2023"})) == ["b"]
+    assert ids(client.get("/items", params={"under": "photos/2024/"})) == ["d", "c"]
+    assert len(ids(client.get("/items", params={"under": "uploads"}))) == 3
+    assert client.get("/folders").json()["folders"] == [
+        {"folder": "photos", "count": 4},
+        {"folder": "photos/2023", "count": 2},
+        {"folder": "photos/2024", "count": 2},
+        {"folder": "photos/2024/may", "count": 1},
+        {"folder": "uploads", "count": 3},
+    ]
+    nearest = client.get("/search", params={"labels": "dog", "under": "photos/2024", "k": 9}).json()[
+        "results"
+    ]
+    assert {row["id"] for row in nearest} == {"c", "d"}
+
+
+def test_no_folder_outside_the_index_can_be_tested_for(
+    client: TestClient, filed: Index, tmp_path: Path
+) -> None:
+    """Links, relative ways and real folders get the answer of a folder that does not exist."""
+    (tmp_path / "link").symlink_to(tmp_path / "photos")
+    tried = ["/no/such", "/", "/tmp", "link", "..", ".", "photos/..", str(tmp_path), str(tmp_path / "link")]
+    tried += [
+        str(tmp_path / "photos"),
+        str(tmp_path / "photos" / "2023"),
+        "/proc/self/cwd",
+        "~",
+        "photos/2023/../2023",
+    ]
+    for query in ({"labels": "dog"}, {"id": "a"}):
+        answers = [client.get("/search", params=query | {"under": under}) for under in tried]
+        assert {answer.status_code for answer in answers} == {200}
+        assert len({answer.text for answer in answers}) == 1
+        assert answers[0].json()["results"] == []
+    listed = [client.get("/items", params={"under": under}) for under in tried]
+    assert {(answer.status_code, answer.text) for answer in listed} == {
+        (200, '{"items":[],"total":0,"size":7}')
+    }
+
+
+def test_the_listing_follows_changes(writer: TestClient, own: Index) -> None:
+    before = ids(writer.get("/items"))
+    added = writer.post("/images", files=upload(png(50)), headers=BEARER).json()
+    assert added["new"]
+    os.utime(own.image(added["id"]), (2e9, 2e9))
+    assert ids(writer.get("/items")) != before
+    assert added["id"] in ids(writer.get("/items"))
+    assert not writer.post("/images", files=upload(png(50)), headers=BEARER).json()["new"]
+    writer.delete(f"/images/{added['id']}", headers=BEARER)
+    assert ids(writer.get("/items")) == before
+
+
+def test_files_that_are_gone_are_counted_and_come_last(filed: Index) -> None:
+    filed.image("d").unlink()
+    listing = Catalog(filed).now()
+    assert (listing.missing, listing.ids[-1]) == (1, "d")
+
+
+def test_a_listing_is_not_stopped_by_a_removal(filed: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that comes between the names and the look at them."""
+    every = sorted(map(str, filed.store.ids()))
+    filed.remove(["c"])
+    monkeypatch.setattr(filed.store, "ids", lambda: iter(every))
+    assert sorted(Catalog(filed).now().ids) == [id for id in every if id != "c"]
+
+
+def test_codes_without_images_are_not_listed(filed: Index) -> None:
+    filed.add_codes(filed.store.get(["a"])[0].code[None], ["bare"])
+    assert "bare" not in Catalog(filed).now().ids
+
+
+def test_names_of_folders() -> None:
+    assert folder_names([]) == {}
+    assert folder_names(["/home/me/photos"]) == {"photos": "/home/me/photos"}
+    assert folder_names(["/a/b/c/d", "/a/b/e"]) == {
+        "b": "/a/b",
+        "b/c": "/a/b/c",
+        "b/c/d": "/a/b/c/d",
+        "b/e": "/a/b/e",
+    }
+    assert set(folder_names(["/a", "/b/c"]).values()) == {"/", "/a", "/b", "/b/c"}
+
+
+# --- the files themselves
+
+
+def test_an_image_is_sent_as_it_is(client: TestClient, filed: Index) -> None:
+    data = filed.image("a").read_bytes()
+    answered = client.get("/images/a")
+    assert (answered.status_code, answered.content) == (200, data)
+    assert answered.headers["content-type"] == "image/png"
+    assert answered.headers["content-disposition"] == 'inline; filename="a.png"'
+    saved = client.get("/images/a", params={"download": True})
+    assert saved.headers["content-disposition"] == 'attachment; filename="a.png"'
+    part = client.get("/images/a", headers={"range": "bytes=2-5"})
+    assert (part.status_code, part.content) == (206, data[2:6])
+    assert part.headers["content-range"] == f"bytes 2-5/{len(data)}"
+    assert client.get("/images/a", headers={"range": "bytes=99999999-"}).status_code == 416
+
+
+@pytest.mark.parametrize(
+    "content", [b"<script>alert(1)</script>", b"#!/bin/sh", b"<svg xmlns='x'/>", b"", None]
+)
+def test_what_is_no_image_is_not_sent(client: TestClient, filed: Index, content: bytes | None) -> None:
+    """An index knows paths; the files there may have become something else."""
+    filed.image("a").unlink()
+    if content is not None:
+        filed.image("a").write_bytes(content)
+    answered = client.get("/images/a")
+    assert (answered.status_code, answered.json()) == (404, {"error": "the image of this id cannot be read."})
+
+
+def test_the_content_type_is_that_of_the_content(client: TestClient, filed: Index) -> None:
+    filed.image("a").write_bytes(encoded(noise_image(20), "JPEG"))  # still called .png
+    assert client.get("/images/a").headers["content-type"] == "image/jpeg"
+
+
+@pytest.mark.parametrize(
+    "id", ["", "nothing", "../own/index.json", "/etc/passwd", "%2e%2e%2findex.json", "%00"]
+)
+def test_only_images_of_the_index_are_sent(client: TestClient, id: str) -> None:
+    answered = client.get(f"/images/{id}")
+    assert answered.status_code in (404, 405)
+    assert list(answered.json()) == ["error"]
+
+
+def test_the_size_is_that_of_the_upright_image(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    noise_image(40).crop((0, 0, 40, 10)).save(tmp_path / "lying.jpg", exif=exif)
+    header = read_header(tmp_path / "lying.jpg")
+    assert (header.width, header.height, header.media_type) == (10, 40, "image/jpeg")
+
+
+# --- duplicates
+
+
+def test_duplicates_are_found_in_the_background(filed: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, calls = threading.Event(), []
+
+    def slow(*, progress: Any) -> Any:
+        calls.append(1)
+        progress("pixels", 3, 7)
+        assert go.wait(60)
+        return []
+
+    monkeypatch.setattr(filed, "duplicates", slow)
+    finding = Finding(filed)
+    assert finding.look() is None
+    wait_until(lambda: finding.progress == (3, 7), "the work says how far it is")
+    assert finding.look() is None
+    go.set()
+    wait_until(lambda: finding.look() == [], "the groups are there")
+    assert finding.look() == []
+    assert len(calls) == 1
+    filed.remove(["a"])
+    wait_until(lambda: finding.look() == [] and len(calls) == 2, "it was looked for again")
+    finding.close()
+
+
+def test_an_index_without_visual_codes_has_no_duplicates(client: TestClient, filed: Index) -> None:
+    with pytest.raises(DataError):
+        filed.duplicates(progress=False)
+    wait_until(lambda: client.get("/duplicates").status_code == 400, "the answer is no")
