@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -85,6 +86,17 @@ def test_transparency_takes_the_image_and_its_result_and_little_more() -> None:
     clear = encoded(Image.new("RGBA", (3000, 3000)))  # 36 MB when decoded, and 36 as RGB
     with closing(Decoders(VIEW, PATIENCE, 120_000_000)) as narrow:
         assert (narrow.pixels(clear) == 255).all()
+
+
+@linux
+def test_a_process_does_not_know_the_token(
+    decoders: Decoders, started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CENTERHASH_TOKEN", "correct horse")
+    decoders.pixels(encoded(photo(30, 20)))
+    known = Path(f"/proc/{started[0].pid}/environ").read_bytes()
+    assert b"PYTHONPATH" in known
+    assert b"correct horse" not in known
 
 
 def test_a_process_that_ended_is_replaced(decoders: Decoders, started: list[subprocess.Popen[bytes]]) -> None:

@@ -102,7 +102,7 @@ class Decoders:
         _end(process)
 
     def close(self) -> None:
-        """End all processes; those at work end with it."""
+        """End all processes; those at work end when they are done."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -115,11 +115,13 @@ def _start(view: View, memory: int) -> subprocess.Popen[bytes]:
     paths = [str(_PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])]
     # one heap and one thread: each further one reserves addresses, which count as memory
     quiet = {"PYTHONPATH": os.pathsep.join(paths), "MALLOC_ARENA_MAX": "1", "OPENBLAS_NUM_THREADS": "1"}
+    # a decoder that an image has taken over must not find the server's token
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CENTERHASH_")}
     return subprocess.Popen(
         [sys.executable, "-m", __name__, *map(str, asked)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=os.environ | quiet,
+        env=kept | quiet,
         start_new_session=True,  # Ctrl-C is for the server, which first finishes what runs
     )
 

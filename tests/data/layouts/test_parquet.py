@@ -292,7 +292,7 @@ def test_a_small_file_of_very_many_rows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         read_parquet(file)
     assert str(caught.value) == (
-        f"'{file}': the labels of its 3,000,000 rows would take 1.2 GB of memory, but a file of its size may take "
+        f"'{file}': the labels of its 3,000,000 rows would take 1.8 GB of memory, but a file of its size may take "
         "1.1 GB. Write it again in several files, or copy it again."
     )
 

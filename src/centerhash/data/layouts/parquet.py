@@ -34,7 +34,7 @@ _BLOCK = 16  # images that are read together: a few megabytes of photos
 _KEPT_BLOCKS = 8  # per file, for threads that run a little ahead of each other
 _OPEN_FILES = 4
 _ROWS = 256  # rows whose labels are read together
-_ROW_BYTES = 400  # that a row takes in memory: its label, name and path
+_ROW_BYTES = 600  # that a row takes in memory, measured: its label, name and path
 
 
 def find_parquet(root: Path) -> list[Path]:
