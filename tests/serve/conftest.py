@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -13,8 +14,10 @@ from centerhash.data.images import content_key
 from centerhash.model import HashModel
 from centerhash.search import Index
 from centerhash.serve import Settings, create_app
+from tests.browser import chromium
 from tests.serve.processes import Served, serving
 from tests.serve.toys import TOKEN, colour_index
+from tests.serve.watched import WIDE, Watched
 
 
 @pytest.fixture(scope="session")
@@ -76,3 +79,23 @@ def served(scene_index: Callable[[int], Path], tmp_path_factory: pytest.TempPath
     with serving(scene_index(40), log) as server:
         yield server
     assert "Traceback" not in log.read_text()
+
+
+@pytest.fixture(scope="module")  # its event loop must not run beside that of other tests
+def browser() -> Iterator[Any]:
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def opened(browser: Any, served: Served) -> Iterator[Watched]:
+    watched = Watched(browser, served.address, WIDE)
+    yield watched
+    watched.page.close()
+    assert watched.complaints == []
+    assert [url for url in watched.requests if not url.startswith((served.address, "blob:"))] == []
+
+
+@pytest.fixture(scope="session")
+def photo(scene_folder: Path) -> Path:
+    return sorted((scene_folder / "images").iterdir())[3]
