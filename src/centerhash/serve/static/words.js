@@ -1,4 +1,4 @@
-// Distances in words. Where they lie was chosen on photos that nobody had labelled; a tooltip says the bits.
+// Distances in words. Their bounds were chosen by eye, from the answers to sixty photos; a tooltip says the bits.
 
 const VISUAL_BITS = 128;
 const SAME_LOOK = 6; // visual bits that encoding the same photo again may change
