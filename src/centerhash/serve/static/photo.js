@@ -63,8 +63,8 @@ function share(label, item, pick) {
   if (present === undefined || part === undefined) return row;
   const bar = element("span", "bar");
   bar.style.setProperty("--part", percent(part).replace(" ", ""));
-  const text = element("small", "", `${percent(part)} of the photo`);
-  text.title = `${percent(present)} sure that it is there`;
+  const text = element("small", "", `${percent(present)} sure · ${percent(part)} of the photo`);
+  text.title = "How sure the model is that it is there, and how much of the photo it is";
   row.append(bar, text);
   return row;
 }
