@@ -96,7 +96,7 @@ def test_a_photo_is_shown_large_and_arrow_keys_walk(opened: Watched, served: Ser
     assert link == f"images/{order[2]}?download=true"
     page.keyboard.press("Escape")
     opened.until("!document.getElementById('photo').open")
-    assert opened.fragment() == ""
+    opened.until_here(lambda: opened.fragment() == "", "the address is that of the collection")
     assert opened.ids() == order
     page.goto(f"{served.address}/#photo={order[5]}")  # a link that somebody copied
     opened.until_here(lambda: opened.photo() == order[5], "the photo of the link is shown")
@@ -221,16 +221,21 @@ def test_filters_as_chips_and_keyboard(opened: Watched) -> None:
     page.get_by_role("button", name=f"No longer without {name}").click()
     opened.until_here(lambda: opened.ids() == everything, "all are there again")
 
-    page.locator("#popular button").first.click()
-    opened.answered(page.locator("h1").inner_text())
+    popular = page.locator("#popular button").first
+    asked = popular.evaluate("button => button.firstChild.textContent").strip()
+    popular.click()
+    opened.answered(asked.capitalize())
     page.locator(".caption").first.wait_for()
     chip = page.locator(".caption button.chip").first
     label = chip.inner_text()
     chip.click()
     page.locator("#filters li", has_text=f"with {label}").wait_for()
-    opened.until_here(lambda: 0 < len(opened.ids()) <= len(everything), "the answer is there")
-    for labels in page.locator(".result").evaluate_all("all => all.map(b => b.getAttribute('aria-label'))"):
-        assert label in labels
+
+    def all_carry_it() -> bool:
+        spoken = page.locator(".result").evaluate_all("all => all.map(b => b.getAttribute('aria-label'))")
+        return bool(spoken) and all(label in labels for labels in spoken)
+
+    opened.until_here(all_carry_it, "all photos carry the label")
     page.locator(".result").first.focus()
     for key in ("ArrowRight", "End", "Home", "ArrowDown", "ArrowUp"):
         page.keyboard.press(key)
