@@ -228,6 +228,22 @@ def test_evaluate_bare_code_files(tmp_path: Path) -> None:
     assert "own item is left out" in cli(*words, "--exclude-self").text
 
 
+def test_evaluate_arrays_made_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(8)
+    codes, labels = generator.random((30, 12)) < 0.5, generator.random((30, 4)) < 0.4
+    np.save("query.npy", codes[:6].astype(np.uint8))
+    np.save("database.npy", np.packbits(codes, axis=1))
+    np.save("ql.npy", labels[:6])
+    np.save("dl.npy", labels)
+    words = ("evaluate", "query.npy", "database.npy", "--query-labels", "ql.npy", "--json")
+    expected = evaluate(codes[:6], codes, labels[:6], labels).to_dict()
+    found = cli(*words, "--database-labels", "dl.npy", "--bits", "12")
+    assert found.json == json.loads(json.dumps(expected))
+    assert "say by --bits how long" in refused(cli(*words, "--database-labels", "dl.npy"))
+    assert "--query-labels and --database-labels" in refused(cli(*words, "--bits", "12"))
+
+
 def test_queries_without_hits_are_counted(tmp_path: Path) -> None:
     labels = np.eye(3, dtype=bool)
     np.savez(tmp_path / "query.npz", codes=np.ones((2, 8)), labels=np.array([[1, 0, 0], [0, 0, 0]]))
