@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from centerhash.codes import binarise, check_codes, hamming, pack, to_words, unpack
+from centerhash.codes import as_codes, binarise, check_codes, hamming, pack, to_words, unpack
 from centerhash.core.errors import InputError
 from centerhash.search.engines.flat import FlatIndex
 from tests.reference.hamming import hamming_naive
@@ -120,13 +120,38 @@ def test_check_codes_refuses_a_wrong_shape(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("bad", "shown"),
-    [(0, r"\[0, 1\]"), (2, r"\[1, 2\]"), (-3, r"\[-3, 1\]"), (257, r"\[1, 257\]"), (1.5, r"\[1\.0, 1\.5\]")],
+    [
+        (0, r"\[0, 1\]: make codes of 0 and 1 into such by `2 \* codes - 1`"),
+        (np.uint8(0), r'\[0, 1\]: make codes of 0 and 1 into such by `2 \* codes.astype\("int8"\) - 1`'),
+        (2, r"\[1, 2\]: none is negative, so first subtract"),
+        (-3, r"\[-3, 1\]: use binarise\(\) first"),
+        (257, r"\[1, 257\]: none is negative"),
+        (1.5, r"\[1\.0, 1\.5\]: none is negative"),
+        ("a", r"\['1', 'a'\]: give numbers"),
+    ],
 )
-def test_check_codes_refuses_other_values(bad: float, shown: str) -> None:
-    codes = np.ones((2, 4), dtype=type(bad))  # 257 and 1.5 would become 1 as int8
+def test_check_codes_refuses_other_values(bad: Any, shown: str) -> None:
+    codes = np.ones((2, 4)).astype(int).astype(type(bad))  # 257 and 1.5 would become 1 as int8
     codes[1, 2] = bad
-    with pytest.raises(InputError, match=rf"found values such as {shown}: use binarise\(\) first"):
+    with pytest.raises(InputError, match=rf"found values such as {shown}"):
         pack(codes)
+
+
+@pytest.mark.parametrize("kind", [np.bool_, np.uint8, np.int64, np.float32])
+def test_codes_of_0_and_1_keep_every_bit(kind: type) -> None:
+    codes = random_codes(5, 20, 3)
+    np.testing.assert_array_equal(as_codes((codes > 0).astype(kind)), codes)
+    np.testing.assert_array_equal(as_codes(codes), codes)
+
+
+@pytest.mark.parametrize("kind", [np.bool_, np.uint8, np.int8, np.float64])
+def test_the_hint_for_codes_of_0_and_1_keeps_every_bit(kind: type) -> None:
+    expected = random_codes(5, 20, 3)
+    codes = (expected > 0).astype(kind)
+    with pytest.raises(InputError) as caught:
+        check_codes(codes)
+    hint = str(caught.value).split("`")[1]
+    np.testing.assert_array_equal(check_codes(eval(hint, {"codes": codes})), expected)
 
 
 @pytest.mark.parametrize("bits", [3.5, 8.0, "8", True, 0, -8, None])

@@ -37,10 +37,32 @@ def check_codes(codes: NDArray[Any], name: str = "codes") -> Codes:
         raise InputError(f"{name} must be (N, K) with values -1 and +1, got shape {codes.shape}.")
     if codes.size and not ((codes == 1) | (codes == -1)).all():
         found = np.unique(codes)[:5].tolist()
-        raise InputError(
-            f"{name} must hold only -1 and +1, found values such as {found}: use binarise() first."
-        )
+        raise InputError(f"{name} must hold only -1 and +1, found values such as {found}: {_advice(codes)}.")
     return codes.astype(np.int8, copy=False)
+
+
+def _advice(codes: NDArray[Any]) -> str:
+    """How to make codes of other values; signs of values that are never negative would all be +1."""
+    if codes.dtype.kind not in "biuf":
+        return "give numbers"
+    if _zeros_and_ones(codes):
+        small = '.astype("int8")' if codes.dtype.kind == "u" else ""  # unsigned, 0 - 1 would be 255
+        return f"make codes of 0 and 1 into such by `2 * codes{small} - 1`"
+    if (codes >= 0).all():
+        return "none is negative, so first subtract the value that parts -1 from +1, then use binarise()"
+    return "use binarise() first"
+
+
+def _zeros_and_ones(codes: NDArray[Any]) -> bool:
+    return codes.dtype == np.bool_ or bool(((codes == 0) | (codes == 1)).all())
+
+
+def as_codes(values: NDArray[Any], name: str = "codes") -> Codes:
+    """Codes (N, K) of -1 and +1 from those, from 0 and 1, or from bool; False and 0 become -1."""
+    values = np.asarray(values)
+    if values.ndim == 2 and _zeros_and_ones(values):
+        return np.where(values == 1, np.int8(1), np.int8(-1))
+    return check_codes(values, name)
 
 
 def check_bits(bits: int) -> int:

@@ -207,6 +207,8 @@ def test_evaluate_as_json_equals_python(feature_run: Path) -> None:
 def test_evaluate_shows_the_curve_by_radius(feature_run: Path) -> None:
     done = cli("evaluate", feature_run, "--curve")
     assert "by Hamming radius" in done.out
+    assert "mAP@144, peers" in done.out
+    assert "The database is smaller than k = 5,000: the depth is 144, all of it." in done.text
     assert re.search(r"│ +16 │ +0\.\d{4} │ +1\.0000 │ +16 │", done.out)
 
 
@@ -226,6 +228,22 @@ def test_evaluate_bare_code_files(tmp_path: Path) -> None:
         expected = evaluate(*sides, **ids, exclude_self=exclude).to_dict()
         assert cli(*words, "--json", *flags).json == json.loads(json.dumps(expected))
     assert "own item is left out" in cli(*words, "--exclude-self").text
+
+
+def test_evaluate_arrays_made_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(8)
+    codes, labels = generator.random((30, 12)) < 0.5, generator.random((30, 4)) < 0.4
+    np.save("query.npy", codes[:6].astype(np.uint8))
+    np.save("database.npy", np.packbits(codes, axis=1))
+    np.save("ql.npy", labels[:6])
+    np.save("dl.npy", labels)
+    words = ("evaluate", "query.npy", "database.npy", "--query-labels", "ql.npy", "--json")
+    expected = evaluate(codes[:6], codes, labels[:6], labels).to_dict()
+    found = cli(*words, "--database-labels", "dl.npy", "--bits", "12")
+    assert found.json == json.loads(json.dumps(expected))
+    assert "say by --bits how long" in refused(cli(*words, "--database-labels", "dl.npy"))
+    assert "--query-labels and --database-labels" in refused(cli(*words, "--bits", "12"))
 
 
 def test_queries_without_hits_are_counted(tmp_path: Path) -> None:

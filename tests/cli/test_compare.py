@@ -48,6 +48,7 @@ def compared(feature_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     assert "Seconds of training" in done.out
     assert f"page: {out / 'report.html'}" in done.text
     assert "8/8  ics 24 bits seed 1: 0." in done.err
+    assert done.err.startswith("8 of 8 trainings to run\n")
     return out
 
 
@@ -76,6 +77,7 @@ def test_the_same_command_and_from_give_the_same_tables(compared: Path, feature_
     assert again.code == stored.code == 0
     assert again.out == stored.out
     assert "seed" not in again.err  # no cell was computed
+    assert "0 of 8 trainings to run; the other 8 are there already" in again.err
     assert [(compared / name).read_bytes() for name in names] == before
 
 

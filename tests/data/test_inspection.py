@@ -15,12 +15,15 @@ from typer.testing import CliRunner, Result
 from centerhash.cli.commands.inspect import inspect
 from centerhash.data import Dataset, Splits, open_dataset
 from centerhash.data.inspection import (
+    ClassCount,
     Copies,
+    class_warnings,
     count_classes,
     equal_rows,
     find_copies,
     inspect_dataset,
     labels_per_image,
+    name_warnings,
     size_summary,
     split_overlaps,
 )
@@ -76,6 +79,46 @@ def test_classes_that_cannot_be_learned_or_scored_are_named(tmp_path: Path) -> N
         "3 classes have fewer than 10 training images: 'bird', 'cat', 'dog'.",
         "2 classes have no query, so no score covers them: 'bird', 'dog'.",
     )
+
+
+def test_queries_of_classes_that_the_database_lacks_are_named() -> None:
+    labels = np.array([[1, 0], [0, 1], [1, 0], [1, 0], [1, 0], [1, 0]], dtype=bool)
+    splits = Splits(np.array([2, 3]), np.array([0, 1]), np.array([2, 3, 4, 5]))
+    data = Dataset("d", Path(), ("x", "y"), labels, splits, features=np.zeros((6, 2), np.float32))
+    named = "1 classes of queries have no database image, so nothing is found for them: 'y'."
+    assert named in inspect_dataset(data).warnings
+
+
+def test_a_class_only_of_the_database_has_no_query() -> None:
+    assert class_warnings([ClassCount("a", 30, 20, 5, 20), ClassCount("b", 20, 20, 0, 20)]) == [
+        "1 classes have no query, so no score covers them: 'b'."
+    ]
+    assert class_warnings([ClassCount("c", 3, 0, 0, 3)])[1] == (
+        "1 classes have no query, so no score covers them: 'c'."
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("person", "car", "Person"), ["1 labels are written in several ways", "'person' / 'Person'"]),
+        (
+            ("traffic light", "trafficlight", "Traffic  Light"),
+            ["'traffic light' / 'trafficlight' / 'Traffic"],
+        ),
+        (("straße", "STRASSE"), ["'straße' / 'STRASSE'"]),
+        (("dog, cat", "dog"), ["1 labels hold a comma", "'dog, cat'. Join several labels by '|'"]),
+        (tuple(f"{a}{n}" for n in range(7) for a in "xX"), ["7 labels are written", "and 2 more. Write"]),
+    ],
+)
+def test_names_that_are_one_label_or_several_are_told(names: tuple[str, ...], words: list[str]) -> None:
+    (warning,) = name_warnings(names)
+    for part in words:
+        assert part in warning
+
+
+def test_names_that_differ_are_no_reason_to_warn() -> None:
+    assert name_warnings(("person", "persons", "hot dog", "dog")) == []
 
 
 # ---------------------------------------------------------------- copies

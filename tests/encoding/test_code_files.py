@@ -44,12 +44,14 @@ def stored(path: Path) -> dict[str, Any]:
         return dict(arrays)
 
 
-@pytest.mark.parametrize("form", ["packed", "codes", "float codes"])
+@pytest.mark.parametrize("form", ["packed", "codes", "float codes", "0 and 1", "bool"])
 def test_codes_are_read_in_every_form(tmp_path: Path, form: str) -> None:
     arrays: dict[str, Any] = {
         "packed": {"packed": pack(CODES), "bits": 20},
         "codes": {"codes": CODES},
         "float codes": {"codes": CODES.astype(np.float64)},
+        "0 and 1": {"codes": (CODES > 0).astype(np.uint8)},
+        "bool": {"codes": CODES > 0},
     }[form]
     found = read_codes(write(tmp_path / "codes.npz", **arrays, labels=LABELS))
     assert found.bits == 20
@@ -110,9 +112,8 @@ def test_a_cut_a_changed_and_another_file_are_named(tmp_path: Path) -> None:
     flipped[200] ^= 0xFF
     (tmp_path / "cut.npz").write_bytes(whole[:-30])
     (tmp_path / "flipped.npz").write_bytes(flipped)
-    np.save(tmp_path / "one.npy", CODES)
     write(tmp_path / "objects.npz", codes=np.array([{"a": 1}], dtype=object), labels=LABELS)
-    for name in ("cut.npz", "flipped.npz", "one.npy", "objects.npz"):
+    for name in ("cut.npz", "flipped.npz", "objects.npz"):
         assert f"{name}' is damaged, or no .npz file of plain arrays" in problem(tmp_path / name)
 
 
@@ -134,6 +135,76 @@ def test_two_files_are_queries_and_database(tmp_path: Path) -> None:
     database = write(tmp_path / "database.npz", codes=CODES[4:], labels=LABELS[4:])
     found = evaluate_files([query, database], k=6)
     assert found == evaluate(CODES[:4], CODES[4:], LABELS[:4], LABELS[4:], k=6)
+
+
+FORMS: dict[str, Any] = {
+    "signs": CODES,
+    "numbers": (CODES > 0).astype(np.uint8),
+    "bool": CODES > 0,
+    "packed": pack(CODES),
+}
+
+
+@pytest.mark.parametrize("query", FORMS)
+@pytest.mark.parametrize("database", FORMS)
+def test_bare_arrays_with_labels_beside_them_are_evaluated(tmp_path: Path, query: str, database: str) -> None:
+    np.save(tmp_path / "query.npy", FORMS[query][:4])
+    np.save(tmp_path / "database.npy", FORMS[database])
+    labels = tmp_path / "query_labels.npy", tmp_path / "database_labels.npy"
+    np.save(labels[0], LABELS[:4])
+    np.save(labels[1], LABELS.astype(np.uint8))
+    bits = 20 if "packed" in (query, database) else None
+    found = evaluate_files([tmp_path / "query.npy", tmp_path / "database.npy"], bits=bits, labels=labels)
+    assert found == evaluate(CODES[:4], CODES, LABELS[:4], LABELS)
+
+
+def test_packed_bytes_that_are_all_0_or_1_are_packed_where_bits_says_so(tmp_path: Path) -> None:
+    np.save(tmp_path / "codes.npy", np.array([[0, 1], [1, 0], [1, 1]], np.uint8))
+    found = read_codes(tmp_path / "codes.npy", bits=16)
+    assert (found.bits, found.packed.shape) == (16, (3, 2))
+    assert read_codes(tmp_path / "codes.npy").bits == 2
+    assert read_codes(tmp_path / "codes.npy", bits=2).bits == 2
+
+
+def test_bits_stand_in_for_those_of_a_file_and_labels_for_its_labels(tmp_path: Path) -> None:
+    np.save(tmp_path / "labels.npy", LABELS)
+    path = write(tmp_path / "codes.npz", packed=pack(CODES), labels=~LABELS)
+    found = read_codes(path, bits=20, labels=tmp_path / "labels.npy")
+    assert np.array_equal(unpack(found.packed, 20), CODES)
+    assert np.array_equal(found.labels, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("form", "bits", "words"),
+    [
+        ("packed", None, r"codes of shape \(12, 3\) are bytes: say by `bits="),
+        ("packed", 12, r"packed codes of 12 bits must be uint8 of shape \(N, 2\)"),
+        ("signs", 12, "it holds codes of 20 bits, not of 12"),
+        ("bool", 12, "it holds codes of 20 bits, not of 12"),
+    ],
+)
+def test_bits_that_do_not_fit_are_refused(tmp_path: Path, form: str, bits: int | None, words: str) -> None:
+    np.save(tmp_path / "codes.npy", FORMS[form])
+    with pytest.raises(DataError, match=f"codes.npy': {words}"):
+        read_codes(tmp_path / "codes.npy", bits=bits)
+
+
+def test_what_a_bare_array_lacks_is_named(tmp_path: Path) -> None:
+    path, labels = tmp_path / "codes.npy", tmp_path / "labels.npy"
+    np.save(path, CODES)
+    with pytest.raises(DataError, match=r"have none: train on .*`query_labels=` and `database_labels=`"):
+        evaluate_files([path, path])
+    np.save(labels, LABELS[:5])
+    with pytest.raises(DataError, match=r"labels of shape \(5, 5\) do not fit 12 codes"):
+        evaluate_files([path, path], labels=(labels, labels))
+    np.save(labels, LABELS)
+    with pytest.raises(DataError, match=r"cannot read .*gone.npy"):
+        evaluate_files([path, tmp_path / "gone.npy"], labels=(labels, labels))
+    with pytest.raises(ConfigError, match="given with two code files"):
+        evaluate_files([tmp_path], bits=20)
+    np.save(path, CODES * 0.3 + 2)
+    with pytest.raises(DataError, match="none is negative"):
+        read_codes(path)
 
 
 def test_exclude_self_goes_by_the_ids(tmp_path: Path) -> None:

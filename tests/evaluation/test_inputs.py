@@ -90,6 +90,14 @@ def test_tensors_are_codes_and_labels() -> None:
     assert evaluate(codes[:2], codes, labels[:2], labels) == evaluate(CODES[:2], CODES, LABELS[:2], LABELS)
 
 
+@pytest.mark.parametrize("kind", [np.bool_, np.uint8, np.int64, np.float32])
+def test_codes_of_0_and_1_are_codes(kind: type) -> None:
+    codes = (CODES > 0).astype(kind)
+    expected = evaluate(CODES[:2], CODES, LABELS[:2], LABELS)
+    assert evaluate(codes[:2], codes, LABELS[:2], LABELS) == expected
+    assert evaluate(codes[:2], CODES, LABELS[:2], LABELS) == expected
+
+
 def test_no_place_of_precision_is_fine() -> None:
     result = evaluate(CODES[:1], CODES, LABELS[:1], LABELS, precision_at=(), k=1)
     assert result.precision == {}

@@ -44,3 +44,19 @@ def test_it_is_a_frame_for_pandas(found: Evaluation, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ConfigError, match="pip install pandas"):
         found.to_pandas()
+
+
+def test_a_database_smaller_than_k_gives_the_depth() -> None:
+    codes, labels = np.ones((6, 8)), np.ones((6, 2), bool)
+    found = evaluate(codes[:2], codes, labels[:2], labels, k=5000, precision_at=(1, 6, 10, 100))
+    assert (found.k, found.depth) == (5000, 6)
+    assert [row.name for row in found.measures() if "@" in row.name] == [
+        "mAP@6, peers",
+        "mAP@6, textbook",
+        "NDCG@6",
+        "ACG@6",
+        "WAP@6",
+        "precision@1",
+        "precision@6",
+    ]
+    assert "mAP@6 " in repr(found)

@@ -89,7 +89,7 @@ JobsOption = Annotated[int, running("trainings at the same time, sharing the pro
 FLAGS = frozenset(
     "allow_host backbone bits cache crop device engine exclude exclude_self finetune host int8 jobs labels "  # noqa: SIM905
     "learning_rate lists methods mirror option out overwrite pool port pretrained ray_address read_only results root "
-    "runner seeds "
+    "database_labels query_labels runner seeds "
     "skip_broken test_images token validation weights".split()
 )
 _PARAMETER = re.compile(r"`([a-z_0-9]+)=([^`]*)`|\b([a-z_0-9]+)=(True|False)\b")

@@ -113,6 +113,12 @@ def curve_table(result: Evaluation) -> Table:
     return table("by Hamming radius", (">radius", ">precision", ">recall", ">queries with items"), shown)
 
 
+def planned(total: int, left: int) -> None:
+    """Say on stderr how many trainings a grid has, and how many of them are still to run."""
+    kept = f"; the other {total - left:,} are there already" if left < total else ""
+    err.print(f"{left:,} of {total:,} trainings to run{kept}", soft_wrap=True)
+
+
 def cell_done(done: int, total: int, cell: Task, row: Row) -> None:
     """Print one line on stderr for a cell of a grid that has ended."""
     if "error" in row:
@@ -141,9 +147,13 @@ def evaluation_notes(result: Evaluation) -> list[str]:
         f"{result.queries:,} queries, {result.database:,} database items, {result.bits} bits; "
         f"ties broken by permutation {result.seed}."
     ]
+    if result.depth < result.k:
+        notes.append(
+            f"The database is smaller than k = {result.k:,}: the depth is {result.depth:,}, all of it."
+        )
     if result.queries_without_hits:
         notes.append(
-            f"{result.queries_without_hits:,} queries without hits in the top {result.k:,} count as 0 "
+            f"{result.queries_without_hits:,} queries without hits in the top {result.depth:,} count as 0 "
             f"({result.queries_without_relevant:,} have nothing relevant in the database, "
             f"{result.queries_without_labels:,} have no label)."
         )

@@ -240,7 +240,8 @@ def class_warnings(classes: Sequence[ClassCount]) -> list[str]:
     """Say which classes cannot be learned or scored."""
     untrained = [entry.name for entry in classes if entry.train == 0]
     rare = [entry.name for entry in classes if 0 < entry.train < _FEW]
-    unasked = [entry.name for entry in classes if entry.train and not entry.query]
+    unasked = [entry.name for entry in classes if entry.images and not entry.query]
+    unfound = [entry.name for entry in classes if entry.query and not entry.database]
     warnings = []
     if untrained:
         warnings.append(f"{len(untrained):,} classes have no training image: {first_few(untrained)}.")
@@ -249,6 +250,33 @@ def class_warnings(classes: Sequence[ClassCount]) -> list[str]:
     if unasked:
         warnings.append(
             f"{len(unasked):,} classes have no query, so no score covers them: {first_few(unasked)}."
+        )
+    if unfound:
+        warnings.append(
+            f"{len(unfound):,} classes of queries have no database image, so nothing is found for them: "
+            f"{first_few(unfound)}."
+        )
+    return warnings + name_warnings([entry.name for entry in classes])
+
+
+def name_warnings(names: Sequence[str]) -> list[str]:
+    """Say which names are likely one label written in several ways, or several labels written as one."""
+    spellings: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        spellings["".join(name.split()).casefold()].append(name)
+    alike = [" / ".join(f"'{name}'" for name in same) for same in spellings.values() if len(same) > 1]
+    commas = [name for name in names if "," in name]
+    warnings = []
+    if alike:
+        more = f" and {len(alike) - _EXAMPLES:,} more" if len(alike) > _EXAMPLES else ""
+        warnings.append(
+            f"{len(alike):,} labels are written in several ways, and count as different classes: "
+            f"{', '.join(alike[:_EXAMPLES])}{more}. Write each in one way, if it is one."
+        )
+    if commas:
+        warnings.append(
+            f"{len(commas):,} labels hold a comma, as if they were several: {first_few(commas)}. Join several labels "
+            "by '|'; a label that holds a comma is put in double quotes in searches."
         )
     return warnings
 

@@ -1,14 +1,14 @@
 """Code files: packed codes with what is known of their items, in one .npz. The one layout of codes in a file.
 
-Arrays: `packed` (N, ceil(K/8)) uint8 and `bits`, or `codes` (N, K) of -1 and +1. Optional: `names` and `paths` (N,)
-text; `labels` (N, C) with `classes` (C,) text; `ids` (N,) integers, so that a query can be told apart from its own
-database item; `visual` (N, 16) uint8, packed visual codes; `presence` and `shares` (N, C) uint8, in 255ths. A row of
-zeros in one of the last three is an item that has none.
+Arrays: `packed` (N, ceil(K/8)) uint8 and `bits`, or `codes` (N, K) of -1 and +1, of 0 and 1, or bool. Optional:
+`names` and `paths` (N,) text; `labels` (N, C) with `classes` (C,) text; `ids` (N,) integers, so that a query can be
+told apart from its own database item; `visual` (N, 16) uint8, packed visual codes; `presence` and `shares` (N, C)
+uint8, in 255ths. A row of zeros in one of the last three is an item that has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed, check_codes, check_packed, pack
+from centerhash.codes import Packed, as_codes, check_packed, pack, packed_width
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.files import read_npz, refuse_links, write_npz
 from centerhash.core.progress import Progress, silent
@@ -71,19 +71,17 @@ def write_codes(path: str | Path, codes: CodeFile) -> None:
     write_npz(path, arrays)
 
 
-def read_codes(path: str | Path) -> CodeFile:
-    """Read a code file, or say what is wrong with it."""
-    arrays = read_npz(path)
+def read_codes(path: str | Path, bits: int | None = None, labels: Path | None = None) -> CodeFile:
+    """Read a code file, or say what is wrong with it.
+
+    Codes made elsewhere may also be one array in a .npy file, packed where `bits` says so. `labels` (N, C) is a .npy
+    file, and counts instead of those in the code file.
+    """
+    arrays = {"codes": load_array(Path(path))} if Path(path).suffix == ".npy" else read_npz(path)
+    if labels is not None:
+        arrays["labels"] = load_array(labels)
     try:
-        if "packed" in arrays and "bits" in arrays:
-            bits = _whole_number(arrays["bits"])
-            packed = check_packed(arrays["packed"], bits)
-        elif "codes" in arrays:
-            codes = check_codes(arrays["codes"])
-            bits, packed = codes.shape[1], pack(codes)
-        else:
-            found = ", ".join(sorted(arrays)) or "nothing"
-            raise InputError(f"it holds {found}, but needs `packed` and `bits`, or `codes` of -1 and +1")
+        bits, packed = _read_packed(arrays, bits)
         for name, dimensions in _COLUMNS.items():
             array = arrays.get(name)
             if array is not None and (array.ndim != dimensions or len(array) != len(packed)):
@@ -96,6 +94,34 @@ def read_codes(path: str | Path) -> CodeFile:
     classes = tuple(map(str, arrays["classes"].tolist())) if arrays.get("classes", np.array(0)).ndim else None
     others = {name: arrays.get(name) for name in _COLUMNS if name not in ("names", "paths")}
     return CodeFile(bits, packed, texts.get("names"), texts.get("paths"), classes=classes, **others)
+
+
+def _read_packed(arrays: Mapping[str, NDArray[Any]], given: int | None) -> tuple[int, Packed]:
+    """The number of bits, and packed codes (N, ceil(K/8)); `given` is what the caller says of the bits."""
+    bits = _whole_number(arrays["bits"]) if "bits" in arrays else given
+    if given not in (None, bits):
+        raise InputError(f"it holds codes of {bits} bits, not of {given}")
+    if "packed" in arrays and bits is not None:
+        return bits, check_packed(arrays["packed"], bits)
+    if "codes" not in arrays:
+        found = ", ".join(sorted(arrays)) or "nothing"
+        raise InputError(
+            f"it holds {found}, but needs `packed` and `bits`, or `codes` of -1 and +1 or of 0 and 1"
+        )
+    codes = arrays["codes"]
+    if codes.dtype == np.uint8 and codes.size and codes.max() > 1:
+        if bits is None:
+            raise InputError(
+                f"codes of shape {codes.shape} are bytes: say by `bits=` how long the packed codes are"
+            )
+        return bits, check_packed(codes, bits)
+    # packed bytes may all be 0 or 1 by chance; a packed single bit is 0 or 128, so that 1 is a code
+    if bits is not None and bits > 1 and codes.dtype == np.uint8 and codes.shape[1:] == (packed_width(bits),):
+        return bits, check_packed(codes, bits)
+    made = as_codes(codes)
+    if bits not in (None, made.shape[1]):
+        raise InputError(f"it holds codes of {made.shape[1]} bits, not of {bits}")
+    return made.shape[1], pack(made)
 
 
 def _check_labels(labels: NDArray[Any] | None) -> None:
@@ -138,8 +164,19 @@ def _read_old_run(path: Path) -> tuple[CodeFile, CodeFile]:
     return side("query"), side("database")
 
 
-def evaluate_files(paths: Sequence[Path], **settings: Any) -> Evaluation:
-    """Evaluate a run's folder, or two code files, queries then database; `settings` as for `evaluate`."""
+def evaluate_files(
+    paths: Sequence[Path],
+    *,
+    bits: int | None = None,
+    labels: tuple[Path | None, Path | None] = (None, None),
+    **settings: Any,
+) -> Evaluation:
+    """Evaluate a run's folder, or two code files, queries then database; `settings` as for `evaluate`.
+
+    `bits` and `labels` (of queries, of the database) are for files made elsewhere, as for `read_codes`.
+    """
+    if len(paths) != 2 and (bits, *labels) != (None, None, None):
+        raise ConfigError("bits and labels are given with two code files: queries, then database.")
     if len(paths) == 1 and paths[0].is_dir():
         query, database = read_run_codes(paths[0])
     elif len(paths) == 1 and not paths[0].exists():
@@ -149,7 +186,7 @@ def evaluate_files(paths: Sequence[Path], **settings: Any) -> Evaluation:
             f"evaluate takes the folder of one run, or two code files (queries, then database); got {len(paths)}."
         )
     else:
-        query, database = (read_codes(path) for path in paths)
+        query, database = (read_codes(path, bits, beside) for path, beside in zip(paths, labels, strict=True))
     if query.bits != database.bits:
         raise DataError(
             f"queries have {query.bits} bits, the database {database.bits}: encode both by one model."
@@ -157,8 +194,8 @@ def evaluate_files(paths: Sequence[Path], **settings: Any) -> Evaluation:
     if query.labels is None or database.labels is None:
         lacking = paths[0 if query.labels is None else -1]
         raise DataError(
-            f"scoring needs labels, and the codes of '{lacking}' have none: train on images with labels, or encode "
-            "such images (array `labels`, (N, C))."
+            f"scoring needs labels, and the codes of '{lacking}' have none: train on images with labels, encode such "
+            "images, or give them (array `labels`, (N, C), or `query_labels=` and `database_labels=`, .npy files)."
         )
     if query.classes and database.classes and query.classes != database.classes:
         raise DataError("queries and database have labels of different classes: encode one data set.")

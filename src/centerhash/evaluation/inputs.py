@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import check_codes, check_packed, pack, to_words
+from centerhash.codes import as_codes, check_packed, pack, to_words
 from centerhash.core.arrays import as_array, whole_number
 from centerhash.core.errors import InputError
 
@@ -25,19 +25,19 @@ def cutoffs(values: Iterable[Any]) -> tuple[int, ...]:
 def code_words(codes: NDArray[Any], bits: int | None, name: str) -> tuple[NDArray[np.uint64], int]:
     """Return codes as words (N, W) with their number of bits.
 
-    Without `bits`, `codes` is (N, K) in {-1, +1}; with it, the bytes (N, ceil(K/8)) of `codes.pack`. The words
-    are a copy: numba compiles again for arrays that are read-only, as memory-mapped ones are.
+    Without `bits`, `codes` is (N, K) in {-1, +1}, {0, 1} or bool; with it, the bytes (N, ceil(K/8)) of `codes.pack`. The
+    words are a copy: numba compiles again for arrays that are read-only, as memory-mapped ones are.
     """
     codes = as_array(codes, name)
     if codes.ndim != 2 or codes.size == 0:
         raise InputError(f"{name} must be (items, bits) with at least one of each, got shape {codes.shape}.")
     if bits is None:
-        if codes.dtype == np.uint8:
+        if codes.dtype == np.uint8 and codes.max() > 1:
             raise InputError(
-                f"{name} of shape {codes.shape} are bytes, not -1 and +1: "
+                f"{name} of shape {codes.shape} are bytes, not -1 and +1, nor 0 and 1: "
                 "pass bits= (the length of a code) to evaluate packed codes."
             )
-        packed, length = pack(check_codes(codes, name)), codes.shape[1]
+        packed, length = pack(as_codes(codes, name)), codes.shape[1]
     else:
         packed, length = check_packed(codes, whole_number(bits, "bits", 1), name), int(bits)
     if length > LONGEST:

@@ -31,8 +31,8 @@ def evaluate(
     """Rank the database for every query by Hamming distance and measure the rankings.
 
     Args:
-        query_codes: (Q, K) in {-1, +1}, or packed bytes (Q, ceil(K/8)) when `bits` is given.
-        database_codes: (N, K) in {-1, +1}, or packed bytes (N, ceil(K/8)).
+        query_codes: (Q, K) in {-1, +1}, {0, 1} or bool, or packed bytes (Q, ceil(K/8)) when `bits` is given.
+        database_codes: (N, K) likewise, or packed bytes (N, ceil(K/8)).
         query_labels: (Q, C) bool; an item is relevant to a query when they share a label.
         database_labels: (N, C) bool.
         k: number of places that mAP, NDCG, ACG and WAP look at; more than N means all.

@@ -110,8 +110,13 @@ class Evaluation:
     queries_without_hits: int
     per_query: PerQuery = field(compare=False, repr=False)
 
+    @property
+    def depth(self) -> int:
+        """The number of places that mAP@k really looks at: k, or the whole database where that is smaller."""
+        return min(self.k, self.database)
+
     def measures(self) -> list[Measure]:
-        """The figures for people, one per line."""
+        """The figures for people, one per line, named by the depth that they really have."""
         rows = []
         for name, value, expected, chance, how in (
             (
@@ -130,19 +135,20 @@ class Evaluation:
             ),
         ):
             rows += [
-                Measure(f"mAP@{self.k:,}, {name}", value, chance, f"divided by {how}"),
+                Measure(f"mAP@{self.depth:,}, {name}", value, chance, f"divided by {how}"),
                 Measure(f"  {name}, over all tie orders", expected, None, "exact expectation"),
             ]
         rows += [
-            Measure(f"NDCG@{self.k:,}", self.ndcg, None, "graded by the number of shared labels"),
-            Measure(f"ACG@{self.k:,}", self.acg, None, "mean number of shared labels"),
-            Measure(f"WAP@{self.k:,}", self.wap, None, "average precision weighted by shared labels"),
+            Measure(f"NDCG@{self.depth:,}", self.ndcg, None, "graded by the number of shared labels"),
+            Measure(f"ACG@{self.depth:,}", self.acg, None, "mean number of shared labels"),
+            Measure(f"WAP@{self.depth:,}", self.wap, None, "average precision weighted by shared labels"),
         ]
-        return rows + [Measure(f"precision@{n:,}", value, None, "") for n, value in self.precision.items()]
+        places = {min(n, self.database): value for n, value in self.precision.items()}
+        return rows + [Measure(f"precision@{n:,}", value, None, "") for n, value in places.items()]
 
     def __repr__(self) -> str:
         return (
-            f"Evaluation(mAP@{self.k:,} {self.map_peers:.4f} peers, {self.map_textbook:.4f} textbook; "
+            f"Evaluation(mAP@{self.depth:,} {self.map_peers:.4f} peers, {self.map_textbook:.4f} textbook; "
             f"{self.queries:,} queries, {self.database:,} items, {self.bits} bits)"
         )
 

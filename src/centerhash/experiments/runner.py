@@ -67,8 +67,7 @@ def run_tasks(
     rows, failures = claim(folder, bench.facts()), list[Row]()
     if warn is not None:
         warn(bench.dataset.warnings)
-    known = {row_key(row) for row in rows}
-    left = [task for task in tasks if task.key not in known]
+    left = left_over(tasks, folder)
     _forget_failures(folder / FAILURES, tasks)
     done, running = len(tasks) - len(left), list[str]()
 
@@ -90,6 +89,12 @@ def run_tasks(
         if on_done is not None:
             on_done(done, len(tasks), task, row)
     return rows, failures
+
+
+def left_over(tasks: Sequence[Task], folder: str | Path) -> list[Task]:
+    """The tasks that `folder` holds no row of yet."""
+    known = {row_key(row) for row in read_rows(Path(folder) / RESULTS)}
+    return [task for task in tasks if task.key not in known]
 
 
 def answers(rows: Sequence[Row], tasks: Sequence[Task]) -> list[Row]:

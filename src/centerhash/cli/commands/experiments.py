@@ -111,7 +111,7 @@ def compare(
     from centerhash.cli import console
     from centerhash.experiments.bench import Source, plan_tasks
     from centerhash.experiments.compare import measure, read_results, write_comparison
-    from centerhash.experiments.runner import read_failures, run_tasks
+    from centerhash.experiments.runner import left_over, read_failures, run_tasks
     from centerhash.experiments.tables import terminal_tables
 
     failed: list[dict[str, Any]] = []
@@ -124,6 +124,7 @@ def compare(
         folder, names = out, read_methods(methods)
         tasks = plan_tasks(names, read_bits(bits), seeds, read_settings(option or [], names), epochs)
         source = Source(data, k, validation, cache, device, skip_broken)
+        console.planned(len(tasks), len(left_over(tasks, out)))
         with console.progress() as progress:
             rows, failed = run_tasks(
                 source,

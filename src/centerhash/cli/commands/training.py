@@ -182,9 +182,13 @@ def train(
 
 def evaluate(
     codes: Annotated[
-        list[Path], typer.Argument(help="the folder of a run, or two code files: QUERY.npz DATABASE.npz")
+        list[Path],
+        typer.Argument(help="the folder of a run, or two code files: QUERY DATABASE (.npz or .npy)"),
     ],
     k: DepthOption = 5000,
+    query_labels: Annotated[Path | None, typer.Option(help="labels of QUERY, a .npy of (N, C)")] = None,
+    database_labels: Annotated[Path | None, typer.Option(help="labels of DATABASE, a .npy of (N, C)")] = None,
+    bits: Annotated[int | None, typer.Option(min=1, help="length of packed codes made elsewhere")] = None,
     exclude_self: Annotated[
         bool, typer.Option("--exclude-self", help="a query never retrieves its own database item")
     ] = False,
@@ -196,12 +200,15 @@ def evaluate(
 ) -> None:
     """Score codes: mAP in both conventions with its chance level, precision, NDCG, ACG, WAP.
 
+    Codes made elsewhere are -1/+1, 0/1, bool, or packed with --bits; docs/evaluation.md names the arrays.
+
     Examples: `centerhash evaluate run`, `centerhash evaluate query.npz database.npz --json`
     """
     from centerhash.cli import console
     from centerhash.encoding.code_files import evaluate_files
 
-    result = evaluate_files(codes, k=k, exclude_self=exclude_self, seed=seed)
+    labels = (query_labels, database_labels)
+    result = evaluate_files(codes, bits=bits, labels=labels, k=k, exclude_self=exclude_self, seed=seed)
     if as_json:
         console.print_json(result.to_dict())
         return
