@@ -16,6 +16,7 @@ from centerhash.experiments.paper import report
 from centerhash.methods.table import METHODS
 from centerhash.networks.backbones import BACKBONES
 from centerhash.networks.engines import ENGINES
+from centerhash.search import formats
 from centerhash.search.engines import table as stores
 from tests.toys import cli
 
@@ -30,6 +31,7 @@ def offered(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_words_that_are_written_twice_are_the_same() -> None:
     assert tuple(stores.ENGINES) == completion.STORES
+    assert formats.FORMATS == completion.FORMATS
     assert work.RUNNERS == completion.RUNNERS
     assert (*report.PARTS, report.ALL) == completion.PARTS
 
@@ -44,6 +46,7 @@ def test_words_that_are_written_twice_are_the_same() -> None:
         ("centerhash train photos --schedule c", ["cosine", "constant"]),
         ("centerhash encode run photos --engine ", ["auto", *ENGINES]),
         ("centerhash encode run photos --runner ", ["local", "ray"]),
+        ("centerhash index export photos.index out --to p", ["parquet", "pgvector"]),
         ("centerhash explain run a.jpg --device c", ["cpu", "cuda"]),
         ("centerhash compare photos --methods csq,hash", ["csq,hashnet"]),
         ("centerhash compare photos --methods a", ["all"]),

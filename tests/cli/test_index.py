@@ -286,6 +286,15 @@ def test_export_and_import(stored: Path, image_run: Path, tmp_path: Path) -> Non
     assert cli("evaluate", file, file, "--json").json["queries"] == 8
 
 
+def test_export_for_other_programs(stored: Path, tmp_path: Path) -> None:
+    done = cli("index", "export", stored, tmp_path / "out", "--to", "npy")
+    assert done.code == 0, done.err
+    assert "8 codes in" in done.text
+    assert np.load(tmp_path / "out" / "codes.npy").shape == (8, 4)
+    assert "is not empty" in refused(cli("index", "export", stored, tmp_path / "out", "--to", "npy"))
+    assert "unknown format 'xls'" in refused(cli("index", "export", stored, tmp_path / "new", "--to", "xls"))
+
+
 def test_every_command_has_an_example() -> None:
     for name in ("create", "add", "remove", "info", "verify", "compact", "import", "export"):
         done = cli("index", name, "--help")

@@ -228,3 +228,28 @@ def test_json_with_whole_characters() -> None:
 def test_names_that_are_no_text_are_written(tmp_path: Path) -> None:
     files.write_json(tmp_path / "a.json", {"name": "\udcff"})
     assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"name": "\udcff"}
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "a" / "made"
+
+    def half() -> None:
+        with files.atomic_folder(target) as draft:
+            (draft / "one").write_text("1")
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        half()
+    assert list(target.parent.iterdir()) == []
+    with files.atomic_folder(target) as draft:
+        (draft / "one").write_text("1")
+        assert not target.exists()
+    assert [path.name for path in target.parent.iterdir()] == ["made"]
+    assert stat.S_IMODE(target.stat().st_mode) == stat.S_IMODE(
+        files.make_folder(tmp_path / "b").stat().st_mode
+    )
+    full = files.atomic_folder(target)
+    with pytest.raises(OutputError, match=r"cannot write '.*made'"), full as draft:
+        (draft / "two").write_text("2")
+    assert (target / "one").exists()
+    assert leftovers(target.parent) == []

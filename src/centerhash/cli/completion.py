@@ -13,6 +13,7 @@ Words: TypeAlias = list[tuple[str, str]]  # a word, and what it is
 
 # importing the tables of these takes seconds; tests keep both equal
 STORES = ("flat", "faiss", "milvus")
+FORMATS = ("npz", "npy", "parquet", "faiss", "pgvector")
 RUNNERS = ("local", "ray")
 PARTS = ("table-methods", "table-ablation", "pgd", "beta", "lambda", "weights", "instances", "all")
 

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import shutil
 import tempfile
 import zipfile
 import zlib
@@ -89,6 +90,22 @@ def atomic(path: str | Path) -> Iterator[IO[bytes]]:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
+
+
+@contextmanager
+def atomic_folder(path: str | Path) -> Iterator[Path]:
+    """Give an empty folder beside `path` to fill; rename it to `path`, new or empty, only when all went well."""
+    target = Path(path)
+    parent = make_folder(Path(os.path.realpath(target)).parent)
+    with explained(target):
+        draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=parent))
+        try:
+            yield draft
+            draft.chmod(0o777 & ~_umask())  # mkdtemp makes private folders
+            draft.rename(target)
+            sync_folder(parent)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)  # gone by its new name when all went well
 
 
 def sync_folder(folder: Path) -> None:

@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,11 +72,32 @@ def part_path(folder: Path, number: int) -> Path:
     return folder / f"part-{number:05d}.parquet"
 
 
+def as_table(
+    ids: Sequence[str],
+    packed: Packed,
+    labels: Sequence[Labels],
+    facts: Mapping[str, str],
+    paths: Sequence[str | None] | None = None,
+) -> Any:
+    """A pyarrow table of id, code (n, ceil(K/8)), labels and, where they are given, path; `facts` go with it."""
+    pyarrow = require("pyarrow")
+
+    rows = np.ascontiguousarray(packed, dtype=np.uint8)
+    code, names = pyarrow.binary(rows.shape[1]), pyarrow.list_(pyarrow.string())
+    columns = {
+        "id": pyarrow.array(list(ids), type=pyarrow.string()),
+        "code": pyarrow.FixedSizeBinaryArray.from_buffers(code, len(rows), [None, pyarrow.py_buffer(rows)]),
+        "labels": pyarrow.array([list(row) for row in labels], type=names),
+    }
+    if paths is not None:
+        columns["path"] = pyarrow.array(list(paths), type=pyarrow.string())
+    return pyarrow.table(columns, metadata=dict(facts))
+
+
 def write_part(folder: Path, number: int, part: Part, manifest: Manifest) -> None:
     """Write a part, whole or not at all."""
-    pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
+    parquet = require("pyarrow.parquet")
 
-    width = packed_width(manifest.bits)
     facts = {
         "bits": str(manifest.bits),
         "model": manifest.model,
@@ -84,21 +105,7 @@ def write_part(folder: Path, number: int, part: Part, manifest: Manifest) -> Non
         "labels": manifest.labels,
         "broken": json.dumps(dict(part.broken)),
     }
-    schema = pyarrow.schema(
-        [
-            ("id", pyarrow.string()),
-            ("code", pyarrow.binary(width)),
-            ("labels", pyarrow.list_(pyarrow.string())),
-        ],
-        metadata=facts,
-    )
-    rows = np.ascontiguousarray(part.packed, dtype=np.uint8)
-    codes = pyarrow.FixedSizeBinaryArray.from_buffers(
-        pyarrow.binary(width), len(rows), [None, pyarrow.py_buffer(rows)]
-    )
-    labels = pyarrow.array([list(names) for names in part.labels], type=pyarrow.list_(pyarrow.string()))
-    ids = pyarrow.array(list(part.ids), type=pyarrow.string())
-    table = pyarrow.Table.from_arrays([ids, codes, labels], schema=schema)
+    table = as_table(part.ids, part.packed, part.labels, facts)
     with atomic(part_path(folder, number)) as stream:
         parquet.write_table(table, stream, write_page_checksum=True)
 

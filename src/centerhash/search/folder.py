@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import AliasChoices, Field
 
-from centerhash.core.errors import ConfigError, DataError, OutputError
-from centerhash.core.files import make_folder, parse_json, write_json
+from centerhash.core.errors import ConfigError, DataError
+from centerhash.core.files import atomic_folder, parse_json, write_json
 from centerhash.core.options import Options
 from centerhash.search.engines.table import create_store, read_store
 from centerhash.search.uploads import IMAGES
@@ -44,21 +42,10 @@ def create_folder(folder: Path, model: HashModel, store: str) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"'{folder}' is there already and is not empty: name a new folder for the index.")
     spec = IndexSpec(store=full_store(store, folder), bits=model.bits, classes=model.classes)
-    parent = make_folder(Path(os.path.realpath(folder)).parent)
-    try:
-        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=parent))
-    except OSError as error:
-        raise OutputError(f"cannot write '{folder}': {error.strerror or error}.") from error
-    try:
+    with atomic_folder(folder) as draft:
         model.save(draft / MODEL)
         create_store(spec.store, draft / ITEMS, spec.bits).close()
         write_json(draft / SPEC, spec.model_dump())
-        draft.chmod(make_folder(draft / MODEL).stat().st_mode)  # mkdtemp makes private folders
-        draft.rename(folder)
-    except OSError as error:
-        raise OutputError(f"cannot write '{folder}': {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)  # gone by its new name when all went well
 
 
 def spec_file(folder: Path) -> Path | None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 from centerhash.codes import Packed, pack
 from centerhash.core.errors import ConfigError, DataError, ImageError, InputError
 from centerhash.core.files import refuse_links
-from centerhash.core.progress import Progress, bars, silent
+from centerhash.core.progress import Progress, shown
 from centerhash.search.engines.base import HammingIndex, Item, Seen
 from centerhash.search.engines.table import open_store
 from centerhash.search.facts import ModelFacts, read_facts
@@ -32,7 +31,7 @@ from centerhash.search.label_query import LabelQuestion
 from centerhash.search.parts import seen_in, visual_of
 from centerhash.search.questions import ask, filter_of, question_of
 from centerhash.search.results import Added, Result, Results, as_result
-from centerhash.search.transfer import add_codes, export_codes, import_codes
+from centerhash.search.transfer import add_codes, import_codes
 from centerhash.search.uploads import ID_LETTERS, Uploads, has_file
 from centerhash.search.verifying import problems
 
@@ -144,7 +143,7 @@ class Index:
             raise InputError(f"batch must be a whole number of at least 1, got {batch!r}.")
         files, labelling = images_and_labels(self.model, listed(images, "images"), labels)
         work = Adding(self.store, self.model, self.uploads, self.lock, labelling)
-        with bars() if progress is True else nullcontext(progress or silent) as report:
+        with shown(progress) as report:
             done = work.run(files.images, self.encoder(), batch, report)
         return replace(done, skipped=files.skipped)
 
@@ -197,9 +196,12 @@ class Index:
         """Add the codes of a code file or of a folder of parts; see `transfer.import_codes`."""
         return import_codes(self, path)
 
-    def export(self, path: str | Path) -> int:
-        """Write all codes into one code file, and return how many; see `transfer.export_codes`."""
-        return export_codes(self, path)
+    def export(self, path: str | Path, to: str = "npz", *, progress: bool | Progress = True) -> int:
+        """Write all items for other programs, and return how many: "npz", "npy", "parquet", "faiss" or "pgvector"."""
+        from centerhash.search.formats import export_items
+
+        with shown(progress) as report:
+            return export_items(self, Path(path), to, report)
 
     def remove(self, ids_or_paths: str | Path | Sequence[str | Path]) -> int:
         """Remove items by id, by the path of their image or by a folder of it; return how many there were."""

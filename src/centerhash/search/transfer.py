@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from centerhash.codes import Packed, check_packed, packed_width
 from centerhash.core.errors import DataError, InputError
-from centerhash.search.engines.base import VISUAL_BITS, Seen
+from centerhash.search.engines.base import VISUAL_BITS, Item, Seen
 from centerhash.search.results import Added, as_result
 
 if TYPE_CHECKING:
@@ -123,15 +123,15 @@ def _filled(row: NDArray[np.uint8]) -> list[int]:
     return columns
 
 
-def export_codes(index: Index, path: str | Path) -> int:
-    """Write all parts of all items as one .npz, and return how many items there are.
+def export_codes(index: Index, path: str | Path, items: Sequence[Item]) -> None:
+    """Write all parts of these items as one .npz.
 
     `import_codes` and `centerhash evaluate` read it. The columns of `labels` (N, C) are named by `classes`: the
     model's, then other labels that items carry.
     """
     from centerhash.encoding.code_files import CodeFile, write_codes
 
-    items, facts = list(index.items()), index.facts
+    facts = index.facts
     classes = (*facts.classes, *(name for name in index.labels() if name not in facts.classes))
     column = {name: place for place, name in enumerate(classes)}
     labels = np.zeros((len(items), len(classes)), dtype=np.bool_)
@@ -158,4 +158,3 @@ def export_codes(index: Index, path: str | Path) -> int:
             shares=seen[1] if seen.any() else None,
         ),
     )
-    return len(items)

@@ -202,18 +202,28 @@ def import_(
 @index_app.command()
 def export(
     index: IndexArgument,
-    codes: Annotated[Path, typer.Argument(help="code file to write (.npz)", show_default=False)],
+    out: Annotated[
+        Path,
+        typer.Argument(help="file to write, or for npy, faiss and pgvector a new folder", show_default=False),
+    ],
+    to: Annotated[
+        str,
+        typer.Option(
+            help="for whom: npz (`index import` and `evaluate`), npy, parquet, faiss, pgvector",
+            autocompletion=completion.one_of(*completion.FORMATS),
+        ),
+    ] = "npz",
 ) -> None:
-    """Write all codes with their ids, paths and labels into one code file.
+    """Write all codes with their ids, paths and labels, whole or not at all, for centerhash or other programs.
 
-    Example: `centerhash index export photos.index codes.npz`
+    Examples: `centerhash index export photos.index codes.npz`, `centerhash index export photos.index items --to pgvector`
     """
     from centerhash.cli import console
     from centerhash.search import Index
 
-    with Index.open(index, read_only=True) as opened:
-        count = opened.export(codes)
-    console.out.print(f"{count:,} codes in {codes}", soft_wrap=True)
+    with Index.open(index, read_only=True) as opened, console.progress() as report:
+        count = opened.export(out, to, progress=report)
+    console.out.print(f"{count:,} codes in {out}", soft_wrap=True)
 
 
 def search(

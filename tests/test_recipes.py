@@ -1,0 +1,121 @@
+"""The page of recipes: its commands and snippets, as they stand, find what `centerhash search --meaning` finds."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from centerhash.encoding.code_files import encode_to_file
+from centerhash.model import HashModel
+from centerhash.search import Index
+from tests.toys import cli
+
+PAGE = Path(__file__).parent.parent / "docs" / "recipes.md"
+PLACEHOLDER = "0123456789abcdef"
+ASKED = "7"
+
+
+def section(title: str) -> str:
+    """The text under a heading of the page, with an id that the index has."""
+    return PAGE.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0].replace(PLACEHOLDER, ASKED)
+
+
+def blocks(title: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", section(title), flags=re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def place(feature_run: Path, feature_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an index of 160 items, many of them equally far from each other; not to be changed."""
+    folder = tmp_path_factory.mktemp("recipes")
+    encode_to_file(HashModel.load(feature_run), [str(feature_folder)], folder / "codes.npz")
+    with Index.create(folder / "photos.index", feature_run) as index:
+        index.import_codes(folder / "codes.npz")
+    return folder
+
+
+@pytest.fixture
+def expected(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """What is to be found, in a folder with a copy of the index."""
+    shutil.copytree(place / "photos.index", tmp_path / "photos.index")
+    monkeypatch.chdir(tmp_path)
+    words = re.search(rf"`(centerhash search \S+ --id {PLACEHOLDER} --meaning)`", PAGE.read_text())
+    assert words is not None
+    done = cli(*shlex.split(words[1].replace(PLACEHOLDER, ASKED))[1:], "--json")
+    found = [(row["id"], row["distance"]) for row in done.json["results"]]
+    assert len(found) == 10
+    assert len({distance for _, distance in found}) < 10  # ties, whose order counts too
+    return found
+
+
+def exported(title: str) -> None:
+    """Run the export of a recipe, here."""
+    for line in blocks(title, "console"):
+        done = cli(*shlex.split(line)[1:])
+        assert done.code == 0, done.err
+
+
+def nearest(title: str) -> list[tuple[str, int]]:
+    """What the snippet of a recipe finds, here."""
+    exported(title)
+    (snippet,) = blocks(title, "python")
+    names: dict[str, Any] = {}
+    exec(compile(snippet, title, "exec"), names)
+    return list(names["nearest"])
+
+
+def test_numpy(expected: list[tuple[str, int]]) -> None:
+    assert nearest("numpy") == expected
+
+
+def test_duckdb(expected: list[tuple[str, int]]) -> None:
+    pytest.importorskip("duckdb")
+    assert nearest("DuckDB over parquet") == expected
+
+
+def test_usearch(expected: list[tuple[str, int]]) -> None:
+    pytest.importorskip("usearch")
+    found = nearest("usearch")
+    assert [far for _, far in found] == [far for _, far in expected]
+    last = expected[-1][1]  # of the items that are as far as the last one, any may be there
+    assert [row for row in found if row[1] < last] == [row for row in expected if row[1] < last]
+
+
+def psql(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["psql", "-X", "-w", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def pgvector() -> None:
+    """The server that psql finds by itself, or by PGHOST and the like, if it can compare bits."""
+    if shutil.which("psql") is None:
+        pytest.skip("no psql")
+    done = psql("-c", "SELECT default_version FROM pg_available_extensions WHERE name = 'vector'")
+    version = tuple(map(int, re.findall(r"\d+", done.stdout)))
+    if done.returncode or version < (0, 7):
+        pytest.skip(f"no PostgreSQL with pgvector 0.7 or later: {done.stderr.strip() or version}")
+
+
+@pytest.mark.usefixtures("pgvector")
+def test_pgvector(expected: list[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exported("PostgreSQL with pgvector")
+    (shell,) = blocks("PostgreSQL with pgvector", "sh")
+    folder, create, query = (shlex.split(line, comments=True)[1:] for line in shell.splitlines())
+    monkeypatch.chdir(tmp_path / folder[0])
+    schema = "CREATE SCHEMA centerhash_recipe; SET search_path = centerhash_recipe, public"
+    # one transaction that is taken back: the server stays as it was
+    done = psql("-c", "BEGIN", "-c", schema, *create, *query, "-c", "ROLLBACK")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split("|") for line in done.stdout.splitlines()]
+    assert [(row[0], int(row[1])) for row in rows] == expected
