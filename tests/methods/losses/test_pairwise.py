@@ -28,6 +28,8 @@ from centerhash.methods.losses.pairwise import (
     masked_mean,
     pairs_of_two,
     shared_labels,
+    squared_distance,
+    upweighted_mean,
     weighted_mean,
 )
 from centerhash.methods.losses.proxy import (
@@ -46,6 +48,9 @@ OBJECTIVES: dict[str, Callable[[int, int], Objective]] = {
     "hashnet-jaccard": lambda classes, bits: HashNet(jaccard=True),
     "hashnet-authors": lambda classes, bits: HashNet(continuous=True, class_num=1, last_beta=7.1414),
     "dch": lambda classes, bits: DCH(),
+    "dch-released": lambda classes, bits: DCH(
+        distance="squared", weights="similar", gamma=20, quantisation=0
+    ),
     "hyp2": HyP2,
 }
 
@@ -171,6 +176,34 @@ def test_continuation_grows_from_one_to_the_last_beta_in_stages() -> None:
 def test_cosine_distance_of_codes_is_their_hamming_distance() -> None:
     codes = torch.tensor([[1.0, 1, 1, 1], [1, -1, 1, 1], [-1, -1, -1, -1]])
     np.testing.assert_allclose(cosine_distance(codes, codes), [[0, 1, 4], [1, 0, 3], [4, 3, 0]], atol=1e-6)
+
+
+def test_squared_distance_by_hand() -> None:
+    left, right = torch.tensor([[1.0, -1.0], [0.5, 0.0]]), torch.tensor([[1.0, 1.0]])
+    assert squared_distance(left, right).tolist() == [[4.0], [1.25]]
+
+
+def test_upweighted_mean_by_hand() -> None:
+    # of six pairs two are similar: weights 3, 3 and four times 1
+    similar = torch.tensor([[0, 1, 0], [1, 0, 0], [0, 0, 0]], dtype=torch.bool)
+    values = torch.tensor([[9.0, 1.0, 2.0], [3.0, 9.0, 4.0], [5.0, 6.0, 9.0]])
+    pairs = pairs_of_two(3, values.device)
+    expected = (3 * (1 + 3) + 2 + 4 + 5 + 6) / 6
+    assert float(upweighted_mean(values, similar, pairs)) == pytest.approx(expected)
+    assert float(upweighted_mean(values, similar, pairs & False)) == 0
+
+
+def test_dch_as_released_by_hand() -> None:
+    labels = torch.tensor([[1, 0], [1, 0], [0, 1]], dtype=torch.bool)
+    logits = torch.tensor([[0.5, 0.1], [0.2, 0.4], [-0.3, 0.6]], dtype=torch.float64)
+    codes = [[math.tanh(float(z)) for z in row] for row in logits]
+    total = 0.0
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        distance = sum((a - b) ** 2 for a, b in zip(codes[i], codes[j], strict=True)) + 0.01
+        chance = 20 / (20 + distance)
+        total += 2 * (-3 * math.log(chance) if (i, j) == (0, 1) else -math.log(1 - chance))
+    released = DCH(distance="squared", weights="similar", gamma=20, quantisation=0)
+    assert float(released(logits, labels)) == pytest.approx(total / 6)
 
 
 def test_cauchy_loss_by_hand() -> None:

@@ -13,7 +13,7 @@ without dissimilar ones or without any has the loss of what is left.
 from __future__ import annotations
 
 import math
-from typing import Self
+from typing import Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -52,6 +52,15 @@ def balanced_mean(values: Tensor, similar: Tensor, pairs: Tensor) -> Tensor:
     papers count them in all training images.
     """
     return masked_mean(values, pairs & similar) + masked_mean(values, pairs & ~similar)
+
+
+def upweighted_mean(values: Tensor, similar: Tensor, pairs: Tensor) -> Tensor:
+    """Mean over S of values (B, B) in which only similar pairs have a weight, |S| / |S1|: DCH's released code.
+
+    It is the mean over S1 plus the sum over S0 divided by |S|.
+    """
+    others = torch.where(pairs & ~similar, values, 0).sum() / pairs.sum().clamp_min(1)
+    return masked_mean(values, pairs & similar) + others
 
 
 def weighted_mean(values: Tensor, similar: Tensor, pairs: Tensor, weight: float) -> Tensor:
@@ -106,6 +115,12 @@ def cosine_distance(left: Tensor, right: Tensor) -> Tensor:
     """Relaxed Hamming distance in bits between rows (B, K) and (M, K): K/2 (1 - cosine), (B, M)."""
     cosine = normalize(left, dim=1, eps=SMALLEST_NORM) @ normalize(right, dim=1, eps=SMALLEST_NORM).T
     return left.shape[1] / 2 * (1 - cosine).clamp_min(0)
+
+
+def squared_distance(left: Tensor, right: Tensor) -> Tensor:
+    """Squared Euclidean distances (B, M) between rows (B, K) and (M, K): of codes, four times Hamming's."""
+    squares = (left * left).sum(dim=1)[:, None] + (right * right).sum(dim=1)
+    return squares - 2 * left @ right.T
 
 
 def cauchy_loss(distances: Tensor, similar: Tensor, gamma: float) -> Tensor:
@@ -226,6 +241,12 @@ class DCHOptions(MethodOptions):
         None, gt=0, description="scale of the Cauchy distribution, in bits: the radius that is kept dense"
     )
     quantisation: float = Field(1.0, ge=0, alias="lambda", description="coefficient of the quantisation loss")
+    distance: Literal["cosine", "squared"] = Field(
+        "cosine", description="of two codes: K/2 (1 - cosine), or squared Euclidean as in the released code"
+    )
+    weights: Literal["both", "similar"] = Field(
+        "both", description="whose pairs are weighted by how rare they are; similar as in the released code"
+    )
 
     def gamma_at(self, bits: int) -> float:
         """K unless given.
@@ -249,8 +270,10 @@ class DCH(Objective):
         """Weighted Cauchy cross entropy, and lambda times the quantisation loss, of codes tanh(z)."""
         codes, similar = torch.tanh(batch.logits), shared_labels(batch.labels)
         gamma = self.options.gamma_at(codes.shape[1])
-        losses = cauchy_loss(cosine_distance(codes, codes), similar, gamma)
+        measure = cosine_distance if self.options.distance == "cosine" else squared_distance
+        mean = balanced_mean if self.options.weights == "both" else upweighted_mean
+        losses = cauchy_loss(measure(codes, codes), similar, gamma)
         return {
-            "pair": balanced_mean(losses, similar, pairs_of_two(len(codes), codes.device)),
+            "pair": mean(losses, similar, pairs_of_two(len(codes), codes.device)),
             "quantisation": self.options.quantisation * cauchy_quantisation(codes, gamma).mean(),
         }
