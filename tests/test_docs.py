@@ -142,7 +142,7 @@ def test_tutorials_run_as_they_stand(
         assert program == "centerhash"
         if words[0] == "compare" and "--from" not in words:
             words[words.index("--seeds") + 1] = "1"
-        if words[0] in ("train", "compare") and "--from" not in words:
+        if words[0] in ("train", "compare", "tune") and "--from" not in words:
             words += ["--epochs", "2"]  # that it runs, not that it learns
         done = cli(*words)
         assert done.code == 0, f"{words}: {done.err}"

@@ -23,6 +23,7 @@ from centerhash.cli.commands import (
     reproduce,
     serve,
     training,
+    tune,
 )
 from centerhash.cli.commands.doctor import doctor as doctor_command
 from centerhash.core.errors import CenterhashError
@@ -77,6 +78,7 @@ for command in (
     datasets.download,
     doctor_command,
     experiments.compare,
+    tune.tune,
     reproduce.reproduce,
 ):
     app.command()(command)

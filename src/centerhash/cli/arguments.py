@@ -67,7 +67,7 @@ NoLabelsOption = Annotated[
     bool, source("take all images at any depth, whatever is known of them", name="--no-labels")
 ]
 
-# of compare and reproduce
+# of compare, tune and reproduce
 MethodsOption = Annotated[str, option("all, or names such as csq,ics", completion.method_lists)]
 BitsOption = Annotated[str, typer.Option(help="lengths of the codes")]
 SeedsOption = Annotated[int, typer.Option(min=1, help="trainings of each, with seeds 0, 1, ...")]

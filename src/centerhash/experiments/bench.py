@@ -19,6 +19,8 @@ from centerhash.core.progress import Progress, silent
 from centerhash.data import Dataset, Splits, open_dataset
 from centerhash.evaluation import Evaluation, evaluate
 from centerhash.experiments.rows import Row, task_name
+from centerhash.methods.spaces import Point, training_options
+from centerhash.methods.table import get_method
 from centerhash.model import HashModel
 from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
 from centerhash.networks.cache import default_cache
@@ -39,6 +41,7 @@ class Task:
     config: TrainConfig
     resolved: Mapping[str, Any] = field(repr=False)
     about: Mapping[str, Any] = field(default_factory=dict)  # what else tells it from others, ready for json
+    note: str = ""  # shown with its name, and no part of what it is
 
     @property
     def identity(self) -> Row:
@@ -53,7 +56,8 @@ class Task:
     @property
     def name(self) -> str:
         """What people call it."""
-        return task_name(self.resolved, self.about)
+        shown = {"with": self.note} if self.note else {}
+        return task_name(self.resolved, {**self.about, **shown})
 
 
 def make_task(given: Mapping[str, Any], **about: Any) -> Task:
@@ -68,10 +72,12 @@ def plan_tasks(
     seeds: int,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     epochs: int | None = None,
+    points: Mapping[str, Point] | None = None,
 ) -> list[Task]:
     """All tasks of a grid, one seed after the other: a grid cut short then has a table of fewer seeds.
 
-    `settings` are training options by method, `epochs` those of every method.
+    `settings` are training options by method, `epochs` those of every method; `points` are settings that `tune` has
+    chosen, which follow the number of bits.
     """
     if seeds < 1:
         raise ConfigError(f"seeds must be at least 1, got {seeds}.")
@@ -79,10 +85,15 @@ def plan_tasks(
         missing = "lengths of codes such as 16, 64" if methods else "methods such as csq, ics"
         raise ConfigError(f"nothing to compare: give {missing}.")
     common = {} if epochs is None else {"epochs": epochs}
+
+    def given(method: str, length: int) -> dict[str, Any]:
+        chosen = training_options(get_method(method), (points or {}).get(method, {}), length)
+        own = (settings or {}).get(method, {})
+        options = {**chosen.get("options", {}), **own.get("options", {})}
+        return {**common, **chosen, **own, **({"options": options} if options else {})}
+
     return [
-        make_task(
-            {**common, **(settings or {}).get(method, {}), "method": method, "bits": length, "seed": seed}
-        )
+        make_task({**given(method, length), "method": method, "bits": length, "seed": seed})
         for seed in range(seeds)
         for length in bits
         for method in methods

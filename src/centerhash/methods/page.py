@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterator
 from importlib.resources import files
 
+from centerhash.methods.spaces import search_space
 from centerhash.methods.table import METHODS, Method
 
 _BITS = (16, 64)  # lengths whose defaults are shown
@@ -15,7 +16,8 @@ _HEAD = """# Methods
 
 Made by `centerhash methods --markdown > docs/methods.md` from `methods/table.py` and the classes that it names; a test
 keeps the two equal. Every method trains by `centerhash train DATA --method NAME --bits K --out RUN`, on images and
-on features, and encodes unseen images. Options are set by `-o NAME=VALUE`.
+on features, and encodes unseen images. Options are set by `-o NAME=VALUE`; `centerhash tune` chooses among the values
+under "tuned over" (`methods/spaces.toml`), with the same number of trials for every method.
 
 Each method is written from its paper's idea, not from other people's code. The papers other than ICS were not at hand
 when the equations were written down; where one of them is known to differ, "departs" says so.
@@ -63,6 +65,15 @@ def _method(row: Method, notes: dict[str, str]) -> Iterator[str]:
     for name, value in row.training.items():
         yield f"\nTrains with {name.replace('_', ' ')} {value:g} unless another is given."
     yield from _options(row)
+    yield from _space(row)
+
+
+def _space(row: Method) -> Iterator[str]:
+    """What `centerhash tune` tries, and where the authors' setting lies."""
+    space = search_space(row)
+    tried = "; ".join(f"`{name}` {', '.join(map(_plain, values))}" for name, values in space.values.items())
+    own = ", ".join(f"`{name}` {_plain(value)}" for name, value in space.authors.items())
+    yield f"\n*Tuned over:* {tried}. *The authors' setting:* {own or 'the default'}."
 
 
 def _options(row: Method) -> Iterator[str]:
@@ -76,6 +87,12 @@ def _options(row: Method) -> Iterator[str]:
     for name, item in fields.items():
         values = " | ".join(_shown(getattr(options, name)) for options in resolved)
         yield f"| `{item.alias or name}` | {values} | {item.description} |"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={_plain(item)}" for name, item in value.items())
+    return str(value).lower() if isinstance(value, bool) else _shown(value)
 
 
 def _shown(value: object) -> str:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from centerhash.core.errors import ConfigError
 from centerhash.methods.losses.base import Objective
 from centerhash.methods.losses.pairwise import (
     DCH,
@@ -20,12 +21,16 @@ from centerhash.methods.losses.pairwise import (
     cauchy_loss,
     cauchy_quantisation,
     continuation,
+    continuous_similarity,
     cosine_distance,
     jaccard,
     logistic_loss,
     masked_mean,
     pairs_of_two,
     shared_labels,
+    squared_distance,
+    upweighted_mean,
+    weighted_mean,
 )
 from centerhash.methods.losses.proxy import (
     HyP2,
@@ -41,7 +46,11 @@ OBJECTIVES: dict[str, Callable[[int, int], Objective]] = {
     "dhn": lambda classes, bits: DHN(),
     "hashnet": lambda classes, bits: HashNet(),
     "hashnet-jaccard": lambda classes, bits: HashNet(jaccard=True),
+    "hashnet-authors": lambda classes, bits: HashNet(continuous=True, class_num=1, last_beta=7.1414),
     "dch": lambda classes, bits: DCH(),
+    "dch-released": lambda classes, bits: DCH(
+        distance="squared", weights="similar", gamma=20, quantisation=0
+    ),
     "hyp2": HyP2,
 }
 
@@ -117,6 +126,45 @@ def test_jaccard_by_hand() -> None:
     )
 
 
+def test_continuous_similarity_by_hand() -> None:
+    labels = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]], dtype=torch.bool)
+    found = continuous_similarity(labels)
+    np.testing.assert_allclose(found[0], [4.0, 4 / 6, 4.0, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(found[3], [0.0, 0.0, 0.0, 0.0])
+
+
+def test_weighted_mean_by_hand() -> None:
+    values, similar = torch.tensor([[9.0, 1.0], [3.0, 9.0]]), torch.tensor([[True, True], [False, True]])
+    pairs = pairs_of_two(2, values.device)
+    assert float(weighted_mean(values, similar, pairs, 1.0)) == 2  # the plain mean of 1 and 3
+    assert float(weighted_mean(values, similar, pairs, 3.0)) == pytest.approx((3 * 1 + 3) / 4)
+    assert float(weighted_mean(values, similar, pairs & False, 3.0)) == 0
+    only = pairs & similar
+    assert float(weighted_mean(values, similar, only, 0.5)) == 1
+
+
+def test_hashnet_as_its_authors_configure_coco() -> None:
+    # two images share one of two labels each, so their pairs have the factor 4 / 4; the third shares none
+    labels = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]], dtype=torch.bool)
+    logits = torch.tensor([[0.5, 0.1], [0.2, 0.4], [-0.3, 0.6]], dtype=torch.float64)
+    options = {"alpha": 5.0, "continuous": True, "class_num": 1.0, "last_beta": 7.1414}
+    codes = [[math.tanh(float(z)) for z in row] for row in logits]
+    total = 0.0
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        scaled = 5.0 * dot(codes[i], codes[j])
+        total += 2 * (math.log1p(math.exp(scaled)) - (scaled if (i, j) == (0, 1) else 0))
+    assert float(HashNet(**options)(logits, labels)) == pytest.approx(total / 6)
+    same = torch.tensor([[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 0, 1]], dtype=torch.bool)
+    scaled = 5.0 * dot(codes[0], codes[1])
+    total += 3 * 2 * (math.log1p(math.exp(scaled)) - scaled)  # now the factor is 4
+    assert float(HashNet(**options)(logits, same)) == pytest.approx(total / 6)
+
+
+def test_two_weights_of_the_same_pairs_are_refused() -> None:
+    with pytest.raises(ConfigError, match="choose one"):
+        HashNet(jaccard=True, continuous=True)
+
+
 def test_continuation_grows_from_one_to_the_last_beta_in_stages() -> None:
     found = [continuation(step / 100, stages=4, last=7.0) for step in range(100)]
     assert found == sorted(found)
@@ -128,6 +176,34 @@ def test_continuation_grows_from_one_to_the_last_beta_in_stages() -> None:
 def test_cosine_distance_of_codes_is_their_hamming_distance() -> None:
     codes = torch.tensor([[1.0, 1, 1, 1], [1, -1, 1, 1], [-1, -1, -1, -1]])
     np.testing.assert_allclose(cosine_distance(codes, codes), [[0, 1, 4], [1, 0, 3], [4, 3, 0]], atol=1e-6)
+
+
+def test_squared_distance_by_hand() -> None:
+    left, right = torch.tensor([[1.0, -1.0], [0.5, 0.0]]), torch.tensor([[1.0, 1.0]])
+    assert squared_distance(left, right).tolist() == [[4.0], [1.25]]
+
+
+def test_upweighted_mean_by_hand() -> None:
+    # of six pairs two are similar: weights 3, 3 and four times 1
+    similar = torch.tensor([[0, 1, 0], [1, 0, 0], [0, 0, 0]], dtype=torch.bool)
+    values = torch.tensor([[9.0, 1.0, 2.0], [3.0, 9.0, 4.0], [5.0, 6.0, 9.0]])
+    pairs = pairs_of_two(3, values.device)
+    expected = (3 * (1 + 3) + 2 + 4 + 5 + 6) / 6
+    assert float(upweighted_mean(values, similar, pairs)) == pytest.approx(expected)
+    assert float(upweighted_mean(values, similar, pairs & False)) == 0
+
+
+def test_dch_as_released_by_hand() -> None:
+    labels = torch.tensor([[1, 0], [1, 0], [0, 1]], dtype=torch.bool)
+    logits = torch.tensor([[0.5, 0.1], [0.2, 0.4], [-0.3, 0.6]], dtype=torch.float64)
+    codes = [[math.tanh(float(z)) for z in row] for row in logits]
+    total = 0.0
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        distance = sum((a - b) ** 2 for a, b in zip(codes[i], codes[j], strict=True)) + 0.01
+        chance = 20 / (20 + distance)
+        total += 2 * (-3 * math.log(chance) if (i, j) == (0, 1) else -math.log(1 - chance))
+    released = DCH(distance="squared", weights="similar", gamma=20, quantisation=0)
+    assert float(released(logits, labels)) == pytest.approx(total / 6)
 
 
 def test_cauchy_loss_by_hand() -> None:

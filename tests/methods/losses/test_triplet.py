@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from centerhash.methods.losses.pairwise import pairs_of_two, shared_labels
+from centerhash.methods.losses.pairwise import pairs_of_two, shared_labels, squared_distance
 from centerhash.methods.losses.triplet import (
     DNNH,
     piecewise_threshold,
-    squared_distances,
     triplet_loss,
 )
 
@@ -55,7 +54,7 @@ def test_a_pushed_bit_has_no_gradient() -> None:
 
 def test_squared_distance_of_bits_is_the_hamming_distance() -> None:
     codes = torch.tensor([[0.0, 0, 1], [1, 0, 1], [1, 1, 0]])
-    assert squared_distances(codes).tolist() == [[0, 1, 3], [1, 0, 2], [3, 2, 0]]
+    assert squared_distance(codes, codes).tolist() == [[0, 1, 3], [1, 0, 2], [3, 2, 0]]
 
 
 def test_triplet_loss_by_hand() -> None:
@@ -86,7 +85,7 @@ def test_ties_are_counted_once_or_never(images: list[tuple[int, int]], margin: f
     codes = torch.tensor([[float(code >> bit & 1) for bit in range(3)] for code, _ in images])
     labels = torch.tensor([[bool(label >> c & 1) for c in range(3)] for _, label in images])
     shares, pairs = shared_labels(labels), pairs_of_two(len(images), labels.device)
-    found = triplet_loss(squared_distances(codes), pairs & shares, pairs & ~shares, margin)
+    found = triplet_loss(squared_distance(codes, codes), pairs & shares, pairs & ~shares, margin)
     assert float(found) == pytest.approx(naive_loss(codes, labels, margin), rel=1e-5, abs=1e-6)
 
 

@@ -22,6 +22,7 @@ from centerhash.cli.arguments import (
     SkipBrokenOption,
     ValidationOption,
     stands_alone,
+    training,
 )
 from centerhash.core.errors import ConfigError, unknown_name
 
@@ -99,6 +100,10 @@ def compare(
     stored: Annotated[Path | None, typer.Option("--from", help="only make the tables of this folder")] = None,
     epochs: EpochsOption = None,
     option: SettingsOption = None,
+    settings: Annotated[
+        Path | None,
+        training("best.json of `centerhash tune`: the setting of every method; --option still counts"),
+    ] = None,
     validation: ValidationOption = False,
     skip_broken: SkipBrokenOption = False,
     cache: CacheOption = None,
@@ -113,6 +118,7 @@ def compare(
     from centerhash.experiments.compare import measure, read_results, write_comparison
     from centerhash.experiments.runner import left_over, read_failures, run_tasks
     from centerhash.experiments.tables import terminal_tables
+    from centerhash.experiments.tune import read_best
 
     failed: list[dict[str, Any]] = []
     if stored is not None:
@@ -122,7 +128,8 @@ def compare(
         raise ConfigError("compare takes a data folder and --out DIR, or --from DIR alone.")
     else:
         folder, names = out, read_methods(methods)
-        tasks = plan_tasks(names, read_bits(bits), seeds, read_settings(option or [], names), epochs)
+        points = None if settings is None else read_best(settings, names)
+        tasks = plan_tasks(names, read_bits(bits), seeds, read_settings(option or [], names), epochs, points)
         source = Source(data, k, validation, cache, device, skip_broken)
         console.planned(len(tasks), len(left_over(tasks, out)))
         with console.progress() as progress:

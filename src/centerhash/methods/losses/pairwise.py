@@ -13,9 +13,10 @@ without dissimilar ones or without any has the loss of what is left.
 from __future__ import annotations
 
 import math
+from typing import Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
@@ -53,10 +54,28 @@ def balanced_mean(values: Tensor, similar: Tensor, pairs: Tensor) -> Tensor:
     return masked_mean(values, pairs & similar) + masked_mean(values, pairs & ~similar)
 
 
+def upweighted_mean(values: Tensor, similar: Tensor, pairs: Tensor) -> Tensor:
+    """Mean over S of values (B, B) in which only similar pairs have a weight, |S| / |S1|: DCH's released code.
+
+    It is the mean over S1 plus the sum over S0 divided by |S|.
+    """
+    others = torch.where(pairs & ~similar, values, 0).sum() / pairs.sum().clamp_min(1)
+    return masked_mean(values, pairs & similar) + others
+
+
+def weighted_mean(values: Tensor, similar: Tensor, pairs: Tensor, weight: float) -> Tensor:
+    """Mean over S of values (B, B) in which a similar pair counts `weight` times; 0 without pairs.
+
+    As HashNet's authors have it, with their class_num for the weight: 1 is the plain mean.
+    """
+    counts = torch.where(similar, weight, 1.0) * pairs
+    return (counts * values).sum() / counts.sum().clamp_min(min(weight, 1.0))
+
+
 def logistic_loss(products: Tensor, similar: Tensor, slope: float) -> Tensor:
     """Negative log-likelihood (B, B) of similarities: log(1 + exp(x)) - s x with x = slope * <u_i, u_j>.
 
-    For inner products (B, B) of relaxed codes; DHN has the slope 1/2, HashNet's Eq. (4) the slope alpha.
+    For inner products (B, B) of relaxed codes; DHN's authors have the slope 1, HashNet's Eq. (4) the slope alpha.
     """
     scaled = slope * products
     return softplus(scaled) - scaled * similar
@@ -74,6 +93,13 @@ def jaccard(labels: Tensor) -> Tensor:
     return common / (counts[:, None] + counts - common).clamp_min(1)
 
 
+def continuous_similarity(labels: Tensor) -> Tensor:
+    """Factor (B, B) of similar pairs in HashNet's code: 4 |y_i and y_j|^2 / (|y_i| |y_j|); 0 for all others."""
+    numbers = labels.float()
+    common, counts = numbers @ numbers.T, numbers.sum(dim=1).clamp_min(1)
+    return 4 * common**2 / (counts[:, None] * counts)
+
+
 def continuation(progress: float, stages: int, last: float) -> float:
     """HashNet's beta at the share `progress` in [0, 1) of the training: from 1 to `last` in equal stages.
 
@@ -89,6 +115,12 @@ def cosine_distance(left: Tensor, right: Tensor) -> Tensor:
     """Relaxed Hamming distance in bits between rows (B, K) and (M, K): K/2 (1 - cosine), (B, M)."""
     cosine = normalize(left, dim=1, eps=SMALLEST_NORM) @ normalize(right, dim=1, eps=SMALLEST_NORM).T
     return left.shape[1] / 2 * (1 - cosine).clamp_min(0)
+
+
+def squared_distance(left: Tensor, right: Tensor) -> Tensor:
+    """Squared Euclidean distances (B, M) between rows (B, K) and (M, K): of codes, four times Hamming's."""
+    squares = (left * left).sum(dim=1)[:, None] + (right * right).sum(dim=1)
+    return squares - 2 * left @ right.T
 
 
 def cauchy_loss(distances: Tensor, similar: Tensor, gamma: float) -> Tensor:
@@ -110,13 +142,15 @@ def cauchy_quantisation(codes: Tensor, gamma: float) -> Tensor:
 class DHNOptions(MethodOptions):
     """Options of DHN."""
 
-    slope: float | None = Field(None, gt=0, description="slope of the sigmoid over inner products")
+    slope: float | None = Field(
+        None, gt=0, description="slope of the sigmoid over inner products; 1 in the authors' code"
+    )
     quantisation: float = Field(
         1.0, ge=0, alias="lambda", description="coefficient of the quantisation loss, per bit"
     )
 
     def slope_at(self, bits: int) -> float:
-        """8 / K unless given: the paper's 1/2 at 16 bits, and the same range of the sigmoid at any length."""
+        """8 / K unless given, so that the sigmoid sees the same range at every length."""
         return self.slope or 8 / bits
 
     def for_bits(self, bits: int) -> DHNOptions:
@@ -146,6 +180,21 @@ class HashNetOptions(MethodOptions):
     stages: int = Field(10, ge=1, description="stages of the continuation, each with a beta of its own")
     last_beta: float = Field(10.0, ge=1, description="beta of the last stage; the first has 1")
     jaccard: bool = Field(False, description="weight similar pairs by their share of common labels, Eq. (2)")
+    continuous: bool = Field(
+        False,
+        description="weight similar pairs as the authors' code does: 4 common^2 / (labels of one x of the other)",
+    )
+    class_num: float = Field(
+        0.0,
+        ge=0,
+        description="how often a similar pair counts, 1 in the authors' COCO file; 0: what balances a batch",
+    )
+
+    @model_validator(mode="after")
+    def _one_weight(self) -> Self:
+        if self.jaccard and self.continuous:
+            raise ValueError("jaccard and continuous are two weights of the same pairs: choose one")
+        return self
 
     def alpha_at(self, bits: int) -> float:
         """10 / K unless given, so that the sigmoid sees the same range at every length."""
@@ -169,14 +218,20 @@ class HashNet(Objective):
         """Eq. (4) with the weights of Eq. (2).
 
         Eq. (2) multiplies by the Jaccard similarity of the labels. That would drop all dissimilar pairs, so they
-        keep the factor 1.
+        keep the factor 1, as they do in the authors' code.
         """
         beta = continuation(batch.progress, self.options.stages, self.options.last_beta)
         codes, similar = torch.tanh(beta * batch.logits), shared_labels(batch.labels)
         losses = logistic_loss(codes @ codes.T, similar, self.options.alpha_at(codes.shape[1]))
-        if self.options.jaccard:
-            losses = torch.where(similar, jaccard(batch.labels) * losses, losses)
-        return {"pair": balanced_mean(losses, similar, pairs_of_two(len(codes), codes.device))}
+        if self.options.jaccard or self.options.continuous:
+            factor = jaccard if self.options.jaccard else continuous_similarity
+            losses = torch.where(similar, factor(batch.labels) * losses, losses)
+        pairs, weight = pairs_of_two(len(codes), codes.device), self.options.class_num
+        return {
+            "pair": weighted_mean(losses, similar, pairs, weight)
+            if weight
+            else balanced_mean(losses, similar, pairs)
+        }
 
 
 class DCHOptions(MethodOptions):
@@ -186,6 +241,12 @@ class DCHOptions(MethodOptions):
         None, gt=0, description="scale of the Cauchy distribution, in bits: the radius that is kept dense"
     )
     quantisation: float = Field(1.0, ge=0, alias="lambda", description="coefficient of the quantisation loss")
+    distance: Literal["cosine", "squared"] = Field(
+        "cosine", description="of two codes: K/2 (1 - cosine), or squared Euclidean as in the released code"
+    )
+    weights: Literal["both", "similar"] = Field(
+        "both", description="whose pairs are weighted by how rare they are; similar as in the released code"
+    )
 
     def gamma_at(self, bits: int) -> float:
         """K unless given.
@@ -209,8 +270,10 @@ class DCH(Objective):
         """Weighted Cauchy cross entropy, and lambda times the quantisation loss, of codes tanh(z)."""
         codes, similar = torch.tanh(batch.logits), shared_labels(batch.labels)
         gamma = self.options.gamma_at(codes.shape[1])
-        losses = cauchy_loss(cosine_distance(codes, codes), similar, gamma)
+        measure = cosine_distance if self.options.distance == "cosine" else squared_distance
+        mean = balanced_mean if self.options.weights == "both" else upweighted_mean
+        losses = cauchy_loss(measure(codes, codes), similar, gamma)
         return {
-            "pair": balanced_mean(losses, similar, pairs_of_two(len(codes), codes.device)),
+            "pair": mean(losses, similar, pairs_of_two(len(codes), codes.device)),
             "quantisation": self.options.quantisation * cauchy_quantisation(codes, gamma).mean(),
         }

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from centerhash.core.options import MethodOptions
 from centerhash.methods.losses.base import Batch, Objective
-from centerhash.methods.losses.pairwise import pairs_of_two, shared_labels
+from centerhash.methods.losses.pairwise import pairs_of_two, shared_labels, squared_distance
 
 
 def piecewise_threshold(activations: Tensor, epsilon: float) -> Tensor:
@@ -24,12 +24,6 @@ def piecewise_threshold(activations: Tensor, epsilon: float) -> Tensor:
     """
     pushed = torch.where(activations > 0.5 + epsilon, 1.0, activations)
     return torch.where(activations < 0.5 - epsilon, 0.0, pushed)
-
-
-def squared_distances(codes: Tensor) -> Tensor:
-    """Squared Euclidean distances (B, B) between codes (B, K); of codes in {0, 1}, their Hamming distances."""
-    squares = (codes * codes).sum(dim=1)
-    return squares[:, None] + squares - 2 * codes @ codes.T
 
 
 def triplet_counts(
@@ -80,5 +74,5 @@ class DNNH(Objective):
         """Mean ranking loss over all triplets of the batch."""
         codes = piecewise_threshold(torch.sigmoid(batch.logits), self.options.epsilon)
         shares, pairs = shared_labels(batch.labels), pairs_of_two(len(codes), codes.device)
-        distances = squared_distances(codes)
+        distances = squared_distance(codes, codes)
         return {"triplet": triplet_loss(distances, pairs & shares, pairs & ~shares, self.options.margin)}

@@ -1,0 +1,220 @@
+"""`centerhash tune`: the same number of trials for every method on a validation split, and the best setting of each.
+
+results.jsonl, failures.jsonl      rows of all trials, as `centerhash compare` stores them
+best.json                          the chosen setting of each method, for `centerhash compare --settings`
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from centerhash.core.errors import ConfigError, DataError
+from centerhash.core.files import parse_json, write_json
+from centerhash.core.progress import Progress, silent
+from centerhash.experiments.bench import Source, Task, make_task
+from centerhash.experiments.compare import measure
+from centerhash.experiments.rows import Row
+from centerhash.experiments.runner import TaskDone, answers, run_tasks
+from centerhash.methods.spaces import Point, search_space, training_options
+from centerhash.methods.table import get_method
+from centerhash.training.config import TrainConfig
+
+BEST, MEASURE = "best.json", "map_peers"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What every method gets, ours as well as a baseline."""
+
+    trials: int = 12  # short trainings
+    full: int = 3  # of the best settings, with all epochs
+    epochs: int | None = None  # of a full training; None: train's
+    epochs_part: int = 3  # a trial has this part of them: 3 is a third
+
+    def __post_init__(self) -> None:
+        for name, least in (("trials", 1), ("full", 1), ("epochs_part", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+        if self.full > self.trials:
+            raise ConfigError(f"full must be at most trials: {self.full} of {self.trials} cannot be trained.")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training of a point of a method's space."""
+
+    method: str
+    point: Point
+    task: Task
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was found for one method; scores are means over the seeds of a setting."""
+
+    point: Point
+    score: float  # with all epochs
+    part: float  # in its trials
+    default: float | None  # the default's in its trials; None where they failed
+    trials: int  # how many were finished
+
+
+def point_text(point: Point) -> str:
+    """A point as people read it."""
+    return ", ".join(f"{name}={value}" for name, value in point.items()) or "default"
+
+
+def candidates(method: str, bits: int) -> list[Point]:
+    """Points of a method, no two of the same training: the default, the authors', then all others in a fixed order."""
+    row = get_method(method)
+    space = search_space(row)
+    points = space.points()
+    order = np.random.default_rng(0).permutation(len(points))
+    found: dict[str, Point] = {}
+    for point in [{}, space.authors, *(points[place] for place in order)]:
+        found.setdefault(_trial(method, point, bits, 0, 1).task.key, point)
+    return list(found.values())
+
+
+def _trial(method: str, point: Point, bits: int, seed: int, epochs: int) -> Trial:
+    given = training_options(get_method(method), point, bits)
+    task = make_task({**given, "method": method, "bits": bits, "seed": seed, "epochs": epochs})
+    return Trial(method, point, replace(task, note=point_text(point)))
+
+
+def plan_trials(method: str, points: Sequence[Point], bits: int, epochs: int, count: int) -> list[Trial]:
+    """`count` trials of the points in their order; where there are fewer, they come again with the next seeds.
+
+    So a method with few settings has as many trainings as any other, and its scores are means over them.
+    """
+    return [
+        _trial(method, points[number % len(points)], bits, number // len(points), epochs)
+        for number in range(count)
+    ]
+
+
+def mean_scores(trials: Iterable[Trial], rows: Sequence[Row]) -> list[tuple[Point, float]]:
+    """Points with the mean score over their finished trials, the best first; of equal ones the earlier."""
+    found: dict[str, tuple[Point, list[float]]] = {}
+    for trial in trials:
+        for row in answers(rows, [trial.task]):
+            _, scores = found.setdefault(json.dumps(trial.point), (trial.point, []))
+            scores.append(float(row["evaluation"][MEASURE]))
+    means = [(point, float(np.mean(scores))) for point, scores in found.values()]
+    return sorted(means, key=lambda item: -item[1])
+
+
+def tune(
+    source: Source,
+    methods: Sequence[str],
+    bits: int,
+    out: str | Path,
+    budget: Budget,
+    *,
+    jobs: int = 1,
+    progress: Progress = silent,
+    on_done: TaskDone | None = None,
+) -> tuple[dict[str, Choice], list[Row]]:
+    """Try, train the best again in full, write best.json; return the choices and the failures of this attempt.
+
+    All on three quarters of the training list, scored on the rest: the queries are never read.
+    """
+    held_out = replace(source, validation=True)
+
+    def rows_of(trials: Sequence[Trial], stage: str) -> tuple[list[Row], list[Row]]:
+        tasks = [trial.task for trial in trials]
+        return run_tasks(
+            held_out, tasks, out, measure, stage=stage, jobs=jobs, progress=progress, on_done=on_done
+        )
+
+    whole = {method: _epochs(method, budget) for method in methods}
+    # a shallow method has no epochs to save
+    short = {
+        method: whole[method]
+        if get_method(method).family == "shallow"
+        else max(1, whole[method] // budget.epochs_part)
+        for method in methods
+    }
+    trials = [
+        trial
+        for method in methods
+        for trial in plan_trials(method, candidates(method, bits), bits, short[method], budget.trials)
+    ]
+    rows, failed = rows_of(trials, "trials")
+    ranked = {
+        method: mean_scores((trial for trial in trials if trial.method == method), rows) for method in methods
+    }
+    finals = [
+        trial
+        for method, found in ranked.items()
+        if found
+        for trial in plan_trials(
+            method, [point for point, _ in found[: budget.full]], bits, whole[method], budget.full
+        )
+    ]
+    rows, again = rows_of(finals, "full")
+    choices = {}
+    for method in methods:
+        best = mean_scores((trial for trial in finals if trial.method == method), rows)
+        if best:
+            point, score = best[0]
+            parts = {json.dumps(tried): value for tried, value in ranked[method]}
+            own = [trial.task for trial in trials if trial.method == method]
+            finished = len(answers(rows, own))
+            choices[method] = Choice(point, score, parts[json.dumps(point)], parts.get("{}"), finished)
+    _write_best(Path(out) / BEST, choices, rows, bits, budget)
+    # a shallow trial and its full training are one task, which may have failed in both rounds
+    return choices, list({json.dumps(row["config"]): row for row in [*failed, *again]}.values())
+
+
+def _epochs(method: str, budget: Budget) -> int:
+    usual = get_method(method).training.get("epochs", TrainConfig().epochs)
+    return int(usual if budget.epochs is None else budget.epochs)
+
+
+def _write_best(
+    path: Path, choices: Mapping[str, Choice], rows: Sequence[Row], bits: int, budget: Budget
+) -> None:
+    """Write best.json, with what it was chosen on."""
+    if not choices:
+        return
+    facts = {name: rows[0][name] for name in ("data", "split", "images")}
+    write_json(
+        path,
+        {
+            **facts,
+            "bits": bits,
+            "measure": f"{MEASURE} at {rows[0]['evaluation']['k']}",
+            "budget": vars(budget),
+            "methods": {
+                method: {"setting": dict(choice.point), "score": round(choice.score, 6)}
+                for method, choice in choices.items()
+            },
+        },
+    )
+
+
+def read_best(path: str | Path, methods: Sequence[str]) -> dict[str, Point]:
+    """The chosen points of these methods from best.json; a method that was not tuned is refused."""
+    try:
+        stored: Any = parse_json(Path(path).read_text(encoding="utf-8"))
+        points = {name: dict(found["setting"]) for name, found in stored["methods"].items()}
+    except OSError as error:
+        raise DataError(f"cannot read '{path}': {error.strerror or error}.") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"'{path}' is no {BEST} of `centerhash tune` ({type(error).__name__}: {error}): name that file."
+        ) from None
+    missing = [name for name in methods if name not in points]
+    if missing:
+        raise ConfigError(
+            f"'{path}' has no setting of {', '.join(missing)}: tune all methods that are compared, or compare "
+            f"`methods={','.join(points)}`."
+        )
+    return {name: points[name] for name in methods}

@@ -1,0 +1,68 @@
+"""Search spaces: one table per method, points that every method accepts, values that follow the number of bits."""
+
+from __future__ import annotations
+
+import pytest
+
+from centerhash.experiments.bench import make_task
+from centerhash.methods.spaces import search_space, training_options, value_at
+from centerhash.methods.table import METHODS, Method, get_method
+
+ROWS = list(METHODS.values())
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("bits", [16, 64])
+def test_every_point_is_a_training_that_can_be(row: Method, bits: int) -> None:
+    space = search_space(row)
+    for point in [*space.points(), space.authors]:
+        given = training_options(row, point, bits)
+        make_task({**given, "method": row.name, "bits": bits})
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_the_authors_setting_is_among_the_values(row: Method) -> None:
+    space = search_space(row)
+    assert space.values, "no table of its own"
+    assert set(space.authors) & set(space.values) or not space.authors
+    for name, value in space.authors.items():
+        assert value in space.values.get(name, [value]), name
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_learning_rates_are_searched_where_there_is_one(row: Method) -> None:
+    assert ("learning_rate" in search_space(row).values) == (row.family != "shallow")
+
+
+def test_ours_has_no_larger_space_than_the_largest_baseline() -> None:
+    sizes = {row.name: len(search_space(row).points()) for row in ROWS}
+    assert sizes["ics-softmax"] <= max(size for name, size in sizes.items() if name != "ics-softmax")
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("K", 32.0),
+        ("K*0.5", 16.0),
+        ("8/K", 0.25),
+        ("default*4", 12.0),
+        ("default", 3.0),
+        ("random", "random"),
+    ],
+)
+def test_values_by_hand(value: str, found: object) -> None:
+    assert value_at(value, 32, 3.0) == found
+
+
+def test_numbers_stand_for_themselves() -> None:
+    assert value_at(0.5, 32, 3.0) == 0.5
+    assert value_at(True, 32, 3.0) is True
+
+
+def test_options_and_training_are_told_apart_and_a_default_follows_the_other_options() -> None:
+    point = {"learning_rate": 0.01, "scale": 10.0, "lambda": "default*2", "assignment": "random"}
+    assert training_options(get_method("ics-softmax"), point, 16) == {
+        "learning_rate": 0.01,
+        "assignment": "random",
+        "options": {"scale": 10.0, "lambda": 5.0},  # a quarter of the scale, twice
+    }
