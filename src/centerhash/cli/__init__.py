@@ -68,6 +68,7 @@ for command in (
     training.encode,
     training.explain,
     export.export,
+    export.publish,
     index.search,
     duplicates.duplicates,
     serve.serve,

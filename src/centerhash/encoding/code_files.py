@@ -199,6 +199,13 @@ def evaluate_files(
         )
     if query.classes and database.classes and query.classes != database.classes:
         raise DataError("queries and database have labels of different classes: encode one data set.")
+    return evaluate_codes_of(query, database, **settings)
+
+
+def evaluate_codes_of(query: CodeFile, database: CodeFile, **settings: Any) -> Evaluation:
+    """Evaluate codes with labels that were read; `settings` as for `evaluate`."""
+    assert query.labels is not None
+    assert database.labels is not None
     return evaluate(
         query.packed,
         database.packed,

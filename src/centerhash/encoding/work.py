@@ -106,7 +106,7 @@ def encode_parts(
     if todo and runner == "ray":
         from centerhash.encoding.ray_runner import finish_parts
 
-        finish_parts(Path(run), folder, todo, device, engine, ray_address, workers, seen)
+        finish_parts(model.folder or Path(run), folder, todo, device, engine, ray_address, workers, seen)
     elif todo:
         encoder = None if inputs.images is None else model.encoder(device=device, engine=engine)
         for number in todo:

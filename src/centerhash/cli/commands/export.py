@@ -45,3 +45,31 @@ def export(
         return
     for line in done.lines():
         console.out.print(line, soft_wrap=True)
+
+
+def publish(
+    run: Annotated[Path, typer.Argument(help="folder of a finished run, or of a model")],
+    repository: Annotated[str, typer.Argument(help="where to: owner/name on the Hugging Face hub")],
+    licence: Annotated[
+        str | None, typer.Option(help="of the model, as the hub names it, such as apache-2.0")
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="make a new repository private")] = False,
+) -> None:
+    """Upload a model to the Hugging Face hub, with a card of its data, command, figures and labels.
+
+    Example: `centerhash publish run jane/photos-64 --licence apache-2.0`
+    """
+    from centerhash.cli import console
+    from centerhash.encoding.code_files import DATABASE, evaluate_codes_of, read_run_codes
+    from centerhash.model import HashModel
+
+    model, found = HashModel.load(run), None
+    if (run / DATABASE).exists():
+        query, database = read_run_codes(run)
+        if query.labels is not None:  # a training without labels has nothing to score by
+            found = evaluate_codes_of(query, database)
+    address = model.push_to_hub(repository, evaluation=found, licence=licence, private=private or None)
+    console.out.print(f"published: {address}", soft_wrap=True)
+    console.out.print(
+        f'anyone who may read it opens it by `centerhash.load("hf:{repository}")`', soft_wrap=True
+    )

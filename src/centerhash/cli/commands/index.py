@@ -29,7 +29,7 @@ IndexArgument = Annotated[Path, typer.Argument(help="folder of the index", show_
 def create(
     index: IndexArgument,
     model: Annotated[
-        str, typer.Option(help="folder of a finished run, or the built-in model; it is copied")
+        str, typer.Option(help="folder of a finished run, the built-in model, or hf:owner/name; it is copied")
     ] = "coco",
     store: Annotated[
         str,

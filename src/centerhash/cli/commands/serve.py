@@ -36,7 +36,8 @@ def serve(
     connections: Annotated[int, typer.Option(help="open connections; more are sent away")] = 512,
     read_only: Annotated[bool, typer.Option(help="never change the index, whatever token comes")] = False,
     model: Annotated[
-        str | None, option("of a folder of images: a run's folder, or the built-in model", default="coco")
+        str | None,
+        option("of a folder of images: a run's folder, the built-in model, or hf:owner/name", default="coco"),
     ] = None,
     allow_host: Annotated[
         list[str] | None,

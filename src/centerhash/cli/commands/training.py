@@ -286,7 +286,7 @@ def encode(
 
 
 def _encode_file(
-    folder: Path,
+    source: str,
     images: list[str],
     out: Path,
     cache: Path | None,
@@ -299,7 +299,7 @@ def _encode_file(
     from centerhash.model import HashModel
     from centerhash.networks.cache import default_cache
 
-    model = HashModel.load(folder)
+    model = HashModel.load(source)
     with console.progress() as report:
         written = encode_to_file(
             model,

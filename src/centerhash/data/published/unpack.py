@@ -60,7 +60,7 @@ def unpack(archive: Path, folder: Path, *, most_bytes: int | None = None, progre
         try:
             _remove(temporary)  # what a kill has left behind
             temporary.mkdir()
-            count = _write_all(members, temporary, in_megabytes(progress, f"unpack {archive.name}", total))
+            count = write_all(members, temporary, in_megabytes(progress, f"unpack {archive.name}", total))
             _move(temporary, folder)
         finally:
             _remove(temporary)
@@ -175,7 +175,7 @@ def in_megabytes(progress: Progress, stage: str, total: int) -> Callable[[int], 
     return lambda done: progress(stage, done // _MEGABYTE, max(total // _MEGABYTE, 1), "MB")
 
 
-def _write_all(members: list[Member], folder: Path, tell: Callable[[int], None]) -> int:
+def write_all(members: list[Member], folder: Path, tell: Callable[[int], None]) -> int:
     """Write the members below an empty folder that only this process knows."""
     written, count = 0, 0
     for member in members:

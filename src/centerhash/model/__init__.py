@@ -11,12 +11,11 @@ import shutil
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
 from centerhash.codes import Codes, binarise
@@ -25,55 +24,26 @@ from centerhash.core.checksums import read_sealed, sealed
 from centerhash.core.errors import ConfigError, DataError, InputError, UnknownMethodError
 from centerhash.core.explained import Explained, Explanation
 from centerhash.core.files import atomic, refuse_links, write_json
-from centerhash.core.options import Options
 from centerhash.core.progress import Progress, silent
 from centerhash.data.images import MAX_PIXELS, ImageSource, image_list
 from centerhash.methods.losses.central import CentralObjective, center_similarities
 from centerhash.methods.shallow.base import ShallowHash
 from centerhash.methods.shallow.projections import Itq
 from centerhash.methods.table import METHODS, stored_method
+from centerhash.model import card, hub
+from centerhash.model.remote import REMOTE, fetched
+from centerhash.model.spec import FILES, TUNED, ModelSpec
 from centerhash.networks.backbones import Backbone, first_preprocessing, get_backbone
 from centerhash.networks.encoder import Encoder
-from centerhash.networks.heads import HeadOptions, HeadOutput, SteadyHead, build_head
+from centerhash.networks.heads import HeadOutput, SteadyHead, build_head
 from centerhash.networks.tensors import load_tensors, save_tensors
 
-TUNED = "backbone.safetensors"  # beside the model, where the backbone was fine-tuned
-FILES = ("model.json", "model.safetensors", TUNED)
+__all__ = ["BUILTIN", "TUNED", "HashModel", "ModelSpec", "load", "model_folder"]
+
 BUILTIN = ("coco",)  # models that come with the package, trained by benchmarks/builtin.py
 PRESENT = 0.5  # presence from which a label is predicted
 _CHUNK = 1024  # rows per pass through the head: bounds memory, decides no result
 _TINY = float(np.finfo(np.float32).tiny)  # a negative value must not round to 0, whose sign is +1
-
-
-class ModelSpec(Options):
-    """Everything about a model but its numbers; stored as model.json."""
-
-    format: Literal[1] = 1
-    method: str
-    options: dict[str, Any]
-    bits: int
-    features: int
-    classes: tuple[str, ...]
-    head: HeadOptions
-    backbone: str | None = Field(None, description="None: trained on features that came without images")
-    weights: str | None = Field(None, description="file of the backbone's weights; None: the published ones")
-    pretrained: bool = Field(
-        True, description="False: the backbone's weights are random, drawn from the seed"
-    )
-    crop: int | None = Field(
-        None, description="of the backbone's frame; None: a model from before the choice"
-    )
-    pool: str | None = Field(None, description="of the backbone's last map; None: the network's own")
-    tuned: bool = Field(
-        False, description="whether the backbone was fine-tuned; it then lies beside the model"
-    )
-    backbone_key: str | None = Field(
-        None, description="of the features that it was trained on; None: not known"
-    )
-    label_threshold: float | None = Field(
-        None, description="cosine to a center from which its label is predicted"
-    )
-    seed: int
 
 
 class HashModel:
@@ -356,9 +326,24 @@ class HashModel:
         save_tensors(Path(folder) / "model.safetensors", self.tensors())
         write_json(Path(folder) / "model.json", sealed(self.spec.model_dump(mode="json")))
 
+    def push_to_hub(
+        self,
+        repository: str,
+        *,
+        evaluation: card.Measured | None = None,
+        licence: str | None = None,
+        private: bool | None = None,
+    ) -> str:
+        """Upload the model to "owner/name" on the Hugging Face hub, with a card; returns its address there.
+
+        The card tells data, command, labels, `licence` (such as "apache-2.0"), and the figures of an `evaluation`.
+        """
+        text = card.model_card(self.spec, self.folder, repository, evaluation, licence)
+        return hub.push(self.spec, self.save, text, repository, private)
+
     @classmethod
     def load(cls, folder: str | Path) -> HashModel:
-        """Read a model that `save` or a training run wrote, or a built-in one by its name."""
+        """Read a model that `save` or a training run wrote, or one of elsewhere; all that `load` takes."""
         path = model_folder(folder)
         refuse_links(path, FILES)
         try:
@@ -387,14 +372,21 @@ def _trained_head(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> SteadyHead:
 
 
 def load(source: str | Path) -> HashModel:
-    """Open a trained model: "coco", which comes with the package, or the folder of a run or of `HashModel.save`."""
+    """Open a trained model: "coco", which comes with the package, the folder of a run or of `HashModel.save`,
+    "hf:owner/name" or "hf:owner/name@revision" of the Hugging Face hub, or "https://.../run.zip#sha256=...".
+    """
     if not isinstance(source, str | Path):
         raise InputError(f"a model is named by its run's folder, or 'coco', got {type(source).__name__}.")
     return HashModel.load(source)
 
 
 def model_folder(source: str | Path) -> Path:
-    """The folder that holds a model: of a built-in one by its name, unless there is a model of that name here."""
+    """The folder that holds a model: of a built-in one by its name, unless there is a model of that name here.
+
+    A model of elsewhere is fetched first, unless it is in the cache.
+    """
+    if str(source).startswith(REMOTE):
+        return fetched(str(source))
     if str(source) in BUILTIN and not (Path(source) / "model.json").exists():
-        return Path(__file__).parent / "builtin" / str(source)
+        return Path(__file__).parents[1] / "builtin" / str(source)
     return Path(source)
