@@ -70,6 +70,12 @@ def test_ics_in_a_loop_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"mAP {score:.3f}" in capsys.readouterr().out
 
 
+def test_a_torch_dataset_goes_in_and_comes_out(capsys: pytest.CaptureFixture[str]) -> None:
+    score = loaded(EXAMPLES / "torch_dataset.py", "torch_dataset").main(epochs=4)
+    assert score > 0.6
+    assert f"mAP {score:.3f}" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_the_pipeline_leads_from_images_to_answers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.core.errors import DataError, InputError
+from centerhash.core.errors import DataError, InputError, unknown_name
 from centerhash.core.text import is_text
 from centerhash.data.layouts.arrays import no_labels, read_arrays, read_labels
 from centerhash.data.layouts.contents import Contents
 from centerhash.data.layouts.parquet import SUFFIX
 from centerhash.data.layouts.table import read_layout
-from centerhash.data.splits import Splits, as_indices, check_splits, make_splits
+from centerhash.data.splits import SPLIT_NAMES, Splits, as_indices, check_splits, make_splits
+
+if TYPE_CHECKING:  # torch takes long to import
+    from centerhash.data.torch_items import TorchItems, Transform
 
 # rows of one split, as a caller has them: an array, a tensor, a list
 Rows: TypeAlias = NDArray[Any] | Sequence[int] | Any | None
@@ -123,6 +126,32 @@ class Dataset:
             )
         contents = _named(Contents(tuple(map(str, files)), found, truth, paths=files), names)
         return _in_memory(contents, {"train": train, "query": query, "database": database}, seed, name)
+
+    @classmethod
+    def from_torch(cls, dataset: Any, classes: Iterable[str] | None = None, **more: Any) -> Dataset:
+        """A data set of the items of a torch Dataset: pairs of features (D,) and labels (C,) of 0 and 1.
+
+        The items are read once, one by one; `more` as in `from_arrays`. Images are refused: `from_images` reads
+        their files, without keeping them all in memory.
+        """
+        from centerhash.data.torch_items import read_items
+
+        return cls.from_arrays(*read_items(dataset), classes, **{"name": "torch", **more})
+
+    def to_torch(self, split: str | None = None, transform: Transform | None = None) -> TorchItems:
+        """A torch Dataset of "train", "query", "database", or all rows, for a DataLoader and a loop of one's own.
+
+        Items are pairs: features (D,) float32, or what `transform` makes of the upright RGB image, uint8
+        (3, height, width) without it; and labels (C,) bool. An image is read when it is asked for.
+        """
+        from centerhash.data.torch_items import TorchItems, as_tensor
+
+        if split is not None and split not in SPLIT_NAMES:
+            raise unknown_name("split", split, SPLIT_NAMES)
+        rows = np.arange(self.size) if split is None else getattr(self.splits, split)
+        source = self.image_paths if self.features is None else self.features
+        assert source is not None  # checked when it was made
+        return TorchItems(source, self.labels, rows, transform or as_tensor)
 
     def __len__(self) -> int:
         return len(self.labels)
