@@ -155,9 +155,9 @@ def test_the_page_of_methods_is_the_one_in_the_docs() -> None:
         assert f"\n## {name}\n" in page
 
 
-def test_every_method_has_its_equations_defaults_and_departures_on_the_page() -> None:
+def test_every_method_has_all_its_texts_on_the_page() -> None:
     notes = method_notes()
     assert list(notes) == list(METHODS)
     for texts in notes.values():
-        assert set(texts) == {"equations", "defaults", "departures"}
+        assert set(texts) == {"source", "finding", "equations", "defaults", "departures"}
         assert all(text.strip() for text in texts.values())

@@ -19,8 +19,9 @@ keeps the two equal. Every method trains by `centerhash train DATA --method NAME
 on features, and encodes unseen images. Options are set by `-o NAME=VALUE`; `centerhash tune` chooses among the values
 under "tuned over" (`methods/spaces.toml`), with the same number of trials for every method.
 
-Each method is written from its paper's idea, not from other people's code. The papers other than ICS were not at hand
-when the equations were written down; where one of them is known to differ, "departs" says so.
+Each method is written from its paper's idea, not from other people's code, and was then compared with public source:
+"compared with" says which, and "departs" what differs. "Faithful" means faithful to that source. Papers other than ICS
+were not at hand.
 
 In the equations: z are the logits (K,) of an image, sigma is the logistic function, v_j the center of class j in
 {-1, +1}^K, y the labels; s_ij = 1 where images i and j share a label, else 0. "Validation" is a quarter of COCO's
@@ -36,7 +37,7 @@ def methods_page() -> str:
 
 
 def method_notes() -> dict[str, dict[str, str]]:
-    """By method, the texts `equations`, `defaults` and `departures`."""
+    """By method, the texts `source`, `finding`, `equations`, `defaults` and `departures`."""
     return tomllib.loads(files("centerhash.methods").joinpath("notes.toml").read_text(encoding="utf-8"))
 
 
@@ -45,10 +46,14 @@ def _built_in() -> list[Method]:
 
 
 def _overview() -> str:
-    lines = ["| name | family | year | labels | an image with several labels |", "|---|---|---|---|---|"]
+    notes = method_notes()
+    lines = [
+        "| name | family | year | labels | an image with several labels | source |",
+        "|---|---|---|---|---|---|",
+    ]
     lines += [
         f"| [`{row.name}`](#{row.name}) | {row.family} | {row.year} | {'yes' if row.uses_labels else 'no'} | "
-        f"{row.multi_label} |"
+        f"{row.multi_label} | {notes[row.name]['source']} |"
         for row in _built_in()
     ]
     return "\n".join(lines)
@@ -60,6 +65,7 @@ def _method(row: Method, notes: dict[str, str]) -> Iterator[str]:
     yield f"**{row.title}**: {row.paper}, {row.year}. In [`{path}.py`](../src/centerhash/{path}.py).\n"
     yield inspect.cleandoc(row.load().__doc__ or "")
     yield f"\n```text\n{notes['equations']}\n```\n"
+    yield f"*Compared with* {notes['source']}. {notes['finding']}\n"
     yield f"*Defaults:* {notes['defaults']}\n"
     yield f"*Departs from the paper:* {notes['departures']}"
     for name, value in row.training.items():

@@ -21,6 +21,7 @@ from centerhash.methods.losses.central import (
     central_loss,
     majority_centroid,
     quantisation_loss,
+    squared_quantisation,
 )
 from centerhash.methods.table import METHODS
 from centerhash.methods.weights import equal_weights, exact_weights, label_slots, log_cosh
@@ -85,6 +86,21 @@ def test_log_cosh_and_quantisation_by_hand() -> None:
     # b = 1/2 is as far from a bit as can be: log cosh(-1); a saturated bit costs nothing
     found = quantisation_loss(torch.tensor([[0.0, 100.0]]))
     assert float(found) == pytest.approx(math.log(math.cosh(1)), rel=1e-6)
+
+
+def test_squared_quantisation_by_hand() -> None:
+    # tanh(log 3 / 2) = 1/2, so the bit is half away; 0 is one away, a saturated bit nothing
+    found = squared_quantisation(torch.tensor([[math.log(3), 0.0, -100.0]]))
+    assert float(found) == pytest.approx(1.25, rel=1e-6)
+
+
+def test_csq_as_released_differs_only_in_its_quantisation() -> None:
+    logits, labels = sample()
+    ours, theirs = CSQ(CENTERS, gamma=0.05, seed=3), CSQ(CENTERS, gamma=0.05, quantisation="squared", seed=3)
+    found, before = (double(loss).loss_terms(logits, labels).parts for loss in (theirs, ours))
+    assert float(found["center"]) == float(before["center"])
+    expected = 0.05 * float(squared_quantisation(logits).mean()) / BITS
+    assert float(found["quantisation"]) == pytest.approx(expected)
 
 
 def test_majority_centroid_by_hand() -> None:

@@ -34,6 +34,7 @@ from centerhash.methods.losses.pairwise import (
 )
 from centerhash.methods.losses.proxy import (
     HyP2,
+    code_distance,
     cosine_threshold,
     griesmer_distance,
     irrelevant_pairs,
@@ -52,6 +53,7 @@ OBJECTIVES: dict[str, Callable[[int, int], Objective]] = {
         distance="squared", weights="similar", gamma=20, quantisation=0
     ),
     "hyp2": HyP2,
+    "hyp2-authors": lambda classes, bits: HyP2(classes, bits, squash=False, pair=0.5, kaiming=True),
 }
 
 
@@ -316,14 +318,39 @@ def test_proxy_loss_by_hand() -> None:
     assert float(far) == pytest.approx((0.125 + 0 + 0) / 3)
 
 
+def test_griesmer_by_hand() -> None:
+    # [7, 4, 3] is Hamming's: 3 + 2 + 1 + 1 = 7
+    assert griesmer_distance(4, 7) == 3
+    assert griesmer_distance(7, 32) == 15  # 15 + 8 + 4 + 2 + 1 + 1 + 1 = 32, which no code meets
+
+
 def test_threshold_follows_codes_that_exist() -> None:
-    # [64, 7, 32] and [16, 5, 8] are Reed-Muller codes, [7, 4, 3] Hamming's, [16, 7, 6] extends a BCH code
-    known = [(128, 64, 32), (32, 16, 8), (16, 7, 3), (80, 16, 6)]
+    # [64, 7, 32] and [16, 5, 8] are Reed-Muller codes, [7, 4, 3] Hamming's, [16, 7, 6] extends a BCH code;
+    # 80 classes at 32 and 48 bits have the distances of the authors' table
+    known = [(128, 64, 32), (32, 16, 8), (16, 7, 3), (80, 16, 6), (80, 32, 14), (80, 48, 22), (40, 16, 6)]
     for classes, bits, distance in known:
-        assert griesmer_distance(classes, bits) == distance
+        assert code_distance(classes, bits) == distance
         assert cosine_threshold(classes, bits) == 1 - 2 * distance / bits
+    assert cosine_threshold(80, 32) == 0.125
+    assert cosine_threshold(80, 48) == pytest.approx(1 / 12)
     assert cosine_threshold(2, 8) == 0
     assert cosine_threshold(10**6, 8) == 1  # no distance is left: nothing is pushed apart
+
+
+@pytest.mark.parametrize("bits", range(8, 65))
+def test_more_classes_never_keep_more_distance(bits: int) -> None:
+    distances = [code_distance(2**dimension, bits) for dimension in range(1, 9)]
+    assert distances == sorted(distances, reverse=True)
+
+
+def test_hyp2_as_its_authors_have_it() -> None:
+    logits, labels = sample(rows=9, seed=1)
+    ours, theirs = HyP2(CLASSES, BITS, seed=4), HyP2(CLASSES, BITS, squash=False, kaiming=True, seed=4)
+    torch.testing.assert_close(theirs.proxies, ours.proxies * math.sqrt(2 / CLASSES))
+    # without tanh the length of the logits does not matter, and tanh is the identity of small ones
+    found = theirs.double()(logits, labels)
+    torch.testing.assert_close(theirs(7 * logits, labels), found)
+    torch.testing.assert_close(ours.double()(1e-4 * logits, labels), found, rtol=1e-4, atol=1e-6)
 
 
 def test_proxies_are_drawn_by_seed_and_trained() -> None:

@@ -114,6 +114,19 @@ def test_sh_cuts_a_line_where_it_should() -> None:
     assert turns == list(range(1, 9))
 
 
+def test_sh_looks_along_the_first_axes_only() -> None:
+    """A third axis of little variance is the longest by one outlier: two bits never look at it."""
+    generator = np.random.default_rng(0)
+    features = np.zeros((1001, 3), dtype=np.float32)
+    features[:, 0] = generator.uniform(-1.2, 1.2, 1001)
+    features[:, 1] = generator.uniform(-1, 1, 1001)
+    features[0, 2] = 10
+    fitted = Sh.fit(features, np.zeros((1001, 1), dtype=bool), 2, ShOptions(unit=False), seed=0)
+    assert np.abs(fitted.projection[2]).max() < 0.1
+    third = Sh.fit(features, np.zeros((1001, 1), dtype=bool), 3, ShOptions(unit=False), seed=0)
+    assert np.abs(third.projection[2]).max() > 0.9
+
+
 # --- ITQ
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from centerhash.methods.shallow import sdh
 from centerhash.methods.shallow.sdh import (
+    Sdh,
     SdhOptions,
     Weights,
     alternate,
@@ -16,6 +17,7 @@ from centerhash.methods.shallow.sdh import (
     label_targets,
     ridge_solution,
     sdh_objective,
+    with_bias,
 )
 
 
@@ -114,6 +116,21 @@ def test_objective_never_rises_and_falls(fit: float) -> None:
     assert objective[-1] < objective[0]
     assert weights.classifier.shape == (6, 5)
     assert weights.function.shape == (10, 6)
+
+
+def test_bias_by_hand() -> None:
+    np.testing.assert_array_equal(with_bias(np.array([[0.5], [2.0]])), [[0.5, 1], [2, 1]])
+
+
+def test_far_from_all_anchors_the_bias_decides() -> None:
+    """Where every image has the same label every code is the same, and only the bias can say so everywhere."""
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(60, 3)).astype(np.float32)
+    fitted = Sdh.fit(features, np.ones((60, 1), dtype=bool), 4, SdhOptions(unit=False, anchors=5), seed=0)
+    far = fitted.values(np.full((1, 3), 1e4, dtype=np.float32))[0]
+    np.testing.assert_allclose(far, -fitted.offset)
+    np.testing.assert_array_equal(np.sign(far), np.sign(fitted.values(features)).mean(axis=0))
+    assert np.abs(far).min() > 0.9
 
 
 def test_targets_by_hand() -> None:

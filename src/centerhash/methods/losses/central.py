@@ -72,6 +72,11 @@ def quantisation_loss(logits: Tensor) -> Tensor:
     return log_cosh(torch.tanh(logits / 2).abs() - 1).sum(dim=1)
 
 
+def squared_quantisation(logits: Tensor) -> Tensor:
+    """CSQ's quantisation per image (B,) = sum_k (|2 b_k - 1| - 1)^2, as its authors' code has it."""
+    return (torch.tanh(logits / 2).abs() - 1).square().sum(dim=1)
+
+
 def majority_centroid(labels: Tensor, centers: Tensor, tie_vector: Tensor) -> Tensor:
     """CSQ's one target (B, K): sign of the sum of the labels' centers, tied bits from one vector (K,)."""
     total = labels.to(centers.dtype) @ centers
@@ -142,6 +147,9 @@ class CSQOptions(MethodOptions):
     """Options of CSQ."""
 
     gamma: float = Field(0.5, ge=0, description="coefficient of the quantisation loss, per bit")
+    quantisation: Literal["log_cosh", "squared"] = Field(
+        "log_cosh", description="the quantisation loss: log cosh, or squared as in the authors' code"
+    )
 
 
 class CSQ(CentralObjective):
@@ -167,10 +175,9 @@ class CSQ(CentralObjective):
         logits = batch.logits
         target = majority_centroid(batch.labels, self.centers, self.tie_vector)
         distance = softplus(-target * logits).mean(dim=1)  # Eq. (2) with the one center of this image
-        return {
-            "center": distance,
-            "quantisation": self.options.gamma * quantisation_loss(logits) / logits.shape[1],
-        }
+        squared = self.options.quantisation == "squared"
+        rounding = squared_quantisation(logits) if squared else quantisation_loss(logits)
+        return {"center": distance, "quantisation": self.options.gamma * rounding / logits.shape[1]}
 
 
 class EWCSOptions(MethodOptions):

@@ -6,6 +6,7 @@ Codes are relaxed to u = tanh(logits) and compared by their cosine.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -17,17 +18,21 @@ from centerhash.core.options import MethodOptions
 from centerhash.methods.losses.base import Batch, Objective
 from centerhash.methods.losses.pairwise import SMALLEST_NORM, masked_mean, pairs_of_two, shared_labels
 
+# distances of the best linear codes that miss the Griesmer bound, by dimension and bits, at lengths in use
+_MISSED = {(5, 12): 4, (6, 16): 6, (8, 16): 5, (6, 24): 10, (7, 32): 14, (7, 48): 22}
 
-def griesmer_distance(classes: int, bits: int) -> int:
-    """Largest distance that the Griesmer bound allows between 2^k >= C codewords of K bits.
 
-    A linear code of dimension k and distance d needs sum_i ceil(d / 2^i) bits, i < k. For few classes the bound
-    is met, or missed by a bit or two.
-    """
-    dimension = max(1, (classes - 1).bit_length())
+def griesmer_distance(dimension: int, bits: int) -> int:
+    """Largest distance d that the Griesmer bound allows a linear code: sum_i ceil(d / 2^i) <= K over i < dimension."""
     return max(
         (d for d in range(1, bits + 1) if sum(-(-d // 2**i) for i in range(dimension)) <= bits), default=0
     )
+
+
+def code_distance(classes: int, bits: int) -> int:
+    """Distance of the best known linear code of 2^k >= C words of K bits: the bound's, but where none meets it."""
+    dimension = max(1, (classes - 1).bit_length())
+    return _MISSED.get((dimension, bits), griesmer_distance(dimension, bits))
 
 
 def cosine_threshold(classes: int, bits: int) -> float:
@@ -35,7 +40,7 @@ def cosine_threshold(classes: int, bits: int) -> float:
 
     Never below 0, although two or three classes could be opposite: images with both labels need them near.
     """
-    return max(0.0, 1 - 2 * griesmer_distance(classes, bits) / bits)
+    return max(0.0, 1 - 2 * code_distance(classes, bits) / bits)
 
 
 def excess(cosines: Tensor, threshold: float) -> Tensor:
@@ -70,6 +75,8 @@ class HyP2Options(MethodOptions):
     pair: float = Field(
         1.0, ge=0, alias="beta", description="coefficient of the pair loss beside the proxy loss"
     )
+    squash: bool = Field(True, alias="tanh", description="compare tanh(z); else z itself, as the authors do")
+    kaiming: bool = Field(False, description="draw proxies with variance 2 / C as the authors do; else 1")
 
 
 class HyP2(Objective):
@@ -91,11 +98,12 @@ class HyP2(Objective):
         given = self.options.threshold
         self.threshold = cosine_threshold(classes, bits) if given is None else given
         draw = torch.randn(classes, bits, generator=torch.Generator().manual_seed(seed))
-        self.proxies = nn.Parameter(draw)
+        self.proxies = nn.Parameter(draw * math.sqrt(2 / classes) if self.options.kaiming else draw)
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         """Proxy loss of a batch and beta times its pair loss; an image without labels is far from every proxy."""
-        codes = normalize(torch.tanh(batch.logits), dim=1, eps=SMALLEST_NORM)
+        relaxed = torch.tanh(batch.logits) if self.options.squash else batch.logits
+        codes = normalize(relaxed, dim=1, eps=SMALLEST_NORM)
         cosines = codes @ normalize(self.proxies, dim=1, eps=SMALLEST_NORM).T
         near, far = proxy_loss(cosines, batch.labels, self.threshold)
         apart = masked_mean(excess(codes @ codes.T, self.threshold), irrelevant_pairs(batch.labels))

@@ -111,9 +111,9 @@ class Sh(ShallowHash):
 
     @classmethod
     def _fit(cls, given: Training) -> Self:
-        """Fit a box to features (n, D) along their principal axes. Labels (n, C) and seed are not used."""
+        """Fit a box to features (n, D) along their first min(K, D) axes. Labels (n, C) and seed are not used."""
         unit = given.checked(ShOptions).unit
-        projection = principal_axes(given.features, unit).axes
+        projection = principal_axes(given.features, unit, given.bits).axes
         minima = np.full(projection.shape[1], np.inf)
         maxima = -minima
         for _, block in prepared_blocks(given.features, unit):

@@ -98,6 +98,11 @@ def label_targets(labels: NDArray[np.bool_], scaled: bool) -> Floats:
     return prepare(labels, unit=scaled)
 
 
+def with_bias(columns: Floats) -> Floats:
+    """Kernel columns (n, M) with a column of ones behind them, (n, M + 1), as the authors' code has it."""
+    return np.hstack([columns, np.ones((len(columns), 1))])
+
+
 def alternate(
     columns: Floats,
     targets: Floats,
@@ -141,6 +146,6 @@ class Sdh(KernelHash):
         check_supervision(labels, "SDH")
         generator = np.random.default_rng(given.seed)
         kernel, _ = draw_kernel(features, chosen.anchors, chosen, generator)
-        targets = label_targets(labels, chosen.scaled)
-        weights, _ = alternate(kernel(features), targets, given.bits, chosen, generator, given.progress)
-        return cls.at(kernel, weights.function, np.zeros(given.bits))
+        targets, columns = label_targets(labels, chosen.scaled), with_bias(kernel(features))
+        weights, _ = alternate(columns, targets, given.bits, chosen, generator, given.progress)
+        return cls.at(kernel, weights.function[:-1], -weights.function[-1])
