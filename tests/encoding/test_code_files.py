@@ -74,7 +74,10 @@ def test_ids_are_read(tmp_path: Path) -> None:
         ),
         ({}, "holds nothing"),
         ({"codes": CODES, "labels": LABELS[:5]}, "labels of shape (5, 5) do not fit 12 codes"),
-        ({"codes": CODES, "labels": LABELS[:, 0]}, "labels of shape (12,) do not fit"),
+        (
+            {"codes": CODES, "labels": LABELS[:, 0]},
+            "labels of shape (12,) do not fit 12 codes: (N, C) are needed",
+        ),
         (
             {"codes": CODES, "labels": np.full((12, 5), np.nan)},
             "labels must be bool, or hold only 0 and 1, got [nan,",

@@ -85,7 +85,13 @@ def read_codes(path: str | Path, bits: int | None = None, labels: Path | None = 
         for name, dimensions in _COLUMNS.items():
             array = arrays.get(name)
             if array is not None and (array.ndim != dimensions or len(array) != len(packed)):
-                raise InputError(f"{name} of shape {array.shape} do not fit {len(packed):,} codes")
+                numbers = name == "labels" and array.ndim == 1
+                advice = (
+                    ": (N, C) are needed, of class numbers `numpy.eye(C, dtype=bool)[labels]`"
+                    if numbers
+                    else ""
+                )
+                raise InputError(f"{name} of shape {array.shape} do not fit {len(packed):,} codes{advice}")
         _check_labels(arrays.get("labels"))
     except InputError as error:
         raise DataError(f"'{path}': {error}".rstrip(".") + ".") from None
