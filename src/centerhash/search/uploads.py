@@ -63,7 +63,10 @@ class Uploads:
 
     def path(self, name: str) -> Path | None:
         """The absolute path of an upload's name, of a user's own file as it is; None for what is neither."""
-        return self.folder.resolve() / name if Path(name).is_absolute() or self.holds(name) else None
+        own = Path(name)
+        if own.is_absolute():  # most are, and to resolve our folder for each takes longer than all else
+            return own
+        return self.folder.resolve() / name if self.holds(name) else None
 
     def files(self) -> Iterator[Path]:
         """All files kept, and nothing else that lies beside them."""
