@@ -15,6 +15,7 @@ from centerhash.methods.shallow.bre import (
     is_apart,
     label_distances,
     line_search,
+    random_pairs,
     random_weights,
     reconstruction_error,
     refine_bit,
@@ -171,6 +172,30 @@ def test_near_features_are_drawn_as_often_as_far_ones() -> None:
     gaps = pairs.second - pairs.first
     assert 15 < (gaps <= 2).sum() < 45  # one of at most 40 draws near, and one far
     assert (gaps > 2).sum() > 15
+
+
+def test_random_pairs_are_unique_and_have_their_distances() -> None:
+    rows = np.random.default_rng(0).normal(size=(20, 3))
+    distances = feature_distances(rows)
+    pairs = random_pairs(distances, 20, 4, np.random.default_rng(1))
+    assert (pairs.first < pairs.second).all()
+    found = list(zip(pairs.first.tolist(), pairs.second.tolist(), strict=True))
+    assert len(set(found)) == len(found)
+    assert 40 <= len(found) <= 80  # four per row, some drawn from both sides
+    np.testing.assert_allclose(pairs.targets, [distances(one)[other] for one, other in found])
+    every = random_pairs(distances, 20, 19, np.random.default_rng(1))
+    assert len(every.first) == 190
+
+
+def test_a_linear_kernel_makes_hyperplanes() -> None:
+    features = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    labels = np.zeros((40, 1), dtype=bool)
+    options = BreOptions(supervised=False, linear=True, balanced=False, unit=False, points=5, partners=2)
+    fitted = Bre.fit(features, labels, 6, options, seed=0)
+    planes = fitted.anchors.astype(float).T @ fitted.weights
+    np.testing.assert_allclose(fitted.values(features), features @ planes - fitted.offset, atol=1e-9)
+    again = Bre.from_arrays(fitted.arrays())
+    np.testing.assert_array_equal(again.values(features), fitted.values(features))
 
 
 def test_unsupervised_does_not_look_at_labels() -> None:

@@ -71,6 +71,19 @@ def balanced_pairs(
     return Pairs(unique // rows, unique % rows, np.concatenate(targets)[places])
 
 
+def random_pairs(distances: Distances, rows: int, count: int, generator: np.random.Generator) -> Pairs:
+    """Per row, `count` partners drawn from all other rows, each pair once: the original code's pairs."""
+    keys = []
+    for row in range(rows):
+        partners = np.delete(np.arange(rows), row)[generator.permutation(rows - 1)[:count]]
+        keys.append(np.minimum(partners, row) * rows + np.maximum(partners, row))
+    unique = np.unique(np.concatenate(keys))
+    first, second = unique // rows, unique % rows
+    starts = np.searchsorted(first, np.arange(rows + 1))
+    targets = [distances(row)[second[starts[row] : starts[row + 1]]] for row in range(rows)]
+    return Pairs(first, second, np.concatenate(targets))
+
+
 # --- the objective
 
 
@@ -207,6 +220,10 @@ class BreOptions(KernelOptions):
     points: int = Field(50, ge=1, description="random kernel points per bit")
     partners: int = Field(25, ge=1, description="near partners per row, and as many far ones")
     passes: int = Field(1, ge=0, description="passes over all weights")
+    linear: bool = Field(False, description="a linear kernel, as in the original code; else a Gaussian one")
+    balanced: bool = Field(
+        True, description="near and far partners; else twice as many random ones, as in the original code"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,11 +242,17 @@ class Bre(KernelHash):
             check_supervision(labels, "BRE with supervised=true")
         generator = np.random.default_rng(given.seed)
         kernel, rows = draw_kernel(features, chosen.samples, chosen, generator)
+        if chosen.linear:
+            kernel = Kernel(kernel.anchors, 0.0, kernel.unit)
         if chosen.supervised:
             distances, near_share = label_distances(labels[rows]), 0.0
         else:
             distances, near_share = feature_distances(prepare(features[rows], chosen.unit)), _NEAR
-        pairs = balanced_pairs(distances, len(rows), near_share, chosen.partners, generator)
+        pairs = (
+            balanced_pairs(distances, len(rows), near_share, chosen.partners, generator)
+            if chosen.balanced
+            else random_pairs(distances, len(rows), 2 * chosen.partners, generator)
+        )
         columns, mean = kernel(features[rows]), kernel.mean(features)
         start = random_weights(len(rows), given.bits, chosen.points, generator)
         weights, _ = descend(columns - mean, start, pairs, chosen.passes, generator, given.progress)

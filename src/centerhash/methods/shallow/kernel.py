@@ -45,17 +45,17 @@ def rbf(inputs: Floats, anchors: Floats, sigma: float) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """A Gaussian kernel at fixed anchors."""
+    """A Gaussian kernel at fixed anchors, or a linear one: their inner products."""
 
     anchors: NDArray[np.float32]  # (M, D), prepared
-    sigma: float
+    sigma: float  # 0 for the linear kernel
     unit: bool
 
     def blocks(self, features: NDArray[Any]) -> Iterator[tuple[slice, Floats]]:
         """Yield (rows, kernel (B, M)) over features (N, D), which are not yet prepared."""
         anchors = self.anchors.astype(np.float64)
         for rows, block in prepared_blocks(features, self.unit):
-            yield rows, rbf(block, anchors, self.sigma)
+            yield rows, rbf(block, anchors, self.sigma) if self.sigma else block @ anchors.T
 
     def __call__(self, features: NDArray[Any]) -> Floats:
         """Kernel (N, M) between features (N, D) and the anchors."""
