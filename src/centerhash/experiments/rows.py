@@ -74,7 +74,7 @@ def completed(row: Row) -> Row:
         return {**row, "task": completed(row["task"])}
     stored = row["config"]
     try:
-        # as all did before there was a choice
+        # as all did before there was a choice; presence changes no code, so it may be what it is today
         head = {"rotate": False, "evidence": False, **stored.get("head", {})}
         config = resolve(TrainConfig.model_validate({**stored, "head": head}))
     except (ConfigError, ValidationError):

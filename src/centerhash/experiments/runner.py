@@ -93,7 +93,7 @@ def run_tasks(
 
 def left_over(tasks: Sequence[Task], folder: str | Path) -> list[Task]:
     """The tasks that `folder` holds no row of yet."""
-    known = {row_key(row) for row in read_rows(Path(folder) / RESULTS)}
+    known = {row_key(completed(row)) for row in read_rows(Path(folder) / RESULTS)}
     return [task for task in tasks if task.key not in known]
 
 
