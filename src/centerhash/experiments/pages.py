@@ -6,21 +6,16 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
+from centerhash.core.templates import templates_of
 from centerhash.experiments.figures import look, swatch
 
 
 @cache
 def _templates() -> Environment:
-    templates = Environment(
-        loader=PackageLoader("centerhash.experiments"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    templates = templates_of("centerhash.experiments")
     templates.globals |= {"swatch": swatch, "look": look}
     return templates
 

@@ -7,10 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from centerhash.core.errors import ImageError
 from centerhash.core.files import write_text
+from centerhash.core.templates import templates_of
 from centerhash.search.results import thumbnail
 
 if TYPE_CHECKING:
@@ -26,13 +25,7 @@ MEANINGS = {
 
 def write_page(found: Duplicates, path: Path) -> None:
     """Write the page of the groups that were found."""
-    templates = Environment(
-        loader=PackageLoader("centerhash.search"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    templates = templates_of("centerhash.search")
     page = templates.get_template("duplicates.html").render(
         found=found,
         kinds=[(kind, text, found.of_kind(kind)) for kind, text in MEANINGS.items()],
