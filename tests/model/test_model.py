@@ -165,6 +165,19 @@ def test_inputs_stay_as_they_are(toy_model: HashModel, toy_dataset: Dataset, fea
     assert np.array_equal(labels, before[1])
 
 
+def test_readings_that_are_kept_follow_the_features_and_belong_to_nobody(
+    toy_model: HashModel, features: NDArray[Any]
+) -> None:
+    rows = features[:2].copy()
+    first = toy_model.logits(rows)
+    expected = first.copy()
+    first[:] = 7  # the caller's own
+    np.testing.assert_array_equal(toy_model.logits(rows), expected)
+    rows[0] = features[5]
+    np.testing.assert_allclose(toy_model.logits(rows), toy_model.logits(features[[5, 1]]), rtol=1e-5)
+    assert not np.array_equal(toy_model.logits(rows)[0], expected[0])
+
+
 def test_no_rows_give_no_codes(toy_model: HashModel) -> None:
     nothing = np.zeros((0, WIDTH), np.float32)
     assert toy_model.encode_features(nothing).shape == (0, 16)

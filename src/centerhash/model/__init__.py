@@ -43,6 +43,7 @@ __all__ = ["BUILTIN", "TUNED", "HashModel", "ModelSpec", "load", "model_folder"]
 BUILTIN = ("coco",)  # models that come with the package, trained by benchmarks/builtin.py
 PRESENT = 0.5  # presence from which a label is predicted
 _CHUNK = 1024  # rows per pass through the head: bounds memory, decides no result
+_FEW = 256  # rows whose readings are kept until others are asked for
 _TINY = float(np.finfo(np.float32).tiny)  # a negative value must not round to 0, whose sign is +1
 
 
@@ -75,6 +76,7 @@ class HashModel:
         )
         look = {k.removeprefix("visual."): v.numpy() for k, v in tensors.items() if k.startswith("visual.")}
         self._look = Itq.from_arrays(look) if look else None
+        self._last: tuple[NDArray[Any], HeadOutput] = np.empty(0), HeadOutput(torch.empty(0))
         self._objective = (
             method.objective(len(spec.classes), spec.bits, self.directions, options, spec.seed)
             if self._centers is not None
@@ -140,10 +142,16 @@ class HashModel:
     def _outputs(self, features: NDArray[Any]) -> HeadOutput:
         """Logits (N, K) and what else the head reads, float32."""
         features = check_features(features, self.spec.features)
+        known, output = self._last  # a question by image asks for codes, labels, weights and centers in a row
+        if np.array_equal(known, features):
+            return output.each(Tensor.clone)
         starts = range(0, max(1, len(features)), _CHUNK)
         chunks = [self._chunk(features[start : start + _CHUNK]) for start in starts]
         parts = zip(*chunks, strict=True)
-        return HeadOutput._make(None if part[0] is None else torch.cat(part) for part in parts)
+        output = HeadOutput._make(None if part[0] is None else torch.cat(part) for part in parts)
+        if 0 < len(features) <= _FEW:
+            self._last = features.copy(), output.each(Tensor.clone)
+        return output
 
     def _chunk(self, features: NDArray[Any]) -> HeadOutput:
         encoder = self._encoder

@@ -158,7 +158,7 @@ def holds_with_file(store: HammingIndex, uploads: Uploads, id: str) -> bool:
     """Whether an item is in the index and its file, if it has one, still where its path says."""
     if id not in store:
         return False
-    return has_file(uploads, store.get([id])[0])
+    return has_file(uploads, store.get([id])[0].path)
 
 
 def images_and_labels(
@@ -207,12 +207,12 @@ def find_items(index: Index, ids_or_paths: str | Path | Sequence[str | Path]) ->
     found = {entry: [entry] if entry in index.store else [] for entry in entries}
     # unlike Path.resolve, realpath also takes links that lead to themselves
     places = {Path(os.path.realpath(entry)): entry for entry in entries if not found[entry]}
-    for item in index.items() if places else ():
-        path = None if item.path is None else index.uploads.path(item.path)
+    for id, stored in index.store.paths() if places else ():
+        path = index.uploads.path(stored)
         if path is not None:
             for place in (path, *path.parents):
                 if place in places:
-                    found[places[place]].append(str(item.id))
+                    found[places[place]].append(str(id))
     return found
 
 

@@ -293,7 +293,7 @@ class Index:
 
         To mend it, `add` the place where the files are now, or `remove` these ids.
         """
-        return [str(item.id) for item in self.items() if not has_file(self.uploads, item)]
+        return [str(id) for id, path in self.store.paths() if not has_file(self.uploads, path)]
 
     def labels(self) -> dict[str, int]:
         """Every label that some item carries, with the number of items, in the order of the names."""

@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Codes, check_codes, pack
+from centerhash.codes import Codes, check_codes
 from centerhash.core.errors import ConfigError, InputError
 from centerhash.core.explained import Explained
 from centerhash.search.engines.base import Seen
-from centerhash.search.engines.rankings import likelihoods
+from centerhash.search.engines.rankings import SHARPNESS
 from centerhash.search.facts import ModelFacts
 from centerhash.search.names import label_named, match
 
@@ -153,6 +153,7 @@ def labels_of_code(facts: ModelFacts, code: Codes, labels: Sequence[str], seen: 
         chosen = [facts.classes[row] for row in np.flatnonzero(near).tolist()]
     shares = np.array([seen[label][1] if label in seen else 0 for label in chosen], np.float64)
     if not shares.any():
+        # as `rankings.likelihoods`, for one code; their sum is divided out below
         columns = [facts.classes.index(label) for label in chosen]
-        shares = likelihoods(pack(code[None]), facts.centers, columns)[:, 0]
+        shares = np.exp(SHARPNESS * (facts.centers[columns].astype(np.float64) @ code) / facts.bits)
     return explain_code(facts, code, dict(zip(chosen, (shares / shares.sum()).tolist(), strict=True)))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from centerhash.core.errors import ImageError, OutputError
 from centerhash.core.files import atomic, refuse_links
-from centerhash.search.engines.base import Item
 
 IMAGES = "images"
 ID_LETTERS = (
@@ -93,10 +92,10 @@ class Uploads:
                 yield str(error)
 
 
-def has_file(uploads: Uploads, item: Item) -> bool:
-    """Whether the file of an item is still where its path says; yes for an item without."""
-    path = None if item.path is None else uploads.path(item.path)
-    return item.path is None or (path is not None and path.exists())
+def has_file(uploads: Uploads, stored: str | None) -> bool:
+    """Whether the file of an item is still where its stored path says; yes for an item without."""
+    path = None if stored is None else uploads.path(stored)
+    return stored is None or (path is not None and path.exists())
 
 
 def image_suffix(data: bytes) -> str:

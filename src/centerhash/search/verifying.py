@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from centerhash.core.errors import InputError
-from centerhash.search.uploads import has_file
 
 if TYPE_CHECKING:
     from centerhash.search.index import Index
@@ -20,11 +19,12 @@ def problems(index: Index) -> list[str]:
     except InputError as error:
         found.append(str(error))
     found += [*index.store.verify(), *index.uploads.damaged()]
-    for item in index.items() if not found else ():  # a damaged store cannot be gone through
-        if item.path is not None and index.uploads.path(item.path) is None:
+    for id, path in index.store.paths() if not found else ():  # a damaged store cannot be gone through
+        file = index.uploads.path(path)
+        if file is None:
             found.append(
-                f"the item '{item.id}' names the file '{item.path}', which is no image of this index: remove it."
+                f"the item '{id}' names the file '{path}', which is no image of this index: remove it."
             )
-        elif item.path is not None and index.uploads.holds(item.path) and not has_file(index.uploads, item):
-            found.append(f"'{index.uploads.path(item.path)}', the image of the item '{item.id}', is missing.")
+        elif index.uploads.holds(path) and not file.exists():
+            found.append(f"'{file}', the image of the item '{id}', is missing.")
     return found

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from centerhash.core.errors import ImageError, InputError
+from centerhash.core.errors import ImageError
 from centerhash.data.images import read_header
 from centerhash.data.layouts.parquet import is_stored_image
-from centerhash.search.engines.base import Item
 from centerhash.search.questions import filter_of
 from centerhash.search.uploads import IMAGES
 
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from centerhash.search import Index
 
 UPLOADS = "uploads"  # what the folder of images without a file of their own is called
-_CHUNK = 2000  # items that are looked up at a time
 _KEPT = 16  # filters whose answers are kept
 _SHAPES = 1 << 16  # images whose size is kept
 
@@ -116,24 +113,17 @@ class Catalog:
         return [id for id in listing.ids if id in found]
 
     def _update(self) -> None:
-        there = {str(id) for id in self._index.store.ids()}
-        for id in self._files.keys() - there:
-            del self._files[id]
-        uploads = self._index.uploads
+        known, uploads = self._files, self._index.uploads
+        self._files = {}
         folders: dict[str, str] = {}  # each text once, however many images it holds
-        for item in self._items(there - self._files.keys()):
-            if item.path is not None:
-                path = str(uploads.path(item.path))
-                parent = UPLOADS if uploads.holds(item.path) else str(Path(path).parent)
-                self._files[str(item.id)] = File(modified(path), folders.setdefault(parent, parent))
-
-    def _items(self, ids: Collection[str]) -> Iterator[Item]:
-        store, left = self._index.store, iter(ids)
-        while page := list(islice(left, _CHUNK)):
-            try:
-                yield from store.get(page)
-            except InputError:  # one was removed meanwhile
-                yield from (item for id in page if id in store for item in store.get([id]))
+        for key, name in self._index.store.paths():
+            id = str(key)
+            if id in known:
+                self._files[id] = known[id]
+            else:
+                path = str(uploads.path(name))
+                parent = UPLOADS if uploads.holds(name) else str(Path(path).parent)
+                self._files[id] = File(modified(path), folders.setdefault(parent, parent))
 
     def _listed(self, version: tuple[int, ...]) -> Listing:
         files = self._files

@@ -7,7 +7,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,15 +86,14 @@ class ServedIndex:
     ) -> SearchAnswer:
         place = None if under is None else self.catalog.place(under)
         found = self.index.search(image, id=id, labels=labels, under=place, **options)
-        nowhere = (
-            under is not None and place is None
-        )  # a folder without images, be there one on the disk or not
-        rows = [] if nowhere else [self._described(row) for row in found]
-        return SearchAnswer.model_validate(found.to_dict() | {"results": rows})
+        answer = found.to_dict(self._described)
+        if under is not None and place is None:  # a folder without images, be there one on the disk or not
+            answer["results"] = []
+        return SearchAnswer.model_validate(answer)
 
     def _described(self, row: Result) -> dict[str, Any]:
         """A result as on the command line, with what its file says, but without the folders of this machine."""
-        shown = {**asdict(row), "labels": list(row.labels)}
+        shown = row.to_dict()
         if row.path is None:
             return shown
         at = modified(row.path)

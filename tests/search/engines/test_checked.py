@@ -80,6 +80,18 @@ def test_only_what_is_read_is_checked() -> None:
         np.asarray(made(values, touched=5))
 
 
+def test_all_is_checked_once_there_were_as_many_questions_as_blocks() -> None:
+    values = np.arange(40 * BLOCK // 8)
+    array, broken = made(values), made(values, touched=5 * BLOCK)
+    for question in range(40):
+        assert not array._sound
+        assert array[question] == broken[question] == question
+    assert array._sound
+    with pytest.raises(DataError):
+        broken[5 * BLOCK // 8]
+    assert broken[6 * BLOCK // 8] == 6 * BLOCK // 8
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_values_are_found_as_numpy_finds_them(side: Any) -> None:
     generator = np.random.default_rng(0)

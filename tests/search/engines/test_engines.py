@@ -187,6 +187,14 @@ def test_what_is_in_the_index(index: HammingIndex) -> None:
         index.get([5, 6])
 
 
+def test_paths_are_those_of_the_items_that_have_one(index: HammingIndex) -> None:
+    index.add(random_codes(3), ["b", "a", "d"], paths=["/x/b.jpg", None, "/x/ä.jpg"])
+    index.add(random_codes(2, seed=1), ["c", "e"], paths=["images/0", ""])
+    assert list(index.paths()) == [("b", "/x/b.jpg"), ("c", "images/0"), ("d", "/x/ä.jpg"), ("e", "")]
+    index.remove(["b", "a"])
+    assert [id for id, _ in index.paths()] == ["c", "d", "e"]
+
+
 def test_refused_items_leave_the_index_as_it_was(index: HammingIndex) -> None:
     index.add(random_codes(2), ["a", "b"], [("cat",), ()])
     before = dict(index.labels())

@@ -6,6 +6,7 @@ however many items are tied: only the parts' own k best are compared by id.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from centerhash.search.engines.scan import Answer, Mask, Words
 
 FEW = 8  # a filter that fewer than one in so many items pass has its codes copied together, else the scan skips others
-PLAIN = (
-    1 << 19
-)  # distances that numpy counts before the scan's compiled loops, which take long to import, are quicker
+PLAIN = 1 << 19  # distances that numpy counts rather than import the scan's compiled loops, which takes long
+SMALL = 1 << 13  # distances that numpy counts as quickly as these
+_SCAN = "centerhash.search.engines.scan"
 SPARE = 4  # times k, the nearest by the semantic code among which a first bound on the combined distance is looked for
 
 Found: TypeAlias = tuple[Part, NDArray[np.int64], NDArray[np.int64]]  # a part, rows (m,), distances (m,)
@@ -99,7 +100,7 @@ def _allowed(part: Part, only: Filter) -> NDArray[np.int64]:
 
 def _nearest_rows(part: Part, packed: Packed, bits: int, k: int, only: Filter) -> list[Found]:
     """The k nearest rows of a part to each code."""
-    if len(packed) * len(part.segment) <= PLAIN:
+    if _plainly(len(packed) * len(part.segment)):
         return [_cut(found, k) for found in _plain(part, packed, only)]
     from centerhash.search.engines import scan  # numba takes a while to import
 
@@ -111,7 +112,7 @@ def _nearest_rows(part: Part, packed: Packed, bits: int, k: int, only: Filter) -
 
 def _rows_within(part: Part, packed: Packed, bits: int, radius: int, only: Filter) -> list[Found]:
     """The rows of a part at distance `radius` or less of each code, nearest first."""
-    if len(packed) * len(part.segment) <= PLAIN:
+    if _plainly(len(packed) * len(part.segment)):
         near = [(rows, distances, distances <= radius) for _, rows, distances in _plain(part, packed, only)]
         return [_cut((part, rows[kept], distances[kept]), None) for rows, distances, kept in near]
     from centerhash.search.engines import scan
@@ -119,6 +120,11 @@ def _rows_within(part: Part, packed: Packed, bits: int, radius: int, only: Filte
     rows, database, alive = _candidates(part, bits, only)
     answers = scan.within(scan.words(packed, bits), database, bits, radius, alive)
     return [_of(part, rows, answer) for answer in answers]
+
+
+def _plainly(distances: int) -> bool:
+    """Whether numpy is to count so many distances."""
+    return distances <= (SMALL if _SCAN in sys.modules else PLAIN)
 
 
 def _plain(part: Part, packed: Packed, only: Filter) -> list[Found]:

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
@@ -28,6 +29,7 @@ Id: TypeAlias = int | str  # an index holds ids of one kind
 Seen: TypeAlias = Mapping[str, tuple[int, int]]  # presence and share of labels, in 255ths; empty: not known
 MAX_ID_BYTES = 512  # of a string id in UTF-8
 VISUAL_BITS = 128
+_PAGE = 10_000  # items per look-up when all of them are gone through
 LEVELS = 255  # a presence or share is stored in one byte
 
 
@@ -213,6 +215,13 @@ class HammingIndex(ABC):
     def _first_present(self, ids: Sequence[Id]) -> Id | None:
         """The first of these ids that is there; engines that can look up many at once do so."""
         return next((id for id in ids if id in self), None)
+
+    def paths(self) -> Iterator[tuple[Id, str]]:
+        """The id and the path of every item that has one, in the order of the ids, but of those removed meanwhile."""
+        ids = self.ids()
+        while page := list(islice(ids, _PAGE)):
+            items = (item for item in self._get(page) if item is not None)
+            yield from ((item.id, item.path) for item in items if item.path is not None)
 
     def remove(self, ids: Sequence[Id]) -> int:
         """Remove the items of these ids and return how many were there; ids that are not there are passed over."""

@@ -74,7 +74,7 @@ class Checked:
         self._row = array.nbytes // max(1, len(array))
         self._seen = np.zeros(len(sums), bool)
         self._sound = len(sums) == 0
-        self._asked = 0
+        self._asked, self._looked = 0, False
 
     def __len__(self) -> int:
         return len(self._array)
@@ -87,8 +87,8 @@ class Checked:
     def whole(self) -> NDArray[Any]:
         """The array, all of it checked."""
         if not self._sound:
-            if not self._seen.any() and self._checksum is block_sum:
-                if not np.array_equal(block_sums(self._content), self._sums):
+            if not self._seen.any():
+                if not np.array_equal(self._sums_now(), self._sums):
                     raise self._damaged()
             else:
                 self._check(np.flatnonzero(~self._seen).tolist())
@@ -96,7 +96,7 @@ class Checked:
         return self._array
 
     def __getitem__(self, key: Any) -> Any:
-        if not self._sound:
+        if not self._sound and not self._sound_after(1):
             if isinstance(key, slice):
                 start, stop, _ = key.indices(len(self))
                 self._check(self._blocks(start, stop))
@@ -110,17 +110,32 @@ class Checked:
         self, wanted: NDArray[Any], side: Literal["left", "right"] = "left"
     ) -> NDArray[np.int64]:
         """As numpy's, of ascending values (n,); a few questions read few blocks."""
-        self._asked += len(wanted)
-        if self._sound or len(self._sums) <= max(_FEW, self._asked):
+        if self._sound or self._sound_after(len(wanted)):
             return self.whole.searchsorted(wanted, side)
         low, high = np.zeros(len(wanted), np.int64), np.full(len(wanted), len(self), np.int64)
         while (left := np.flatnonzero(low < high)).size:
             middle = (low[left] + high[left]) // 2
-            values = self[middle]
+            self._check_rows(middle)
+            values = self._array[middle]
             before = values < wanted[left] if side == "left" else values <= wanted[left]
             low[left[before]] = middle[before] + 1
             high[left[~before]] = middle[~before]
         return low
+
+    def _sound_after(self, more: int) -> bool:
+        """Whether all blocks are sound: looked at once where they are few, or fewer than the questions so far."""
+        self._asked += more
+        if not self._looked and len(self._sums) <= max(_FEW, self._asked):
+            self._looked = True  # a damaged block hides no other
+            self._seen |= self._sums_now() == self._sums
+            self._sound = bool(self._seen.all())
+        return self._sound
+
+    def _sums_now(self) -> NDArray[np.uint32]:
+        if self._checksum is block_sum:
+            return block_sums(self._content)
+        places = range(0, len(self._sums) * self._block, self._block)
+        return np.array([self._checksum(self._content[at : at + self._block]) for at in places], np.uint32)
 
     def _blocks(self, start: int, stop: int) -> Iterable[int]:
         """The blocks of the rows start..stop that were not checked yet."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from centerhash.codes import Packed, check_bits
 from centerhash.core.errors import InputError
@@ -25,6 +26,7 @@ from centerhash.search.engines import answers, storage
 from centerhash.search.engines.base import Batch, Filter, HammingIndex, Hits, Id, Item
 from centerhash.search.engines.idcolumns import kind_of
 from centerhash.search.engines.journal import Journal, Record, add_record, remove_record
+from centerhash.search.engines.ragged import decoded, text_rows
 from centerhash.search.engines.rankings import Ranking
 from centerhash.search.engines.segments import Segment, build
 from centerhash.search.engines.snapshot import Part, Snapshot
@@ -99,6 +101,10 @@ class FlatIndex(HammingIndex):
     def ids(self) -> Iterator[Id]:
         """All ids, in ascending order, as they are now."""
         return iter(heapq.merge(*map(_part_ids, self._now.parts)))
+
+    def paths(self) -> Iterator[tuple[Id, str]]:
+        """The id and the path of every item that has one, in the order of the ids, as they are now."""
+        return iter(heapq.merge(*map(_part_paths, self._now.parts)))
 
     def labels(self) -> dict[str, int]:
         """Every label that some item carries, with the number of items, in the order of the names."""
@@ -247,6 +253,16 @@ def _own(code: bytes) -> Packed:
 
 def _part_ids(part: Part) -> Iterator[Id]:
     """The ids of a part, a few at a time."""
-    rows = part.rows()
-    for top in range(0, len(rows), AT_ONCE):
-        yield from part.segment.ids.at(rows[top : top + AT_ONCE])
+    for rows in _few(part.rows()):
+        yield from part.segment.ids.at(rows)
+
+
+def _part_paths(part: Part) -> Iterator[tuple[Id, str]]:
+    """The ids and paths of a part's items that have a path, a few at a time."""
+    for rows in _few(part.segment.with_path(part.rows())):
+        paths = map(decoded, text_rows(part.segment.paths, rows))
+        yield from zip(part.segment.ids.at(rows), paths, strict=True)
+
+
+def _few(rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    return (rows[top : top + AT_ONCE] for top in range(0, len(rows), AT_ONCE))

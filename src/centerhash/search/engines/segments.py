@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +72,10 @@ class Segment:
             for values in (self.seen[row].tolist() for row in rows.tolist())
         ]
         return [Item(*item) for item in zip(ids, codes, labels, paths, looks, seen, strict=True)]
+
+    def with_path(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of these rows that have a path."""
+        return rows[~_starts_with(self.paths, rows, NO_PATH)]
 
     def seen_as(self, label: str) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
         """The ascending rows (m,) for which a presence of this label is stored, the presences and the shares (m,)."""
@@ -231,10 +236,10 @@ def _renumbered(segment: Segment, rows: Ragged, numbers: Mapping[str, int], shif
     return Ragged(rows.starts, table[values >> shift] | (values & ((1 << shift) - 1)).astype(kind))
 
 
-def _starts_with(paths: Ragged, rows: NDArray[np.uint32], beginning: bytes) -> NDArray[np.bool_]:
+def _starts_with(paths: Ragged, rows: NDArray[np.integer[Any]], beginning: bytes) -> NDArray[np.bool_]:
     """Which (m,) of these rows begin with these bytes."""
     first = paths.starts[rows].astype(np.int64)
-    found = paths.starts[rows + 1].astype(np.int64) - first >= len(beginning)
+    found: NDArray[np.bool_] = paths.starts[rows + 1].astype(np.int64) - first >= len(beginning)
     for place, byte in reversed(
         list(enumerate(beginning))
     ):  # folders differ at their end, so few rows are left soon
