@@ -25,6 +25,9 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9._-]{1,36}")  # what milvus-lite takes
 _START_SECONDS = 60  # that milvus-lite may take until it answers, on the busiest machine
 _END_SECONDS = 3  # that the milvus-lite of a process that was killed may take to notice
 
+# milvus-lite drops a client that pings it every ten seconds, as pymilvus does; a socket of this machine needs no pings
+_LOCAL = {"grpc.keepalive_time_ms": 2**31 - 1, "grpc.keepalive_permit_without_calls": False}
+
 _uses: Counter[Path] = Counter()  # milvus-lite has one child process per file, shared by all its users here
 _uses_lock = threading.Lock()
 
@@ -42,7 +45,8 @@ class Connection:
         uri = address if self._file is None else _start(self._file, create)
         try:
             with explained(self.shown):
-                self._client = client(uri, timeout=timeout, dedicated=True)
+                options = {} if self._file is None else {"grpc_options": _LOCAL}
+                self._client = client(uri, timeout=timeout, dedicated=True, **options)
         except BaseException:
             self._stop()
             raise
