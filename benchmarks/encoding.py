@@ -35,7 +35,11 @@ from centerhash.networks.heads import HeadOptions, build_head
 BACKBONE = get_backbone(DEFAULT_BACKBONE)
 BITS, CLASSES = 64, 80
 PHOTOS, SLOW, FAST = 32, 32, 128  # files; images per turn of PyTorch and of a compiled engine
-SIZES = {"photos of 256 x 256": (256, 256), "photos of 500 x 375": (500, 375)}
+SIZES = {
+    "photos of 256 x 256": (256, 256),
+    "photos of 500 x 375": (500, 375),
+    "photos of 4000 x 3000": (4000, 3000),
+}
 TURNS = 3
 
 

@@ -3,13 +3,16 @@
     python -m benchmarks.loading [--out benchmarks/results/loading.json]
 
 Our path decodes in threads and draws large JPEGs at a reduced size; beside it stand a plain Pillow loop, our path
-on one thread, and the network that has to be fed.
+on one thread, and the network that has to be fed. Where all cores compute, the network cannot have more of them than its
+share of the processor time of all stages: `network_share` is the most that encoding can reach of the network's own speed.
 """
 
 from __future__ import annotations
 
+import statistics
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,12 +24,19 @@ from PIL import Image
 from benchmarks.reporting import arguments_of, show, store
 from benchmarks.speed import seconds
 from centerhash.core.prefetch import batches_ahead
+from centerhash.data.images import load_image, squash_and_crop
 from centerhash.data.scenes.scenes import render_scene
 from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
 from centerhash.networks.encoder import BATCH, pixels_of
+from centerhash.networks.engines import Engine, open_engine
 
 BACKBONE = get_backbone(DEFAULT_BACKBONE)
-SIZES = {"photos of 2000 x 1500": ((2000, 1500), 12), "photos of 500 x 375": ((500, 375), 64)}
+SIZES = {
+    "photos of 4000 x 3000": ((4000, 3000), 6),
+    "photos of 2000 x 1500": ((2000, 1500), 12),
+    "photos of 500 x 375": ((500, 375), 64),
+    "photos of 256 x 256": ((256, 256), 64),
+}
 
 
 def write_photos(folder: Path, size: tuple[int, int], count: int) -> list[Path]:
@@ -77,6 +87,32 @@ def loading(paths: Sequence[Path]) -> dict[str, float]:
     }
 
 
+def stages(paths: Sequence[Path], engine: Engine) -> dict[str, float]:
+    """Milliseconds of processor time per image: read, decode (at a reduced size where it is large), resize, network."""
+    contents = [path.read_bytes() for path in paths]
+    decoded = [load_image(data, at_least=2 * BACKBONE.resize) for data in contents]
+    pixels = np.stack([squash_and_crop(image, BACKBONE.resize, BACKBONE.crop) for image in decoded])
+    work: dict[str, Callable[[], Any]] = {
+        "read": lambda: [path.read_bytes() for path in paths],
+        "decode": lambda: [load_image(data, at_least=2 * BACKBONE.resize) for data in contents],
+        "resize": lambda: [squash_and_crop(image, BACKBONE.resize, BACKBONE.crop) for image in decoded],
+        "network": lambda: engine.features(pixels),
+    }
+    taken = {name: 1000 * _processor_seconds(run) / len(paths) for name, run in work.items()}
+    share = taken["network"] / sum(taken.values())
+    return {**{f"{name}_ms": value for name, value in taken.items()}, "network_share": share}
+
+
+def _processor_seconds(work: Callable[[], Any], repeats: int = 3) -> float:
+    work()
+    times = []
+    for _ in range(repeats):
+        started = time.process_time()
+        work()
+        times.append(time.process_time() - started)
+    return statistics.median(times)
+
+
 def network(batch: int = 32) -> float:
     """Images per second through the backbone, which decoding must not be slower than."""
     loaded = BACKBONE.load()
@@ -89,10 +125,14 @@ def main() -> None:
     out = arguments_of(__doc__).parse_args().out
     fed = network()
     measured: dict[str, Any] = {"network": {"images_per_second": fed}}
+    engine = open_engine(BACKBONE)
+    measured["engine"] = engine.name
     with tempfile.TemporaryDirectory() as folder:
         for name, (size, count) in SIZES.items():
-            found = loading(write_photos(Path(folder) / name, size, count))
+            paths = write_photos(Path(folder) / name, size, count)
+            found = loading(paths)
             measured[name] = {**found, "threads_times_network": found["threads_images_per_second"] / fed}
+            measured[name] |= stages(paths, engine)
             show(name, measured[name])
     store(out, measured)
 
