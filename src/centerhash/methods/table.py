@@ -297,6 +297,16 @@ _ROWS: dict[str, Method] = {
             training=frozen({"learning_rate": 1e-3}),
         ),
         Method(
+            name="mdsh",
+            title="MDSH",
+            family="central",
+            paper="Deep Hashing with Minimal-Distance-Separated Hash Centers (Wang et al.)",
+            year=2023,
+            multi_label="a softmax over all centers says yes to each label's and no to all others",
+            home="methods.losses.mdsh:MDSH",
+            training=frozen({"centers": "mdsh"}),
+        ),
+        Method(
             name="ics-softmax",
             title="ICS-softmax (ours)",
             family="central",

@@ -2,9 +2,9 @@
 
     loss = ICS(centers)(logits, labels)     # a scalar Tensor
 
-Central: ICS, IcsSoftmax, CSQ, DPN, EWCS, OrthoHash, from hash centers (C, K). Pairs and triplets: DPSH, DHN, HashNet,
-DCH, IDHN, DNNH. Learned proxies: HyP2. A classifier on the codes: GreedyHash. Codes found first: CNNH. A loss of one's
-own is a class on `Objective` or `CentralObjective`.
+Central: ICS, IcsSoftmax, CSQ, DPN, EWCS, OrthoHash, MDSH, from hash centers (C, K). Pairs and triplets: DPSH, DHN,
+HashNet, DCH, IDHN, DNNH. Learned proxies: HyP2. A classifier on the codes: GreedyHash. Codes found first: CNNH. A loss
+of one's own is a class on `Objective` or `CentralObjective`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from centerhash.methods.losses.dpn import DPN, DPNOptions
     from centerhash.methods.losses.greedyhash import GreedyHash, GreedyHashOptions
+    from centerhash.methods.losses.mdsh import MDSH, MDSHOptions
     from centerhash.methods.losses.orthohash import OrthoHash, OrthoHashOptions
     from centerhash.methods.losses.pairwise import (
         DCH,
@@ -50,6 +51,7 @@ _HOMES = {
     "central": ("CSQ", "EWCS", "ICS", "CentralObjective", "CSQOptions", "EWCSOptions", "ICSOptions"),
     "dpn": ("DPN", "DPNOptions"),
     "greedyhash": ("GreedyHash", "GreedyHashOptions"),
+    "mdsh": ("MDSH", "MDSHOptions"),
     "orthohash": ("OrthoHash", "OrthoHashOptions"),
     "pairwise": (
         "DCH",
@@ -80,6 +82,7 @@ __all__ = [
     "EWCS",
     "ICS",
     "IDHN",
+    "MDSH",
     "Batch",
     "CNNHOptions",
     "CSQOptions",
@@ -101,6 +104,7 @@ __all__ = [
     "IcsSoftmax",
     "IcsSoftmaxOptions",
     "LossTerms",
+    "MDSHOptions",
     "MethodOptions",
     "Objective",
     "OrthoHash",
