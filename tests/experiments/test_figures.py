@@ -1,4 +1,4 @@
-"""Eighteen lines in one plot must be told apart, with every common kind of colour vision."""
+"""The lines of all methods in one plot must be told apart, with every common kind of colour vision."""
 
 from __future__ import annotations
 

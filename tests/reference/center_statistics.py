@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import check_codes
-from centerhash.methods.centers import _distance_range, _mean_distance
+from centerhash.methods.separation import distance_range, mean_distance
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def center_statistics(centers: NDArray[Any]) -> CenterStatistics:
     """Measure centers (C, K), any number of them: memory stays bounded, no (C, C) array is made."""
     centers = check_codes(centers, "centers")
     classes, bits = centers.shape
-    minimum, maximum = _distance_range(centers)
+    minimum, maximum = distance_range(centers)
     ones = (centers > 0).sum(axis=1)
     balance = float(np.minimum(ones, bits - ones).min()) / bits
-    return CenterStatistics(classes, bits, minimum, _mean_distance(centers), maximum, balance)
+    return CenterStatistics(classes, bits, minimum, mean_distance(centers), maximum, balance)

@@ -34,16 +34,21 @@ LOOKS: Mapping[str, Look] = {
     "sdh": Look("#2F4F3F", ":", "P"),
     "cnnh": Look("#332288", "--", "s"),
     "dnnh": Look("#B8860B", "--", "D"),
+    "dpsh": Look("#2E0421", "--", "P"),
     "dhn": Look("#AA4499", "--", "v"),
     "hashnet": Look("#117733", "--", "^"),
     "dch": Look("#6FA8DC", "--", "o"),
+    "greedyhash": Look("#9610F9", "--", "X"),
+    "idhn": Look("#A59B95", "--", "*"),
     "csq": Look("#999999", "-", "s"),
+    "dpn": Look("#AB1CFF", "-", "*"),
     "ewcs": Look("#E69F00", "-", "D"),
     "ics": Look("#0072B2", "-", "o"),
     "ics-printed": Look("#56B4E9", "-", "v"),
     "ics-softmax": Look("#D55E00", "-", "^"),
     "orthohash": Look("#000000", "-", "P"),
     "hyp2": Look("#882255", "-", "X"),
+    "mdsh": Look("#4F3607", "-", "p"),
 }
 
 
@@ -156,6 +161,8 @@ _MARKS = {  # outlines around (18, 7), as matplotlib draws them
     "^": "M14.5 10h7l-3.5-6.5z",
     "P": "M16.7 3h2.6v2.7h2.7v2.6h-2.7v2.7h-2.6v-2.7h-2.7v-2.6h2.7z",
     "X": "M15.9 3.1l2.1 2.1l2.1-2.1l1.8 1.8l-2.1 2.1l2.1 2.1l-1.8 1.8l-2.1-2.1l-2.1 2.1l-1.8-1.8l2.1-2.1l-2.1-2.1z",
+    "*": "M18 2.5l1.2 3.2h3.3l-2.7 2l1.1 3.3l-2.9-2l-2.9 2l1.1-3.3l-2.7-2h3.3z",
+    "p": "M18 3l3.8 2.8l-1.4 4.4h-4.8l-1.4-4.4z",
     ".": "M16.5 7a1.5 1.5 0 1 0 3 0a1.5 1.5 0 1 0-3 0z",
 }
 _DASHES = {"-": "none", "--": "6 3", ":": "1.6 2.4"}

@@ -7,11 +7,15 @@ Centers (C, K) are int8 in {-1, +1}. The kinds:
     spread     any C and K: rows of a larger Sylvester matrix, cut to K columns that are searched for so that the
                rows stay far apart.
     random     the paper's rule: each center has exactly half its bits +1, best of n draws by minimum, then mean.
+    mdsh       any C and K: the largest smallest distance that a bounded search finds (separation.py).
+    bernoulli  every bit is a fair coin, drawn once; only a center that another one equals is drawn again.
     auto       the paper's rule: hadamard where it exists, else random.
+    printed    the paper's rule to the letter: hadamard where K is a power of two and C <= 2K, else bernoulli.
 
 Smallest and mean distance, random (best of up to 100 draws) against spread, seed 0. No C codes of K bits have a
 mean distance above K/2 * C/(C - 1). Far apart is not all: once classes that share images are given near centers
 (assignment.py), the uneven distances of random centers retrieve a little better, so spread is not the default.
+mdsh starts from spread, so its smallest distance is no smaller: 6, 14 and 20 in the first column.
 
         C    K   random        spread              C    K   random        spread
        80   16   2   8.06      6   8.09          200   64   18  32.05     28  32.14
@@ -26,7 +30,7 @@ constant row is used only when the others do not suffice, because Sec. 3.2 wants
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache, lru_cache
 from itertools import product
 from typing import Any, TypeAlias
@@ -36,8 +40,16 @@ from numpy.typing import NDArray
 
 from centerhash.codes import Codes, pack
 from centerhash.core.errors import ConfigError, unknown_name
+from centerhash.methods.separation import (
+    distance_range,
+    guaranteed_distance,
+    mean_distance,
+    search_steps,
+    separated,
+    slices,
+)
 
-KINDS = ("auto", "hadamard", "spread", "random")
+KINDS = ("auto", "hadamard", "spread", "random", "mdsh", "bernoulli", "printed")
 MIN_BITS, MAX_BITS, MAX_CLASSES = 8, 1024, 1_000_000
 
 Score: TypeAlias = tuple[float, float]  # compared in this order
@@ -46,7 +58,7 @@ Score: TypeAlias = tuple[float, float]  # compared in this order
 def hash_centers(classes: int, bits: int, seed: int = 0, kind: str = "auto") -> Codes:
     """Make hash centers (C, K), all different; the same arguments give the same centers (Sec. 3.2).
 
-    `kind` is one of "auto", "hadamard", "spread", "random", described at the top of this module.
+    `kind` is one of KINDS, described at the top of this module.
     """
     classes = _whole("classes", classes, 1, MAX_CLASSES)
     bits = _whole("bits", bits, MIN_BITS, MAX_BITS)
@@ -63,7 +75,15 @@ def hash_centers(classes: int, bits: int, seed: int = 0, kind: str = "auto") -> 
         raise _no_hadamard(classes, bits)
     if kind == "auto":
         kind = "hadamard" if exists else "random"
-    make = {"hadamard": _hadamard_centers, "spread": _spread_centers, "random": _random_centers}[kind]
+    if kind == "printed":
+        kind = "hadamard" if exists and bits & (bits - 1) == 0 else "bernoulli"
+    make = {
+        "hadamard": _hadamard_centers,
+        "spread": _spread_centers,
+        "random": _random_centers,
+        "mdsh": _separated_centers,
+        "bernoulli": _bernoulli_centers,
+    }[kind]
     return make(classes, bits, np.random.default_rng(seed))
 
 
@@ -233,17 +253,43 @@ def _random_centers(classes: int, bits: int, rng: np.random.Generator) -> Codes:
 
 
 def _score(centers: Codes) -> Score:
-    return _distance_range(centers)[0], _mean_distance(centers)
+    return distance_range(centers)[0], mean_distance(centers)
 
 
 def _draw_sparse(classes: int, bits: int, rng: np.random.Generator) -> Codes:
-    """Different codes (C, K) with K/2 ones each (an odd K: one more or less), by drawing again what came twice."""
-    codes = _draw_balanced(classes, bits, rng)
+    """Different codes (C, K) with K/2 ones each (an odd K: one more or less)."""
+    return _all_different(lambda count: _draw_balanced(count, bits, rng), classes)
+
+
+def _all_different(draw: Callable[[int], Codes], classes: int) -> Codes:
+    """Different codes (C, K), by drawing again what came twice."""
+    codes = draw(classes)
     while True:
         _, first = np.unique(pack(codes), axis=0, return_index=True)
         if len(first) == classes:
             return codes
-        codes = np.concatenate([codes[np.sort(first)], _draw_balanced(classes - len(first), bits, rng)])
+        codes = np.concatenate([codes[np.sort(first)], draw(classes - len(first))])
+
+
+def _bernoulli_centers(classes: int, bits: int, rng: np.random.Generator) -> Codes:
+    def coins(count: int) -> Codes:
+        return rng.integers(0, 2, (count, bits), dtype=np.int8) * 2 - 1
+
+    return _all_different(coins, classes)
+
+
+def _separated_centers(classes: int, bits: int, rng: np.random.Generator) -> Codes:
+    """The best of some searches by minimum, then mean distance: from the best construction and from random centers.
+
+    Random centers are tried again where the best is below the distance that Gilbert and Varshamov's bound guarantees.
+    """
+    exists = has_hadamard(bits) and classes <= 2 * bits
+    best = separated((_hadamard_centers if exists else _spread_centers)(classes, bits, rng), rng)
+    for _ in range(3 if search_steps(classes, bits) else 0):
+        best = max(best, separated(_random_centers(classes, bits, rng), rng), key=_score)
+        if distance_range(best)[0] >= guaranteed_distance(classes, bits):
+            break
+    return best
 
 
 def _draw_balanced(classes: int, bits: int, rng: np.random.Generator) -> Codes:
@@ -278,7 +324,7 @@ def _spread_centers(classes: int, bits: int, rng: np.random.Generator) -> Codes:
     draws = max(1, min(100, 2**24 // (classes * bits)))
     chosen = (rng.choice(np.arange(first, order), classes, replace=False) for _ in range(draws))
     # beyond C = K any choice holds a nearest pair (C > order / 2), and only the mean is left to gain
-    return max((_cut(rows, columns) for rows in chosen), key=_score if classes <= bits else _mean_distance)
+    return max((_cut(rows, columns) for rows in chosen), key=_score if classes <= bits else mean_distance)
 
 
 def _search_columns(order: int, bits: int, rng: np.random.Generator) -> tuple[Score, NDArray[np.int64]]:
@@ -332,39 +378,6 @@ def _walsh(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _cut(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Codes:
     """Entries of Sylvester's matrix at `rows` (C,) and `columns` (K,), as codes (C, K)."""
     codes = np.empty((len(rows), len(columns)), dtype=np.int8)
-    for part in _slices(len(rows), max(1, 2**20 // len(columns))):
+    for part in slices(len(rows), max(1, 2**20 // len(columns))):
         codes[part] = 1 - 2 * (np.bitwise_count(rows[part, None] & columns) & 1).astype(np.int8)
     return codes
-
-
-# --- Distances of all pairs
-
-
-def _mean_distance(centers: Codes) -> float:
-    """Mean distance of all pairs in C * K steps: the inner products of all pairs sum up to |sum of centers|^2."""
-    classes, bits = centers.shape
-    if classes == 1:
-        return float(bits)
-    total = int((centers.sum(axis=0, dtype=np.int64) ** 2).sum()) - classes * bits
-    return float(bits - total / (classes * (classes - 1))) / 2
-
-
-def _distance_range(centers: Codes, tile: int = 2048) -> tuple[int, int]:
-    """Smallest and largest distance of all pairs, tile by tile."""
-    classes, bits = centers.shape
-    if classes == 1:
-        return bits, bits
-    closest, farthest = -float(bits), float(bits)
-    for rows in _slices(classes, tile):
-        left = centers[rows].astype(np.float32)
-        for columns in _slices(classes, tile, rows.start):
-            inner = left @ centers[columns].astype(np.float32).T
-            if columns == rows:
-                inner = inner[~np.eye(len(inner), dtype=bool)]  # no center with itself
-            closest = max(closest, float(inner.max(initial=-bits)))
-            farthest = min(farthest, float(inner.min(initial=bits)))
-    return int(bits - closest) // 2, int(bits - farthest) // 2
-
-
-def _slices(length: int, size: int, start: int = 0) -> Iterator[slice]:
-    return (slice(at, min(at + size, length)) for at in range(start, length, size))

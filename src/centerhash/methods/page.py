@@ -69,7 +69,7 @@ def _method(row: Method, notes: dict[str, str]) -> Iterator[str]:
     yield f"*Defaults:* {notes['defaults']}\n"
     yield f"*Departs from the paper:* {notes['departures']}"
     for name, value in row.training.items():
-        yield f"\nTrains with {name.replace('_', ' ')} {value:g} unless another is given."
+        yield f"\nTrains with {name.replace('_', ' ')} {_shown(value)} unless another is given."
     yield from _options(row)
     yield from _space(row)
 

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 from centerhash.core.errors import ConfigError
 from centerhash.core.options import Options
 from centerhash.data import Dataset
+from centerhash.methods.centers import KINDS
 from centerhash.methods.table import METHODS, get_method
 from centerhash.networks.backbones import DEFAULT_BACKBONE, Backbone, get_backbone
 from centerhash.networks.heads import HeadOptions
@@ -48,7 +49,7 @@ class TrainConfig(Options):
     finetune: bool = Field(False, description="train the backbone too, on augmented images")
     backbone_rate: float = Field(0.1, ge=0, description="share of the learning rate that the backbone has")
     warm_start: bool = Field(True, description="fine-tune from a head that was trained on frozen features")
-    centers: str = Field("auto", pattern="^(auto|hadamard|random|spread)$")
+    centers: str = Field("auto", pattern=f"^({'|'.join(KINDS)})$", description="kind of hash centers")
     assignment: str = Field(
         "cooccurrence", pattern="^(cooccurrence|random)$", description="of centers to classes"
     )

@@ -50,7 +50,11 @@ def test_a_loss_is_a_scalar_and_its_parts_add_up(row: Any) -> None:
     assert float(total.detach()) == pytest.approx(sum(float(part) for part in terms.parts.values()), rel=1e-5)
 
 
-@pytest.mark.parametrize("row", [row for row in DEEP if row.name != "ics-softmax"], ids=lambda row: row.name)
+# greedyhash's gradient passes the sign as if there were none
+DIFFERENTIABLE = [row for row in DEEP if row.name not in ("ics-softmax", "greedyhash")]
+
+
+@pytest.mark.parametrize("row", DIFFERENTIABLE, ids=lambda row: row.name)
 def test_gradients_are_right_in_float64(row: Any) -> None:
     """The weights of a central method are held fixed in the network step, so they are frozen here."""
     loss, (logits, labels) = loss_of(row).double(), sample(rows=4)

@@ -13,6 +13,8 @@ from centerhash.methods.losses.base import Objective
 from centerhash.methods.losses.pairwise import (
     DCH,
     DHN,
+    DPSH,
+    IDHN,
     DCHOptions,
     HashNet,
     HashNetOptions,
@@ -24,26 +26,24 @@ from centerhash.methods.losses.pairwise import (
     continuous_similarity,
     cosine_distance,
     jaccard,
+    label_cosine,
     logistic_loss,
     masked_mean,
     pairs_of_two,
     shared_labels,
+    sign_gap,
+    soft_pair_loss,
     squared_distance,
     upweighted_mean,
     weighted_mean,
 )
-from centerhash.methods.losses.proxy import (
-    HyP2,
-    code_distance,
-    cosine_threshold,
-    griesmer_distance,
-    irrelevant_pairs,
-    proxy_loss,
-)
+from centerhash.methods.losses.proxy import HyP2
 
 BITS, CLASSES = 8, 5
 
 OBJECTIVES: dict[str, Callable[[int, int], Objective]] = {
+    "dpsh": lambda classes, bits: DPSH(),
+    "idhn": lambda classes, bits: IDHN(),
     "dhn": lambda classes, bits: DHN(),
     "hashnet": lambda classes, bits: HashNet(),
     "hashnet-jaccard": lambda classes, bits: HashNet(jaccard=True),
@@ -225,6 +225,58 @@ def test_quantisation_losses_vanish_at_bits() -> None:
     assert float(cauchy_quantisation(soft, 2.0)) == pytest.approx(math.log1p(distance / 2), rel=1e-5)
 
 
+def test_dpsh_by_a_loop() -> None:
+    logits, labels = sample()
+    codes, similar = loops(logits, labels, lambda z: z)
+    losses = []
+    for i in range(len(codes)):
+        for j in range(len(codes)):
+            if i != j:
+                probability = 1 / (1 + math.exp(-0.5 * dot(codes[i], codes[j])))
+                losses.append(-math.log(probability if similar[i, j] else 1 - probability))
+    quantisation = [(z - math.copysign(1, z)) ** 2 for row in codes for z in row]
+    expected = sum(losses) / len(losses) + 0.1 * sum(quantisation) / len(quantisation)
+    assert float(DPSH()(logits, labels)) == pytest.approx(expected)
+    assert sign_gap(torch.tensor([[3.0, -1.0], [0.0, 0.5]])).tolist() == [2.0, 0.625]
+
+
+def test_label_cosine_by_hand() -> None:
+    labels = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]], dtype=torch.bool)
+    found = label_cosine(labels)
+    np.testing.assert_allclose(found[0], [1, 1 / math.sqrt(6), 1, 0], rtol=1e-6)
+    np.testing.assert_allclose(found[3], [0, 0, 0, 0])
+
+
+def test_a_soft_pair_is_free_where_the_share_of_equal_bits_is_its_similarity() -> None:
+    products = torch.tensor([4.0, 2.0, -4.0])  # of 4 bits: all, three and none are equal
+    assert soft_pair_loss(products, torch.tensor([1.0, 0.75, 0.0]), bits=4).tolist() == [0, 0, 0]
+    assert float(soft_pair_loss(products[:1], torch.tensor([0.5]), bits=4)) == 1  # 4 * (1/2)^2
+
+
+def test_idhn_by_a_loop() -> None:
+    logits, labels = sample()
+    labels[1] = labels[0]  # a pair with all labels in common
+    codes, _ = loops(logits, labels, lambda z: z / (1 + abs(z)))
+    kinds, losses = set(), []
+    for i in range(len(codes)):
+        for j in range(len(codes)):
+            if i == j:
+                continue
+            first, second = (set(labels[k].nonzero().flatten().tolist()) for k in (i, j))
+            agreement = len(first & second) / math.sqrt(max(1, len(first) * len(second)))
+            product = dot(codes[i], codes[j])
+            kinds.add("hard" if first == second else "soft" if agreement else "none")
+            if first == second or not agreement:
+                scaled = 5 / BITS * product
+                losses.append(math.log1p(math.exp(scaled)) - agreement * scaled)
+            else:
+                losses.append(0.1 * BITS * ((product + BITS) / 2 / BITS - agreement) ** 2)
+    assert kinds == {"hard", "soft", "none"}
+    quantisation = [1 - abs(u) for row in codes for u in row]
+    expected = sum(losses) / len(losses) + 0.1 * sum(quantisation) / len(quantisation)
+    assert float(IDHN()(logits, labels)) == pytest.approx(expected)
+
+
 def test_dhn_by_a_loop() -> None:
     logits, labels = sample()
     codes, similar = loops(logits, labels, math.tanh)
@@ -302,65 +354,6 @@ def test_hyp2_by_a_loop() -> None:
     assert apart, "the sample must have irrelevant pairs"
     expected = sum(near) / len(near) + sum(far) / len(far) + 0.6 * sum(apart) / len(apart)
     assert float(objective(logits, labels).detach()) == pytest.approx(expected)
-
-
-def test_irrelevant_pairs_need_several_labels_on_both_sides() -> None:
-    labels = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 1], [0, 1, 1, 0]], dtype=torch.bool)
-    expected = [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
-    assert irrelevant_pairs(labels).int().tolist() == expected
-
-
-def test_proxy_loss_by_hand() -> None:
-    cosines = torch.tensor([[0.5, 0.25, -0.5], [0.0, 1.0, 0.75]])
-    labels = torch.tensor([[1, 0, 0], [0, 1, 1]], dtype=torch.bool)
-    near, far = proxy_loss(cosines, labels, threshold=0.125)
-    assert float(near) == pytest.approx((0.5 + 0 + 0.25) / 3)
-    assert float(far) == pytest.approx((0.125 + 0 + 0) / 3)
-
-
-def test_griesmer_by_hand() -> None:
-    # [7, 4, 3] is Hamming's: 3 + 2 + 1 + 1 = 7
-    assert griesmer_distance(4, 7) == 3
-    assert griesmer_distance(7, 32) == 15  # 15 + 8 + 4 + 2 + 1 + 1 + 1 = 32, which no code meets
-
-
-def test_threshold_follows_codes_that_exist() -> None:
-    # [64, 7, 32] and [16, 5, 8] are Reed-Muller codes, [7, 4, 3] Hamming's, [16, 7, 6] extends a BCH code;
-    # 80 classes at 32 and 48 bits have the distances of the authors' table
-    known = [(128, 64, 32), (32, 16, 8), (16, 7, 3), (80, 16, 6), (80, 32, 14), (80, 48, 22), (40, 16, 6)]
-    for classes, bits, distance in known:
-        assert code_distance(classes, bits) == distance
-        assert cosine_threshold(classes, bits) == 1 - 2 * distance / bits
-    assert cosine_threshold(80, 32) == 0.125
-    assert cosine_threshold(80, 48) == pytest.approx(1 / 12)
-    assert cosine_threshold(2, 8) == 0
-    assert cosine_threshold(10**6, 8) == 1  # no distance is left: nothing is pushed apart
-
-
-@pytest.mark.parametrize("bits", range(8, 65))
-def test_more_classes_never_keep_more_distance(bits: int) -> None:
-    distances = [code_distance(2**dimension, bits) for dimension in range(1, 9)]
-    assert distances == sorted(distances, reverse=True)
-
-
-def test_hyp2_as_its_authors_have_it() -> None:
-    logits, labels = sample(rows=9, seed=1)
-    ours, theirs = HyP2(CLASSES, BITS, seed=4), HyP2(CLASSES, BITS, squash=False, kaiming=True, seed=4)
-    torch.testing.assert_close(theirs.proxies, ours.proxies * math.sqrt(2 / CLASSES))
-    # without tanh the length of the logits does not matter, and tanh is the identity of small ones
-    found = theirs.double()(logits, labels)
-    torch.testing.assert_close(theirs(7 * logits, labels), found)
-    torch.testing.assert_close(ours.double()(1e-4 * logits, labels), found, rtol=1e-4, atol=1e-6)
-
-
-def test_proxies_are_drawn_by_seed_and_trained() -> None:
-    first, again, other = (HyP2(CLASSES, BITS, seed=seed) for seed in (1, 1, 2))
-    assert torch.equal(first.proxies, again.proxies)
-    assert not torch.equal(first.proxies, other.proxies)
-    logits, labels = sample()
-    first(logits.float(), labels).backward()
-    assert first.proxies.grad is not None
-    assert float(first.proxies.grad.abs().sum()) > 0
 
 
 def test_options_that_follow_the_bits() -> None:

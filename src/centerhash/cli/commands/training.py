@@ -93,7 +93,12 @@ def train(
         head("read beside the bits which classes are there, for questions by labels", default="the method's"),
     ] = None,
     centers: Annotated[
-        str | None, head("kind of hash centers", ("auto", "hadamard", "spread", "random"), default="auto")
+        str | None,
+        head(
+            "kind of hash centers",
+            ("auto", "hadamard", "spread", "random", "mdsh", "bernoulli", "printed"),
+            default="auto",
+        ),
     ] = None,
     assignment: Annotated[
         str | None,

@@ -2,8 +2,9 @@
 
     loss = ICS(centers)(logits, labels)     # a scalar Tensor
 
-Central: ICS, IcsSoftmax, CSQ, EWCS, OrthoHash, from hash centers (C, K). Pairs and triplets: DHN, HashNet, DCH, DNNH.
-Learned proxies: HyP2. Codes found first: CNNH. A loss of one's own is a class on `Objective` or `CentralObjective`.
+Central: ICS, IcsSoftmax, CSQ, DPN, EWCS, OrthoHash, MDSH, from hash centers (C, K). Pairs and triplets: DPSH, DHN,
+HashNet, DCH, IDHN, DNNH. Learned proxies: HyP2. A classifier on the codes: GreedyHash. Codes found first: CNNH. A loss
+of one's own is a class on `Objective` or `CentralObjective`.
 """
 
 from __future__ import annotations
@@ -23,8 +24,22 @@ if TYPE_CHECKING:
         EWCSOptions,
         ICSOptions,
     )
+    from centerhash.methods.losses.dpn import DPN, DPNOptions
+    from centerhash.methods.losses.greedyhash import GreedyHash, GreedyHashOptions
+    from centerhash.methods.losses.mdsh import MDSH, MDSHOptions
     from centerhash.methods.losses.orthohash import OrthoHash, OrthoHashOptions
-    from centerhash.methods.losses.pairwise import DCH, DHN, DCHOptions, DHNOptions, HashNet, HashNetOptions
+    from centerhash.methods.losses.pairwise import (
+        DCH,
+        DHN,
+        DPSH,
+        IDHN,
+        DCHOptions,
+        DHNOptions,
+        DPSHOptions,
+        HashNet,
+        HashNetOptions,
+        IDHNOptions,
+    )
     from centerhash.methods.losses.proxy import HyP2, HyP2Options
     from centerhash.methods.losses.softmax import IcsSoftmax, IcsSoftmaxOptions
     from centerhash.methods.losses.triplet import DNNH, DNNHOptions
@@ -34,8 +49,22 @@ if TYPE_CHECKING:
 _HOMES = {
     "base": ("Batch", "LossTerms", "MethodOptions", "Objective"),
     "central": ("CSQ", "EWCS", "ICS", "CentralObjective", "CSQOptions", "EWCSOptions", "ICSOptions"),
+    "dpn": ("DPN", "DPNOptions"),
+    "greedyhash": ("GreedyHash", "GreedyHashOptions"),
+    "mdsh": ("MDSH", "MDSHOptions"),
     "orthohash": ("OrthoHash", "OrthoHashOptions"),
-    "pairwise": ("DCH", "DHN", "DCHOptions", "DHNOptions", "HashNet", "HashNetOptions"),
+    "pairwise": (
+        "DCH",
+        "DHN",
+        "DPSH",
+        "IDHN",
+        "DCHOptions",
+        "DHNOptions",
+        "DPSHOptions",
+        "HashNet",
+        "HashNetOptions",
+        "IDHNOptions",
+    ),
     "proxy": ("HyP2", "HyP2Options"),
     "softmax": ("IcsSoftmax", "IcsSoftmaxOptions"),
     "triplet": ("DNNH", "DNNHOptions"),
@@ -48,8 +77,12 @@ __all__ = [
     "DCH",
     "DHN",
     "DNNH",
+    "DPN",
+    "DPSH",
     "EWCS",
     "ICS",
+    "IDHN",
+    "MDSH",
     "Batch",
     "CNNHOptions",
     "CSQOptions",
@@ -57,15 +90,21 @@ __all__ = [
     "DCHOptions",
     "DHNOptions",
     "DNNHOptions",
+    "DPNOptions",
+    "DPSHOptions",
     "EWCSOptions",
+    "GreedyHash",
+    "GreedyHashOptions",
     "HashNet",
     "HashNetOptions",
     "HyP2",
     "HyP2Options",
     "ICSOptions",
+    "IDHNOptions",
     "IcsSoftmax",
     "IcsSoftmaxOptions",
     "LossTerms",
+    "MDSHOptions",
     "MethodOptions",
     "Objective",
     "OrthoHash",

@@ -83,6 +83,11 @@ def majority_centroid(labels: Tensor, centers: Tensor, tie_vector: Tensor) -> Te
     return torch.where(total == 0, tie_vector, total.sign())
 
 
+def random_code(bits: int, seed: int) -> Tensor:
+    """One code (K,) of -1 and +1 for tied bits, drawn once from the seed."""
+    return torch.randint(0, 2, (bits,), generator=torch.Generator().manual_seed(seed)).float() * 2 - 1
+
+
 def center_similarities(logits: Tensor, centers: Tensor) -> Tensor:
     """Cosine (B, C) between logits and centers, in [-1, 1]; every center has the length sqrt(K)."""
     return normalize(logits, dim=1) @ centers.T / math.sqrt(centers.shape[1])
@@ -167,8 +172,7 @@ class CSQ(CentralObjective):
         **values: Any,
     ) -> None:
         super().__init__(centers, options=options, **values)
-        draw = torch.randint(0, 2, (centers.shape[1],), generator=torch.Generator().manual_seed(seed))
-        self.register_buffer("tie_vector", draw.float() * 2 - 1, persistent=False)
+        self.register_buffer("tie_vector", random_code(centers.shape[1], seed), persistent=False)
 
     def image_terms(self, batch: Batch) -> dict[str, Tensor]:
         """BCE to the centroid, and quantisation; both per bit."""

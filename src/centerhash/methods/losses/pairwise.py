@@ -1,4 +1,4 @@
-"""Pairwise losses: codes of images that share a label are drawn together, all others apart (DHN, HashNet, DCH).
+"""Pairwise losses: codes of images that share labels are drawn together (DPSH, DHN, HashNet, DCH, IDHN).
 
 One small function per equation, then one thin class per method. A network's output is `logits` (B, K), labels
 (B, C) are bool. The pairs S are all B (B - 1) ordered pairs of two different images of a batch: the papers sum
@@ -18,7 +18,7 @@ from typing import Literal, Self
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
-from torch.nn.functional import normalize, softplus
+from torch.nn.functional import normalize, softplus, softsign
 
 from centerhash.core.options import MethodOptions
 from centerhash.methods.losses.base import Batch, Objective
@@ -75,7 +75,8 @@ def weighted_mean(values: Tensor, similar: Tensor, pairs: Tensor, weight: float)
 def logistic_loss(products: Tensor, similar: Tensor, slope: float) -> Tensor:
     """Negative log-likelihood (B, B) of similarities: log(1 + exp(x)) - s x with x = slope * <u_i, u_j>.
 
-    For inner products (B, B) of relaxed codes; DHN's authors have the slope 1, HashNet's Eq. (4) the slope alpha.
+    For inner products (B, B) of relaxed codes. DPSH has the slope 1/2, DHN's authors 1, HashNet's Eq. (4) alpha,
+    IDHN's authors 5 / K.
     """
     scaled = slope * products
     return softplus(scaled) - scaled * similar
@@ -137,6 +138,46 @@ def cauchy_quantisation(codes: Tensor, gamma: float) -> Tensor:
     """DCH's quantisation loss (B,): log(1 + d(|h|, 1) / gamma), the prior of a bit near +-1."""
     corner = torch.ones_like(codes[:1])
     return torch.log1p(cosine_distance(codes.abs(), corner)[:, 0] / gamma)
+
+
+def sign_gap(logits: Tensor) -> Tensor:
+    """DPSH's quantisation loss (B,), per bit: (z - sign(z))^2, of logits that nothing squashes."""
+    return (logits.abs() - 1).square().mean(dim=1)
+
+
+def label_cosine(labels: Tensor) -> Tensor:
+    """IDHN's similarity (B, B): cosine |y_i and y_j| / sqrt(|y_i| |y_j|) of labels; 0 with an image without any."""
+    unit = normalize(labels.float(), dim=1)
+    return unit @ unit.T
+
+
+def soft_pair_loss(products: Tensor, similarity: Tensor, bits: int) -> Tensor:
+    """IDHN's loss (B, B) of a pair that shares some labels: K ((<u_i, u_j> + K) / (2 K) - s)^2."""
+    return bits * ((products / bits + 1) / 2 - similarity).square()
+
+
+class DPSHOptions(MethodOptions):
+    """Options of DPSH."""
+
+    slope: float = Field(0.5, gt=0, description="slope of the sigmoid over inner products")
+    quantisation: float = Field(
+        0.1, ge=0, alias="lambda", description="coefficient of the quantisation loss, per bit"
+    )
+
+
+class DPSH(Objective):
+    """DPSH (Li et al., 2016): logistic likelihood of the pairs of plain logits, and their distance to the signs."""
+
+    options: DPSHOptions
+
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
+        """Unweighted mean over all pairs, and lambda times the quantisation loss, of the logits z themselves."""
+        logits = batch.logits
+        losses = logistic_loss(logits @ logits.T, shared_labels(batch.labels), self.options.slope)
+        return {
+            "pair": masked_mean(losses, pairs_of_two(len(logits), logits.device)),
+            "quantisation": self.options.quantisation * sign_gap(logits).mean(),
+        }
 
 
 class DHNOptions(MethodOptions):
@@ -276,4 +317,35 @@ class DCH(Objective):
         return {
             "pair": mean(losses, similar, pairs_of_two(len(codes), codes.device)),
             "quantisation": self.options.quantisation * cauchy_quantisation(codes, gamma).mean(),
+        }
+
+
+class IDHNOptions(MethodOptions):
+    """Options of IDHN, by the names of the paper; the authors' code calls lambda alpha."""
+
+    alpha: float = Field(5.0, gt=0, description="slope of the sigmoid over inner products, times K")
+    gamma: float = Field(0.1, ge=0, description="coefficient of pairs that share some labels but not all")
+    quantisation: float = Field(
+        0.1, ge=0, alias="lambda", description="coefficient of the quantisation loss, per bit"
+    )
+
+
+class IDHN(Objective):
+    """IDHN (Zhang et al., 2019): pairs with all or no labels in common by likelihood, all others by squared error."""
+
+    options: IDHNOptions
+
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
+        """Mean over all pairs, hard or soft by their labels, and the quantisation loss, of codes z / (1 + |z|)."""
+        codes, similarity = softsign(batch.logits), label_cosine(batch.labels).to(batch.logits.dtype)
+        products, bits = codes @ codes.T, codes.shape[1]
+        hard = (similarity < 0.01) | (similarity > 0.99)
+        losses = torch.where(
+            hard,
+            logistic_loss(products, similarity, self.options.alpha / bits),
+            self.options.gamma * soft_pair_loss(products, similarity, bits),
+        )
+        return {
+            "pair": masked_mean(losses, pairs_of_two(len(codes), codes.device)),
+            "quantisation": self.options.quantisation * (codes.abs() - 1).abs().mean(),
         }
