@@ -18,6 +18,7 @@ from centerhash.networks.backbones import BACKBONES
 from centerhash.networks.engines import ENGINES
 from centerhash.search import formats
 from centerhash.search.engines import table as stores
+from centerhash.training import loggers
 from tests.toys import cli
 
 
@@ -33,6 +34,7 @@ def test_words_that_are_written_twice_are_the_same() -> None:
     assert tuple(stores.ENGINES) == completion.STORES
     assert formats.FORMATS == completion.FORMATS
     assert work.RUNNERS == completion.RUNNERS
+    assert tuple(loggers.LOGGERS) == completion.LOGGERS
     assert (*report.PARTS, report.ALL) == completion.PARTS
 
 

@@ -13,6 +13,7 @@ from centerhash.core.extras import EXTRAS, require
 DECLARED = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 PACKAGES = {  # where the name of the package is not that of its module
     "faiss": "faiss-cpu",
+    "mlflow": "mlflow-skinny",
     "grpc": "pymilvus",  # depends on it
 }
 

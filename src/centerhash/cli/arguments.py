@@ -89,10 +89,10 @@ JobsOption = Annotated[int, running("trainings at the same time, sharing the pro
 
 # parameters that messages of the library name as `name=value`, and that are options here
 FLAGS = frozenset(
-    "allow_host backbone bits cache crop device engine exclude exclude_self finetune host int8 jobs labels "  # noqa: SIM905
+    "allow_host backbone bits cache crop device engine exclude exclude_self finetune host int8 jobs labels logger "  # noqa: SIM905
     "learning_rate lists methods mirror option out overwrite pool port pretrained ray_address read_only results root "
     "database_labels query_labels runner seeds "
-    "skip_broken test_images token validation weights".split()
+    "skip_broken test_images token validation watch weights".split()
 )
 _PARAMETER = re.compile(r"`([a-z_0-9]+)=([^`]*)`|\b([a-z_0-9]+)=(True|False)\b")
 

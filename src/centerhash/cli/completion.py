@@ -15,6 +15,7 @@ Words: TypeAlias = list[tuple[str, str]]  # a word, and what it is
 STORES = ("flat", "faiss", "milvus")
 FORMATS = ("npz", "npy", "parquet", "faiss", "pgvector")
 RUNNERS = ("local", "ray")
+LOGGERS = ("csv", "tensorboard", "wandb", "mlflow")
 PARTS = ("table-methods", "table-ablation", "pgd", "beta", "lambda", "weights", "instances", "all")
 
 

@@ -44,6 +44,9 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         "pillow_heif": Extra("heic", "HEIC images"),
         "ray": Extra("ray", "encoding on Ray"),
         "faiss": Extra("faiss", "the faiss engine"),
+        "tensorboard": Extra("tensorboard", "the logger 'tensorboard'"),
+        "wandb": Extra("wandb", "the logger 'wandb'"),
+        "mlflow": Extra("mlflow", "the logger 'mlflow'"),
         "imagehash": Extra("duplicates", "finding near duplicates"),
     }
 )

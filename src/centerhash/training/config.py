@@ -48,6 +48,11 @@ class TrainConfig(Options):
     )
     finetune: bool = Field(False, description="train the backbone too, on augmented images")
     backbone_rate: float = Field(0.1, ge=0, description="share of the learning rate that the backbone has")
+    watch: int = Field(
+        0,
+        ge=0,
+        description="mAP of held-out training images every so many epochs; 0: never, all images train",
+    )
     warm_start: bool = Field(True, description="fine-tune from a head that was trained on frozen features")
     centers: str = Field("auto", pattern=f"^({'|'.join(KINDS)})$", description="kind of hash centers")
     assignment: str = Field(
@@ -91,6 +96,8 @@ def resolve(config: TrainConfig) -> TrainConfig:
         raise ConfigError(f"method '{method.name}' cannot use class evidence: leave it out, or train {able}.")
     if head.presence and method.family == "shallow":
         raise ConfigError(f"method '{method.name}' has no head that could read presence: leave it out.")
+    if config.watch and method.family == "shallow":
+        raise ConfigError(f"method '{method.name}' has no epochs to watch: leave out `watch=`.")
     if config.finetune:
         if method.family == "shallow":
             raise ConfigError(

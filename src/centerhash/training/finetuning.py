@@ -8,7 +8,7 @@ alone, so a run that resumes repeats what an unbroken run would have seen.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
@@ -28,12 +28,14 @@ from centerhash.data import Dataset
 from centerhash.data.images import ImageSource, load_image
 from centerhash.model import TUNED, HashModel
 from centerhash.networks.backbones import Backbone, get_backbone
+from centerhash.networks.encoder import pixels_of
 from centerhash.networks.heads import HeadOutput, build_head
 from centerhash.training.config import TrainConfig, backbone_of, resolve
 from centerhash.training.distributed import Team
 from centerhash.training.features import BROKEN_ADVICE, features_of
 from centerhash.training.frozen import finished_model, model_spec, objective_of, with_visual_code
 from centerhash.training.loop import Inputs, OnEpoch, ParameterGroup, fit_head, fit_network, no_log
+from centerhash.training.watching import NOTHING, logits_of, parted, validation_map
 
 LEAST_SIDE = 7 / 8  # of the frame, as in the paper's crops of 224 out of 256
 _AHEAD = 3  # batches that are decoded while one is in use
@@ -45,21 +47,26 @@ def fit_whole(
     folder: Path,
     *,
     team: Team | None = None,
+    held: NDArray[np.int64] = NOTHING,
     cache: Path | None = None,
     skip_broken: bool = False,
     checkpoint_seconds: float = 20.0,
     progress: Progress = silent,
     on_epoch: OnEpoch = no_log,
 ) -> HashModel:
-    """Train backbone and head together; checkpoints and the tuned backbone are stored in `folder`."""
+    """Train backbone and head together; checkpoints and the tuned backbone are stored in `folder`.
+
+    Training images among the rows `held` are not trained on: the training is watched by them.
+    """
     config, team = resolve(config), team or Team()
     if dataset.image_paths is None:
         raise ConfigError(
             "fine-tuning needs images: this data set holds features, whose network is not known."
         )
     rows = _readable(dataset, skip_broken, progress)
-    rows = rows[dataset.labels[rows].any(axis=1)]
-    sources, labels = [dataset.image_paths[row] for row in rows.tolist()], dataset.labels[rows]
+    rows, validation = parted(rows[dataset.labels[rows].any(axis=1)], held)
+    sources, apart = ([dataset.image_paths[row] for row in part.tolist()] for part in (rows, validation))
+    labels = dataset.labels[rows]
     backbone = backbone_of(config)
     start = None
     if config.warm_start:
@@ -72,6 +79,14 @@ def fit_whole(
             head.load_state_dict(start)
         return WholeNetwork(backbone.trainable(), head)
 
+    def measure(network: WholeNetwork) -> float:
+        asking, searched = (
+            logits_of(network, plain_inputs(side, backbone, config.batch_size), team.device)
+            for side in (apart, sources)
+        )
+        rotate = bool(config.head.rotate)
+        return validation_map(asking, searched, dataset.labels[validation], labels, rotate)
+
     objective, centers = objective_of(config, labels)
     network, _ = fit_network(
         build,
@@ -82,6 +97,7 @@ def fit_whole(
         team=team,
         prepare=lambda: objective.prepare(np.zeros((len(rows), 0)), np.arange(len(rows)), labels),
         groups=lambda whole: whole.groups(config.backbone_rate),
+        measure=measure if apart else None,
         checkpoint=folder / "checkpoint.safetensors",
         checkpoint_seconds=checkpoint_seconds,
         progress=progress,
@@ -190,13 +206,24 @@ def image_inputs(sources: Sequence[ImageSource], backbone: Backbone, seed: int) 
         return augmented(sources[place], backbone, np.random.default_rng((seed, epoch, place)))
 
     def inputs(batches: Sequence[Tensor], epoch: int) -> Iterator[Tensor]:
-        places = (batch.tolist() for batch in batches)
-        for futures in batches_ahead(lambda place: decode(place, epoch), places, _AHEAD, most_threads=16):
-            pixels = [future.result() for future in futures]
-            shape = (len(pixels), backbone.crop, backbone.crop, 3)
-            yield torch.from_numpy(np.stack(pixels) if pixels else np.zeros(shape, np.uint8))
+        return _decoded(lambda place: decode(place, epoch), (batch.tolist() for batch in batches), backbone)
 
     return inputs
+
+
+def plain_inputs(sources: Sequence[ImageSource], backbone: Backbone, batch: int) -> Iterator[Tensor]:
+    """Images (B, crop, crop, 3) uint8 as they will be encoded, batch by batch."""
+    places = (range(start, min(start + batch, len(sources))) for start in range(0, len(sources), batch))
+    return _decoded(lambda place: pixels_of(sources[place], backbone), places, backbone)
+
+
+def _decoded(
+    decode: Callable[[int], NDArray[np.uint8]], batches: Iterable[Sequence[int]], backbone: Backbone
+) -> Iterator[Tensor]:
+    for futures in batches_ahead(decode, batches, _AHEAD, most_threads=16):
+        pixels = [future.result() for future in futures]
+        shape = (len(pixels), backbone.crop, backbone.crop, 3)
+        yield torch.from_numpy(np.stack(pixels) if pixels else np.zeros(shape, np.uint8))
 
 
 def find_broken(sources: Sequence[ImageSource], progress: Progress = silent) -> dict[int, ImageError]:

@@ -1,8 +1,9 @@
 """The folder of a run: one training on one data set, and all that is kept of it.
 
 config.json        configuration, data set, splits' origin, seed, versions; decides what the run is
-splits.npz         rows of the training, query and database images
+splits.npz         rows of the training, query and database images, and of those held out to watch
 log.jsonl          losses per epoch
+log.csv, tensorboard/, loggers.json  where a logger was asked for
 checkpoint*.safetensors  only until the run is finished
 model.safetensors, model.json
 backbone.safetensors     where the backbone was fine-tuned
@@ -38,6 +39,7 @@ from centerhash.training.scoring import packed_codes
 
 _MODEL = ("model.json", "model.safetensors")
 _CODES = ("query.npz", "database.npz")
+_LOGS = ("log.csv", "loggers.json")
 _OLD_CODES = "codes.npz"  # both in one file, of version 0.1
 
 
@@ -53,13 +55,12 @@ def write_results(
     features: NDArray[Any],
     dataset: Dataset,
     splits: Splits,
+    held: NDArray[np.int64],
     progress: Progress,
 ) -> None:
     """Write splits, model, weights and codes; then the checkpoints can go."""
-    write_npz(
-        folder / "splits.npz",
-        {"train": splits.train, "query": splits.query, "database": splits.database},
-    )
+    watched = {"validation": held} if len(held) else {}
+    write_npz(folder / "splits.npz", {**dict(splits.items()), **watched})
     model.save(folder)
     if model.has_centers:
         _write_weights(folder, model, features, dataset.labels, splits.train)
@@ -114,6 +115,7 @@ def write_log(folder: Path, log: list[EpochRow]) -> None:
 def claim(folder: Path, dataset: Dataset, config: TrainConfig, overwrite: bool) -> None:
     """Write config.json for a new run, or check that the folder holds this very run already."""
     refuse_links(folder, ("config.json", *_MODEL, *_CODES, *(path.name for path in checkpoints(folder))))
+    refuse_links(folder, (*_LOGS, "tensorboard", "wandb"))
     _delete(folder, folder.glob(".*.part"))  # of a write that a kill cut off
     seen = _preprocessing(backbone_of(config)) if dataset.kind == "images" else {}
     identity = {
@@ -137,7 +139,7 @@ def claim(folder: Path, dataset: Dataset, config: TrainConfig, overwrite: bool) 
                 "folder, or overwrite this run."
             )
         return
-    _delete(folder, (folder / name for name in (*_CODES, _OLD_CODES, "weights.npz", *_MODEL, TUNED)))
+    _delete(folder, (folder / name for name in (*_CODES, _OLD_CODES, "weights.npz", *_MODEL, TUNED, *_LOGS)))
     drop_checkpoints(folder)
     facts = {
         "splits": dataset.splits.made,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from centerhash.training.config import TrainConfig, backbone_of, resolve
 from centerhash.training.distributed import Team
 from centerhash.training.loop import OnEpoch, fit_head, no_log
 from centerhash.training.rotation import rotate_head
+from centerhash.training.watching import NOTHING, logits_of, parted, validation_map
 
 VISUAL_BITS = 128
+_CHUNK = 8192  # rows that a head reads at a time where it is measured
 _VISUAL_SAMPLE = 10_000  # images that the visual code is fitted on at most, evenly over the training images
 
 
@@ -35,13 +38,18 @@ def fit_frozen(
     config: TrainConfig,
     *,
     team: Team | None = None,
+    held: NDArray[np.int64] = NOTHING,
     checkpoint: Path | None = None,
     checkpoint_seconds: float = 20.0,
     progress: Progress = silent,
     on_epoch: OnEpoch = no_log,
 ) -> HashModel:
-    """Train a model on features (N, D) of a data set's images; nothing is written without `checkpoint`."""
-    config, rows = resolve(config), dataset.splits.train
+    """Train a model on features (N, D) of a data set's images; nothing is written without `checkpoint`.
+
+    Training images among the rows `held` are not trained on: the training is watched by them.
+    """
+    config, team = resolve(config), team or Team("cpu")
+    rows, validation = parted(dataset.splits.train, held)
     labels, method = dataset.labels[rows], get_method(config.method)
     backbone = backbone_of(config) if dataset.kind == "images" else None
     spec = model_spec(dataset, config, features.shape[1], backbone)
@@ -59,6 +67,14 @@ def fit_frozen(
             spec, {f"encoder.{name}": torch.from_numpy(np.array(value)) for name, value in arrays}
         )
     objective, centers = objective_of(config, labels)
+
+    def measure(head: nn.Module) -> float:
+        asking, searched = (
+            logits_of(head, _batches(features, side), team.device) for side in (validation, rows)
+        )
+        rotate = bool(config.head.rotate)
+        return validation_map(asking, searched, dataset.labels[validation], labels, rotate)
+
     head, _ = fit_head(
         features,
         rows,
@@ -66,6 +82,7 @@ def fit_frozen(
         objective,
         config,
         team=team,
+        measure=measure if len(validation) else None,
         checkpoint=checkpoint,
         checkpoint_seconds=checkpoint_seconds,
         progress=progress,
@@ -73,6 +90,11 @@ def fit_frozen(
     )
     order = np.argsort(rows)[:20_000]  # in the order of the file, which memory-mapped features like
     return finished_model(spec, head, centers, features[rows[order]], labels[order])
+
+
+def _batches(features: NDArray[Any], rows: NDArray[np.int64]) -> Iterator[Tensor]:
+    for start in range(0, len(rows), _CHUNK):
+        yield torch.from_numpy(features[rows[start : start + _CHUNK]].astype(np.float32))
 
 
 def model_spec(dataset: Dataset, config: TrainConfig, features: int, backbone: Backbone | None) -> ModelSpec:

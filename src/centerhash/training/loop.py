@@ -28,6 +28,7 @@ from centerhash.training.distributed import Team, share_layers
 # from the places (B,) of each batch among the training images, and the epoch, to what the network reads
 Inputs: TypeAlias = Callable[[Sequence[Tensor], int], Iterator[Tensor]]
 Network = TypeVar("Network", bound=nn.Module)
+Measure: TypeAlias = Callable[[Network], float]  # mAP of held-out images, by the network as it now is
 OnEpoch: TypeAlias = Callable[[list[EpochRow]], None]  # called with the whole log after every epoch
 
 
@@ -72,6 +73,7 @@ def fit_head(
     config: TrainConfig,
     *,
     team: Team | None = None,
+    measure: Measure[nn.Module] | None = None,
     checkpoint: Path | None = None,
     checkpoint_seconds: float = 20.0,
     progress: Progress = silent,
@@ -97,6 +99,7 @@ def fit_head(
         config,
         prepare=lambda: objective.prepare(features, rows, labels),
         team=team or Team("cpu"),
+        measure=measure,
         checkpoint=checkpoint,
         checkpoint_seconds=checkpoint_seconds,
         progress=progress,
@@ -114,6 +117,7 @@ def fit_network(
     team: Team,
     prepare: Callable[[], None] | None = None,
     groups: Callable[[Network], list[ParameterGroup]] | None = None,
+    measure: Measure[Network] | None = None,
     checkpoint: Path | None = None,
     checkpoint_seconds: float = 20.0,
     progress: Progress = silent,
@@ -122,6 +126,7 @@ def fit_network(
     """Train the network that `build` makes on n images with labels (n, C); return it in eval mode with the log.
 
     `groups` says which parameters learn at which share ("factor") of the learning rate; one group unless given.
+    `measure` is called every `config.watch` epochs and after the last; the row of that epoch then has validation_map.
     """
     if len(labels) < 2:
         raise DataError(f"training needs at least 2 images with labels, got {len(labels)}.")
@@ -148,13 +153,16 @@ def fit_network(
         def tell() -> None:
             if log and team.first:
                 on_epoch(log)
-                progress("training", len(log), config.epochs, f"loss {log[-1]['loss']:.4f}")
+                progress("training", len(log), config.epochs, _note(log))
 
         tell()  # an earlier process may have ended between its last checkpoint and its log
         last_written = time.monotonic()
         for epoch in range(len(log), config.epochs):
             torch.manual_seed(epoch_seed(config.seed, epoch))
             log.append(_run_epoch(epoch, inputs, targets, called, objective, optimizer, config, team))
+            watched = config.watch and (epoch + 1) % config.watch == 0
+            if measure is not None and team.first and (watched or epoch + 1 == config.epochs):
+                log[-1]["validation_map"] = measure(network)
             due = time.monotonic() - last_written >= checkpoint_seconds or epoch + 1 == config.epochs
             if checkpoint is not None and due and team.first:
                 store(checkpoint, modules, optimizer, log)
@@ -162,6 +170,12 @@ def fit_network(
             tell()
         team.wait()
     return network.eval().cpu(), log
+
+
+def _note(log: list[EpochRow]) -> str:
+    """What is shown of a log: the last loss, and the last mAP where there is one."""
+    measured = [row["validation_map"] for row in log if "validation_map" in row]
+    return f"loss {log[-1]['loss']:.4f}" + (f", mAP {measured[-1]:.3f}" if measured else "")
 
 
 def _run_epoch(

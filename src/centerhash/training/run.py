@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import ConfigError, unknown_name
@@ -19,15 +20,19 @@ from centerhash.core.locks import WriterLock
 from centerhash.core.progress import Progress, shown
 from centerhash.data import Dataset
 from centerhash.data.splits import Splits
+from centerhash.methods.table import get_method
 from centerhash.model import HashModel
 from centerhash.networks.backbones import Backbone
+from centerhash.training.checkpoints import EpochRow
 from centerhash.training.config import TrainConfig, backbone_of, resolve, suited
 from centerhash.training.distributed import Team, open_team
 from centerhash.training.features import as_dataset, cache_folder, dataset_features
 from centerhash.training.finetuning import fit_whole
 from centerhash.training.folder import claim, drop_checkpoints, is_finished, write_log, write_results
 from centerhash.training.frozen import fit_frozen, with_visual_code
-from centerhash.training.loop import OnEpoch, no_log
+from centerhash.training.loggers import Logger, check_logger, opened
+from centerhash.training.loop import OnEpoch
+from centerhash.training.watching import NOTHING, hold_out, parted
 
 LOCK = "lock"  # only while a run is trained
 BUSY = (
@@ -48,6 +53,7 @@ def train(
     overwrite: bool = False,
     skip_broken: bool = False,
     checkpoint_seconds: float = 20.0,
+    logger: str | Logger | None = None,
     progress: bool | Progress = True,
     **settings: Any,
 ) -> HashModel:
@@ -68,8 +74,11 @@ def train(
         overwrite: start again where `out` holds another run.
         skip_broken: leave out images that cannot be read instead of refusing the data.
         checkpoint_seconds: least time between two checkpoints in `out`.
+        logger: takes the losses and the learning rate of every epoch: "csv" and "tensorboard" write into `out`, "wandb"
+            and "mlflow" tell these services; or an object with log_metrics(metrics, step), such as Lightning's.
         progress: True shows bars in a terminal or notebook, False nothing; or a callback (stage, done, total, note).
-        **settings: other fields of `TrainConfig`, such as epochs, seed, learning_rate, options.
+        **settings: other fields of `TrainConfig`, such as epochs, seed, learning_rate, options; `watch=5` also
+            measures mAP every five epochs on a tenth of the training images, which are then not trained on.
 
     """
     named = {"method": method, "bits": bits, "finetune": finetune}
@@ -77,10 +86,16 @@ def train(
     config = _configured(config, {**given, **settings})
     dataset = as_dataset(data, config.seed)
     config = resolve(suited(config, dataset))
+    if logger is not None and get_method(config.method).family == "shallow":
+        raise ConfigError(f"method '{config.method}' has no epochs to log: leave out `logger=`.")
+    check_logger(logger, has_folder=out is not None)
     folder = None if out is None else make_folder(out)
+    held = hold_out(dataset, config.seed) if config.watch else NOTHING
     team = open_team(device, config.precision)
     with shown(progress if team.first else False) as tell:
-        job = _Job(dataset, config, team, cache_folder(cache), skip_broken, checkpoint_seconds, tell)
+        job = _Job(
+            dataset, config, held, team, cache_folder(cache), skip_broken, checkpoint_seconds, logger, tell
+        )
         return job.in_memory() if folder is None else job.into(folder, overwrite)
 
 
@@ -103,21 +118,28 @@ class _Job:
 
     dataset: Dataset
     config: TrainConfig
+    held: NDArray[np.int64]  # rows of training images that only watch
     team: Team
     cache: Path | None
     skip_broken: bool
     checkpoint_seconds: float
+    logger: str | Logger | None
     progress: Progress
+
+    def _logged(self, folder: Path | None = None) -> AbstractContextManager[OnEpoch]:
+        return opened(self.logger if self.team.first else None, folder, self.config)
 
     def in_memory(self) -> HashModel:
         """Train without keeping anything but the model."""
         if not self.config.finetune:
-            return self._fit(*self._features(backbone_of(self.config)))
+            with self._logged() as on_epoch:
+                return self._fit(*self._features(backbone_of(self.config)), on_epoch)
         if self.team.size > 1:
             raise ConfigError("several processes cannot fine-tune without a folder to share: give one (out).")
         home = TemporaryDirectory(prefix="centerhash-", ignore_cleanup_errors=True)
         try:
-            model = self._tune(Path(home.name))
+            with self._logged() as on_epoch:
+                model = self._tune(Path(home.name), on_epoch)
         except BaseException:
             home.cleanup()
             raise
@@ -145,15 +167,22 @@ class _Job:
         if is_finished(folder):
             drop_checkpoints(folder)
             return HashModel.load(folder)
-        on_epoch = partial(write_log, folder)
-        if self.config.finetune:
-            model = self._tune(folder, on_epoch)
-            features, splits = self._features(model.backbone())
-        else:
-            features, splits = self._features(backbone_of(self.config))
-            model = self._fit(features, splits, folder / "checkpoint.safetensors", on_epoch)
+        with self._logged(folder) as tell:
+
+            def on_epoch(log: list[EpochRow]) -> None:
+                write_log(folder, log)
+                tell(log)
+
+            if self.config.finetune:
+                model = self._tune(folder, on_epoch)
+                features, splits = self._features(model.backbone())
+            else:
+                features, splits = self._features(backbone_of(self.config))
+                model = self._fit(features, splits, on_epoch, folder / "checkpoint.safetensors")
         if self.team.first:
-            write_results(folder, model, features, self.dataset, splits, self.progress)
+            train, held = parted(splits.train, self.held)
+            splits = replace(splits, train=train)
+            write_results(folder, model, features, self.dataset, splits, held, self.progress)
         self.team.wait()
         return model
 
@@ -171,27 +200,29 @@ class _Job:
         self,
         features: NDArray[Any],
         splits: Splits,
+        on_epoch: OnEpoch,
         checkpoint: Path | None = None,
-        on_epoch: OnEpoch = no_log,
     ) -> HashModel:
         model = fit_frozen(
             self.dataset.with_splits(splits),
             features,
             self.config,
             team=self.team,
+            held=self.held,
             checkpoint=checkpoint,
             checkpoint_seconds=self.checkpoint_seconds,
             progress=self.progress,
             on_epoch=on_epoch,
         )
-        return with_visual_code(model, features, splits.train)
+        return with_visual_code(model, features, parted(splits.train, self.held)[0])
 
-    def _tune(self, folder: Path, on_epoch: OnEpoch = no_log) -> HashModel:
+    def _tune(self, folder: Path, on_epoch: OnEpoch) -> HashModel:
         return fit_whole(
             self.dataset,
             self.config,
             folder,
             team=self.team,
+            held=self.held,
             cache=self.cache,
             skip_broken=self.skip_broken,
             checkpoint_seconds=self.checkpoint_seconds,

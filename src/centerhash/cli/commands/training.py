@@ -135,6 +135,15 @@ def train(
         bool, running("start over when --out holds another run", name="--overwrite")
     ] = False,
     checkpoint_seconds: Annotated[float, running("least time between checkpoints", min=0)] = 20.0,
+    logger: Annotated[
+        str | None, running("where losses and mAP of every epoch also go", completion.LOGGERS)
+    ] = None,
+    watch: Annotated[
+        int | None,
+        running(
+            "mAP every so many epochs, on a tenth of the training images, which then do not train", min=1
+        ),
+    ] = None,
 ) -> None:
     """Train a model on your images or features, and encode queries and database.
 
@@ -179,6 +188,7 @@ def train(
             overwrite=overwrite,
             skip_broken=skip_broken,
             checkpoint_seconds=checkpoint_seconds,
+            logger=logger,
             progress=report,
         )
     after = f"evaluate {out}" if dataset.has_labels else f"index create {dataset.name}.index --model {out}"
