@@ -93,7 +93,7 @@ def reader(packed: Packed) -> Callable[[], Any]:
     """Read the codes once, in as many threads as the scan has."""
     values = packed.reshape(-1).view(np.uint64)
     parts = [part for part in np.array_split(values, processors()) if part.size]
-    return lambda: scan._in_threads(lambda number: _xor(parts[number]), len(parts))
+    return lambda: scan.in_threads(lambda number: _xor(parts[number]), len(parts))
 
 
 def numpy_search(packed: Packed) -> Work:

@@ -1,4 +1,4 @@
-"""Exact answers from several parts: each is scanned, and what they found is put into one order.
+"""Exact answers from several parts: each is searched by its tables or scanned, what they found is put into one order.
 
 The rows of a part are in the order of their ids, so the first k of its answer are all that can be wanted of it,
 however many items are tied: only the parts' own k best are compared by id.
@@ -7,7 +7,7 @@ however many items are tied: only the parts' own k best are compared by id.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -33,7 +33,14 @@ Found: TypeAlias = tuple[Part, NDArray[np.int64], NDArray[np.int64]]  # a part, 
 
 def nearest(parts: Sequence[Part], packed: Packed, bits: int, k: int, only: Filter) -> list[Hits]:
     """The `k` nearest items of each code (Q, ceil(K/8)) that pass the filter."""
-    columns = [_nearest_rows(part, packed, bits, k, only) for part in parts]
+    columns, cuts = list[list[Found]](), [bits] * len(packed)
+    for place, part in enumerate(parts):
+        columns.append(_nearest_rows(part, packed, bits, k, only, cuts))
+        if place + 1 < len(parts):
+            cuts = [
+                int(_cut_of([column[query][2] for column in columns], k, bits))
+                for query in range(len(packed))
+            ]
     return [_ordered([column[query] for column in columns], k) for query in range(len(packed))]
 
 
@@ -98,28 +105,58 @@ def _allowed(part: Part, only: Filter) -> NDArray[np.int64]:
     return (rows if part.alive is None else rows[part.alive[rows] == 1]).astype(np.int64)
 
 
-def _nearest_rows(part: Part, packed: Packed, bits: int, k: int, only: Filter) -> list[Found]:
-    """The k nearest rows of a part to each code."""
-    if _plainly(len(packed) * len(part.segment)):
+def _nearest_rows(
+    part: Part, packed: Packed, bits: int, k: int, only: Filter, cuts: Sequence[int] | None = None
+) -> list[Found]:
+    """The k nearest rows of a part to each code; those beyond its cut, if there is one, may be left out."""
+    if part.tables is None and _plainly(len(packed) * len(part.segment)):
         return [_cut(found, k) for found in _plain(part, packed, only)]
     from centerhash.search.engines import scan  # numba takes a while to import
 
-    rows, database, alive = _candidates(part, bits, only)
-    answers = scan.nearest(scan.words(packed, bits), database, bits, k, alive)
-    # copies without the ties, which would stay in memory
-    return [_of(part, rows, (places[:k].copy(), distances[:k].copy())) for places, distances in answers]
+    def scanned(asked: Words, database: Words, alive: Mask | None) -> Iterator[Answer]:
+        for places, distances in scan.nearest(asked, database, bits, k, alive):
+            yield places[:k].copy(), distances[:k].copy()  # without the ties, which would stay in memory
+
+    return _searched(part, packed, bits, k, only, cuts or [bits] * len(packed), scanned)
 
 
 def _rows_within(part: Part, packed: Packed, bits: int, radius: int, only: Filter) -> list[Found]:
     """The rows of a part at distance `radius` or less of each code, nearest first."""
-    if _plainly(len(packed) * len(part.segment)):
+    if part.tables is None and _plainly(len(packed) * len(part.segment)):
         near = [(rows, distances, distances <= radius) for _, rows, distances in _plain(part, packed, only)]
         return [_cut((part, rows[kept], distances[kept]), None) for rows, distances, kept in near]
     from centerhash.search.engines import scan
 
+    def scanned(asked: Words, database: Words, alive: Mask | None) -> Iterator[Answer]:
+        return scan.within(asked, database, bits, radius, alive)
+
+    return _searched(part, packed, bits, len(part.segment) + 1, only, [radius] * len(packed), scanned)
+
+
+def _searched(
+    part: Part,
+    packed: Packed,
+    bits: int,
+    k: int,
+    only: Filter,
+    cuts: Sequence[int],
+    scanned: Callable[[Words, Words, Mask | None], Iterator[Answer]],
+) -> list[Found]:
+    """The k nearest rows to each code within its cut, by the tables of the part; what these leave is scanned."""
+    from centerhash.search.engines import scan
+
     rows, database, alive = _candidates(part, bits, only)
-    answers = scan.within(scan.words(packed, bits), database, bits, radius, alive)
-    return [_of(part, rows, answer) for answer in answers]
+    found: list[Answer | None] = [None] * len(packed)
+    if part.tables is not None and rows is None:
+        from centerhash.search.engines import multi_index
+
+        found = multi_index.nearest(part.tables, packed, database, bits, k, cuts, alive)
+    left = [query for query, answer in enumerate(found) if answer is None]
+    if left:
+        asked = scan.words(packed[left], bits)
+        for query, answer in zip(left, scanned(asked, database, alive), strict=True):
+            found[query] = answer
+    return [_of(part, rows, answer) for answer in found if answer is not None]
 
 
 def _plainly(distances: int) -> bool:
@@ -200,7 +237,7 @@ def _ordered(
     return Hits(tuple(ids[place] for place in chosen.tolist()), distances[chosen])
 
 
-def _cut_of(keys: Sequence[NDArray[Any]], k: int | None) -> float:
-    """The k-th smallest of all keys, or infinity where all are wanted."""
+def _cut_of(keys: Sequence[NDArray[Any]], k: int | None, most: float = float("inf")) -> float:
+    """The k-th smallest of all keys, or `most` where all are wanted."""
     together = np.concatenate(keys)
-    return float("inf") if k is None or len(together) <= k else float(np.partition(together, k - 1)[k - 1])
+    return most if k is None or len(together) <= k else float(np.partition(together, k - 1)[k - 1])

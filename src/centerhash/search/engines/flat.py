@@ -129,7 +129,10 @@ class FlatIndex(HammingIndex):
             return True
 
     def compact(self) -> None:
-        """Rewrite everything as one segment, without the items that were removed. Readers keep reading meanwhile."""
+        """Rewrite everything as one segment, without the items that were removed, and with tables if it is large.
+
+        Readers keep reading meanwhile.
+        """
         with self._changing:
             snapshot = self._writable
             if (
@@ -138,6 +141,8 @@ class FlatIndex(HammingIndex):
                 or any(part.alive is not None for part in snapshot.sealed)
             ):
                 self._fold(snapshot, everything=True)
+            else:
+                storage.add_tables(snapshot.sealed, self.bits)
 
     def verify(self) -> list[str]:
         """Check every checksum and name the damaged files; an empty list when the index is sound.

@@ -169,13 +169,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
 
 
-def _split(total: int, parts: int) -> list[slice]:
+def split(total: int, parts: int) -> list[slice]:
     """Slices of nearly equal length that cover `total`."""
     edges = [total * part // parts for part in range(parts + 1)]
     return [slice(*pair) for pair in pairwise(edges)]
 
 
-def _in_threads(work: Callable[[int], None], parts: int) -> None:
+def in_threads(work: Callable[[int], None], parts: int) -> None:
     """Call `work` with each number below `parts`, the first one in this thread."""
     if parts == 1:
         work(0)
@@ -210,10 +210,8 @@ def _scan(queries: Words, database: Words, alive: Mask, bits: int, cut: int, k: 
         block = database.shape[0]
     else:
         block = max(1, CACHED_BYTES // max(1, database.strides[0]) // STRIDE) * STRIDE
-    lots = _split(queries.shape[0], threads) if over_queries else [slice(None)] * threads
-    stretches = (
-        [slice(0, database.shape[0])] * threads if over_queries else _split(database.shape[0], threads)
-    )
+    lots = split(queries.shape[0], threads) if over_queries else [slice(None)] * threads
+    stretches = [slice(0, database.shape[0])] * threads if over_queries else split(database.shape[0], threads)
     scan = _scanner(database.shape[1])
 
     def work(part: int) -> None:
@@ -231,7 +229,7 @@ def _scan(queries: Words, database: Words, alive: Mask, bits: int, cut: int, k: 
             found.distances[row, lot],
         )
 
-    _in_threads(work, threads)
+    in_threads(work, threads)
     return found
 
 

@@ -23,6 +23,7 @@ from centerhash.search.engines.idcolumns import kind_of
 from centerhash.search.engines.journal import ADD, END, REMOVE, REMOVED_ROWS, STATE, Entry, Record, added
 from centerhash.search.engines.mapped import ADVICE, map_arrays
 from centerhash.search.engines.segments import Segment, build, stored_segment
+from centerhash.search.engines.tables import Tables, TablesFile
 
 FORMAT = 2
 UNNOTED = 1  # the format of journals whose length is not noted; a writer brings them up to date
@@ -49,11 +50,17 @@ class Part:
     file: str = ""
     checksum: int = 0
     bytes: int = 0
+    beside: TablesFile | None = None  # the file of its tables, if it is mapped
 
     @cached_property
     def count(self) -> int:
         """The number of items that are there."""
         return len(self.segment) if self.alive is None else int(np.count_nonzero(self.alive))
+
+    @property
+    def tables(self) -> Tables | None:
+        """The tables that lie beside the segment, if there are sound ones."""
+        return None if self.beside is None else self.beside.tables()
 
     def rows(self) -> NDArray[np.int64]:
         """The rows of the items that are there."""
@@ -181,7 +188,7 @@ def read_head(path: Path, records: Sequence[Record]) -> Head:
 def load(path: Path, records: Sequence[Record]) -> tuple[Snapshot, int]:
     """Map the segments that a journal names and apply its records; also how many of these it began with."""
     head = read_head(path, records)
-    parts = tuple(map_part(path.parent / file, checksum) for file, checksum in head.segments)
+    parts = tuple(map_part(path.parent / file, checksum, head.bits) for file, checksum in head.segments)
     begun = 1
     if len(records) > 1 and records[1].kind == REMOVED_ROWS:
         parts, begun = _masked(parts, records[1]), 2
@@ -189,8 +196,8 @@ def load(path: Path, records: Sequence[Record]) -> tuple[Snapshot, int]:
     return snapshot.applied(records[begun:]), begun
 
 
-def map_part(path: Path, checksum: int) -> Part:
-    """Map a segment, which must be the very file that was written."""
+def map_part(path: Path, checksum: int, bits: int) -> Part:
+    """Map a segment of codes of K bits, which must be the very file that was written."""
     mapped = map_arrays(path)
     if mapped.checksum != checksum:
         raise DataError(f"'{path}' is damaged: it is not the file that the index wrote. Next: {ADVICE}.")
@@ -198,7 +205,8 @@ def map_part(path: Path, checksum: int) -> Part:
         segment = stored_segment(mapped.arrays)
     except KeyError as error:
         raise DataError(f"'{path}' is damaged: it has no {error}. Next: {ADVICE}.") from None
-    return Part(segment, None, path.name, checksum, mapped.bytes)
+    beside = TablesFile(path, checksum, len(segment), bits)
+    return Part(segment, None, path.name, checksum, mapped.bytes, beside)
 
 
 def _masked(parts: Sequence[Part], record: Record) -> tuple[Part, ...]:

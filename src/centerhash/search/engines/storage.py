@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from centerhash.core.errors import DataError
 from centerhash.search.engines import lengths
 from centerhash.search.engines.journal import END, Journal, Record
@@ -27,9 +29,11 @@ from centerhash.search.engines.snapshot import (
     read_head,
     state_record,
 )
+from centerhash.search.engines.tables import GROUPED, SUFFIX
 
 JOURNAL = "journal"
 LOCK = "lock"
+LARGE = 1 << 19  # rows of a segment from which tables are quicker than the scan, measured
 MERGED_ROWS = 1 << 20  # segments are merged as they come, but not to larger ones than this
 ATTEMPTS = 20  # to open an index whose writer replaces the journal just then
 
@@ -78,10 +82,11 @@ def tidy(folder: Path, snapshot: Snapshot) -> None:
     named = {part.file for part in snapshot.sealed}
     for path in [
         *folder.glob("segment-*.seg"),
+        *folder.glob(f"segment-*{SUFFIX}"),
         *folder.glob(".segment-*.part"),
         *folder.glob(".journal.*.part"),
     ]:
-        if path.name not in named:
+        if path.with_suffix(".seg").name not in named:
             _delete(path)
 
 
@@ -109,13 +114,26 @@ def fold(
     try:
         if chosen:
             checksum = write_arrays(path, _merged(chosen).arrays())
-            folded = replace(folded, sealed=(*folded.sealed, map_part(path, checksum)))
+            part = map_part(path, checksum, snapshot.bits)
+            add_tables([part], snapshot.bits)
+            folded = replace(folded, sealed=(*folded.sealed, part))
         journal = Journal.replace(folder / JOURNAL, folded.records())
     except BaseException:
         if not _names(folder, path):
             _delete(path)
+            _delete(path.with_suffix(SUFFIX))
         raise
     return journal, folded
+
+
+def add_tables(parts: Sequence[Part], bits: int) -> None:
+    """Write the tables of those of these mapped parts that are large and have no sound ones."""
+    for part in parts:
+        large = LARGE <= len(part.segment) < GROUPED
+        if large and part.beside is not None and part.beside.tables() is None:
+            from centerhash.search.engines.tabling import build  # numba takes a while to import
+
+            part.beside.write(build(np.asarray(part.segment.codes), bits))
 
 
 def _check(folder: Path, parts: Sequence[Part]) -> None:
@@ -163,6 +181,7 @@ def drop_replaced(folder: Path, before: Snapshot, after: Snapshot) -> None:
     """Delete the segments that only `before` had; who has them mapped still reads them."""
     for file in {part.file for part in before.sealed} - {part.file for part in after.sealed}:
         _delete(folder / file)
+        _delete((folder / file).with_suffix(SUFFIX))
 
 
 def problems(folder: Path) -> list[str]:
@@ -186,5 +205,8 @@ def _damages(folder: Path, head: Head, noted: lengths.Noted | None) -> Iterator[
         )
     for file, checksum in head.segments:
         reason = damage(folder / file, checksum)
+        if reason is None:
+            segment = map_part(folder / file, checksum, head.bits)
+            reason = None if segment.beside is None else segment.beside.problem()
         if reason is not None:
             yield reason
