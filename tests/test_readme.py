@@ -13,6 +13,7 @@ import pytest
 
 from centerhash.data.scenes.scenes import write_scenes
 from tests.serve.processes import serving
+from tests.toys import cli
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -37,7 +38,9 @@ def run(arguments: list[str], desk: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_shell_snippets(desk: Path) -> None:
+def test_shell_snippets(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(desk)
+    monkeypatch.setenv("CENTERHASH_CACHE", str(desk / "cache"))
     lines = [line for block in snippets("console") for line in block.splitlines()]
     commands = [shlex.split(line) for line in lines if line.startswith("centerhash ")]
     verbs = ["index", "index", "serve", "search", "search", "train", "evaluate", "index", "index"]
@@ -47,8 +50,8 @@ def test_shell_snippets(desk: Path) -> None:
             with serving(desk / command[2], desk / "log") as server, server.client() as client:
                 assert client.get("/health").json()["size"] == 40
             continue
-        finished = run(["-m", *command], desk)
-        assert finished.returncode == 0, f"{command}: {finished.stderr}"
+        finished = cli(*command[1:])
+        assert finished.code == 0, f"{command}: {finished.err}"
     assert (desk / "own.index").is_dir()
 
 

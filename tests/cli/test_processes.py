@@ -14,6 +14,7 @@ from centerhash.evaluation import evaluate
 from tests.toys import (
     PATIENCE,
     QUICK,
+    cli,
     cli_process,
     command,
     started,
@@ -27,9 +28,10 @@ def test_the_whole_line_as_real_processes(tmp_path: Path) -> None:
     """From scenes to codes, a score and an explanation; a second training reuses the features."""
     scenes, run, cache = tmp_path / "scenes", tmp_path / "run", str(tmp_path / "cache")
     assert cli_process("scenes", scenes, "--count", "30", "--size", "64").code == 0
-    for out in (run, tmp_path / "second"):
-        done = cli_process("train", scenes, "--out", out, "--method", "csq", *QUICK, CENTERHASH_CACHE=cache)
-        assert done.code == 0, done.err
+    words = ["train", scenes, "--method", "csq", *QUICK]
+    done = cli_process(*words, "--out", run, CENTERHASH_CACHE=cache)
+    assert done.code == 0, done.err
+    assert cli(*words, "--out", tmp_path / "second", "--cache", cache).code == 0
     assert (run / "model.safetensors").read_bytes() == (tmp_path / "second/model.safetensors").read_bytes()
 
     scored = cli_process("evaluate", run, "--json")
@@ -42,7 +44,7 @@ def test_the_whole_line_as_real_processes(tmp_path: Path) -> None:
     assert scored.json == json.loads(json.dumps(expected.to_dict()))
 
     image = scenes / "images" / "000000.jpg"
-    done = cli_process("encode", run, image, "--out", tmp_path / "codes.npz", CENTERHASH_CACHE=cache)
+    done = cli("encode", run, image, "--out", tmp_path / "codes.npz", "--cache", cache)
     assert done.code == 0, done.err
     explained = cli_process("explain", run, image, "--json")
     assert explained.code == 0, explained.err

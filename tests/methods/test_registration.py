@@ -184,7 +184,7 @@ def test_settings_of_a_comparison_may_name_a_class() -> None:
 @pytest.mark.slow
 def test_commands_and_their_processes_find_the_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, name = write_feature_folder(tmp_path / "data"), f"{HINGE}:Hinge"
-    done = cli_process("train", data, "--method", name, "-o", "margin=0.5", "--out", tmp_path / "run", *QUICK)
+    done = cli("train", data, "--method", name, "-o", "margin=0.5", "--out", tmp_path / "run", *QUICK)
     assert done.code == 0, done.err
     assert json.loads((tmp_path / "run" / "model.json").read_text())["method"] == name
     assert cli("evaluate", tmp_path / "run").code == 0

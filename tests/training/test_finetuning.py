@@ -162,7 +162,7 @@ def test_features_cannot_be_fine_tuned() -> None:
 @pytest.mark.slow
 def test_fine_tuning_resumes_encodes_and_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed fine-tuning resumes to the same model; its backbone travels with it."""
-    data = write_scenes(tmp_path / "scenes", 24, size=64)
+    data = write_scenes(tmp_path / "scenes", 16, size=64)
     dataset = open_dataset(data)
     config = TrainConfig(**SMALL)
     cache = tmp_path / "cache"
@@ -207,7 +207,7 @@ def test_fine_tuning_resumes_encodes_and_moves(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.slow
 def test_fine_tuning_without_a_folder_lives_as_long_as_its_model(tmp_path: Path) -> None:
-    data, cache = write_scenes(tmp_path / "scenes", 20, size=64), tmp_path / "cache"
+    data, cache = write_scenes(tmp_path / "scenes", 12, size=64), tmp_path / "cache"
     settings = {**SMALL, "epochs": 1, "cache": cache, "device": "cpu"}
     model = train(data, **settings)
     home = model.folder
@@ -234,7 +234,7 @@ def load_start() -> dict[str, torch.Tensor]:
 
 @pytest.mark.slow
 def test_a_broken_training_image_stops_fine_tuning_unless_it_may_be_skipped(tmp_path: Path) -> None:
-    data = write_scenes(tmp_path / "scenes", 20, size=64)
+    data = write_scenes(tmp_path / "scenes", 12, size=64)
     dataset = open_dataset(data)
     assert dataset.image_paths is not None
     Path(dataset.image_paths[int(dataset.splits.train[0])]).write_bytes(b"no picture")

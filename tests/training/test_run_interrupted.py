@@ -22,7 +22,6 @@ from tests.toys import (
     RUN_FILES,
     Killed,
     cli,
-    cli_process,
     command,
     names,
     refused,
@@ -156,7 +155,7 @@ def killed_training(place: Path, kills: int) -> int:
     ]
     words += ["--hidden", "128", "--device", "cpu", "--checkpoint-seconds", "0"]
     whole, broken = place / "whole", place / "broken"
-    assert cli_process(*words, "--out", whole).code == 0
+    assert cli(*words, "--out", whole).code == 0
 
     generator, reached = random.Random(0), 0
     for _ in range(kills):
@@ -169,7 +168,7 @@ def killed_training(place: Path, kills: int) -> int:
         reached = _epochs(broken)
     assert kills <= reached < epochs
 
-    done = cli_process(*words, "--out", broken)
+    done = cli(*words, "--out", broken)
     assert done.code == 0, done.err
     assert run_contents(broken) == run_contents(whole)
     assert run_log(broken) == run_log(whole)
@@ -178,7 +177,7 @@ def killed_training(place: Path, kills: int) -> int:
 
 @pytest.mark.slow
 def test_a_process_killed_again_and_again_ends_with_the_same_model(tmp_path: Path) -> None:
-    killed_training(tmp_path, 4)
+    killed_training(tmp_path, 2)
 
 
 def _is_past(run: Path, epochs: int) -> bool:
