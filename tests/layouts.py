@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from centerhash.data.published.cifar10 import BINARIES, TEST, TRAINING
 from centerhash.data.published.flickr25k import POTENTIAL, RELEVANT
 from centerhash.data.published.nuswide import FREQUENT
 from tests.toys import noise_image
@@ -137,6 +140,39 @@ def write_voc(root: Path, year: str = "2007") -> Path:
         (home / "Annotations" / f"{name}.xml").write_text(voc_xml(name, entries))
     (home / "ImageSets" / "Main" / f"{known}.txt").write_text("000001\n000002\n000003\n")
     (home / "ImageSets" / "Main" / f"{asking}.txt").write_text("000004\n000005\n")
+    return root
+
+
+def write_cifar10(root: Path, count: int = 30) -> Path:
+    """Each of the six files has `count` images of random pixels, the classes 0 to 9 in turn."""
+    names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    (root / BINARIES).mkdir(parents=True)
+    (root / BINARIES / "batches.meta.txt").write_text("\n".join(names) + "\n\n")
+    generator = np.random.default_rng(0)
+    for stem in (*TRAINING, TEST):
+        records = generator.integers(0, 256, (count, 3073), dtype=np.uint8)
+        records[:, 0] = np.arange(count) % 10
+        (root / BINARIES / f"{stem}.bin").write_bytes(records.tobytes())
+    return root
+
+
+def write_imagenet100(root: Path) -> Path:
+    """Lists of six images in the database, two of them to learn from, and two to ask for."""
+    lists = {
+        "train": [f"train/n0{number}/n0{number}_1.JPEG" for number in (1, 2)],
+        "test": [f"val_image/ILSVRC2012_val_0000000{number}.JPEG" for number in (1, 2)],
+        "database": [f"train/n0{number}/n0{number}_{place}.JPEG" for number in (1, 2) for place in (1, 2, 3)],
+    }
+    (root / "lists").mkdir(parents=True, exist_ok=True)
+    for split, names in lists.items():
+        lines = []
+        for row, name in enumerate(names):
+            write_jpeg(root / name, row)
+            label = 1 if "n02" in name or "0002" in name else 0
+            lines.append(
+                f"/home/someone/imagenet/{name} " + " ".join(str(int(place == label)) for place in range(100))
+            )
+        (root / "lists" / f"{split}.txt").write_text("\n".join(lines) + "\n")
     return root
 
 

@@ -44,7 +44,10 @@ def test_words_that_are_written_twice_are_the_same() -> None:
         ("centerhash train photos --method ics", [name for name in METHODS if name.startswith("ics")]),
         ("centerhash options ", list(METHODS)),
         ("centerhash train photos --backbone ", [*BACKBONES, "timm:"]),
-        ("centerhash train photos --preset paper-", ["paper-alexnet", "paper-resnet50"]),
+        (
+            "centerhash train photos --preset paper-",
+            ["paper-alexnet", "paper-alexnet-csq", "paper-resnet50", "paper-resnet50-csq"],
+        ),
         ("centerhash train photos --schedule c", ["cosine", "constant"]),
         ("centerhash encode run photos --engine ", ["auto", *ENGINES]),
         ("centerhash encode run photos --runner ", ["local", "ray"]),

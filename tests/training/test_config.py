@@ -48,7 +48,13 @@ def test_a_method_without_a_network_cannot_be_fine_tuned() -> None:
 
 
 def test_presets_hold_the_printed_recipe(tmp_path: Path) -> None:
-    assert preset_names() == ["paper-alexnet", "paper-resnet50"]
+    assert preset_names() == ["paper-alexnet", "paper-alexnet-csq", "paper-resnet50", "paper-resnet50-csq"]
+    for name in preset_names():
+        printed = TrainConfig(**read_preset(name))
+        assert (printed.optimizer, printed.weight_decay) == ("adam", 0.9)
+        assert (printed.centers, printed.assignment) == ("printed", "random")
+        assert len(printed.head.hidden) == (2 if name.endswith("-csq") else 0)
+        assert printed.backbone_rate == (0.05 if name.endswith("-csq") else 1)
     config = TrainConfig(**read_preset("paper-resnet50"))
     assert (config.epochs, config.batch_size, config.learning_rate) == (90, 64, 1e-4)
     assert (config.method, config.backbone, config.schedule) == ("ics-printed", "resnet50", "steps")

@@ -19,7 +19,15 @@ from centerhash.model import HashModel
 from centerhash.networks.backbones import get_backbone
 from centerhash.training import loop
 from centerhash.training.config import TrainConfig
-from centerhash.training.finetuning import LEAST_SIDE, WholeNetwork, augmented, find_broken, image_inputs
+from centerhash.training.distributed import Team
+from centerhash.training.finetuning import (
+    LEAST_SIDE,
+    WholeNetwork,
+    augmented,
+    find_broken,
+    fit_whole,
+    image_inputs,
+)
 from centerhash.training.run import train
 from tests.toys import (
     Killed,
@@ -152,6 +160,25 @@ def test_the_backbones_statistics_stay_while_its_weights_may_learn() -> None:
     head, backbone = whole.groups(0.1)
     assert (head.factor, backbone.factor) == (1.0, 0.1)
     assert len(head.params) + len(backbone.params) == len(list(whole.parameters()))
+
+
+def test_the_backbones_statistics_follow_the_batches_where_asked() -> None:
+    whole = WholeNetwork(Tiny(), nn.Linear(4, 8), trained_norms=True).train()
+    norm = whole.backbone.network[1]
+    before = norm.running_mean.clone()
+    whole(torch.randint(0, 255, (5, 8, 8, 3), dtype=torch.uint8))
+    assert not torch.equal(norm.running_mean, before)
+    moved = norm.running_mean.clone()
+    whole.eval()(torch.randint(0, 255, (5, 8, 8, 3), dtype=torch.uint8))
+    assert torch.equal(norm.running_mean, moved)
+
+
+def test_several_processes_cannot_train_the_backbones_norms(tmp_path: Path) -> None:
+    team = Team("cpu")
+    team.size = 2
+    config = toy_config(finetune=True, backbone_norms="trained")
+    with pytest.raises(ConfigError, match="2 processes cannot agree on the statistics"):
+        fit_whole(feature_dataset(), config, tmp_path, team=team)
 
 
 def test_features_cannot_be_fine_tuned() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from centerhash.core.errors import DataError
 from centerhash.methods.centers import hash_centers
@@ -107,6 +107,29 @@ def test_the_learning_rate_moves_within_an_epoch(monkeypatch: pytest.MonkeyPatch
     expected = [0.2 * 0.5 * (1 + math.cos(math.pi * done / 4)) for done in range(4)]
     assert rates == pytest.approx(expected)
     assert [row["learning_rate"] for row in log] == pytest.approx([0.1, 0.0])
+
+
+def test_adam_has_the_decay_within_its_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step of Adam has the length of the rate, along the sign of gradient plus 0.9 times the weights."""
+    seen: list[tuple[Tensor, Tensor, Tensor]] = []
+    step = torch.optim.Adam.step
+
+    def watched(self: torch.optim.Adam, *arguments: Any) -> Any:
+        weights = self.param_groups[0]["params"][0]
+        before, gradient = weights.detach().clone(), weights.grad.clone()
+        found = step(self, *arguments)
+        seen.append((before, gradient, weights.detach().clone()))
+        return found
+
+    monkeypatch.setattr(torch.optim.Adam, "step", watched)
+    config = toy_config(optimizer="adam", weight_decay=0.9, schedule="constant", learning_rate=1e-3, epochs=1)
+    trained(config)
+    before, gradient, after = seen[0]
+    whole = gradient + 0.9 * before
+    clear = whole.abs() > 1e-3
+    assert bool(clear.any())
+    assert bool((gradient.sign() != whole.sign()).any()), "the decay must decide somewhere"
+    torch.testing.assert_close((before - after)[clear], 1e-3 * whole.sign()[clear], rtol=1e-2, atol=0)
 
 
 @pytest.mark.parametrize(

@@ -276,6 +276,7 @@ _ROWS: dict[str, Method] = {
                     "gamma": 0.05,
                 }
             ),
+            training=frozen({"centers": "printed", "assignment": "random"}),
         ),
         Method(
             name="orthohash",

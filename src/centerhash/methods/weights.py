@@ -152,11 +152,16 @@ def projected_gradient_descent(
 
 
 def printed_weights(
-    distances: Tensor, mask: Tensor, entropy: float = 0.01, rate: float = 0.1, steps: int = 10
+    distances: Tensor,
+    mask: Tensor,
+    entropy: float = 0.01,
+    rate: float = 0.1,
+    steps: int = 10,
+    start: Tensor | None = None,
 ) -> Tensor:
-    """Weights (B, L) by the printed algorithm: ten steps of 0.1 along Eq. (13) from equal weights."""
+    """Weights (B, L) by the printed algorithm: ten steps of 0.1 along Eq. (13) from `start`, equal unless given."""
     distances = distances.masked_fill(~mask, 0)
-    start = equal_weights(mask, distances.dtype)
+    start = equal_weights(mask, distances.dtype) if start is None else start
     return projected_gradient_descent(
         lambda weights: printed_gradient(weights, distances, entropy), mask, steps, rate, start
     )
@@ -170,15 +175,16 @@ def descended_weights(
     rate: float,
     steps: int,
     form: Form = "joint",
+    start: Tensor | None = None,
 ) -> Tensor:
-    """Weights (B, L) by PGD on the true gradient from equal weights; converges to `exact_weights`."""
+    """Weights (B, L) by PGD on the true gradient from `start`, equal unless given; converges to `exact_weights`."""
     distances = distances.masked_fill(~mask, 0)
     return projected_gradient_descent(
         lambda weights: true_gradient(weights, distances, beta, entropy, form),
         mask,
         steps,
         rate,
-        equal_weights(mask, distances.dtype),
+        equal_weights(mask, distances.dtype) if start is None else start,
     )
 
 

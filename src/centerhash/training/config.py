@@ -33,7 +33,10 @@ class TrainConfig(Options):
     epochs: int = Field(30, ge=1)
     batch_size: int = Field(256, ge=2)
     learning_rate: float = Field(4e-3, gt=0, le=10)
-    weight_decay: float = Field(1e-4, ge=0, description="decoupled (AdamW); 0.9 is the printed value")
+    optimizer: str = Field(
+        "adamw", pattern="^(adamw|adam)$", description="adamw: decay beside the gradient; adam: L2 within it"
+    )
+    weight_decay: float = Field(1e-4, ge=0, description="0.9 is the printed value")
     schedule: str = Field("cosine", pattern="^(cosine|steps|constant)$")
     accumulate: int = Field(1, ge=1, description="parts that a batch is computed in, to save memory")
     precision: Precision = Field("32", description="of the network: 32 bits, or mixed with bf16 or 16")
@@ -52,6 +55,9 @@ class TrainConfig(Options):
         0,
         ge=0,
         description="mAP of held-out training images every so many epochs; 0: never, all images train",
+    )
+    backbone_norms: str = Field(
+        "frozen", pattern="^(frozen|trained)$", description="statistics of its batch norms when fine-tuned"
     )
     warm_start: bool = Field(True, description="fine-tune from a head that was trained on frozen features")
     centers: str = Field("auto", pattern=f"^({'|'.join(KINDS)})$", description="kind of hash centers")

@@ -59,6 +59,12 @@ def fit_whole(
     Training images among the rows `held` are not trained on: the training is watched by them.
     """
     config, team = resolve(config), team or Team()
+    trained_norms = config.backbone_norms == "trained"
+    if trained_norms and team.size > 1:
+        raise ConfigError(
+            f"{team.size} processes cannot agree on the statistics of the backbone's batch norms: train them in one "
+            "process, or leave them frozen."
+        )
     if dataset.image_paths is None:
         raise ConfigError(
             "fine-tuning needs images: this data set holds features, whose network is not known."
@@ -77,7 +83,7 @@ def fit_whole(
         head = build_head(backbone.features, config.bits, config.head, labels.shape[1])
         if start is not None:
             head.load_state_dict(start)
-        return WholeNetwork(backbone.trainable(), head)
+        return WholeNetwork(backbone.trainable(), head, trained_norms)
 
     def measure(network: WholeNetwork) -> float:
         asking, searched = (
@@ -154,17 +160,19 @@ def _warm_head(
 class WholeNetwork(nn.Module):
     """A backbone and a head, uint8 images (B, H, W, 3) in, the head's output out.
 
-    The backbone's batch norms keep the statistics of its first training: those of small batches are noise, and
-    several processes then agree without talking.
+    The backbone's batch norms keep the statistics of its first training unless `trained_norms`: those of small batches
+    are noise, and several processes then agree without talking.
     """
 
-    def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
+    def __init__(self, backbone: nn.Module, head: nn.Module, trained_norms: bool = False) -> None:
         super().__init__()
-        self.backbone, self.head = backbone, head
+        self.backbone, self.head, self.trained_norms = backbone, head, trained_norms
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode of everything but the backbone's batch norms."""
+        """Set the mode of everything but the backbone's batch norms that are frozen."""
         super().train(mode)
+        if self.trained_norms:
+            return self
         for layer in self.backbone.modules():
             if isinstance(layer, nn.modules.batchnorm._BatchNorm):
                 layer.eval()

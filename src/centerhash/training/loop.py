@@ -139,7 +139,8 @@ def fit_network(
         objective = objective.to(team.device)
         parameters = groups(network) if groups else [ParameterGroup(network.parameters())]
         parameters.append(ParameterGroup(objective.parameters()))
-        optimizer: torch.optim.Optimizer = torch.optim.AdamW(
+        kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+        optimizer: torch.optim.Optimizer = kind(
             [vars(group) for group in parameters if group.params],
             lr=config.learning_rate,
             betas=(0.9, 0.99),

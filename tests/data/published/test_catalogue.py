@@ -11,11 +11,35 @@ import pytest
 
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.data import make_splits
-from centerhash.data.published.catalogue import DATASETS, NamedSet, OfficialSplit, RandomSplit, get_dataset
+from centerhash.data.published.catalogue import (
+    DATASETS,
+    ClassSplit,
+    NamedSet,
+    OfficialSplit,
+    RandomSplit,
+    get_dataset,
+)
 from centerhash.data.published.download import download
-from centerhash.data.published.named import describe, draw_splits, home_of, open_data, open_named
+from centerhash.data.published.named import (
+    describe,
+    draw_class_splits,
+    draw_splits,
+    home_of,
+    open_data,
+    open_named,
+)
 from centerhash.data.published.page import datasets_page
-from tests.layouts import tarred, write_coco, write_flickr25k, write_jpeg, write_nuswide, write_voc, zipped
+from tests.layouts import (
+    tarred,
+    write_cifar10,
+    write_coco,
+    write_flickr25k,
+    write_imagenet100,
+    write_jpeg,
+    write_nuswide,
+    write_voc,
+    zipped,
+)
 from tests.webserver import FileServer
 
 WRITERS: dict[str, Callable[[Path], Path]] = {
@@ -27,6 +51,10 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     "flickr25k-38": write_flickr25k,
     "voc2007": lambda root: write_voc(root, "2007"),
     "voc2012": lambda root: write_voc(root, "2012"),
+    "cifar10": write_cifar10,
+    "cifar10-1": write_cifar10,
+    "cifar10-2": write_cifar10,
+    "imagenet100": write_imagenet100,
 }
 
 
@@ -51,16 +79,19 @@ def test_every_row_can_be_written_here() -> None:
 def test_rows_are_whole(row: NamedSet) -> None:
     assert row.classes > 0
     assert 0 < row.images <= row.photos
-    assert row.depth == 5000
+    assert 1_000 <= row.depth <= 59_000
     assert all((row.title, row.licence, row.citation, row.home.startswith("http"), row.folder, row.needs))
-    assert row.files
+    assert row.files or row.by_hand
     for file in row.files:
         assert file.url.startswith("http")
-        assert file.name.endswith((".zip", ".tar"))
+        assert file.name.endswith((".zip", ".tar", ".tar.gz"))
         assert file.md5 is None or len(bytes.fromhex(file.md5)) == hashlib.md5().digest_size
         assert file.md5 is None or file.size is not None
     if isinstance(row.split, RandomSplit):
         assert row.split.train + row.split.query < row.images
+    elif isinstance(row.split, ClassSplit):
+        rest = row.images - row.classes * (row.split.query + (0 if row.split.joined else row.split.train))
+        assert rest == row.depth
     else:
         assert isinstance(row.split, OfficialSplit)
 
@@ -92,8 +123,8 @@ def test_a_small_copy_of_each_opens(row: NamedSet, tmp_path: Path) -> None:
         assert len(dataset.classes) == row.classes
     splits = dataset.splits
     assert not set(splits.query) & set(splits.database)
-    assert set(splits.train) <= set(splits.database)
-    if isinstance(row.split, RandomSplit):
+    assert (set(splits.train) <= set(splits.database)) == (row.name != "cifar10")
+    if isinstance(row.split, RandomSplit | ClassSplit):
         assert f"this copy has {dataset.size} of the {row.images:,} labelled images" in dataset.warnings[-1]
 
 
@@ -172,6 +203,28 @@ def test_a_smaller_copy_keeps_the_counts_where_it_can_and_shrinks_them_else() ->
         draw_splits(1, rule, 0, 100)
 
 
+@pytest.mark.parametrize("joined", [False, True])
+def test_every_class_has_the_same_share_of_each_split(joined: bool) -> None:
+    labels = np.eye(3, dtype=np.bool_)[np.arange(60) % 3]
+    splits, warnings = draw_class_splits(labels, ClassSplit(5, 2, joined, "test"), 3, 60)
+    assert warnings == ()
+    assert splits.made == "test, drawn with seed 3"
+    found = {name: labels[rows].sum(axis=0).tolist() for name, rows in splits.items()}
+    assert found == {"train": [5] * 3, "query": [2] * 3, "database": [18 if joined else 13] * 3}
+    everything = np.concatenate([rows for _, rows in splits.items()])
+    assert set(everything) == set(range(60))
+    again, other = (
+        draw_class_splits(labels, ClassSplit(5, 2, joined, "test"), seed, 60)[0] for seed in (3, 4)
+    )
+    assert np.array_equal(again.train, splits.train)
+    assert not np.array_equal(other.train, splits.train)
+    fewer, warnings = draw_class_splits(labels[:30], ClassSplit(5, 2, joined, "test"), 3, 60)
+    assert (len(fewer.query), len(fewer.train)) == (3, 6)
+    assert "this copy has 30 of the 60 labelled images: 3 queries and 6 training images" in warnings[0]
+    with pytest.raises(InputError, match="the seed"):
+        draw_class_splits(labels, ClassSplit(5, 2, joined, "test"), -1, 60)
+
+
 # ---------------------------------------------------------------- from the net
 
 
@@ -200,6 +253,7 @@ def publish(server: FileServer, source: Path) -> None:
     server.files["/VOCtrainval_06-Nov-2007.tar"] = tarred(first)
     server.files["/VOCtest_06-Nov-2007.tar"] = tarred(later)
     server.files["/VOCtrainval_11-May-2012.tar"] = tarred(write_voc(source / "voc2012", "2012"))
+    server.files["/cifar-10-binary.tar.gz"] = tarred(write_cifar10(source / "cifar10"), "w:gz")
 
 
 def test_every_data_set_comes_from_a_server_and_opens(server: FileServer, tmp_path: Path) -> None:
@@ -211,6 +265,9 @@ def test_every_data_set_comes_from_a_server_and_opens(server: FileServer, tmp_pa
             assert home_of(row, tmp_path / "data") is None
             write_jpeg(tmp_path / "data" / "nuswide" / "Flickr" / "actor" / "0001_7919.jpg")
             write_jpeg(tmp_path / "data" / "nuswide" / "Flickr" / "actor" / "0003_23757.jpg")
+        if row.name == "imagenet100":
+            assert home_of(row, tmp_path / "data") is None
+            write_imagenet100(tmp_path / "data" / row.folder)
         assert open_named(row.name, tmp_path / "data").size >= 2
     asked = [path for path, _ in server.asked if path in server.files]
     assert len(asked) == len(set(asked)) == len({file.url for row in DATASETS.values() for file in row.files})

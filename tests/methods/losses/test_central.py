@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from centerhash.core.errors import ConfigError
 from centerhash.methods.centers import hash_centers
-from centerhash.methods.losses.base import Objective
+from centerhash.methods.losses.base import Batch, Objective
 from centerhash.methods.losses.central import (
     CSQ,
     EWCS,
@@ -24,7 +25,14 @@ from centerhash.methods.losses.central import (
     squared_quantisation,
 )
 from centerhash.methods.table import METHODS
-from centerhash.methods.weights import equal_weights, exact_weights, label_slots, log_cosh
+from centerhash.methods.weights import (
+    equal_weights,
+    exact_weights,
+    label_slots,
+    log_cosh,
+    printed_weights,
+)
+from centerhash.networks.heads import HeadOutput
 from tests.methods.losses.toys import BITS, CLASSES, sample
 
 CENTRAL = [name for name, row in METHODS.items() if row.family == "central"]
@@ -34,6 +42,28 @@ CENTERS = torch.from_numpy(hash_centers(CLASSES, BITS, seed=2)).double()
 def double(objective: Objective) -> CentralObjective:
     assert isinstance(objective, CentralObjective)
     return objective.double()
+
+
+def test_kept_weights_go_on_from_the_epoch_before() -> None:
+    logits, labels = sample()
+    places = torch.arange(len(logits)).flip(0)
+    options = {"solver": "printed", "per_bit": False, "keep": True, "lambda": 0.1}
+    loss = ICS(CENTERS, **options).double()
+    loss.prepare(np.zeros((len(logits), 0)), np.arange(len(logits)), labels.flip(0).numpy())
+    slots = label_slots(labels)
+    distances = loss.slot_distances(Batch(HeadOutput(logits), labels), slots)
+    for steps in (10, 20):  # two epochs with the same network are one descent of twice the steps
+        loss(logits, labels, places)
+        expected = printed_weights(distances, slots.mask, 0.1, 0.1, steps)
+        torch.testing.assert_close(loss.kept.flip(0), expected)
+    fresh = printed_weights(distances, slots.mask, 0.1, 0.1, 10)
+    torch.testing.assert_close(loss.slot_weights(Batch(HeadOutput(logits), labels), slots), fresh)
+    resumed = ICS(CENTERS, **options).double()
+    resumed.prepare(np.zeros((len(logits), 0)), np.arange(len(logits)), labels.flip(0).numpy())
+    resumed.load_state_dict(loss.state_dict())
+    assert torch.equal(resumed.kept, loss.kept)
+    with pytest.raises(ConfigError, match="choose the solver pgd or printed"):
+        ICS(CENTERS, keep=True)
 
 
 def test_distance_is_the_binary_cross_entropy_of_every_bit() -> None:

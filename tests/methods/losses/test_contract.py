@@ -60,7 +60,7 @@ def test_gradients_are_right_in_float64(row: Any) -> None:
     loss, (logits, labels) = loss_of(row).double(), sample(rows=4)
     if isinstance(loss, ICS):
         frozen = loss.slot_weights(Batch(HeadOutput(logits), labels), label_slots(labels)).detach()
-        loss.solve = lambda distances, slots: frozen  # type: ignore[method-assign,assignment]
+        loss.solve = lambda distances, slots, start: frozen  # type: ignore[method-assign,assignment]
 
     def total(values: Tensor) -> Tensor:
         found: Tensor = loss(values, labels, PLACES[:4], 0.3)

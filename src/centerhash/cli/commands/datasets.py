@@ -77,7 +77,8 @@ def download(
         fetched = fetch_and_unpack(
             row.files, root / row.folder, mirror=mirror, keep_archives=keep_archives, progress=report
         )
-    news = f"fetched {', '.join(fetched)}" if fetched else "all files had been fetched before"
+    before = "all files had been fetched before" if row.files else "no file can be fetched by a program"
+    news = f"fetched {', '.join(fetched)}" if fetched else before
     console.out.print(f"{row.title}: {news}, in {root / row.folder}", soft_wrap=True)
     if home_of(row, root) is None and row.by_hand:
         console.out.print("still to be done by hand:")

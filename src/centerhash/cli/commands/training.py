@@ -55,7 +55,10 @@ def train(
     ] = None,
     preset: Annotated[
         str | None,
-        option("paper-alexnet, paper-resnet50, or your own .toml; options override it", completion.presets),
+        option(
+            "paper-alexnet, paper-resnet50 (or -csq), or your own .toml; options override it",
+            completion.presets,
+        ),
     ] = None,
     options: Annotated[
         list[str] | None, typer.Option("--option", "-o", help="option of the method, e.g. -o lambda=0.2")
@@ -67,7 +70,13 @@ def train(
     learning_rate: Annotated[
         float | None, training("of the head", default="0.004, or the method's own; 0.001 with --finetune")
     ] = None,
-    weight_decay: Annotated[float | None, training("decoupled, as in AdamW", default="0.0001")] = None,
+    optimizer: Annotated[
+        str | None,
+        training(
+            "adamw: weights decay beside the gradient; adam: L2 within it", ("adamw", "adam"), default="adamw"
+        ),
+    ] = None,
+    weight_decay: Annotated[float | None, training("of the weights", default="0.0001")] = None,
     schedule: Annotated[
         str | None, training("of the learning rate", ("cosine", "steps", "constant"), default="cosine")
     ] = None,
@@ -123,6 +132,10 @@ def train(
     ] = None,
     backbone_rate: Annotated[
         float | None, network("learning rate of the backbone, as a share of the head's", default="0.1")
+    ] = None,
+    backbone_norms: Annotated[
+        str | None,
+        network("statistics of its batch norms with --finetune", ("frozen", "trained"), default="frozen"),
     ] = None,
     no_labels: NoLabelsOption = False,
     root: Annotated[Path | None, source("where the published data set named DATA is")] = None,

@@ -13,9 +13,11 @@ from pathlib import Path
 
 from centerhash.core.errors import unknown_name
 from centerhash.data.layouts.contents import Contents
+from centerhash.data.published.cifar10 import BINARIES, read_cifar10, read_cifar10_parts
 from centerhash.data.published.coco import read_coco_parts
 from centerhash.data.published.download import RemoteFile
 from centerhash.data.published.flickr25k import read_flickr25k, read_flickr25k_38
+from centerhash.data.published.imagenet100 import LISTS, read_imagenet100
 from centerhash.data.published.nuswide import read_nuswide21, read_nuswide81
 from centerhash.data.published.voc import read_voc2007, read_voc2012
 
@@ -39,6 +41,23 @@ class RandomSplit:
 
 
 @dataclass(frozen=True)
+class ClassSplit:
+    """Of images with one label, as many queries and training images of each class; the rest is the database."""
+
+    train: int  # of each class
+    query: int
+    joined: bool  # whether the database holds the training images too
+    source: str
+
+    def __str__(self) -> str:
+        database = "all others are the database" if self.joined else "the rest is the database"
+        return (
+            f"of each class {self.query:,} random queries and {self.train:,} random training images, {database} "
+            f"({self.source})"
+        )
+
+
+@dataclass(frozen=True)
 class OfficialSplit:
     """The parts that the makers of the data set published, as the reader gives them."""
 
@@ -57,7 +76,7 @@ class NamedSet:
     classes: int
     images: int
     photos: int
-    split: RandomSplit | OfficialSplit
+    split: RandomSplit | ClassSplit | OfficialSplit
     areas: str
     licence: str
     citation: str
@@ -184,6 +203,65 @@ def _voc(
     )
 
 
+def _cifar10(
+    name: str, split: ClassSplit | OfficialSplit, database: int, reader: Callable[[Path], Contents]
+) -> NamedSet:
+    return NamedSet(
+        name=name,
+        title=f"CIFAR-10, binary version, {database:,} images in the database",
+        classes=10,
+        images=60_000,
+        photos=60_000,
+        split=split,
+        areas="unknown",
+        licence="none stated; the makers ask to cite their report",
+        citation="Krizhevsky: Learning Multiple Layers of Features from Tiny Images. 2009",
+        home="https://www.cs.toronto.edu/~kriz/cifar.html",
+        folder="cifar10",
+        files=(
+            RemoteFile(
+                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+                170_052_171,
+                "c32a1d4ab5d03f1284b67883e8d87530",
+            ),
+        ),
+        needs=(BINARIES,),
+        reader=reader,
+        depth=database,
+    )
+
+
+_HASHNET = "https://github.com/thuml/HashNet"
+
+_IMAGENET100 = NamedSet(
+    name="imagenet100",
+    title="ImageNet100, the 100 classes of HashNet's lists",
+    classes=100,
+    images=133_503,
+    photos=133_503,
+    split=OfficialSplit(
+        "HashNet's lists: 10,000 training images out of a database of 128,503, all from ImageNet's training part, and "
+        "5,000 queries from its validation part"
+    ),
+    areas="unknown",
+    licence="ImageNet's terms: for research, not to be handed on",
+    citation="Cao et al.: HashNet: Deep Learning to Hash by Continuation. ICCV 2017; Russakovsky et al.: ImageNet Large "
+    "Scale Visual Recognition Challenge. IJCV 2015",
+    home=_HASHNET,
+    folder="imagenet100",
+    files=(),
+    needs=(f"{LISTS}/train.txt",),
+    reader=read_imagenet100,
+    by_hand=(
+        f"Copy HashNet's lists for ImageNet ({_HASHNET}, pytorch/data/imagenet) to imagenet100/lists: train.txt, "
+        "test.txt and database.txt, or the latter two in parts (test0.txt, database0.txt, ... of caffe/data/imagenet).",
+        "Fetch imagenet.tar.gz from the folder that HashNet's README names, or the training and validation images of "
+        "ILSVRC2012 from https://image-net.org after registering, and unpack them anywhere below imagenet100/.",
+        "Images are found by the end of their path; missing ones are left out, with a warning that counts them.",
+    ),
+    depth=1_000,
+)
+
 _ROWS = (
     _coco(
         "2014",
@@ -263,6 +341,28 @@ _ROWS = (
         ),
         read_voc2012,
     ),
+    _cifar10(
+        "cifar10",
+        ClassSplit(500, 100, joined=False, source="the counts of DeepHash-pytorch"),
+        54_000,
+        read_cifar10,
+    ),
+    _cifar10(
+        "cifar10-1",
+        ClassSplit(500, 100, joined=True, source="protocol I of GreedyHash"),
+        59_000,
+        read_cifar10,
+    ),
+    _cifar10(
+        "cifar10-2",
+        OfficialSplit(
+            "the official training part (50,000) trains and is the database, the official test part (10,000) asks "
+            "(protocol II of GreedyHash)"
+        ),
+        50_000,
+        read_cifar10_parts,
+    ),
+    _IMAGENET100,
 )
 
 DATASETS: Mapping[str, NamedSet] = {row.name: row for row in _ROWS}

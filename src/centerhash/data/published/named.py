@@ -6,9 +6,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from centerhash.core.arrays import whole_number
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.data.dataset import Dataset, assemble, open_dataset
-from centerhash.data.published.catalogue import DATASETS, NamedSet, RandomSplit, get_dataset
+from centerhash.data.published.catalogue import DATASETS, ClassSplit, NamedSet, RandomSplit, get_dataset
 from centerhash.data.published.listfiles import read_lists
 from centerhash.data.splits import Splits, check_splits, make_splits
 from centerhash.data.textfiles import first_few
@@ -49,16 +53,47 @@ def draw_splits(size: int, rule: RandomSplit, seed: int, whole: int) -> tuple[Sp
     and training images do not fit; either way the figures are not the published ones, and the warning says so.
     """
     query, train = rule.query, rule.train
-    warnings: tuple[str, ...] = ()
-    if size < whole:
-        if query + train > size:
-            query, train = max(1, query * size // whole), max(1, train * size // whole)
-        warnings = (
-            f"this copy has {size:,} of the {whole:,} labelled images: {query:,} queries and {train:,} training "
-            "images are drawn from it, so that figures cannot be compared with published ones.",
-        )
+    if size < whole and query + train > size:
+        query, train = max(1, query * size // whole), max(1, train * size // whole)
     splits = make_splits(size, seed=seed, queries=query, training=train)
-    return replace(splits, made=f"{rule.source}, {splits.made}"), warnings
+    made = replace(splits, made=f"{rule.source}, {splits.made}")
+    return made, _smaller_copy(size, whole, query, train)
+
+
+def draw_class_splits(
+    labels: NDArray[np.bool_], rule: ClassSplit, seed: int, whole: int
+) -> tuple[Splits, tuple[str, ...]]:
+    """Draw splits of images with one of C labels each (N, C), the same number of each class, and return warnings.
+
+    Where a class has fewer than its part of the `whole` images, its counts shrink in proportion.
+    """
+    whole_number(seed, "the seed", 0)
+    size, classes = labels.shape
+    generator, each = np.random.default_rng(seed), whole // classes
+    query, train, rest = [], [], []
+    for column in range(classes):
+        rows = generator.permutation(np.flatnonzero(labels[:, column]))
+        asking, learning = (
+            max(1, min(count, count * len(rows) // each)) for count in (rule.query, rule.train)
+        )
+        query.append(rows[:asking])
+        train.append(rows[asking : asking + learning])
+        rest.append(rows[asking if rule.joined else asking + learning :])
+    drawn = {"train": train, "query": query, "database": rest}
+    splits = Splits(
+        **{name: np.sort(np.concatenate(parts)) for name, parts in drawn.items()},
+        made=f"{rule.source}, drawn with seed {seed}",
+    )
+    return splits, _smaller_copy(size, whole, len(splits.query), len(splits.train))
+
+
+def _smaller_copy(size: int, whole: int, query: int, train: int) -> tuple[str, ...]:
+    """A warning where a copy has fewer images than the data set."""
+    text = (
+        f"this copy has {size:,} of the {whole:,} labelled images: {query:,} queries and {train:,} training "
+        "images are drawn from it, so that figures cannot be compared with published ones."
+    )
+    return (text,) if size < whole else ()
 
 
 def open_named(name: str, root: str | Path, seed: int = 0, lists: str | Path | None = None) -> Dataset:
@@ -76,6 +111,8 @@ def open_named(name: str, root: str | Path, seed: int = 0, lists: str | Path | N
     folder = row.reader(home)
     if isinstance(row.split, RandomSplit):
         splits, warnings = draw_splits(len(folder.names), row.split, seed, row.images)
+    elif isinstance(row.split, ClassSplit):
+        splits, warnings = draw_class_splits(folder.labels, row.split, seed, row.images)
     else:
         splits = make_splits(len(folder.names), folder.splits, seed=seed, source=folder.source)
         warnings = ()

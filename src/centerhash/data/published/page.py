@@ -20,15 +20,18 @@ and MD5 checksum where these are known, unpacked beside its place, moved there w
 archives and as much again. `--mirror URL` fetches from another address, where the files lie at the same path
 (`URL/zips/train2014.zip`) or directly (`URL/train2014.zip`).
 
-MIRFLICKR publishes a checksum for its photos. COCO and VOC publish none: theirs are those that other libraries have
-recorded. "unknown" means that no such source was found. Numbers of labelled images are those that the literature gives;
-your copy decides, and opening it says what was found.
+MIRFLICKR publishes a checksum for its photos, and CIFAR-10 for its archive. COCO and VOC publish none: theirs are those
+that other libraries have recorded. "unknown" means that no such source was found. Numbers of labelled images are those
+that the literature gives; your copy decides, and opening it says what was found.
 """
 
 _TAIL = """
 ## Splits
 
-Images without a label are left out. A random split is drawn with `--seed`: the queries from all images, the rest is the
+Images without a label are left out. CIFAR-10's pixels come in binary files: opening it for the first time writes them as
+60,000 PNG files beside. Its three names are three protocols of the field.
+
+A random split is drawn with `--seed`: the queries from all images, the rest is the
 database, and the training images come from the database, so that no query is trained on or finds itself. Where the paper
 says otherwise (docs/paper.md), this is the clean reading. A copy with fewer images than the data set has keeps these
 counts where it can, shrinks them in proportion where queries and training images do not fit, and warns.
@@ -71,8 +74,9 @@ def _dataset(row: NamedSet) -> Iterator[str]:
     yield f"- Areas: {row.areas}."
     yield f"- Licence: {row.licence}."
     yield f"- Folder: `{row.folder}/`\n"
-    yield "| file | bytes | MD5 | unpacked into |\n|---|---|---|---|"
-    yield from (_file(row, file) for file in row.files)
+    if row.files:
+        yield "| file | bytes | MD5 | unpacked into |\n|---|---|---|---|"
+        yield from (_file(row, file) for file in row.files)
     yield f"\n```\ncenterhash download {row.name} --root data\ncenterhash train {row.name} --root data --out run\n```"
     if row.by_hand:
         yield "\nThe photos can only be had by hand:\n"

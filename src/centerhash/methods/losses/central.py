@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
@@ -222,6 +222,15 @@ class ICSOptions(MethodOptions):
     gamma: float = Field(0.25, ge=0, description="coefficient of the quantisation loss, Eq. (12)")
     rate: float = Field(0.1, gt=0, description="step size eta of PGD, Eq. (14)")
     steps: int = Field(10, ge=1, description="steps of PGD")
+    keep: bool = Field(
+        False, description="start PGD from an image's weights of the epoch before, not from 1/c"
+    )
+
+    @model_validator(mode="after")
+    def _keeps_steps(self) -> Self:
+        if self.keep and self.solver == "exact":
+            raise ValueError("the exact solver has no start to keep: choose the solver pgd or printed")
+        return self
 
     def for_bits(self, bits: int) -> ICSOptions:
         """Fill in beta and lambda: what a validation split preferred per bit, or the paper's for summed distances.
@@ -239,6 +248,7 @@ class ICS(CentralObjective):
     """ICS, the paper's method: solve the weights with the network fixed, then the loss with them fixed."""
 
     options: ICSOptions
+    kept: Tensor
 
     def __init__(
         self, centers: Tensor | NDArray[Any], *, options: ICSOptions | None = None, **values: Any
@@ -246,6 +256,14 @@ class ICS(CentralObjective):
         super().__init__(centers, options=options, **values)
         self.beta, self.entropy = float(self.options.beta or 0), float(self.options.entropy or 0)
         self.scale = 1 / centers.shape[1] if self.options.per_bit else 1.0
+        if self.options.keep:
+            self.register_buffer("kept", torch.empty(0, 0))  # (n, L), stored with a checkpoint
+
+    def prepare(self, features: NDArray[Any], rows: NDArray[np.int64], labels: NDArray[np.bool_]) -> None:
+        """Algorithm 1's first line: w = 1/c for every training image, where weights are kept."""
+        if self.options.keep:
+            mask = label_slots(torch.from_numpy(labels)).mask
+            self.kept = equal_weights(mask).to(self.centers)
 
     def image_terms(self, batch: Batch) -> dict[str, Tensor]:
         """Algorithm 1 for one batch: J1 of Eq. (4)/(8) with fixed weights, and gamma J_q of Eq. (12).
@@ -254,7 +272,9 @@ class ICS(CentralObjective):
         """
         slots = label_slots(batch.labels)
         distances = self.slot_distances(batch, slots)
-        weights = self.solve(distances.detach(), slots)
+        weights = self.solve(distances.detach(), slots, self.start(batch, slots))
+        if self.options.keep and batch.places is not None:
+            self.kept[batch.places, : weights.shape[1]] = weights.to(self.kept.dtype)
         loss = central_loss(
             weights, distances, slots.mask, self.beta, self.options.form, self.options.normalised
         )
@@ -271,13 +291,19 @@ class ICS(CentralObjective):
         """Weights (B, L) that the solver finds for these outputs of the network."""
         return self.solve(self.slot_distances(batch, slots), slots)
 
-    def solve(self, distances: Tensor, slots: LabelSlots) -> Tensor:
+    def start(self, batch: Batch, slots: LabelSlots) -> Tensor | None:
+        """Weights (B, L) of these images in the epoch before, where they are kept and the images are known."""
+        if not self.options.keep or batch.places is None:
+            return None
+        return self.kept[batch.places, : slots.mask.shape[1]].to(batch.logits.dtype)
+
+    def solve(self, distances: Tensor, slots: LabelSlots, start: Tensor | None = None) -> Tensor:
         """The weight step for distances (B, L): "calculate weights by projected gradient descent"."""
         options = self.options
         if options.solver == "printed":
-            return printed_weights(distances, slots.mask, self.entropy, options.rate, options.steps)
+            return printed_weights(distances, slots.mask, self.entropy, options.rate, options.steps, start)
         if options.solver == "exact":
             return exact_weights(distances, slots.mask, self.beta, self.entropy, options.form)
         return descended_weights(
-            distances, slots.mask, self.beta, self.entropy, options.rate, options.steps, options.form
+            distances, slots.mask, self.beta, self.entropy, options.rate, options.steps, options.form, start
         )

@@ -1,0 +1,81 @@
+"""CIFAR-10, binary version: files of records, each a class number and 32 x 32 pixels in three planes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from centerhash.core.errors import DataError
+from centerhash.core.files import atomic_folder
+from centerhash.data.layouts.contents import Contents, present
+from centerhash.data.textfiles import check_classes, read_lines
+
+BINARIES, IMAGES = "cifar-10-batches-bin", "cifar-10-images"
+TRAINING, TEST = tuple(f"data_batch_{number}" for number in range(1, 6)), "test_batch"
+SIDE = 32
+_RECORD = 1 + 3 * SIDE * SIDE
+
+
+def read_cifar10(root: Path) -> Contents:
+    """Read all images, those of the five training files first; the first call writes them as PNG files beside."""
+    classes = check_classes(
+        [line for line in read_lines(root / BINARIES / "batches.meta.txt") if line], "batches.meta.txt"
+    )
+    records = {
+        stem: _read_records(root / BINARIES / f"{stem}.bin", len(classes)) for stem in (*TRAINING, TEST)
+    }
+    names = tuple(
+        f"{classes[record[0]]}/{stem}_{row:05d}.png"
+        for stem, batch in records.items()
+        for row, record in enumerate(batch)
+    )
+    whole = np.concatenate(list(records.values()))
+    if not (root / IMAGES).is_dir():
+        _write_images(root / IMAGES, names, whole)
+    labels = whole[:, 0, None] == np.arange(len(classes))
+    return Contents(names, classes, labels, paths=present(root / IMAGES, names, root / BINARIES))
+
+
+def read_cifar10_parts(root: Path) -> Contents:
+    """Read all images with the official parts: the training files train and are the database, the test file asks."""
+    whole = read_cifar10(root)
+    asking = np.array([name.rpartition("/")[2].startswith(TEST) for name in whole.names])
+    known, query = np.flatnonzero(~asking), np.flatnonzero(asking)
+    return replace(
+        whole, splits={"train": known, "query": query, "database": known}, source="the official parts"
+    )
+
+
+def _read_records(path: Path, classes: int) -> NDArray[np.uint8]:
+    """Records (N, 3073) of one file: the class, then red, green and blue row by row."""
+    try:
+        numbers = np.frombuffer(path.read_bytes(), dtype=np.uint8)
+    except OSError as error:
+        raise DataError(
+            f"cannot read '{path}': {error.strerror or error}. Unpack cifar-10-binary.tar.gz again."
+        ) from error
+    if not numbers.size or numbers.size % _RECORD:
+        raise DataError(
+            f"'{path}' has {numbers.size:,} bytes, which are no records of {_RECORD:,}: "
+            "fetch CIFAR-10's binary version again."
+        )
+    records = numbers.reshape(-1, _RECORD)
+    if int(records[:, 0].max()) >= classes:
+        raise DataError(
+            f"'{path}' has the class {records[:, 0].max()}, but there are {classes}: fetch it again."
+        )
+    return records
+
+
+def _write_images(folder: Path, names: tuple[str, ...], records: NDArray[np.uint8]) -> None:
+    """Write every record as a PNG file: all of them, or none."""
+    with atomic_folder(folder) as draft:
+        for name in {name.split("/")[0] for name in names}:
+            (draft / name).mkdir()
+        for name, record in zip(names, records, strict=True):
+            pixels = record[1:].reshape(3, SIDE, SIDE).transpose(1, 2, 0)
+            Image.fromarray(np.ascontiguousarray(pixels)).save(draft / name)
