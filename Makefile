@@ -1,11 +1,11 @@
-# make demo | test | unit | coverage | lint | bench | torture | docs | build: each sets up what it needs in .venv
+# make demo | test | unit | coverage | lint | bench | torture | docs | build | wheel-check: each sets up what it needs in .venv
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # tests/conftest.py says which tests run in the same process
 PYTEST := $(BIN)/python -m pytest -n auto
 
-.PHONY: setup browser demo test unit coverage lint bench torture docs build clean
+.PHONY: setup browser demo test unit coverage lint bench torture docs build wheel-check clean
 
 setup: .venv/.ready
 
@@ -18,7 +18,7 @@ setup: .venv/.ready
 demo: setup
 	$(BIN)/centerhash demo --out demo
 
-test: setup browser lint
+test: setup browser lint docs
 	$(PYTEST)
 
 # the report is looked at in a real browser: Debian's, where we may install it
@@ -72,6 +72,10 @@ docs: .venv/.docs
 # the wheel and the source archive, into dist/
 build: setup
 	$(BIN)/python -m build
+
+# the wheel in an empty venv with base dependencies alone: its size, and the first commands of the README
+wheel-check: setup
+	$(BIN)/python -m benchmarks.wheel_check
 
 clean:
 	rm -rf demo site build dist .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -75,10 +75,12 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_every_page_is_in_the_navigation_and_on_the_first_page() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1].split("\n\n")[0]
-    listed = re.findall(r": (\S+\.md)$", navigation, flags=re.MULTILINE)
-    there = sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+    listed = re.findall(r": (\S+\.(?:md|ipynb))$", navigation, flags=re.MULTILINE)
+    there = sorted(
+        str(page.relative_to(DOCS)) for kind in ("md", "ipynb") for page in DOCS.rglob(f"*.{kind}")
+    )
     assert sorted(listed) == there
-    linked = re.findall(r"\]\((\S+?\.md)", (DOCS / "index.md").read_text())
+    linked = re.findall(r"\]\((\S+?\.(?:md|ipynb))", (DOCS / "index.md").read_text())
     assert set(linked) | {"index.md"} == set(there)
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from tests.test_examples import loaded
 
 ROOT = Path(__file__).parent.parent
 WORKFLOWS = ROOT / ".github" / "workflows"
@@ -56,7 +60,7 @@ def test_the_make_targets_exist_and_all_that_counts_is_made() -> None:
     phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     assert phony is not None
     made = {target for path in FILES for job in read(path)["jobs"].values() for target in make_targets(job)}
-    assert made == {"lint", "test", "build", "docs"}
+    assert made == {"lint", "test", "build", "docs", "wheel-check"}
     assert made <= set(phony[1].split())
 
 
@@ -70,9 +74,20 @@ def test_the_package_names_the_pythons_that_are_tested() -> None:
     assert {row[1] for row in named if row} == tested
 
 
+def test_the_tag_is_the_version_that_is_built(tmp_path: Path) -> None:
+    (job,) = read(WORKFLOWS / "ci.yml")["jobs"].values()
+    (step,) = (step for step in steps(job) if step.get("if") == "github.ref_type == 'tag'")
+    file = tmp_path / "src" / "centerhash" / "core" / "version.py"
+    file.parent.mkdir(parents=True)
+    file.write_text((ROOT / file.relative_to(tmp_path)).read_text())
+    environment = {**os.environ, "GITHUB_REF_NAME": "v12.3.4rc1"}
+    subprocess.run(["bash", "-ec", step["run"]], cwd=tmp_path, env=environment, check=True)
+    assert loaded(file, "released").__version__ == "12.3.4rc1"
+
+
 def test_only_a_tag_publishes_what_ci_built() -> None:
     release = read(WORKFLOWS / "release.yml")
-    assert release[True] == {"push": {"tags": ["v*"]}}
+    assert release[True] == {"push": {"tags": ["v[0-9]+.[0-9]+.[0-9]+*"]}}
     publish = release["jobs"]["publish"]
     assert publish["needs"] == "ci"
     assert publish["permissions"] == {"id-token": "write"}  # trusted publishing: no token is stored

@@ -34,6 +34,14 @@ def columns(table: Table) -> list[list[str]]:
     return [[str(cell) for cell in column.cells] for column in table.columns]
 
 
+def test_tables_name_the_depth_that_a_small_database_has() -> None:
+    rows = [{**row, "images": {**row["images"], "database": 25}} for row in ROWS]
+    summary = summarise(rows)
+    assert (summary.depth, summarise(ROWS).depth) == (25, 30)
+    assert "mAP@25" in markdown(summary)
+    assert "mAP@30" not in markdown(summary)
+
+
 def test_lines_are_in_the_order_of_the_methods_and_bits_ascend() -> None:
     summary = summarise(list(reversed(ROWS)))
     assert [line.title for line in summary.lines] == ["CSQ", "ICS"]

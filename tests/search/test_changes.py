@@ -218,6 +218,18 @@ def test_images_that_vanish_while_they_are_added_lose_nothing(
 
 
 @pytest.mark.usefixtures("quick_network")
+@pytest.mark.usefixtures("quick_network")
+def test_a_relative_folder_below_its_labels_is_read_once(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = write_images(tmp_path / "photos" / "images", 3)
+    lines = [f"images/{path.name},dog" for path in paths[:2]]
+    (tmp_path / "photos" / "labels.csv").write_text("\n".join(["file_name,labels", *lines, ""]))
+    monkeypatch.chdir(tmp_path)
+    done = index.add("photos/images", labels="given")
+    assert (done.added, done.known, done.given) == (3, 0, 2)
+
+
 def test_labels_are_given_or_predicted_or_none(image_run: Path, tmp_path: Path) -> None:
     first, second = write_images(tmp_path / "data" / "images", 2)
     (tmp_path / "data" / "labels.csv").write_text("file_name,labels\nimages/000.png,my label|other\n")

@@ -56,10 +56,21 @@ def test_a_synonym_stands_for_one_class() -> None:
     assert not set(synonyms()) & set(synonyms().values())
 
 
-def test_only_near_names_are_suggested_and_few_are_listed() -> None:
+def test_the_nearest_names_are_suggested_and_few_of_them() -> None:
     with pytest.raises(ConfigError, match=r"^unknown label 'bicycel'. Did you mean 'bicycle'\?$"):
         label_named("bicycel", COCO)
     with pytest.raises(ConfigError) as refused:
         label_named("quantum", COCO)
-    assert str(refused.value).startswith("unknown label 'quantum': there are person, bus, ")
-    assert str(refused.value).endswith(", sheep and 5 more.")
+    assert str(refused.value) == (
+        "unknown label 'quantum': 15 labels are known, the nearest are 'puppy fat', 'TV', 'bus'."
+    )
+
+
+def test_several_near_names_are_suggested_the_nearest_first() -> None:
+    with pytest.raises(ConfigError, match=r"^unknown label 'catt'. Did you mean 'catty', 'cat' or 'cast'\?$"):
+        label_named("catt", ("dog", "cart", "cat", "catty", "horse", "cast"))
+
+
+def test_of_very_many_labels_none_is_suggested() -> None:
+    with pytest.raises(ConfigError, match=r"^unknown label 'dogg': 6,000 labels are known\.$"):
+        label_named("dogg", [f"dog{number}" for number in range(6_000)])

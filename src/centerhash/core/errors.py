@@ -58,11 +58,16 @@ def unknown_name(kind: str, received: str, allowed: Iterable[str], see: str = ""
 
 def nearest(received: str, allowed: Iterable[str], cutoff: float = 0.5) -> str | None:
     """Return the allowed name that `received` most likely stands for, or None (also for very long lists)."""
+    return next(iter(nearest_names(received, allowed, 1, cutoff)), None)
+
+
+def nearest_names(received: str, allowed: Iterable[str], most: int, cutoff: float) -> list[str]:
+    """The allowed names that `received` may stand for, the nearest first; none for very long lists."""
     by_lower = {name.lower(): name for name in allowed}
     if len(by_lower) > _MOST_COMPARED:
-        return None
-    matches = difflib.get_close_matches(received.lower(), by_lower, n=1, cutoff=cutoff)
-    return by_lower[matches[0]] if matches else None
+        return []
+    matches = difflib.get_close_matches(received.lower(), by_lower, n=most, cutoff=cutoff)
+    return [by_lower[match] for match in matches]
 
 
 def did_you_mean(received: str, allowed: Iterable[str], cutoff: float = 0.5) -> str:

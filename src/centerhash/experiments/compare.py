@@ -178,7 +178,7 @@ def _score_plot(summary: Summary, measure: str, name: str) -> Markup:
         if points:
             x, y, spread = zip(*points, strict=True)
             series.append(Series(f"s{place}", line.method, x, y, spread, line.hollow))
-    depth = f"mAP@{summary.first['evaluation']['k']:,}"
+    depth = f"mAP@{summary.depth:,}"
     return line_plot(
         series,
         title=f"{depth}, {name}",

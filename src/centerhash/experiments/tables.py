@@ -87,6 +87,11 @@ class Summary:
         """The number of seeds of a full cell."""
         return max(score.seeds for line in self.lines for score in line.scores.values())
 
+    @property
+    def depth(self) -> int:
+        """The number of places that mAP really looks at: k, or the whole database where that is smaller."""
+        return int(min(self.first["evaluation"]["k"], self.first["images"]["database"]))
+
     def chance(self, measure: str) -> float:
         """The chance level of `map_peers` or `map_textbook`."""
         return float(self.first["evaluation"][measure.replace("map_", "chance_")])
@@ -102,7 +107,7 @@ class Summary:
         own = ", each without its own item," if evaluation.get("exclude_self") else ""
         return (
             f"{images['query']:,} queries{own} against {images['database']:,} images, {images['train']:,} to train on; "
-            f"split: {self.first['split']}; mAP@{evaluation['k']:,}."
+            f"split: {self.first['split']}; mAP@{self.depth:,}."
         )
 
 
@@ -197,7 +202,7 @@ def score_cells(summary: Summary, line: Line, measure: str, bold: str = "{}") ->
 
 def _tables(summary: Summary, bold: str = "{}") -> Iterator[tuple[str, list[str], list[list[str]]]]:
     """Title, heads and lines of each table: mAP in both conventions, the chance level last, and times."""
-    k, heads = f"{summary.first['evaluation']['k']:,}", [f"{bits} bits" for bits in summary.bits]
+    k, heads = f"{summary.depth:,}", [f"{bits} bits" for bits in summary.bits]
     for measure, title in (
         ("map_peers", f"mAP@{k}, peers: over the relevant items among the first {k}"),
         ("map_textbook", f"mAP@{k}, textbook: over all relevant items, at most {k}"),

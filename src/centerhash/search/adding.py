@@ -190,7 +190,9 @@ def given_labels(entries: Sequence[str | Path]) -> dict[Path, Labels]:
             inside, folder = entry.resolve(), read_image_folder(home)
             for path, row in zip(folder.paths or (), folder.labels, strict=True):
                 if home == entry or path.resolve().is_relative_to(inside):
-                    found[path] = tuple(folder.classes[column] for column in np.flatnonzero(row).tolist())
+                    # as the listing of the folder names it, or it would be read twice
+                    named = entry / path.relative_to(inside) if path.is_relative_to(inside) else path
+                    found[named] = tuple(folder.classes[column] for column in np.flatnonzero(row).tolist())
     return found
 
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 
-from centerhash.core.errors import ConfigError, nearest
+from centerhash.core.errors import ConfigError, nearest_names
 
-LISTED = 10  # names that an error text lists
-_NEAR = 0.65  # how alike a name must be to be suggested, as difflib counts it
+_SUGGESTED = 3  # names that an error text lists
+_NEAR = 0.65  # how alike a name must be to be meant, as difflib counts it
 # endings of plurals and what stands there in the singular; tried both ways
 _ENDINGS = (("s", ""), ("es", ""), ("ies", "y"), ("ves", "f"), ("ves", "fe"))
 
@@ -36,15 +36,21 @@ def match(name: str, labels: Sequence[str]) -> str | None:
 
 
 def label_named(name: str, labels: Sequence[str]) -> str:
-    """As `match`, or ConfigError with the nearest name or, where none is near, a few of those that there are."""
+    """As `match`, or ConfigError with the nearest names."""
     found = match(name, labels)
     if found is not None:
         return found
-    near = nearest(name, labels, _NEAR)
-    if near is not None:
-        raise ConfigError(f"unknown label '{name}'. Did you mean '{near}'?")
-    more = f" and {len(labels) - LISTED:,} more" if len(labels) > LISTED else ""
-    raise ConfigError(f"unknown label '{name}': there are {', '.join(labels[:LISTED])}{more}.")
+    near = nearest_names(name, labels, _SUGGESTED, _NEAR)
+    if near:
+        raise ConfigError(f"unknown label '{name}'. Did you mean {_either(near)}?")
+    far = nearest_names(name, labels, _SUGGESTED, 0.0)
+    hint = f", the nearest are {', '.join(map(repr, far))}" if far else ""
+    raise ConfigError(f"unknown label '{name}': {len(labels):,} labels are known{hint}.")
+
+
+def _either(names: Sequence[str]) -> str:
+    *first, last = map(repr, names)
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def _plain(name: str) -> str:

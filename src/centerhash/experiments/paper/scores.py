@@ -95,7 +95,7 @@ def _take_over(settings: Settings, folder: Path, tasks: Sequence[Task], places: 
 
 
 def _remark(summary: Summary) -> str:
-    k = f"{summary.first['evaluation']['k']:,}"
+    k = f"{summary.depth:,}"
     return (
         f"Ours: mAP@{k} of this run, mean ± sample standard deviation over the seeds; peers divide by the relevant "
         f"items among the first {k}, as the paper does, textbook by all relevant items, at most {k}. Printed: copied "
@@ -165,7 +165,7 @@ def _plot(folder: Path, summary: Summary, tables: Sequence[str]) -> Markup:
             axis.set_ylim(-0.7, len(titles) - 0.3)
             axis.axvline(summary.chance("map_peers"), **CHANCE)
             axis.set_title(f"{bits} bits", fontsize=10, loc="left")
-            axis.set(xlabel=f"mAP@{summary.first['evaluation']['k']:,}, peers")
+            axis.set(xlabel=f"mAP@{summary.depth:,}, peers")
         for name in tables:
             mark, label = _MARKS[name]
             axes[-1].plot([], [], mark, color="#888888", markerfacecolor="none", label=f"{label}, COCO")
