@@ -22,7 +22,7 @@ def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let few rows be enough for a segment and for tables, and tables be always quicker."""
     small_segments(monkeypatch)
     monkeypatch.setattr(storage, "LARGE", 16)
-    monkeypatch.setattr(multi_index, "scan_looks", lambda codes: 1 << 40)
+    monkeypatch.setattr(multi_index, "scan_looks", lambda codes, queries: 1 << 40)
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_a_full_disk_leaves_no_tables(folder: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_query_that_tables_give_up_is_scanned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = answers(folder)
-    monkeypatch.setattr(multi_index, "scan_looks", lambda codes: 0)
+    monkeypatch.setattr(multi_index, "scan_looks", lambda codes, queries: 0)
     assert answers(folder) == expected
 
 

@@ -10,30 +10,34 @@ than the scan is given up early, and the caller scans for it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from centerhash.codes import Packed
+from centerhash.codes import Packed, packed_width
 from centerhash.core.compiled import compiled, processors
 from centerhash.search.engines.scan import Answer, Integers, Mask, Words, differing, in_threads, split, words
 from centerhash.search.engines.tables import GROUPED, Rows, Tables
 from centerhash.search.engines.tabling import keys_of, read_only
 
+COUNTED = 1.25  # a ring costs so much more where it has to be counted yet
 ROOM = 256  # codes that a query has room for before it takes more
-TRIED = 10  # a query that would cost more than the scan is given up after a tenth of that
-SCANNED = 24 * 8  # bytes that a thread of the scan reads while one value or code is visited, measured
+TRIED = 12  # a query that would cost more than the scan is given up after a twelfth of that
+SCANNED = 256  # bytes that a thread of the scan reads while one value or code is looked at, measured
+TOGETHER = 3  # times as many for many queries, which the scan reads them for together
 NEVER = 1 << 62
 
 Found = tuple[Rows, Integers, int]  # first rows of codes, their distances; the last distance, or -1: given up
 
 
 @compiled
-def _following(flips: int) -> int:
+def _following(flips: Any) -> Any:
     """The next larger number with as many bits set."""
     lowest = flips & -flips
     ripple = flips + lowest
-    return (((ripple ^ flips) >> 2) // lowest) | ripple
+    places = np.int64(differing(np.uint64(lowest - 1), np.uint64(0)))  # by which the lowest bit is shifted
+    return ((ripple ^ flips) >> (2 + places)) | ripple
 
 
 @compiled
@@ -69,7 +73,7 @@ def _left(radii: Integers, costs: Integers, lengths: Integers, cut: int) -> floa
         for table in range(1, ahead.size):
             if ahead[table] < ahead[best]:
                 best = table
-        total += ahead[best]
+        total += ahead[best] if reached[best] == radii[best] else COUNTED * ahead[best]
         reached[best] += 1
         ahead[best] *= max(1.0, (lengths[best] - reached[best]) / (reached[best] + 1.0))
     return total
@@ -127,24 +131,25 @@ def _search(
     radii, costs = np.full(tables, -1, np.int64), np.full(tables, -1, np.int64)
     counts = np.zeros(bits + 1, np.int64)
     rows, distances = np.empty(ROOM, np.uint32), np.empty(ROOM, np.int64)
-    near, stored, spent = 0, 0, 0
+    near, stored, spent, promising = 0, 0, 0, False
     while np.sum(radii + 1) <= cut and not np.any(radii == lengths):  # all values of a table: all codes
         best = 0
         for table in range(tables):
             ring = radii[table] + 1
             if costs[table] < 0:
                 costs[table] = _ways(lengths[table], ring)
-                if spent + costs[table] <= limit:
+                if costs[table] <= limit:
                     spent += costs[table]
                     costs[table] += _counted(
                         offsets[bases[table] :], np.int64(keys[table]), lengths[table], ring
                     )
             if costs[table] < costs[best]:
                 best = table
-        if spent + costs[best] > limit:
-            return rows[:0], distances[:0], -1
-        if TRIED * (spent + costs[best]) > limit and spent + _left(radii, costs, lengths, cut) > limit:
-            return rows[:0], distances[:0], -1
+        if TRIED * (spent + costs[best]) > limit:
+            left = _left(radii, costs, lengths, cut)
+            if left > (limit if promising else limit - spent):  # what is spent is lost either way
+                return rows[:0], distances[:0], -1
+            promising = True
         spent += costs[best]
         table_offsets, key, flips = offsets[bases[best] :], np.int64(keys[best]), (1 << (radii[best] + 1)) - 1
         while flips < 1 << lengths[best]:
@@ -249,10 +254,10 @@ def nearest(
     packed, answers = read_only(packed), list[Answer | None]([None]) * len(packed)
     asked = words(packed, bits)
     mask = np.empty(0, np.uint8) if alive is None else alive
-    masks = _masks(tables, bits, codes.shape[1])
+    masks = _masks(tables.spans.tobytes(), bits)
     lengths = np.ascontiguousarray(tables.spans[:, 1])
     groups = (tables.heads, tables.starts, tables.members, mask)
-    limit = scan_looks(codes) if limit is None else limit
+    limit = scan_looks(codes, len(packed)) if limit is None else limit
     keys = np.empty((len(tables.spans), len(packed)), np.uint32)
     everyone = np.arange(len(packed), dtype=np.uint32)
     for table, (first, length) in enumerate(tables.spans.tolist()):
@@ -279,14 +284,17 @@ def nearest(
     return answers
 
 
-def scan_looks(codes: Words) -> int:
-    """How many looks at values and codes take as long as a scan of all codes (n, W)."""
-    return codes.nbytes // (SCANNED * max(2, processors()))
+def scan_looks(codes: Words, queries: int) -> int:
+    """How many looks at values and codes, in one thread, take as long as the scan of all codes (n, W) for a query."""
+    threads = max(2, processors())
+    return codes.nbytes // (SCANNED * (threads if queries < 2 * threads else TOGETHER))
 
 
-def _masks(tables: Tables, bits: int, width: int) -> Words:
+@lru_cache(maxsize=16)
+def _masks(spans: bytes, bits: int) -> Words:
     """The bits (m, W) of each stretch."""
-    set_bits = np.zeros((len(tables.spans), 8 * ((bits + 7) // 8)), np.uint8)
-    for table, (first, length) in enumerate(tables.spans.tolist()):
+    stretches = np.frombuffer(spans, np.int64).reshape(-1, 2).tolist()
+    set_bits = np.zeros((len(stretches), 8 * packed_width(bits)), np.uint8)
+    for table, (first, length) in enumerate(stretches):
         set_bits[table, first : first + length] = 1
     return words(np.packbits(set_bits, axis=1), bits)

@@ -1,0 +1,181 @@
+"""Exact multi-index search against the scan, faiss and usearch, as ratios measured in one run: part of `make bench`.
+
+    python -m benchmarks.multi_index [--out benchmarks/results/multi_index.json] [--sizes 1000000 10000000]
+        [--run RUN --features FEATURES.npy] [--quick]
+
+Codes of 64 bits drawn as a model makes them (see `drawn_codes`), with more noise than that, and without any structure;
+queries one at a time. All take turns query by query, after a call that does not count. `recall` is how many of the k
+answers are as near as the k nearest; structures that take hours to build are left out at larger sizes. 100 million
+codes need 8 GB of memory.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.drawn_codes import drawn_codes, logits_of, queries_of
+from benchmarks.reporting import arguments_of, show, store
+from benchmarks.search import random_codes
+from centerhash.codes import Packed
+from centerhash.core.compiled import processors
+from centerhash.search.engines import multi_index, scan
+from centerhash.search.engines.tables import Tables, TablesFile
+from centerhash.search.engines.tabling import build, read_only
+
+BITS = 64
+SIZES, KS = (10**6, 10**7, 10**8), (10, 100)
+MOST = {"multihash": 10**7, "ivf": 10**7, "hnsw": 10**6, "usearch": 10**6}  # codes that are built in minutes
+SECONDS = 30.0  # of a comparison, which ends after the query that passes them
+MANY_NOISE = 0.5
+
+Distances = NDArray[np.int64]
+Work = Callable[[Packed], Distances]  # distances (k,) of the answer to one query (1, 8)
+
+
+def exact_works(packed: Packed, tables: Tables, k: int) -> dict[str, Work]:
+    """The search by tables, which scans what these give up, and the scan."""
+    words = scan.words(read_only(packed), BITS)
+
+    def scanned(query: Packed) -> Distances:
+        [(_, distances)] = list(scan.nearest(scan.words(query, BITS), words, BITS, k))
+        return distances[:k]
+
+    def by_tables(query: Packed) -> Distances:
+        [answer] = multi_index.nearest(tables, query, words, BITS, k, [BITS])
+        return scanned(query) if answer is None else answer[1]
+
+    return {"tables": by_tables, "scan": scanned}
+
+
+def faiss_structures(packed: Packed) -> Iterator[tuple[str, Any]]:
+    """The structures of faiss that can be built in minutes, one at a time."""
+    import faiss
+
+    faiss.omp_set_num_threads(processors())
+    flat = faiss.IndexBinaryFlat(BITS)
+    cells = faiss.IndexBinaryIVF(faiss.IndexBinaryFlat(BITS), BITS, max(16, int(len(packed) ** 0.5)))
+    hashes, graph = faiss.IndexBinaryMultiHash(BITS, 3, 21), faiss.IndexBinaryHNSW(BITS, 32)
+    cells.nprobe, hashes.nflip, graph.hnsw.efSearch = 16, 1, 64
+    for name, made in {"faiss_flat": flat, "multihash": hashes, "ivf": cells, "hnsw": graph}.items():
+        if len(packed) <= MOST.get(name, len(packed)):
+            if name == "ivf":
+                made.train(packed[:: max(1, len(packed) // 10**5)])
+            made.add(packed)
+            yield name, made
+
+
+def usearch_structure(packed: Packed) -> Any:
+    from usearch.index import Index
+
+    made = Index(ndim=BITS, metric="hamming", dtype="b1")
+    made.add(np.arange(len(packed)), packed)
+    return made
+
+
+def other_works(packed: Packed, k: int, built: Mapping[str, Any]) -> dict[str, Work]:
+    """How the structures of others are asked."""
+
+    def asking(made: Any) -> Work:
+        return lambda query: made.search(query, k)[0][0]
+
+    works = {name: asking(made) for name, made in built.items() if name != "usearch"}
+    if "usearch" in built:
+        works["usearch"] = lambda query: built["usearch"].search(query[0], k).distances
+    return works
+
+
+def compared(works: Mapping[str, Work], queries: Packed) -> dict[str, float]:
+    """Medians and 99th percentiles in ms, ratios to the scan, and recall; until the time is over."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    good: dict[str, list[float]] = {name: [] for name in works}
+    for work in works.values():
+        work(queries[:1])
+    started = time.perf_counter()
+    for row in range(1, len(queries)):
+        found = dict[str, Distances]()
+        for name, work in works.items():
+            began = time.perf_counter()
+            found[name] = work(queries[row : row + 1])
+            times[name].append(time.perf_counter() - began)
+        for name, distances in found.items():
+            near = np.asarray(distances)[np.asarray(distances) >= 0] <= found["scan"][-1]
+            good[name].append(float(near.sum()) / len(found["scan"]))
+        if found["tables"].tolist() != found["scan"].tolist():
+            raise AssertionError(f"query {row} is answered otherwise than by the scan")
+        if time.perf_counter() - started > SECONDS:
+            break
+    figures: dict[str, float] = {"queries": row}
+    for name, spent in times.items():
+        figures[f"{name}_ms"] = 1000 * statistics.median(spent)
+        figures[f"{name}_p99_ms"] = 1000 * float(np.quantile(spent, 0.99))
+        if name not in ("tables", "scan", "faiss_flat"):
+            figures[f"{name}_recall"] = statistics.mean(good[name])
+    for name in times.keys() - {"scan"}:
+        figures[f"{name}_to_scan"] = figures[f"{name}_ms"] / figures["scan_ms"]
+    figures["tables_p99_to_scan_p99"] = figures["tables_p99_ms"] / figures["scan_p99_ms"]
+    figures["tables_p99_to_scan"] = figures["tables_p99_ms"] / figures["scan_ms"]
+    return figures
+
+
+def measured(packed: Packed, queries: Packed, others: bool) -> Iterator[tuple[str, dict[str, float]]]:
+    """Building, storing and opening the tables, and the comparisons."""
+    began = time.perf_counter()
+    tables = build(packed, BITS)
+    figures = {"build_seconds": time.perf_counter() - began}
+    size = sum(array.nbytes for array in tables.arrays().values())
+    figures |= {"tables_to_codes": size / packed.nbytes, "different": tables.orders.shape[1] / len(packed)}
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        TablesFile(Path(folder) / "segment-000001.seg", 1, len(packed), BITS).write(tables)
+        figures["write_seconds"] = time.perf_counter() - began
+        began = time.perf_counter()
+        TablesFile(Path(folder) / "segment-000001.seg", 1, len(packed), BITS).tables()
+        figures["open_seconds"] = time.perf_counter() - began
+    built = dict[str, Any]()
+    for name, made in faiss_structures(packed) if others else ():
+        built[name] = made
+    if others and len(packed) <= MOST["usearch"]:
+        built["usearch"] = usearch_structure(packed)
+    yield "tables", figures
+    for k in KS:
+        works = {**exact_works(packed, tables, k), **other_works(packed, k, built)}
+        yield f"k {k}", compared(works, queries)
+
+
+def main() -> None:
+    parser = arguments_of(__doc__)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of codes")
+    parser.add_argument(
+        "--run", default="coco", help="the run whose logits are drawn from, or a built-in model"
+    )
+    parser.add_argument(
+        "--features", type=Path, help="features (N, D) of images; without any, a mixture of centers"
+    )
+    parser.add_argument("--quick", action="store_true", help="10,000 codes, in seconds")
+    arguments = parser.parse_args()
+    logits = logits_of(arguments.run, arguments.features)
+    sources: dict[str, Callable[[int], tuple[Packed, Packed]]] = {
+        "drawn": lambda count: (drawn_codes(logits, count, 1), queries_of(logits)),
+        "noisy": lambda count: (drawn_codes(logits, count, 1, MANY_NOISE), queries_of(logits)),
+        "random": lambda count: (random_codes(count, BITS, 0), random_codes(1000, BITS, 1)),
+    }
+    results: dict[str, Any] = {}
+    for size in [10**4] if arguments.quick else arguments.sizes:
+        for name, source in sources.items():
+            packed, queries = source(size)
+            for what, figures in measured(packed, queries, others=name != "noisy"):
+                results[f"{size:,} {name} codes, {what}"] = figures
+                show(f"{size:,} {name} codes, {what}", figures)
+                store(arguments.out, results, threads=processors())
+
+
+if __name__ == "__main__":
+    main()
