@@ -9,6 +9,7 @@ from centerhash.core.errors import ConfigError, InputError
 from centerhash.core.options import read_options
 from centerhash.networks.heads import (
     DivideAndEncode,
+    Dropout,
     DropoutBeside,
     HeadOptions,
     HeadOutput,
@@ -33,8 +34,8 @@ def test_a_linear_head_is_one_linear_map() -> None:
 
 def test_the_order_of_the_layers() -> None:
     options = HeadOptions(standardise=True, hidden=(12, 10), hidden_norm=True, logit_norm=True)
-    block = [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Dropout]
-    expected = [nn.BatchNorm1d, nn.Dropout, *block, *block, nn.Linear, nn.BatchNorm1d]
+    block = [nn.Linear, nn.BatchNorm1d, nn.ReLU, Dropout]
+    expected = [nn.BatchNorm1d, Dropout, *block, *block, nn.Linear, nn.BatchNorm1d]
     head = build_head(5, 8, options)
     assert kinds(head) == expected
     widths = [(layer.in_features, layer.out_features) for layer in head if isinstance(layer, nn.Linear)]
@@ -43,7 +44,20 @@ def test_the_order_of_the_layers() -> None:
 
 def test_layers_can_be_left_out() -> None:
     options = HeadOptions(standardise=False, hidden=(12,), hidden_norm=False, logit_norm=False)
-    assert kinds(build_head(5, 8, options)) == [nn.Dropout, nn.Linear, nn.ReLU, nn.Dropout, nn.Linear]
+    assert kinds(build_head(5, 8, options)) == [Dropout, nn.Linear, nn.ReLU, Dropout, nn.Linear]
+
+
+@pytest.mark.parametrize("p", [0.25, 0.5, 0.3])  # eight entries of a random word, and torch's own mask
+def test_dropout_drops_as_often_as_it_should_and_keeps_the_mean(p: float) -> None:
+    torch.manual_seed(0)
+    layer, units = Dropout(p), torch.ones(501, 401)
+    dropped = layer(units)
+    assert dropped.unique().tolist() == pytest.approx([0, 1 / (1 - p)])
+    assert (dropped == 0).float().mean().item() == pytest.approx(p, abs=0.005)
+    assert not torch.equal(dropped[:, :200], dropped[:, 200:400])
+    torch.manual_seed(0)
+    assert torch.equal(layer(units), dropped)
+    assert layer.eval()(units) is units
 
 
 def test_dropout_rates_go_where_they_belong() -> None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from centerhash.core.errors import ConfigError
 from centerhash.networks.backbones import choose_device
-from centerhash.networks.heads import HeadOutput
+from centerhash.networks.heads import Dropout, HeadOutput, dropout_mask
 
 Precision: TypeAlias = Literal["32", "bf16", "16"]
 _PATIENCE = timedelta(days=2)  # one process may compute features for hours while the others wait
@@ -186,20 +186,19 @@ class SharedNorm(nn.BatchNorm1d):
         return output * self.weight + self.bias if self.affine else output
 
 
-class SharedDropout(nn.Dropout):
+class SharedDropout(Dropout):
     """Dropout whose mask is drawn for the batch of all processes, of which each takes its rows."""
 
     team: Team
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, units: Tensor) -> Tensor:
         """Drop the entries that one process with the whole batch would drop."""
         if not self.training or not self.p:
-            return input
-        count = torch.tensor(len(input), device=input.device)
+            return units
+        count = torch.tensor(len(units), device=units.device)
         dist.all_reduce(count)
-        whole = torch.ones(int(count), *input.shape[1:], dtype=input.dtype, device=input.device)
-        mask = nn.functional.dropout(whole, self.p)
-        return input * mask[self.team.share(int(count))]
+        mask = dropout_mask((int(count), *units.shape[1:]), self.p, units)
+        return units * mask[self.team.share(int(count))]
 
 
 def share_layers(network: nn.Module, team: Team) -> None:
@@ -217,7 +216,7 @@ def share_layers(network: nn.Module, team: Team) -> None:
             )
             shared.load_state_dict(layer.state_dict())
             network._modules[name] = shared.to(team.device)
-        elif type(layer) is nn.Dropout:
+        elif type(layer) is Dropout:
             dropout = SharedDropout(layer.p)
             dropout.team = team
             network._modules[name] = dropout

@@ -145,6 +145,7 @@ def fit_network(
             lr=config.learning_rate,
             betas=(0.9, 0.99),
             weight_decay=config.weight_decay,
+            fused=torch.device(team.device).type in ("cpu", "cuda"),  # one pass over the parameters, not ten
         )
         modules: dict[str, nn.Module] = {"head": network, "objective": objective}
         log = restore(checkpoint, modules, optimizer) if checkpoint and checkpoint.exists() else []
