@@ -33,7 +33,9 @@ class MDSHOptions(MethodOptions):
     """Options of MDSH."""
 
     scale: float | None = Field(None, gt=0, description="sharpness of the softmax over all centers")
-    pair: float = Field(1.0, ge=0, alias="beta", description="coefficient of the pair loss")
+    pair: float = Field(
+        0.01, ge=0, alias="beta", description="coefficient of the pair loss; 1 in the authors' code"
+    )
     quantisation: float = Field(
         1e-4, ge=0, alias="lambda", description="coefficient of the quantisation loss, per bit"
     )
