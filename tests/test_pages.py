@@ -16,8 +16,8 @@ from centerhash.search import Index
 from tests.test_docs import DOCS
 from tests.toys import cli
 
-# made by commands, or long readings with an order of their own
-OTHERS = {"methods.md", "datasets.md", "paper.md", "scale.md", "reliability.md"}
+# made by a command, or long readings with an order of their own
+OTHERS = {"methods.md", "paper.md", "scale.md", "reliability.md"}
 PAGES = sorted(path for path in DOCS.rglob("*.md") if path.name not in OTHERS)
 # whose examples no other test runs
 RUN = ["index", "commands", "training", "evaluation", "search", "duplicates", "backbones", "reference"]
