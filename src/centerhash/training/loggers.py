@@ -157,7 +157,7 @@ def _mlflow(folder: Path | None, config: TrainConfig) -> Iterator[OnEpoch]:
     """A run of MLflow; one that goes on has the same id there, and is given what it has not."""
     mlflow = require("mlflow")
     entities = require("mlflow.entities")
-    advice = "Name a server or a database in MLFLOW_TRACKING_URI"
+    advice = "Name a server in MLFLOW_TRACKING_URI, or `pip install mlflow` for a database"
     with _told_by(mlflow.exceptions.MlflowException, "mlflow", advice):
         client = mlflow.MlflowClient()
 

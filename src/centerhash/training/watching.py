@@ -21,7 +21,10 @@ from centerhash.networks.heads import HeadOutput
 from centerhash.training.rotation import code_rotation
 
 SHARE, MOST, LEAST = 10, 1_000, 20  # a tenth is held out, at most 1,000 images; of fewer than 20, none can be
-_ROTATED = 2_000  # images that the rotation is found from while watching: it would cost more than an epoch
+_ROTATED, _ROUNDS = (
+    2_000,
+    20,
+)  # images and rounds of the rotation: as the end does it, it would cost more than an epoch
 NOTHING = np.empty(0, dtype=np.int64)
 
 
@@ -64,10 +67,10 @@ def validation_map(
     trained_labels: NDArray[np.bool_],
     rotate: bool,
 ) -> float:
-    """mAP of held-out images (m, K) that search the trained ones (n, K), by the codes that a model would have now."""
+    """mAP of held-out images (m, K) that search the trained ones (n, K), by about the codes of a model now."""
     sides: list[NDArray[Any]] = [held, trained]
     if rotate:  # as the end of training will do
-        rotation = code_rotation(trained[:: -(-len(trained) // _ROTATED)])
+        rotation = code_rotation(trained[:: -(-len(trained) // _ROTATED)], _ROUNDS)
         sides = [side @ rotation for side in sides]
     query, database = (pack(binarise(side)) for side in sides)
     bits = held.shape[1]

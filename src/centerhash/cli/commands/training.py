@@ -154,7 +154,9 @@ def train(
     watch: Annotated[
         int | None,
         running(
-            "mAP every so many epochs, on a tenth of the training images, which then do not train", min=1
+            "mAP every so many epochs on a tenth of the training images, which then do not train; "
+            "each time takes about as long as an epoch",
+            min=1,
         ),
     ] = None,
 ) -> None:

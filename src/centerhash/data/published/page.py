@@ -9,10 +9,15 @@ from centerhash.data.published.download import RemoteFile
 
 _HEAD = """# Data sets
 
-Made by `centerhash datasets --markdown > docs/datasets.md` from the rows of `data/published/catalogue.py`; a test keeps
-the two equal. `centerhash datasets --root DIR` lists them and says which are there, `centerhash download NAME --root DIR`
-fetches one, `centerhash train NAME --root DIR --out RUN` trains on it. `DIR` holds one folder per data set, named below;
-the folder of a data set itself works as well.
+The published data sets that centerhash knows by name: how to fetch them, how they are split, what their files are.
+
+```
+centerhash datasets --root data                     # which there are, and which are here
+centerhash download coco2014 --root data
+centerhash train coco2014 --root data --out run
+```
+
+The folder `data` holds one folder per data set, named below; `--root` may also be the folder of the data set itself.
 
 Downloads resume where they stopped: run the same command again, also after a kill. An archive is checked by its size
 and MD5 checksum where these are known, unpacked beside its place, moved there when it is whole, and then deleted
@@ -22,7 +27,7 @@ archives and as much again. `--mirror URL` fetches from another address, where t
 
 MIRFLICKR publishes a checksum for its photos, and CIFAR-10 for its archive. COCO and VOC publish none: theirs are those
 that other libraries have recorded. "unknown" means that no such source was found. Numbers of labelled images are those
-that the literature gives; your copy decides, and opening it says what was found.
+that the literature gives; your copy may differ, and opening it says what was found.
 """
 
 _TAIL = """
@@ -48,6 +53,9 @@ counts where it can, shrinks them in proportion where queries and training image
   finds itself unless you `evaluate --exclude-self`.
 
 It also works for a folder of your own: `centerhash train IMAGES --lists DIR --out RUN`.
+
+What next: [your own images](own-images.md), [comparing methods](tutorials/comparing-methods.md) on one of these.
+This page is made by `centerhash datasets --markdown` from `data/published/catalogue.py`; a test keeps the two equal.
 """
 
 
