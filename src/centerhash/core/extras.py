@@ -43,7 +43,7 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         "grpc": _MILVUS,
         "pillow_heif": Extra("heic", "HEIC images"),
         "ray": Extra("ray", "encoding on Ray"),
-        "faiss": Extra("faiss", "the faiss engine"),
+        "faiss": Extra("faiss", "files of faiss"),
         "imagehash": Extra("duplicates", "finding near duplicates"),
     }
 )

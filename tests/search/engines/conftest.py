@@ -73,7 +73,5 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         server = request.getfixturevalue("milvus_server")
         return Place(kind, lambda bits: f"milvus:{server}#shared_{bits}", tmp_path, again=True)
     if kind != "flat-journal":
-        use_small_segments(monkeypatch)
-    engine, _, setting = kind.partition("-")
-    suffix = f"?kind={setting}" if engine == "faiss" else ""
-    return Place(kind, lambda bits: engine + suffix, tmp_path)
+        use_small_segments(monkeypatch, tables=kind == "flat-tables")
+    return Place(kind, lambda bits: "flat", tmp_path)
