@@ -35,7 +35,10 @@ def answers_of(store: str, run: Path, folder: Path) -> list[list[Result]]:
 @pytest.mark.slow
 def test_all_stores_answer_alike(feature_run: Path, tmp_path: Path) -> None:
     flat = answers_of("flat", feature_run, tmp_path / "flat")
-    assert answers_of(f"milvus:{tmp_path / 'items.db'}", feature_run, tmp_path / "other") == flat
+    assert (
+        answers_of(f"milvus:{tmp_path / 'items.db'}?consistency=Strong", feature_run, tmp_path / "other")
+        == flat
+    )
     assert [len(found) for found in flat[:2]] == [20, 7]
 
 

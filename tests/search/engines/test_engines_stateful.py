@@ -149,7 +149,9 @@ def test_flat_index_with_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.slow
 def test_milvus_index(lite_file: Path) -> None:
     run(
-        lambda number: Place("milvus", lambda bits: f"milvus:{lite_file}#stateful", Path(), again=True),
+        lambda number: Place(
+            "milvus", lambda bits: f"milvus:{lite_file}?consistency=Strong#stateful", Path(), again=True
+        ),
         10,
         15,
     )
@@ -158,7 +160,9 @@ def test_milvus_index(lite_file: Path) -> None:
 @pytest.mark.slow
 def test_milvus_server(milvus_server: str) -> None:
     run(
-        lambda number: Place("milvus", lambda bits: f"milvus:{milvus_server}#stateful", Path(), again=True),
+        lambda number: Place(
+            "milvus", lambda bits: f"milvus:{milvus_server}?consistency=Strong#stateful", Path(), again=True
+        ),
         2,
         8,
     )
