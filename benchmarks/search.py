@@ -1,4 +1,4 @@
-"""Exact and approximate search as ratios measured in one run on one machine: part of `make bench`.
+"""Exact search as ratios measured in one run on one machine: part of `make bench`.
 
     python -m benchmarks.search [--out benchmarks/results/search.json] [--quick]
 
@@ -27,7 +27,6 @@ from benchmarks.reporting import arguments_of, show, store
 from centerhash.codes import Packed
 from centerhash.core.compiled import compiled, processors
 from centerhash.search.engines import scan
-from centerhash.search.engines.faiss_engine import KINDS, _faiss
 from centerhash.search.engines.flat import FlatIndex
 
 K, BATCH, AT_ONCE = 10, 1_000, 10**6
@@ -110,7 +109,10 @@ def numpy_search(packed: Packed) -> Work:
 
 
 def faiss_search(packed: Packed) -> Work:
-    index = _faiss().IndexBinaryFlat(8 * packed.shape[1])
+    import faiss
+
+    faiss.omp_set_num_threads(processors())
+    index = faiss.IndexBinaryFlat(8 * packed.shape[1])
     index.add(packed)
     return lambda queries: index.search(queries, K)
 
@@ -158,30 +160,6 @@ def exact(packed: Packed, queries: Packed, repeats: int, **more: Work) -> dict[s
     return found
 
 
-def approximate(kind: str, packed: Packed, queries: Packed, repeats: int) -> dict[str, float]:
-    """A structure of faiss with our settings against the exact scan: time of a query, recall of ten, time to build."""
-    bits = 8 * packed.shape[1]
-    structure = KINDS[kind].fitting(bits).empty(bits)
-    started = time.perf_counter()
-    structure.add(packed)
-    built = time.perf_counter() - started
-    truth = list(scan.nearest(scan.words(queries, bits), scan.words(packed, bits), bits, K, None))
-    farthest = np.array([distances[K - 1] for _, distances in truth])
-    distances, rows = structure.search(queries, K)
-    recall = float(((distances <= farthest[:, None]) & (rows >= 0)).mean())
-
-    def one_by_one(work: Work) -> None:
-        for row in range(len(queries)):
-            work(queries[row : row + 1])
-
-    works: dict[str, Work] = {"scan": scan_search(packed), kind: lambda query: structure.search(query, K)}
-    times = side_by_side({name: partial(one_by_one, work) for name, work in works.items()}, repeats)
-    per_query = {
-        f"{name}_ms": 1000 * statistics.median(spent) / len(queries) for name, spent in times.items()
-    }
-    return {"build_seconds": built, "recall": recall, **per_query, **ratios(times, kind, "scan")}
-
-
 def measurements(quick: bool) -> Iterator[tuple[str, dict[str, float]]]:
     """Every measurement with its name."""
     repeats = 3 if quick else 9
@@ -191,18 +169,10 @@ def measurements(quick: bool) -> Iterator[tuple[str, dict[str, float]]]:
             yield f"{size:,} random codes of 64 bits", exact(codes, queries, repeats, index=index)
         codes, queries = clustered_codes(size, 64, 0), clustered_codes(BATCH, 64, 1)
         yield f"{size:,} clustered codes of 64 bits", exact(codes, queries, repeats)
-    if not quick:  # the last ones are the most: here the approximate index begins to be worth its while
-        yield f"multihash, {size:,} clustered codes", approximate("multihash", codes, queries[:100], 3)
     for bits in LENGTHS[:1] if quick else LENGTHS:
         size = 10**5 if quick else 10**6
         codes, queries = random_codes(size, bits, 0), random_codes(BATCH, bits, 1)
         yield f"{size:,} random codes of {bits} bits", exact(codes, queries, repeats)
-    size = 10**4 if quick else 10**5
-    for make in (random_codes, clustered_codes):
-        codes, queries = make(size, 64, 0), make(100, 64, 1)
-        for kind in KINDS:
-            name = f"{kind}, {size:,} {make.__name__.replace('_', ' ')}"
-            yield name, approximate(kind, codes, queries, 3)
 
 
 def main() -> None:

@@ -159,8 +159,8 @@ def test_what_is_no_index_is_refused(tmp_path: Path, image_run: Path) -> None:
         text = refused(cli(*words))
         assert "is no index" in text
         assert "centerhash index create" in text
-    text = refused(cli("index", "create", tmp_path / "new", "--model", image_run, "--store", "fais"))
-    assert "unknown store 'fais'. Did you mean 'faiss'?" in text
+    text = refused(cli("index", "create", tmp_path / "new", "--model", image_run, "--store", "falt"))
+    assert "unknown store 'falt'. Did you mean 'flat'?" in text
 
 
 def test_adding_again_skips_and_broken_images_warn(own: Path, pictures: list[Path], tmp_path: Path) -> None:

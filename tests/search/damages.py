@@ -25,7 +25,7 @@ KINDS = ("flip", "cut", "zero")
 ITEMS, FEW, UPLOADS = 1200, 5, 2  # in the segment, in each add of the journal, in images/
 
 
-def make_index(folder: Path, run: Path, store: str = "flat") -> Path:
+def make_index(folder: Path, run: Path) -> Path:
     """An index of a segment, a journal with adds and removals, and uploads; all parts of an item are there."""
     features, labels = separable(ITEMS + 3 * FEW, seed=1)
     generator = np.random.default_rng(0)
@@ -33,7 +33,7 @@ def make_index(folder: Path, run: Path, store: str = "flat") -> Path:
     looks = generator.integers(0, 256, (len(features), 16), dtype=np.uint8)
     seen = [{name: (int(255 / len(row)), 255 // len(row)) for name in row} for row in names]
     paths = [f"/photos/of/some/longer/folder/{row % 7}/image-{row:05d}.jpg" for row in range(len(features))]
-    with Index.create(folder, run, store=store) as index:
+    with Index.create(folder, run) as index:
         packed = pack(index.model.encode_features(features))
         edges = [0, ITEMS, *(ITEMS + FEW * part for part in (1, 2, 3))]
         for begin, end in pairwise(edges):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -31,14 +32,13 @@ def answers_of(store: str, run: Path, folder: Path) -> list[list[Result]]:
         ]
 
 
-@pytest.mark.parametrize(
-    "store", ["faiss", "faiss?kind=hnsw", pytest.param("milvus:", marks=pytest.mark.slow)]
-)
-def test_all_stores_answer_alike(store: str, feature_run: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_all_stores_answer_alike(feature_run: Path, tmp_path: Path) -> None:
     flat = answers_of("flat", feature_run, tmp_path / "flat")
-    if store == "milvus:":
-        store += str(tmp_path / "items.db")
-    assert answers_of(store, feature_run, tmp_path / "other") == flat
+    assert (
+        answers_of(f"milvus:{tmp_path / 'items.db'}?consistency=Strong", feature_run, tmp_path / "other")
+        == flat
+    )
     assert [len(found) for found in flat[:2]] == [20, 7]
 
 
@@ -46,7 +46,6 @@ def test_stores_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     place = tmp_path / "index"
     assert full_store("flat", place) == "flat"
-    assert full_store("faiss?kind=hnsw", place) == "faiss?kind=hnsw"
     named = full_store("milvus:items.db", place)
     assert named.startswith(f"milvus:{tmp_path.resolve()}/items.db#centerhash_")
     assert named != full_store("milvus:items.db", tmp_path / "another")  # two may share one server
@@ -59,8 +58,24 @@ def test_odd_names_of_folders(feature_run: Path, tmp_path: Path) -> None:
     assert (odd / "items").is_dir()
     with Index.open(odd) as index:
         assert len(index) == 0
-    Index.create(tmp_path / "what?", feature_run, store="faiss?kind=hnsw").close()
-    assert (tmp_path / "what?" / "items" / "faiss.json").is_file()
+
+
+@pytest.mark.parametrize("store", ["faiss", "faiss?kind=hnsw&links=16"])
+def test_an_index_of_before_with_the_faiss_engine_opens_as_flat(
+    feature_run: Path, tmp_path: Path, store: str
+) -> None:
+    folder = tmp_path / "index"
+    before = answers_of("flat", feature_run, folder)
+    spec = json.loads((folder / "index.json").read_text())
+    (folder / "index.json").write_text(json.dumps({**spec, "store": store}))
+    structure = folder / "items" / "segment-000002-0badcafe.faiss"
+    structure.write_bytes(b"a structure that took much space")
+    with Index.open(folder, read_only=True) as index:
+        assert list(index.search(id="005", k=20)) == before[0]
+    assert structure.exists()  # a reader changes nothing
+    with Index.open(folder) as index:
+        assert list(index.search(id="005", k=20)) == before[0]
+    assert not structure.exists()
 
 
 def test_a_link_that_leads_to_itself_is_no_place_for_an_index(feature_run: Path, tmp_path: Path) -> None:

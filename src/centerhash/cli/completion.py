@@ -12,7 +12,7 @@ from typing import TypeAlias
 Words: TypeAlias = list[tuple[str, str]]  # a word, and what it is
 
 # importing the tables of these takes seconds; tests keep both equal
-STORES = ("flat", "faiss", "milvus")
+STORES = ("flat", "milvus")
 FORMATS = ("npz", "npy", "parquet", "faiss", "pgvector")
 RUNNERS = ("local", "ray")
 LOGGERS = ("csv", "tensorboard", "wandb", "mlflow")

@@ -30,7 +30,7 @@ NOT_INSTALLED = "not installed"
 USER_EXTRAS = tuple(sorted({extra.name for extra in EXTRAS.values()}))  # not those of developers
 
 _ALSO_AS = {"faiss-cpu": ("faiss-gpu", "faiss-gpu-cu12"), "onnxruntime": ("onnxruntime-gpu",)}
-_INDEX_LIBRARIES = {"faiss": "faiss", "milvus": "pymilvus"}  # what an engine of the index imports
+_INDEX_LIBRARIES = {"milvus": "pymilvus"}  # what an engine of the index imports
 _LEAST_FREE = 10**8  # bytes: a thousand images' features with a margin
 _REINSTALL = "run `pip install --force-reinstall centerhash`, or `make setup` in a clone"
 

@@ -43,7 +43,7 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         "grpc": _MILVUS,
         "pillow_heif": Extra("heic", "HEIC images"),
         "ray": Extra("ray", "encoding on Ray"),
-        "faiss": Extra("faiss", "the faiss engine"),
+        "faiss": Extra("faiss", "files of faiss"),
         "tensorboard": Extra("tensorboard", "the logger 'tensorboard'"),
         "wandb": Extra("wandb", "the logger 'wandb'"),
         "mlflow": Extra("mlflow", "the logger 'mlflow'"),

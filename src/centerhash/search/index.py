@@ -2,7 +2,7 @@
 
     index.json          what this folder is: store, bits, classes
     model/              a copy of the model, so that the index stands on its own
-    items/              codes, ids, labels, paths and looks, in a flat or faiss store; Milvus keeps them itself
+    items/              codes, ids, labels, paths and looks, in a flat store; Milvus keeps them itself
     images/             only images that came without a file: uploads, named by their id
 
 The id of an image is the first 16 letters of the SHA-256 of its bytes: the same image is stored once, whatever
@@ -76,8 +76,7 @@ class Index:
     ) -> Self:
         """Make an empty index for the codes of a model, of the one in a run's folder, or the built-in one; open it.
 
-        `store` says where the items live: "flat", "faiss", "faiss?kind=hnsw", or "milvus:ADDRESS", with "#NAME" for
-        the name there.
+        `store` says where the items live: "flat", or "milvus:ADDRESS", with "#NAME" for the name there.
         """
         from centerhash.model import HashModel
 
@@ -304,7 +303,6 @@ class Index:
         return {
             "index": str(self.folder),
             "store": self.spec.store,
-            "exact": self.store.exact,
             "size": len(self),
             "uploads": sum(1 for _ in self.uploads.files()),
             "missing": len(self.missing()),

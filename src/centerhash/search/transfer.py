@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from centerhash.codes import Packed, check_packed, packed_width
 from centerhash.core.errors import DataError, InputError
 from centerhash.search.engines.base import VISUAL_BITS, Item, Seen
+from centerhash.search.faiss_files import FILE, is_faiss, read_faiss
 from centerhash.search.results import Added, as_result
 
 if TYPE_CHECKING:
@@ -61,12 +62,17 @@ def add_codes(
 
 
 def import_codes(index: Index, path: str | Path) -> Added:
-    """Add the codes of a file, or of a folder of parts, that `centerhash encode` or `export_codes` wrote.
+    """Add the codes of a file, or of a folder of parts, that `centerhash encode` or `export_codes` wrote, or of faiss.
 
     Names become ids; known ones are skipped. Codes without names, of a features .npy, are called after the file and
     their row: codes-0, codes-1 ...
     """
-    coded = _of_parts(index, Path(path)) if Path(path).is_dir() else iter([_of_file(index, Path(path))])
+    path = Path(path)
+    if (path / FILE).is_file():  # a folder that was exported for faiss
+        path /= FILE
+    if is_faiss(path):
+        return index.add_codes(*read_faiss(path, index.facts.bits))
+    coded = _of_parts(index, path) if path.is_dir() else iter([_of_file(index, path)])
     done = [index.add_codes(*columns) for columns in coded]
     return Added(sum(one.added for one in done), sum(one.known for one in done), {})
 

@@ -68,12 +68,12 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     kind: str = request.param
     if kind == "milvus-lite":
         file, number = request.getfixturevalue("lite_file"), next(_numbers)
-        return Place(kind, lambda bits: f"milvus:{file}#c{number}_{bits}", tmp_path)
+        return Place(kind, lambda bits: f"milvus:{file}?consistency=Strong#c{number}_{bits}", tmp_path)
     if kind == "milvus-server":
         server = request.getfixturevalue("milvus_server")
-        return Place(kind, lambda bits: f"milvus:{server}#shared_{bits}", tmp_path, again=True)
+        return Place(
+            kind, lambda bits: f"milvus:{server}?consistency=Strong#shared_{bits}", tmp_path, again=True
+        )
     if kind != "flat-journal":
-        use_small_segments(monkeypatch)
-    engine, _, setting = kind.partition("-")
-    suffix = f"?kind={setting}" if engine == "faiss" else ""
-    return Place(kind, lambda bits: engine + suffix, tmp_path)
+        use_small_segments(monkeypatch, tables=kind == "flat-tables")
+    return Place(kind, lambda bits: "flat", tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +13,19 @@ from centerhash.search.engines.base import HammingIndex
 from centerhash.search.engines.table import create_store, open_store
 
 KINDS = {  # of each engine
-    "flat": ("flat-journal", "flat-segments"),
-    "faiss": ("faiss-multihash", "faiss-hnsw"),
+    "flat": ("flat-journal", "flat-segments", "flat-tables"),
     "milvus": ("milvus-lite", "milvus-server"),
 }
 
 
-def use_small_segments(monkeypatch: pytest.MonkeyPatch, rows: int = 32) -> None:
-    """Let few items be enough for segments, and for structures of faiss over them."""
+def use_small_segments(monkeypatch: pytest.MonkeyPatch, rows: int = 32, *, tables: bool = False) -> None:
+    """Let few items be enough for segments, and for tables over them, which are then always quicker."""
     monkeypatch.setattr("centerhash.search.engines.flat.TAIL_ROWS", rows)
-    if importlib.util.find_spec("centerhash.search.engines.faiss_engine"):
-        monkeypatch.setattr("centerhash.search.engines.faiss_engine.LARGE", rows // 2)
+    if tables:
+        monkeypatch.setattr("centerhash.search.engines.storage.LARGE", rows // 2)
+        monkeypatch.setattr(
+            "centerhash.search.engines.multi_index.scan_looks", lambda codes, queries: 1 << 40
+        )
 
 
 @dataclass(frozen=True)

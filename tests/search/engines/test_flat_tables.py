@@ -13,7 +13,7 @@ from centerhash.search.engines import multi_index, scan, storage
 from centerhash.search.engines.base import Filter
 from centerhash.search.engines.flat import FlatIndex
 from centerhash.search.engines.rankings import ByBoth
-from centerhash.search.engines.tables import SUFFIX
+from centerhash.search.engines.tables import PATIENCE, REST, SUFFIX
 from tests.search.engines.flat_toys import BITS, Model, codes, small_segments
 
 
@@ -190,3 +190,58 @@ def test_a_random_index_answers_as_without_tables(tmp_path: Path, monkeypatch: p
             assert index.info()["segments"] == 5
             found.append([list(hits) for k in (1, 10, 300) for hits in index.search(queries, k)])
     assert found[0] == found[1]
+
+
+def test_tables_that_always_give_up_are_asked_once_in_a_while(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried, expected = list[int](), answers(folder)
+    given_up = True
+
+    def nearest(tables: Any, packed: Any, *more: Any) -> list[Any]:
+        tried.append(len(packed))
+        return [None] * len(packed) if given_up else found(tables, packed, *more)
+
+    found = multi_index.nearest
+    monkeypatch.setattr(multi_index, "nearest", nearest)
+    with FlatIndex.open(folder, read_only=True) as index:
+        for _ in range(PATIENCE + 2 * REST):
+            assert list(index.search(codes(1, 9), 7)[0]) == expected[0]
+        assert len(tried) == PATIENCE + 2
+        given_up = False  # from the next try on they are asked always
+        for _ in range(REST + 10):
+            assert list(index.search(codes(1, 9), 7)[0]) == expected[0]
+        assert len(tried) == PATIENCE + 2 + 11
+
+
+def test_filters_find_the_same_with_tables_and_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = np.random.default_rng(8)
+    packed, queries = codes(600, 1, 32, 4), codes(6, 2, 32, 4)
+    labels = [[name for name in "abc" if generator.random() < 0.6] for _ in range(600)]
+    paths = [f"/images/{'x' if row % 3 else 'y'}/{row}.jpg" for row in range(600)]
+    filters = [
+        *[Filter(("a",)), Filter(("a", "b")), Filter((), ("c",)), Filter(("a",), ("b", "c"))],
+        *[Filter(under=("/images/x/",)), Filter(("b",), ("a",), ("/images/y/", "/none/")), Filter(under=())],
+        *[Filter(("unknown",)), Filter((), ("unknown",)), Filter(("a",), ("a",))],
+    ]
+    found = []
+    for large in (16, 10**9):
+        monkeypatch.setattr(storage, "LARGE", large)
+        with FlatIndex.create(tmp_path / str(large), 32) as index:
+            index.add(packed, range(600), labels, paths)
+            index.remove(range(0, 600, 7))
+            found.append(
+                [
+                    list(hits)
+                    for only in filters
+                    for answer in (
+                        *(index.search(queries, k, only=only) for k in (1, 20, 400)),
+                        index.within(queries, 9, only=only),
+                    )
+                    for hits in answer
+                ]
+            )
+    assert found[0] == found[1]
+    assert sum(map(len, found[0])) > 1000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from centerhash.core.errors import DataError
 from centerhash.search.engines import milvus_engine
 from centerhash.search.engines.milvus_engine import MilvusIndex
+from centerhash.search.engines.table import open_store
 from tests.reference.index import ModelIndex, check_contents, check_search, check_within, distance
 
 codes = st.tuples(st.sampled_from((0, 1, 255)), st.sampled_from((0, 255)))
@@ -135,6 +137,38 @@ def test_searches_read_with_the_consistency_asked_for_and_checks_with_the_strong
     fake = FakeMilvus()
     index = MilvusIndex(fake, "fake", 16, False, "Bounded")  # type: ignore[arg-type]
     index.add(np.zeros((1, 2), dtype=np.uint8), [7])
-    index.search(np.zeros((1, 2), dtype=np.uint8))
+    index.remove([8])
     levels = {(method, options.get("consistency_level")) for method, options in fake.calls}
-    assert levels == {("query", "Strong"), ("upsert", None), ("search", "Bounded")}
+    assert levels == {("query", "Strong"), ("upsert", None)}
+    fake.calls.clear()
+    index.search(np.zeros((1, 2), dtype=np.uint8))
+    assert (7 in index, len(index), list(index.ids())) == (True, 1, [7])
+    levels = {(method, options.get("consistency_level")) for method, options in fake.calls}
+    assert levels == {("query", "Bounded"), ("search", "Bounded")}
+
+
+@pytest.mark.parametrize(
+    ("asked", "read_only", "expected"),
+    [("", False, "Session"), ("", True, "Bounded"), ("?consistency=Eventually", True, "Eventually")],
+)
+def test_who_writes_reads_its_session_and_others_what_is_seconds_old(
+    monkeypatch: pytest.MonkeyPatch, asked: str, read_only: bool, expected: str
+) -> None:
+    class Connected(FakeMilvus):
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__()
+
+        def has_collection(self, _: str) -> bool:
+            return True
+
+        def describe_collection(self, _: str) -> None:
+            return None
+
+        def load_collection(self, _: str) -> None:
+            return None
+
+    monkeypatch.setattr(milvus_engine, "Connection", Connected)
+    monkeypatch.setattr(milvus_engine, "bits_of", lambda *_: (16, True))
+    opened = open_store(f"milvus:http://host:1{asked}", Path(), read_only=read_only)
+    assert isinstance(opened, MilvusIndex)
+    assert opened.consistency == expected

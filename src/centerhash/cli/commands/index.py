@@ -34,7 +34,7 @@ def create(
     store: Annotated[
         str,
         typer.Option(
-            help="where the items live: flat (exact), faiss, faiss?kind=hnsw, or milvus:ADDRESS",
+            help="where the items live: flat, or milvus:ADDRESS",
             autocompletion=completion.one_of(*completion.STORES),
         ),
     ] = "flat",
@@ -179,7 +179,8 @@ def import_(
     codes: Annotated[
         Path,
         typer.Argument(
-            help="code file, or folder of parts, of `centerhash encode` by the same model", show_default=False
+            help="code file, or folder of parts, of `centerhash encode` by the same model, or a file of faiss",
+            show_default=False,
         ),
     ],
 ) -> None:

@@ -1,1 +1,1 @@
-"""Indexes of binary codes: `flat` (exact, a folder), `faiss` (approximate), `milvus` (a server or a cluster)."""
+"""Indexes of binary codes: `flat` (a folder), `milvus` (a file, a server or a cluster)."""

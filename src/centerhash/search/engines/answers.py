@@ -145,18 +145,52 @@ def _searched(
     """The k nearest rows to each code within its cut, by the tables of the part; what these leave is scanned."""
     from centerhash.search.engines import scan
 
-    rows, database, alive = _candidates(part, bits, only)
-    found: list[Answer | None] = [None] * len(packed)
-    if part.tables is not None and rows is None:
-        from centerhash.search.engines import multi_index
-
-        found = multi_index.nearest(part.tables, packed, database, bits, k, cuts, alive)
+    found = _by_tables(part, packed, bits, k, only, cuts)
     left = [query for query, answer in enumerate(found) if answer is None]
     if left:
+        rows, database, alive = _candidates(part, bits, only)
         asked = scan.words(packed[left], bits)
         for query, answer in zip(left, scanned(asked, database, alive), strict=True):
-            found[query] = answer
-    return [_of(part, rows, answer) for answer in found if answer is not None]
+            found[query] = _of(rows, answer)
+    return [(part, *answer) for answer in found if answer is not None]
+
+
+def _by_tables(
+    part: Part, packed: Packed, bits: int, k: int, only: Filter, cuts: Sequence[int]
+) -> list[Answer | None]:
+    """The answers that the tables of a part give, None where they give none.
+
+    A filter is applied to more answers than are wanted: those that pass are the first of all that do, if k of them are
+    left, or if no more items are within the cut.
+    """
+    tables, wanted = part.tables, _wanted(part, k, only)
+    if tables is None or wanted is None or not tables.trust.ask(len(packed)):
+        return [None] * len(packed)
+    from centerhash.search.engines import multi_index, scan
+
+    database = scan.words(np.asarray(part.segment.codes), bits)
+    found = multi_index.nearest(tables, packed, database, bits, wanted, cuts, part.alive)
+    tables.trust.learn(found.count(None), len(packed))
+    if not only:
+        return found
+    for query, answer in enumerate(found):
+        if answer is not None:
+            rows, distances = answer
+            passing = part.segment.passing(rows, only)
+            enough = len(rows) < wanted or np.count_nonzero(passing) >= k
+            found[query] = (rows[passing][:k], distances[passing][:k]) if enough else None
+    return found
+
+
+def _wanted(part: Part, k: int, only: Filter) -> int | None:
+    """How many answers to ask for, so that k are likely to pass the filter; None if the items of a label are fewer."""
+    total, carrying = len(part.segment), len(part.segment)
+    for label in only.having:
+        number = part.segment.label_numbers.get(label)
+        carrying = 0 if number is None else min(carrying, len(part.segment.members[number]))
+    if carrying * FEW <= total:
+        return None
+    return min(total + 1, k if not only else SPARE * k * total // carrying)
 
 
 def _plainly(distances: int) -> bool:
@@ -200,10 +234,10 @@ def _candidates(part: Part, bits: int, only: Filter) -> tuple[NDArray[np.uint32]
     return rows, database, alive
 
 
-def _of(part: Part, rows: NDArray[np.uint32] | None, answer: Answer) -> Found:
+def _of(rows: NDArray[np.uint32] | None, answer: Answer) -> Answer:
     """An answer's positions as rows of the part."""
     positions, distances = answer
-    return part, positions if rows is None else rows[positions].astype(np.int64), distances
+    return positions if rows is None else rows[positions].astype(np.int64), distances
 
 
 def _ordered(

@@ -105,8 +105,6 @@ class HammingIndex(ABC):
     these. A label that no item carries matches nothing.
     """
 
-    exact: bool = True  # approximate engines may miss neighbours
-
     def __init__(self, bits: int) -> None:
         self.bits = bits  # K
         self.changes = 0  # adds and removals by this process: the same number, the same items

@@ -7,6 +7,10 @@ rows, so a group of equal distances that is cut off is read again whole, in part
 Other rankings order the few hundred items whose codes are nearest.
 
 Milvus does not see to it that keys are unique: `add` looks first, so let one writer add at a time.
+
+What a question sees is the store's `consistency`. "Strong" waits for a tick of the server's clock, a fifth of a second. A
+process that writes sees what it wrote itself by "Session", and one that only reads all but the last seconds by "Bounded",
+both in a few milliseconds; so these are the defaults. What is there before a change is always read with "Strong".
 """
 
 from __future__ import annotations
@@ -44,6 +48,11 @@ from centerhash.search.engines.segments import build
 from centerhash.search.engines.snapshot import Part
 
 DEFAULT_COLLECTION = "centerhash"
+WRITING, READING = (
+    "Session",
+    "Bounded",
+)  # the consistency of a process that writes, and of one that only reads
+CHANGING = "Strong"  # what is there decides what may be added
 MAX_ANSWERS = 16_384  # Milvus' own limit for one search or query
 _KEYS = 4_096  # in one expression
 _SCAN_ROWS = 4_096
@@ -84,13 +93,13 @@ class MilvusIndex(HammingIndex):
         bits: int,
         collection: str = DEFAULT_COLLECTION,
         *,
-        consistency: str = "Strong",
+        consistency: str = WRITING,
         timeout: float = 60.0,
     ) -> Self:
         """Make an empty collection for codes of `bits` (K) bits, a multiple of 8.
 
-        `address` is a milvus-lite file (it ends in .db) or a server such as http://host:19530. Searches read with
-        Milvus' `consistency`: "Strong" sees everything that was added, "Bounded" may lag by seconds and is faster.
+        `address` is a milvus-lite file (it ends in .db) or a server such as http://host:19530. Questions read with
+        Milvus' `consistency`: "Strong", "Session", "Bounded" or "Eventually".
         """
         check_bits(bits)
         check_collection(collection)
@@ -117,11 +126,12 @@ class MilvusIndex(HammingIndex):
         collection: str = DEFAULT_COLLECTION,
         read_only: bool = False,
         *,
-        consistency: str = "Strong",
+        consistency: str | None = None,
         timeout: float = 60.0,
     ) -> Self:
-        """Open a collection that `create` made."""
+        """Open a collection that `create` made; without a `consistency` by that for writing or reading."""
         check_collection(collection)
+        consistency = consistency or (READING if read_only else WRITING)
         check_consistency(consistency)
         connection = Connection(address, timeout)
         try:
@@ -158,7 +168,7 @@ class MilvusIndex(HammingIndex):
 
     def _first_present(self, ids: Sequence[Id]) -> Id | None:
         for part in parts(ids, _KEYS):
-            there = self._rows([key_of(id) for id in part])
+            there = self._rows([key_of(id) for id in part], level=CHANGING)
             if there:
                 first: Id = next(id for id in part if key_of(id) in there)
                 return first
@@ -187,7 +197,7 @@ class MilvusIndex(HammingIndex):
         self._check_writable()
         removed = 0
         for part in parts(ids, _KEYS):
-            present = list(self._rows([key_of(id) for id in part]))
+            present = list(self._rows([key_of(id) for id in part], level=CHANGING))
             self._delete(present)
             removed += len(present)
         return removed
@@ -296,21 +306,25 @@ class MilvusIndex(HammingIndex):
             answers += [[(round(hit["distance"]), hit["id"]) for hit in answer] for answer in found]
         return answers
 
-    def _query(self, condition: str, fields: Sequence[str], **options: Any) -> list[Row]:
+    def _query(
+        self, condition: str, fields: Sequence[str], level: str | None = None, **options: Any
+    ) -> list[Row]:
         return list(
             self._connection.call(
                 "query",
                 self.collection,
                 filter=condition,
                 output_fields=list(fields),
-                consistency_level="Strong",  # what is there decides what may be added
+                consistency_level=level or self.consistency,
                 **options,
             )
         )
 
-    def _rows(self, keys: Sequence[str], fields: Sequence[str] = ()) -> dict[str, Row]:
+    def _rows(
+        self, keys: Sequence[str], fields: Sequence[str] = (), level: str | None = None
+    ) -> dict[str, Row]:
         """The rows of those of the keys that are there."""
-        return {row["id"]: row for row in self._query(any_of(keys), ["id", *fields])}
+        return {row["id"]: row for row in self._query(any_of(keys), ["id", *fields], level)}
 
     def _scan(self, fields: Sequence[str]) -> Iterator[Row]:
         """All rows in the order of their keys."""
@@ -334,7 +348,7 @@ class MilvusIndex(HammingIndex):
 
     def _check_kind(self, id: Id) -> None:
         """Refuse an id of another kind than those that are there."""
-        there = self._query('id > ""', ["id"], limit=1)
+        there = self._query('id > ""', ["id"], CHANGING, limit=1)
         if there and there[0]["id"][0] != key_of(id)[0]:
             kind = "integer" if there[0]["id"][0] == "i" else "string"
             raise InputError(f"this index holds {kind} ids, got {id!r}: an index holds one kind.")

@@ -112,6 +112,23 @@ class Segment:
             rows = np.unique(np.concatenate([np.empty(0, np.uint32), *found]))
         return rows
 
+    def passing(self, rows: NDArray[np.int64], only: Filter) -> NDArray[np.bool_]:
+        """Which (m,) of these rows a filter lets through; for a few rows of many."""
+        carried = self.labels.take(rows)
+        owners, numbers = np.repeat(np.arange(len(rows)), carried.lengths()), np.asarray(carried.values)
+        kept = np.ones(len(rows), bool)
+        for labels, wanted in ((only.having, True), (only.without, False)):
+            for label in labels:
+                carries = np.zeros(len(rows), bool)
+                carries[owners[numbers == self.label_numbers.get(label, -1)]] = True
+                kept &= carries == wanted
+        if only.under is not None:
+            inside = np.zeros(len(rows), bool)
+            for folder in only.under:
+                inside |= _starts_with(self.paths, rows.astype(np.uint32), encoded(folder))
+            kept &= inside
+        return kept
+
     def label_counts(self, removed: NDArray[np.int64]) -> dict[str, int]:
         """How many items carry each label, without the `removed` rows."""
         gone = np.bincount(np.asarray(self.labels.take(removed).values), minlength=len(self.label_text))

@@ -83,10 +83,14 @@ def tidy(folder: Path, snapshot: Snapshot) -> None:
     for path in [
         *folder.glob("segment-*.seg"),
         *folder.glob(f"segment-*{SUFFIX}"),
+        *folder.glob("segment-*.faiss"),
+        *folder.glob("faiss.json"),
         *folder.glob(".segment-*.part"),
         *folder.glob(".journal.*.part"),
     ]:
-        if path.with_suffix(".seg").name not in named:
+        if (
+            path.with_suffix(".seg").name not in named
+        ):  # structures of faiss, which nothing reads now, neither
             _delete(path)
 
 

@@ -1,6 +1,6 @@
 """ENGINES: one frozen row per engine that can hold the items of an index, and the texts that name a store.
 
-flat, faiss, faiss?kind=hnsw, milvus:FILE.db, milvus:http://host:19530#collection
+flat, milvus:FILE.db, milvus:http://host:19530?consistency=Bounded#collection
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from urllib.parse import parse_qsl
 from centerhash.core.errors import ConfigError, unknown_name
 from centerhash.search.engines.base import HammingIndex
 
+FORMER = "faiss"  # an engine of before, whose items are in the files of a flat one, with structures of faiss beside
+
 
 @dataclass(frozen=True)
 class Engine:
@@ -25,10 +27,8 @@ class Engine:
     name: str
     title: str  # what it is for
     home: str  # "module:Class" below centerhash
-    exact: bool  # approximate engines may miss neighbours
     extra: str | None = None  # the optional part of the package to install for it
-    fixed: tuple[str, ...] = ()  # settings that `create` takes, and that stay with the items
-    settings: tuple[str, ...] = ()  # settings of every opening
+    settings: tuple[str, ...] = ()  # what its text may set
     remote: bool = (
         False  # whether it keeps the items at an address of its own, not in the folder of the index
     )
@@ -45,22 +45,13 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
         for row in (
             Engine(
                 name="flat",
-                title="exact search in a folder, up to tens of millions of codes on one machine",
+                title="exact search in a folder, up to hundreds of millions of codes on one machine",
                 home="search.engines.flat:FlatIndex",
-                exact=True,
-            ),
-            Engine(
-                name="faiss",
-                title="approximate search in a folder, for more than ten million codes on one machine",
-                home="search.engines.faiss_engine:FaissIndex",
-                exact=False,
-                fixed=("kind", "hashes", "hash_bits", "flips", "links", "build_effort", "effort"),
             ),
             Engine(
                 name="milvus",
                 title="exact search in a milvus-lite file, on a Milvus server, or on a cluster of machines",
                 home="search.engines.milvus_engine:MilvusIndex",
-                exact=True,
                 extra="milvus",
                 settings=("collection", "consistency"),
                 remote=True,
@@ -80,8 +71,13 @@ class Store:
 
 
 def read_store(text: str) -> Store:
-    """Read the text of a store, such as `flat`, `faiss?kind=hnsw` or `milvus:http://host:19530#collection`."""
+    """Read the text of a store, such as `flat` or `milvus:http://host:19530#collection`."""
     name = re.split("[:?#]", text, maxsplit=1)[0]
+    if name == FORMER:
+        raise ConfigError(
+            f"the store '{FORMER}' is no more, because flat finds all neighbours in less time: write flat. An index that "
+            "was created with it opens as flat."
+        )
     if name not in ENGINES:
         raise unknown_name("store", name, ENGINES)
     engine, rest, settings = ENGINES[name], text.removeprefix(name), dict[str, Any]()
@@ -97,10 +93,9 @@ def read_store(text: str) -> Store:
         raise ConfigError(
             "milvus needs an address: milvus:http://127.0.0.1:19530, or milvus:items.db for a local file."
         )
-    allowed = (*engine.fixed, *engine.settings)
     for setting in settings:
-        if setting not in allowed:
-            raise unknown_name(f"setting of the store '{name}'", setting, allowed or ("none",))
+        if setting not in engine.settings:
+            raise unknown_name(f"setting of the store '{name}'", setting, engine.settings or ("none",))
     return Store(engine, address, settings)
 
 
@@ -113,7 +108,8 @@ def create_store(text: str, folder: Path, bits: int) -> HammingIndex:
 
 def open_store(text: str, folder: Path, *, read_only: bool = False) -> HammingIndex:
     """Open the store that `create_store` made of the same text, for writing unless `read_only`."""
-    store = read_store(text)
-    asked = {name: value for name, value in store.settings.items() if name in store.engine.settings}
-    opened: HammingIndex = store.engine.load().open(store.address or folder, read_only=read_only, **asked)
+    store = read_store("flat" if text.partition("?")[0] == FORMER else text)
+    opened: HammingIndex = store.engine.load().open(
+        store.address or folder, read_only=read_only, **store.settings
+    )
     return opened
