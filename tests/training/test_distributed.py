@@ -93,12 +93,14 @@ def test_layers_of_a_shared_network_keep_their_names_and_values() -> None:
     assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
+# HyP2 compares all pairs of a batch, and learns numbers of its own; ICS-softmax has layers beside the code
 @pytest.mark.slow
-def test_two_processes_train_what_one_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["hyp2", "ics-softmax"])
+def test_two_processes_train_what_one_does(tmp_path: Path, method: str) -> None:
     """Same batches, gathered for the loss: equal up to rounding, which a few steps let grow a little."""
     data = write_feature_folder(tmp_path / "data")
-    # HyP2 compares all pairs of a batch, and learns numbers of its own; a rotation would let the rounding grow
-    words = ["train", data, "--method", "hyp2", "--no-rotate", *QUICK]
+    # a rotation would let the rounding grow
+    words = ["train", data, "--method", method, "--no-rotate", *QUICK]
     assert cli(*words, "--out", tmp_path / "one").code == 0
     done = run(torchrun(2, *words, "--out", tmp_path / "two"))
     assert done.returncode == 0, done.stderr

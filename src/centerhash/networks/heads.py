@@ -134,18 +134,20 @@ class Dropout(nn.Dropout):
 
     def forward(self, units: Tensor) -> Tensor:
         """Units (B, U), some of them 0 while the head learns."""
-        return units * dropout_mask(units.shape, self.p, units) if self.training and self.p else units
+        return units * self.mask(units.shape, units) if self.training and self.p else units
+
+    def mask(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        """What a batch of this shape is multiplied by."""
+        return dropout_mask(shape, self.p, like)
 
 
 class DropoutBeside(Dropout):
     """Dropout that leaves the stream of random numbers as it found it, so that it changes no other layer's."""
 
-    def forward(self, units: Tensor) -> Tensor:
-        """Units (B, U), some of them 0 while the head learns."""
-        if not self.training:
-            return units
-        with torch.random.fork_rng(devices=[units.device] if units.is_cuda else []):
-            return super().forward(units)
+    def mask(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        """As of any dropout."""
+        with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
+            return super().mask(shape, like)
 
 
 class Presence(nn.Sequential):

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from centerhash.core.errors import ConfigError
 from centerhash.networks.backbones import choose_device
-from centerhash.networks.heads import Dropout, HeadOutput, dropout_mask
+from centerhash.networks.heads import Dropout, HeadOutput
 
 Precision: TypeAlias = Literal["32", "bf16", "16"]
 _PATIENCE = timedelta(days=2)  # one process may compute features for hours while the others wait
@@ -190,6 +190,7 @@ class SharedDropout(Dropout):
     """Dropout whose mask is drawn for the batch of all processes, of which each takes its rows."""
 
     team: Team
+    alone: Dropout  # what one process with the whole batch would use
 
     def forward(self, units: Tensor) -> Tensor:
         """Drop the entries that one process with the whole batch would drop."""
@@ -197,7 +198,7 @@ class SharedDropout(Dropout):
             return units
         count = torch.tensor(len(units), device=units.device)
         dist.all_reduce(count)
-        mask = dropout_mask((int(count), *units.shape[1:]), self.p, units)
+        mask = self.alone.mask((int(count), *units.shape[1:]), units)
         return units * mask[self.team.share(int(count))]
 
 
@@ -216,9 +217,9 @@ def share_layers(network: nn.Module, team: Team) -> None:
             )
             shared.load_state_dict(layer.state_dict())
             network._modules[name] = shared.to(team.device)
-        elif type(layer) is Dropout:
+        elif isinstance(layer, Dropout):
             dropout = SharedDropout(layer.p)
-            dropout.team = team
+            dropout.team, dropout.alone = team, layer
             network._modules[name] = dropout
         else:
             share_layers(layer, team)
