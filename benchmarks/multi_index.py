@@ -32,7 +32,7 @@ from centerhash.search.engines.tabling import build, read_only
 
 BITS = 64
 SIZES, KS = (10**5, 10**6, 10**7), (10, 100)
-MOST = {"multihash": 10**7, "ivf": 10**7, "hnsw": 10**5, "usearch": 10**6}  # codes that are built in minutes
+MOST = {"multihash": 10**7, "ivf": 10**7, "hnsw": 10**5, "usearch": 10**5}  # codes that are built in minutes
 SECONDS = 15.0  # that each may take in a comparison: slow ones are asked less often
 MANY_NOISE = 0.5
 
