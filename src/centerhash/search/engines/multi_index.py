@@ -28,8 +28,6 @@ SCANNED = 256  # bytes that a thread of the scan reads while one value or code i
 TOGETHER = 3  # times as many for many queries, which the scan reads them for together
 NEVER = 1 << 62
 
-Found = tuple[Rows, Integers, int]  # first rows of codes, their distances; the last distance, or -1: given up
-
 
 @compiled
 def _following(flips: Any) -> Any:
@@ -126,7 +124,7 @@ def _search(
     cut: int,
     limit: int,
 ) -> Any:
-    """The codes that are no farther than `cut` and the k-th nearest row, as first rows and distances; see `Found`."""
+    """The codes that are no farther than `cut` and the k-th nearest row, and the last cut, or -1: given up."""
     tables = lengths.size
     radii, costs = np.full(tables, -1, np.int64), np.full(tables, -1, np.int64)
     counts = np.zeros(bits + 1, np.int64)
