@@ -51,6 +51,7 @@ def restore(path: Path, modules: Modules, optimizer: torch.optim.Optimizer) -> l
                 _, number, name = key.split(".", 2)
                 state.setdefault(int(number), {})[name] = value
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        _lay_out_as_parameters(optimizer)
         if not isinstance(log, list) or [row["epoch"] for row in log] != list(range(1, len(log) + 1)):
             raise ValueError("its log is not that of the first epochs")
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, IndexError) as error:
@@ -59,3 +60,11 @@ def restore(path: Path, modules: Modules, optimizer: torch.optim.Optimizer) -> l
             f"the checkpoint '{path}' is damaged or of another run ({reason}): delete it to train from the start."
         ) from None
     return log
+
+
+def _lay_out_as_parameters(optimizer: torch.optim.Optimizer) -> None:
+    """Bring what an optimizer knows of each parameter into its order in memory, which a fused step takes for granted."""
+    for parameter, known in optimizer.state.items():
+        for name, value in known.items():
+            if value.shape == parameter.shape and value.stride() != parameter.stride():
+                known[name] = torch.empty_like(parameter).copy_(value)
