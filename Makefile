@@ -52,7 +52,7 @@ lint: setup
 # figures as json with facts of the machine, and docs/images/bench.svg from them
 RESULTS ?= benchmarks/results
 bench: setup
-	for part in speed search multi_index loading encoding load; do \
+	for part in speed search multi_index loading encoding load busy memory; do \
 	  $(BIN)/python -m benchmarks.$$part --out $(RESULTS)/$$part.json || exit 1; \
 	done
 	$(BIN)/python -m benchmarks.chart --results $(RESULTS)

@@ -2,6 +2,7 @@
 
     python -m benchmarks.load [--seconds 60] [--clients 50] [--codes 1000000] [--out benchmarks/results/load.json]
 
+One client asks by id first, for a sixth of the time: what a single person waits. Then come all clients at once.
 The index is made in a temporary folder: random codes, and some emoji scenes whose pictures are uploaded. Clients and
 server share this machine, so the times are upper bounds. Each client sends its next request as soon as it has its
 answer; every second client uploads.
@@ -134,6 +135,13 @@ def megabytes(process: int) -> dict[str, float]:
     return {named[name]: int(match.group(1)) / 1000 for name, match in found.items() if match}
 
 
+async def one_client(port: int, codes: int, seconds: float) -> dict[str, Any]:
+    """A single client that asks by id."""
+    tally, generator = Tally(), np.random.default_rng(0)
+    await client(port, lambda: id_request(generator, codes), tally, time.perf_counter() + seconds)
+    return tally.figures(seconds)
+
+
 async def load(process: int, port: int, codes: int, pictures: list[bytes], arguments: Any) -> dict[str, Any]:
     """All clients at once for a time; memory once things have settled, and at the end."""
     tallies = {"by_id": Tally(), "by_upload": Tally()}
@@ -163,7 +171,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         index, pictures = make_index(Path(folder), arguments.codes)
         with serving(index, arguments.clients) as (process, port):
-            measured = asyncio.run(load(process, port, arguments.codes, pictures, arguments))
+            measured = {
+                "one_client": asyncio.run(one_client(port, arguments.codes, arguments.seconds / 6)),
+                **asyncio.run(load(process, port, arguments.codes, pictures, arguments)),
+            }
     for name, figures in measured.items():
         print(f"{name}: {json.dumps(figures)}", flush=True)
     setting = {

@@ -132,10 +132,10 @@ def serving(folder: Path, count: int) -> float:
 
 
 WORK = {
-    indexing: (1_000, 4_000),
-    encoding: (100_000, 1_000_000),
+    indexing: (500, 2_000),
+    encoding: (100_000, 500_000),
     evaluation: (56_230, 112_459),
-    serving: (1_000_000, 10_000_000),
+    serving: (500_000, 2_000_000),
 }
 
 
