@@ -48,7 +48,7 @@ def test_times_are_pictures_by_rate() -> None:
 
 
 def test_a_scan_is_in_proportion() -> None:
-    million, ten, billion = rows("Time and memory to search")
+    million, ten, billion = rows("Time and memory to search")[:3]  # then come tables of tables
     assert [size(row[1]) for row in (million, ten, billion)] == [8e6, 8e7, 8e9]
     for column in (2, 3):
         once, measured = (float(row[column].split()[0]) for row in (billion, ten))
