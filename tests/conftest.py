@@ -53,7 +53,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 
 # a busy machine is no failure of a property
 settings.register_profile(
-    "quick", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "quick", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("quick")
 
