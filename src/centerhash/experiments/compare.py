@@ -16,8 +16,8 @@ from centerhash.core.files import make_folder, write_text
 from centerhash.experiments.bench import Bench, Task
 from centerhash.experiments.figures import Series, line_plot
 from centerhash.experiments.pages import page
-from centerhash.experiments.rows import Row, completed, read_rows, rounded
-from centerhash.experiments.runner import RESULTS
+from centerhash.experiments.rows import Row, rounded
+from centerhash.experiments.runner import RESULTS, stored_rows
 from centerhash.experiments.tables import (
     MAPS,
     Line,
@@ -57,9 +57,9 @@ def measure(bench: Bench, task: Task) -> Row:
 
 def read_results(folder: str | Path) -> list[Row]:
     """The rows of the comparison in `folder`."""
-    path = Path(folder) / RESULTS
-    rows = [completed(row) for row in read_rows(path)]
+    rows = stored_rows(folder)
     if not rows:
+        path = Path(folder) / RESULTS
         raise DataError(f"no results in '{path}': name a folder that `centerhash compare` has written.")
     return rows
 

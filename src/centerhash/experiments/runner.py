@@ -67,7 +67,7 @@ def run_tasks(
     rows, failures = claim(folder, bench.facts()), list[Row]()
     if warn is not None:
         warn(bench.dataset.warnings)
-    left = left_over(tasks, folder)
+    left = left_over(tasks, rows)
     _forget_failures(folder / FAILURES, tasks)
     done, running = len(tasks) - len(left), list[str]()
 
@@ -91,9 +91,14 @@ def run_tasks(
     return rows, failures
 
 
-def left_over(tasks: Sequence[Task], folder: str | Path) -> list[Task]:
-    """The tasks that `folder` holds no row of yet."""
-    known = {row_key(completed(row)) for row in read_rows(Path(folder) / RESULTS)}
+def stored_rows(folder: str | Path) -> list[Row]:
+    """The rows that a folder holds, none where it is new."""
+    return [completed(row) for row in read_rows(Path(folder) / RESULTS)]
+
+
+def left_over(tasks: Sequence[Task], rows: Sequence[Row]) -> list[Task]:
+    """The tasks that have no row yet."""
+    known = {row_key(row) for row in rows}
     return [task for task in tasks if task.key not in known]
 
 

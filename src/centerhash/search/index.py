@@ -15,7 +15,6 @@ import hashlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -44,8 +43,6 @@ if TYPE_CHECKING:  # what reads images takes long to import, so it is when the f
     from centerhash.search.duplicates import Duplicates
 
 __all__ = ["Added", "Index", "Result", "Results", "verify_index"]
-
-_PAGE = 10_000  # items per look-up when all of them are gone through
 
 
 class Index:
@@ -283,9 +280,7 @@ class Index:
 
     def items(self) -> Iterator[Item]:
         """All items, in the order of their ids."""
-        ids = self.store.ids()
-        while page := list(islice(ids, _PAGE)):
-            yield from self.store.get(page)
+        return self.store.items()
 
     def missing(self) -> list[str]:
         """The ids of the images whose file is gone: they are found, but cannot be shown.

@@ -116,7 +116,7 @@ def compare(
     from centerhash.cli import console
     from centerhash.experiments.bench import Source, plan_tasks
     from centerhash.experiments.compare import measure, read_results, write_comparison
-    from centerhash.experiments.runner import left_over, read_failures, run_tasks
+    from centerhash.experiments.runner import left_over, read_failures, run_tasks, stored_rows
     from centerhash.experiments.tables import terminal_tables
     from centerhash.experiments.tune import read_best
 
@@ -131,7 +131,7 @@ def compare(
         points = None if settings is None else read_best(settings, names)
         tasks = plan_tasks(names, read_bits(bits), seeds, read_settings(option or [], names), epochs, points)
         source = Source(data, k, validation, cache, device, skip_broken)
-        console.planned(len(tasks), len(left_over(tasks, out)))
+        console.planned(len(tasks), len(left_over(tasks, stored_rows(out))))
         with console.progress() as progress:
             rows, failed = run_tasks(
                 source,

@@ -215,11 +215,14 @@ class HammingIndex(ABC):
         return next((id for id in ids if id in self), None)
 
     def paths(self) -> Iterator[tuple[Id, str]]:
-        """The id and the path of every item that has one, in the order of the ids, but of those removed meanwhile."""
+        """The id and the path of every item that has one, in the order of the ids."""
+        return ((item.id, item.path) for item in self.items() if item.path is not None)
+
+    def items(self) -> Iterator[Item]:
+        """All items, in the order of their ids, but for those that are removed meanwhile."""
         ids = self.ids()
         while page := list(islice(ids, _PAGE)):
-            items = (item for item in self._get(page) if item is not None)
-            yield from ((item.id, item.path) for item in items if item.path is not None)
+            yield from (item for item in self._get(page) if item is not None)
 
     def remove(self, ids: Sequence[Id]) -> int:
         """Remove the items of these ids and return how many were there; ids that are not there are passed over."""
