@@ -92,7 +92,7 @@ def test_a_failing_task_does_not_stop_the_others_and_is_tried_again(
         TASKS,
         tmp_path,
         measured,
-        on_done=lambda done, total, task, row: told.append((done, total, task.name, "error" in row)),
+        on_done=lambda done, total, task, row, left: told.append((done, total, task.name, "error" in row)),
     )
     assert len(rows) == len(read_rows(tmp_path / "results.jsonl")) == 6
     stored = read_failures(tmp_path)
@@ -140,7 +140,7 @@ def test_progress_names_the_running_task(feature_folder: Path, tmp_path: Path) -
         ("part", 0, 2, ""),
         ("part", 0, 2, "csq 16 bits seed 0"),
         ("part", 1, 2, ""),
-        ("part", 1, 2, "ics 16 bits seed 0"),
+        ("part", 1, 2, "ics 16 bits seed 0; 0 s left"),
         ("part", 2, 2, ""),
     ]
 

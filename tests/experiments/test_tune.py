@@ -108,7 +108,7 @@ def test_the_best_full_training_is_chosen(tuned: Path) -> None:
 
 
 def test_killed_and_resumed_gives_the_same_rows(tuned: Path, feature_folder: Path, tmp_path: Path) -> None:
-    def kill(done: int, total: int, task: Task, row: dict[str, Any]) -> None:
+    def kill(done: int, total: int, task: Task, row: dict[str, Any], left: float) -> None:
         if done == 4:
             raise Killed
 
@@ -123,7 +123,7 @@ def test_killed_and_resumed_gives_the_same_rows(tuned: Path, feature_folder: Pat
         16,
         tmp_path,
         BUDGET,
-        on_done=lambda done, total, task, row: told.append(task.key),
+        on_done=lambda done, total, task, row, left: told.append(task.key),
     )
     assert (tmp_path / "results.jsonl").read_bytes().startswith(kept)
     assert found(tmp_path) == found(tuned)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -119,15 +120,18 @@ def planned(total: int, left: int) -> None:
     err.print(f"{left:,} of {total:,} trainings to run{kept}", soft_wrap=True)
 
 
-def cell_done(done: int, total: int, cell: Task, row: Row) -> None:
+def cell_done(done: int, total: int, cell: Task, row: Row, left: float) -> None:
     """Print one line on stderr for a cell of a grid that has ended."""
+    from centerhash.experiments.remaining import time_text
+
     if "error" in row:
         text = f"failed: {row['error']}"
     else:
         found = row["evaluation"]
         scores = f"{found['map_peers']:.4f} peers, {found['map_textbook']:.4f} textbook"
         text = f"{scores}, {row['train_seconds']:.0f} s"
-    err.print(f"{done}/{total}  {cell.name}: {text}", soft_wrap=True)
+    rest = f"; {time_text(left)} left" if done < total and not math.isnan(left) else ""
+    err.print(f"{done}/{total}  {cell.name}: {text}{rest}", soft_wrap=True)
 
 
 def failed_cells(failures: Sequence[Row], folder: Path) -> str:

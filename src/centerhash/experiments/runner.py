@@ -26,6 +26,7 @@ from centerhash.core.errors import CenterhashError, ConfigError
 from centerhash.core.files import append_line, make_folder, write_text
 from centerhash.core.progress import Progress, silent
 from centerhash.experiments.bench import Bench, Source, Task
+from centerhash.experiments.remaining import Clock
 from centerhash.experiments.rows import Row, completed, other_setting, read_rows, row_key, row_line
 from centerhash.training.folder import versions
 
@@ -38,9 +39,9 @@ Work: TypeAlias = Callable[[Bench, Task], Row]
 
 
 class TaskDone(Protocol):
-    """Told of every task that ends: how many have, of how many, which one, and its row or failure."""
+    """Told of every task that ends: how many have, of how many, which one, its row or failure, and the seconds left."""
 
-    def __call__(self, done: int, total: int, task: Task, row: Row, /) -> None:
+    def __call__(self, done: int, total: int, task: Task, row: Row, left: float, /) -> None:
         """Take note."""
 
 
@@ -69,25 +70,25 @@ def run_tasks(
         warn(bench.dataset.warnings)
     left = left_over(tasks, rows)
     _forget_failures(folder / FAILURES, tasks)
-    done, running = len(tasks) - len(left), list[str]()
+    done, clock = len(tasks) - len(left), Clock(left, jobs)
 
     def show() -> None:
-        progress(stage, done, len(tasks), ", ".join(running))
+        progress(stage, done, len(tasks), clock.note())
 
     def begun(task: Task) -> None:
-        running.append(task.name)
+        clock.begun(task)
         show()
 
     show()
     for task, row in _results(bench, source, left, work, min(jobs, len(left)), begun):
-        running.remove(task.name)
         done += 1
         failed = "error" in row
+        clock.ended(task, failed)
         (failures if failed else rows).append(row)
         append_line(folder / (FAILURES if failed else RESULTS), row_line(row))
         show()
         if on_done is not None:
-            on_done(done, len(tasks), task, row)
+            on_done(done, len(tasks), task, row, clock.left())
     return rows, failures
 
 

@@ -21,6 +21,7 @@ from centerhash.methods.shallow.projections import Itq, ItqOptions
 from centerhash.methods.table import get_method
 from centerhash.model import HashModel, ModelSpec
 from centerhash.networks.backbones import Backbone
+from centerhash.networks.heads import float_rows
 from centerhash.training.config import TrainConfig, backbone_of, resolve
 from centerhash.training.distributed import Team
 from centerhash.training.loop import OnEpoch, fit_head, no_log
@@ -94,7 +95,7 @@ def fit_frozen(
 
 def _batches(features: NDArray[Any], rows: NDArray[np.int64]) -> Iterator[Tensor]:
     for start in range(0, len(rows), _CHUNK):
-        yield torch.from_numpy(features[rows[start : start + _CHUNK]].astype(np.float32))
+        yield float_rows(features, rows[start : start + _CHUNK])
 
 
 def model_spec(dataset: Dataset, config: TrainConfig, features: int, backbone: Backbone | None) -> ModelSpec:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from centerhash.core.errors import DataError
 from centerhash.core.progress import Progress, silent
 from centerhash.methods.losses.base import Objective
-from centerhash.networks.heads import HeadOutput, build_head
+from centerhash.networks.heads import HeadOutput, build_head, float_rows
 from centerhash.training.checkpoints import EpochRow, restore, store
 from centerhash.training.config import TrainConfig
 from centerhash.training.distributed import Team, share_layers
@@ -89,7 +89,7 @@ def fit_head(
 
     def inputs(batches: Sequence[Tensor], epoch: int) -> Iterator[Tensor]:
         for places in batches:
-            yield torch.from_numpy(features[rows[places.numpy()]].astype(np.float32))
+            yield float_rows(features, rows[places.numpy()])
 
     return fit_network(
         lambda: build_head(features.shape[1], config.bits, config.head, labels.shape[1]),
