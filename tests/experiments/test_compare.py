@@ -50,6 +50,35 @@ def test_a_row_holds_what_training_and_evaluating_by_hand_gives(feature_folder: 
     assert min(row["train_seconds"], row["images_per_second"]) > 0
 
 
+@pytest.mark.parametrize("method", ["csq", "ics-softmax"])
+def test_one_training_is_scored_as_trained_and_rotated(feature_folder: Path, method: str) -> None:
+    bench = Source(feature_folder, k=50, device="cpu").open()
+
+    def scores(rotate: bool) -> dict[str, Any]:
+        given = {"method": method, "bits": 24, "epochs": 2, "head": {"hidden": [16], "rotate": rotate}}
+        return measure(bench, make_task(given))
+
+    plain, rotated = scores(False), scores(True)
+    for name in ("map_peers", "map_textbook"):
+        assert plain[f"{name}_as_trained"] == plain["evaluation"][name]
+        assert rotated[f"{name}_rotated"] == rotated["evaluation"][name]
+        assert plain[f"{name}_rotated"] == pytest.approx(rotated["evaluation"][name], abs=2e-3)
+        assert rotated[f"{name}_as_trained"] == pytest.approx(plain["evaluation"][name], abs=2e-3)
+    assert plain["map_peers_rotated"] != plain["map_peers_as_trained"]
+    [table] = re.findall(
+        r"## mAP@50, peers: logits as trained / rotated\n\n(.*?)\n\n",
+        markdown(summarise([{**bench.facts(), **plain}])),
+        re.S,
+    )
+    assert f"{plain['map_peers_as_trained']:.3f} / {plain['map_peers_rotated']:.3f}" in table
+
+
+def test_a_shallow_method_has_no_logits_to_rotate(feature_folder: Path) -> None:
+    row = measure(Source(feature_folder, k=50, device="cpu").open(), make_task({"method": "lsh", "bits": 24}))
+    assert not [name for name in row if name.endswith("_rotated")]
+    assert "rotated" not in markdown(summarise([{**Source(feature_folder, k=50).open().facts(), **row}]))
+
+
 def curve_score(*curves: tuple[list[float | None], list[float]]) -> Score:
     rows = [stored_row() for _ in curves]
     for row, (precision, recall) in zip(rows, curves, strict=True):

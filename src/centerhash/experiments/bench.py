@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed
+from centerhash.codes import Packed, binarise, pack
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.options import read_options
 from centerhash.core.progress import Progress, silent
@@ -30,6 +30,8 @@ from centerhash.training.features import dataset_features
 from centerhash.training.folder import fingerprint
 from centerhash.training.frozen import fit_frozen
 from centerhash.training.scoring import packed_codes
+
+_CHUNK = 8192  # rows encoded at a time: bounds memory, decides no result
 
 # What is trained
 
@@ -133,6 +135,17 @@ class Bench:
     def encode(self, model: HashModel, rows: NDArray[np.int64]) -> Packed:
         """Packed codes of some images, never more than a few thousand rows of features in memory."""
         return packed_codes(model, self.features, [rows])[0]
+
+    def encode_rotated(
+        self, model: HashModel, rows: NDArray[np.int64], rotation: NDArray[np.float64]
+    ) -> tuple[Packed, Packed]:
+        """Packed codes of some images as the model gives them, and with its logits rotated by (K, K) as well."""
+        pairs = []
+        for start in range(0, len(rows), _CHUNK):
+            logits = model.logits(self.features[rows[start : start + _CHUNK]])
+            pairs.append((pack(binarise(logits)), pack(binarise(logits @ rotation))))
+        own, rotated = zip(*pairs, strict=True)
+        return np.concatenate(own), np.concatenate(rotated)
 
     def evaluate(self, bits: int, query: Packed, database: Packed, **settings: Any) -> Evaluation:
         """Scores of the queries' and the database's codes."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError
 from centerhash.core.files import make_folder, write_text
@@ -19,6 +20,7 @@ from centerhash.experiments.pages import page
 from centerhash.experiments.rows import Row, rounded
 from centerhash.experiments.runner import RESULTS, stored_rows
 from centerhash.experiments.tables import (
+    FORMS,
     MAPS,
     Line,
     Score,
@@ -29,22 +31,34 @@ from centerhash.experiments.tables import (
     summarise,
     time_texts,
 )
-from centerhash.methods.table import METHODS
+from centerhash.methods.table import METHODS, get_method
+from centerhash.model import HashModel
+from centerhash.training.rotation import code_rotation
 
 PRECISION_AT = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
 def measure(bench: Bench, task: Task) -> Row:
-    """Train and evaluate: the work of every task of a comparison."""
+    """Train and evaluate: the work of every task of a comparison.
+
+    A deep method is scored with its logits as trained and rotated, since the rotation comes after training; the
+    evaluation is of the one that its configuration asks for.
+    """
     splits = bench.dataset.splits
     started = time.perf_counter()
     model = bench.train(task)
     trained = time.perf_counter()
-    query, database = bench.encode(model, splits.query), bench.encode(model, splits.database)
+    deep = get_method(model.spec.method).family != "shallow"
+    if deep:
+        change = other_rotation(bench, model)
+        query, other_query = bench.encode_rotated(model, splits.query, change)
+        database, other_database = bench.encode_rotated(model, splits.database, change)
+    else:
+        query, database = bench.encode(model, splits.query), bench.encode(model, splits.database)
     encoded = time.perf_counter()
     places = [place for place in PRECISION_AT if place <= len(database)]
     found = bench.evaluate(model.bits, query, database, precision_at=places)
-    return {
+    row = {
         "config": dict(task.resolved),
         "evaluation": rounded(found.to_dict()),
         "train_seconds": round(trained - started, 3),
@@ -53,6 +67,21 @@ def measure(bench: Bench, task: Task) -> Row:
         "evaluate_seconds": round(time.perf_counter() - encoded, 3),
         "threads": torch.get_num_threads(),
     }
+    if deep:
+        other = bench.evaluate(model.bits, other_query, other_database)
+        both = (other, found) if model.spec.head.rotate else (found, other)
+        for form, scores in zip(FORMS, both, strict=True):
+            row |= {f"{name}_{form}": rounded(getattr(scores, name)) for name in MAPS}
+    return row
+
+
+def other_rotation(bench: Bench, model: HashModel) -> NDArray[np.float64]:
+    """What takes the logits of a model back to how they were trained; where they are so, what would rotate them."""
+    if model.spec.head.rotate:
+        [matrix] = [tensor for name, tensor in model.tensors().items() if name.endswith(".matrix")]
+        return matrix.double().numpy().T
+    rows = np.sort(bench.dataset.splits.train)[:20_000]
+    return code_rotation(model.logits(bench.features[rows]))
 
 
 def read_results(folder: str | Path) -> list[Row]:

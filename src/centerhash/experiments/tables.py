@@ -17,9 +17,11 @@ from centerhash.experiments.rows import Row, other_setting, task_name
 from centerhash.methods.table import METHODS
 
 MAPS = {"map_peers": "peers", "map_textbook": "textbook"}
+FORMS = ("as_trained", "rotated")  # of the logits of a deep method, each scored from the same training
 CSV_MEASURES = (
     "map_peers",
     "map_textbook",
+    *(f"{measure}_{form}" for measure in MAPS for form in FORMS),
     "map_peers_expected",
     "map_textbook_expected",
     "ndcg",
@@ -178,6 +180,16 @@ def score_text(summary: Summary, score: Score | None, measure: str) -> str:
     return f"{mean:.3f}{spread}{missing}"
 
 
+def rotation_texts(line: Line, bits: Sequence[int], measure: str) -> list[str]:
+    """A measure of the same trainings with logits as trained and rotated, by bits; empty where no row has both."""
+    texts = []
+    for length in bits:
+        score = line.scores.get(length, Score(()))
+        means = [score.mean(f"{measure}_{form}") for form in FORMS]
+        texts.append(" / ".join(f"{mean:.3f}" for mean in means if mean is not None))
+    return texts
+
+
 def time_texts(line: Line, bits: Sequence[int]) -> list[str]:
     """Seconds of training by bits, then images encoded per second, mean over all bits."""
     means = [line.scores[length].mean("train_seconds") if length in line.scores else None for length in bits]
@@ -210,6 +222,11 @@ def _tables(summary: Summary, bold: str = "{}") -> Iterator[tuple[str, list[str]
         lines = [[line.title, *score_cells(summary, line, measure, bold)] for line in summary.lines]
         chance = ["chance", *[f"{summary.chance(measure):.3f}"] * len(heads)]
         yield title, ["method", *heads], [*lines, chance]
+    for measure, name in MAPS.items():
+        lines = [[line.title, *rotation_texts(line, summary.bits, measure)] for line in summary.lines]
+        if any(any(texts) for _, *texts in lines):
+            title = f"mAP@{k}, {name}: logits as trained / rotated"
+            yield title, ["method", *heads], [line for line in lines if any(line[1:])]
     times = [[line.title, *time_texts(line, summary.bits)] for line in summary.lines]
     title = "Seconds of training, and images encoded per second (from features)"
     yield title, ["method", *heads, "images/s"], times
