@@ -2,7 +2,7 @@
 
 Codes and weights want different things. A code is found best when it stays between the centers of its labels, so it is
 trained towards flat weights; the share of the picture that a label has is read best from evidence that was trained
-towards sharp ones. So the head reads both from one hidden layer (`heads.CodeAndEvidence`), and both learn by the
+towards sharp ones. So the head reads both from one hidden layer (`heads.Readings`), and both learn by the
 paper's two steps: solve the weights with the network fixed, then descend with the weights fixed.
 """
 
