@@ -97,22 +97,17 @@ def _nearest_first(distances: Small, counts: Integers, order: Integers) -> None:
 
 
 @compiled
-def _nearest_one(query: Words, database: Words, bits: int, indices: Integers, distances: Small) -> None:
-    """Fill the row of `nearest` that belongs to one query."""
-    everywhere = np.empty(database.shape[1], np.uint16)
-    _hamming(query, database, everywhere)
-    counts = np.zeros(bits + 1, np.int64)
-    for item in range(everywhere.size):
-        counts[everywhere[item]] += 1
-    _nearest_first(everywhere, counts, indices)
-    for place in range(indices.size):
-        distances[place] = everywhere[indices[place]]
-
-
-@compiled
 def _nearest_rows(queries: Words, database: Words, bits: int, indices: Integers, distances: Small) -> None:
+    """Fill the rows of `nearest` that belong to some queries."""
+    everywhere = np.empty(database.shape[1], np.uint16)
     for row in range(queries.shape[0]):
-        _nearest_one(queries[row], database, bits, indices[row], distances[row])
+        _hamming(queries[row], database, everywhere)
+        counts = np.zeros(bits + 1, np.int64)
+        for item in range(everywhere.size):
+            counts[everywhere[item]] += 1
+        _nearest_first(everywhere, counts, indices[row])
+        for place in range(indices.shape[1]):
+            distances[row, place] = everywhere[indices[row, place]]
 
 
 def nearest(queries: Words, database: Words, bits: int, top: int) -> tuple[Integers, Small]:
@@ -127,40 +122,6 @@ def nearest(queries: Words, database: Words, bits: int, top: int) -> tuple[Integ
 
 
 @compiled
-def _rank_one(
-    query: Words,
-    database: Words,
-    query_labels: Words,
-    database_labels: Words,
-    own: int,
-    counts: Integers,
-    relevant: Integers,
-    grades: Integers,
-    top: Small,
-) -> None:
-    """Fill the rows of `rank` that belong to one query."""
-    distances = np.empty(database.shape[1], np.uint16)
-    shared = np.empty(database.shape[1], np.uint16)
-    _hamming(query, database, distances)
-    _shared_labels(query_labels, database_labels, shared)
-    if own >= 0:  # behind everything else, and irrelevant: the last distance is no true one
-        distances[own] = counts.size - 1
-        shared[own] = 0
-    table = np.zeros((counts.size, grades.size), np.int32)  # one table is twice as fast as three histograms
-    for item in range(distances.size):
-        table[distances[item], shared[item]] += 1
-    for distance in range(counts.size):
-        for grade in range(grades.size):
-            counts[distance] += table[distance, grade]
-            grades[grade] += table[distance, grade]
-        relevant[distance] = counts[distance] - table[distance, 0]
-    order = np.empty(top.size, np.int64)
-    _nearest_first(distances, counts, order)
-    for place in range(top.size):
-        top[place] = shared[order[place]]
-
-
-@compiled
 def _rank_rows(
     queries: Words,
     database: Words,
@@ -172,18 +133,28 @@ def _rank_rows(
     grades: Integers,
     top: Small,
 ) -> None:
+    """Fill the rows of `rank` that belong to some queries."""
+    distances = np.empty(database.shape[1], np.uint16)
+    shared = np.empty(database.shape[1], np.uint16)
+    order = np.empty(top.shape[1], np.int64)
+    radii, most = counts.shape[1], grades.shape[1]
     for row in range(queries.shape[0]):
-        _rank_one(
-            queries[row],
-            database,
-            query_labels[row],
-            database_labels,
-            own[row],
-            counts[row],
-            relevant[row],
-            grades[row],
-            top[row],
-        )
+        _hamming(queries[row], database, distances)
+        _shared_labels(query_labels[row], database_labels, shared)
+        if own[row] >= 0:  # behind everything else, and irrelevant: the last distance is no true one
+            distances[own[row]] = radii - 1
+            shared[own[row]] = 0
+        table = np.zeros((radii, most), np.int32)  # one table is twice as fast as three histograms
+        for item in range(distances.size):
+            table[distances[item], shared[item]] += 1
+        for distance in range(radii):
+            for grade in range(most):
+                counts[row, distance] += table[distance, grade]
+                grades[row, grade] += table[distance, grade]
+            relevant[row, distance] = counts[row, distance] - table[distance, 0]
+        _nearest_first(distances, counts[row], order)
+        for place in range(order.size):
+            top[row, place] = shared[order[place]]
 
 
 def rank(
@@ -227,25 +198,20 @@ def rank(
 
 
 @compiled
-def _sums_one(top: Small, gains: Floats, discounts: Floats, out: Floats) -> None:
-    """Fill the row of `ranked_sums` that belongs to one query."""
-    hits, shared = 0, 0
-    for place in range(discounts.size):
-        grade = top[place]
-        if grade:
-            hits += 1
-            shared += grade
-            out[1] += hits / (place + 1)
-            out[2] += shared / (place + 1)
-            out[3] += gains[grade] * discounts[place]
-    out[0] = hits
-    out[4] = shared
-
-
-@compiled
 def _sums_rows(top: Small, gains: Floats, discounts: Floats, sums: Floats) -> None:
+    """Fill the rows of `ranked_sums` that belong to some queries."""
     for row in range(top.shape[0]):
-        _sums_one(top[row], gains, discounts, sums[row])
+        hits, shared, out = 0, 0, sums[row]
+        for place in range(discounts.size):
+            grade = top[row, place]
+            if grade:
+                hits += 1
+                shared += grade
+                out[1] += hits / (place + 1)
+                out[2] += shared / (place + 1)
+                out[3] += gains[grade] * discounts[place]
+        out[0] = hits
+        out[4] = shared
 
 
 def ranked_sums(top: Small, gains: Floats, discounts: Floats) -> Floats:

@@ -14,7 +14,7 @@ from centerhash.methods.shallow.projections import LinearHash
 from centerhash.methods.table import METHODS, Method
 from centerhash.model import HashModel
 from centerhash.networks.backbones import Backbone, import_timm
-from centerhash.networks.heads import HeadOutput, build_head
+from centerhash.networks.heads import HeadOutput
 
 
 class Hyperplanes(nn.Module):
@@ -66,24 +66,16 @@ def deployed(model: HashModel, backbone: Backbone) -> Deployed:
 
 
 def _encoder(model: HashModel) -> nn.Module:
-    spec, method = model.spec, model.method
-    own = {
-        name.removeprefix("encoder."): tensor
-        for name, tensor in model.tensors().items()
-        if name.startswith("encoder.")
-    }
-    if method.family != "shallow":
-        head = build_head(spec.features, spec.bits, spec.head, len(spec.classes))
-        head.load_state_dict(own)
-        return head
-    kind = method.shallow_class()
-    if not issubclass(kind, LinearHash):
+    network = model.network
+    if isinstance(network, nn.Module):
+        return network
+    if not isinstance(network, LinearHash):
         linear = [name for name, row in METHODS.items() if row.family != "shallow" or _is_linear(row)]
         raise ConfigError(
-            f"a model of method '{spec.method}' cannot be exported, since it is no network of plain layers: encode "
+            f"a model of method '{model.spec.method}' cannot be exported, since it is no network of plain layers: encode "
             f"with the model itself, or train one of {', '.join(linear)}."
         )
-    return Hyperplanes(kind.from_arrays({name: tensor.numpy() for name, tensor in own.items()}))
+    return Hyperplanes(network)
 
 
 def _is_linear(method: Method) -> bool:
