@@ -163,7 +163,7 @@ def add_collection(app: FastAPI, served: ServedIndex) -> None:
     @app.get("/folders", responses=_failures())
     async def folders() -> FoldersAnswer:
         """The folders of the images, with the number of images in each and below it."""
-        counts = await served.folders()
+        counts = (await served.codes.run(served.catalog.now)).folders
         return FoldersAnswer(
             folders=[FolderCount(folder=name, count=count) for name, count in counts.items()]
         )
@@ -176,7 +176,7 @@ def add_collection(app: FastAPI, served: ServedIndex) -> None:
     @app.get("/labels", responses=_failures())
     async def labels() -> LabelsAnswer:
         """All labels, with the number of items that carry each."""
-        counts = await served.labels()
+        counts = await served.codes.run(served.index.labels)
         centers = set(model.classes) if model.has_centers else set()
         rows = [
             LabelCount(
