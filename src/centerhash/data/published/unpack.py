@@ -58,18 +58,13 @@ def unpack(archive: Path, folder: Path, *, most_bytes: int | None = None, progre
         total = sum(member.size for member in members)
         check_space(folder, total)
         try:
-            _remove(temporary)  # what a kill has left behind
+            shutil.rmtree(temporary, ignore_errors=True)  # what a kill has left behind
             temporary.mkdir()
             count = write_all(members, temporary, in_megabytes(progress, f"unpack {archive.name}", total))
             _move(temporary, folder)
         finally:
-            _remove(temporary)
+            shutil.rmtree(temporary, ignore_errors=True)
     return count
-
-
-def _remove(folder: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)
 
 
 def check_space(folder: Path, needed: int) -> None:
