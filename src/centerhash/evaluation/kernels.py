@@ -10,7 +10,7 @@ on; results do not depend on the threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -31,15 +31,20 @@ Floats: TypeAlias = NDArray[np.float64]
 NEGLIGIBLE = 1e-20
 
 
-def _over_rows(work: Callable[[slice], None], rows: int) -> None:
-    """Call `work` on slices that cover the rows, in as many threads as there are processors."""
-    parts = min(processors(), rows)
-    if parts <= 1:
-        work(slice(0, rows))
-        return
+def _over_rows(work: Callable[..., None], by_row: Sequence[NDArray[Any]], *whole: Any) -> None:
+    """Call `work` on slices of the arrays `by_row` and on what is `whole`, in a thread per processor."""
+    rows = len(by_row[0])
+    parts = max(1, min(processors(), rows))
     edges = [rows * part // parts for part in range(parts + 1)]
+
+    def some(start: int, end: int) -> None:
+        work(*(array[start:end] for array in by_row), *whole)
+
+    if parts == 1:
+        some(0, rows)
+        return
     with ThreadPoolExecutor(parts) as pool:
-        for finished in [pool.submit(work, slice(*pair)) for pair in pairwise(edges)]:
+        for finished in [pool.submit(some, *pair) for pair in pairwise(edges)]:
             finished.result()
 
 
@@ -97,7 +102,7 @@ def _nearest_first(distances: Small, counts: Integers, order: Integers) -> None:
 
 
 @compiled
-def _nearest_rows(queries: Words, database: Words, bits: int, indices: Integers, distances: Small) -> None:
+def _nearest_rows(queries: Words, indices: Integers, distances: Small, database: Words, bits: int) -> None:
     """Fill the rows of `nearest` that belong to some queries."""
     everywhere = np.empty(database.shape[1], np.uint16)
     for row in range(queries.shape[0]):
@@ -114,24 +119,21 @@ def nearest(queries: Words, database: Words, bits: int, top: int) -> tuple[Integ
     """Return the positions and distances (Q, top) of the nearest items, ties in database order."""
     indices = np.empty((queries.shape[0], top), np.int64)
     distances = np.empty((queries.shape[0], top), np.uint16)
-    _over_rows(
-        lambda part: _nearest_rows(queries[part], database, bits, indices[part], distances[part]),
-        len(queries),
-    )
+    _over_rows(_nearest_rows, (queries, indices, distances), database, bits)
     return indices, distances
 
 
 @compiled
 def _rank_rows(
     queries: Words,
-    database: Words,
     query_labels: Words,
-    database_labels: Words,
     own: Integers,
     counts: Integers,
     relevant: Integers,
     grades: Integers,
     top: Small,
+    database: Words,
+    database_labels: Words,
 ) -> None:
     """Fill the rows of `rank` that belong to some queries."""
     distances = np.empty(database.shape[1], np.uint16)
@@ -180,25 +182,13 @@ def rank(
     relevant = np.zeros((rows, bits + 2), np.int64)
     grades = np.zeros((rows, most_shared + 1), np.int64)
     top = np.empty((rows, depth), np.uint16)
-    _over_rows(
-        lambda part: _rank_rows(
-            queries[part],
-            database,
-            query_labels[part],
-            database_labels,
-            own[part],
-            counts[part],
-            relevant[part],
-            grades[part],
-            top[part],
-        ),
-        rows,
-    )
+    by_row = (queries, query_labels, own, counts, relevant, grades, top)
+    _over_rows(_rank_rows, by_row, database, database_labels)
     return counts[:, : bits + 1], relevant[:, : bits + 1], grades, top
 
 
 @compiled
-def _sums_rows(top: Small, gains: Floats, discounts: Floats, sums: Floats) -> None:
+def _sums_rows(top: Small, sums: Floats, gains: Floats, discounts: Floats) -> None:
     """Fill the rows of `ranked_sums` that belong to some queries."""
     for row in range(top.shape[0]):
         hits, shared, out = 0, 0, sums[row]
@@ -221,7 +211,7 @@ def ranked_sums(top: Small, gains: Floats, discounts: Floats) -> Floats:
     number of shared labels up to each of them (ACG); the discounted gain; the number of shared labels.
     """
     sums = np.zeros((top.shape[0], 5), np.float64)
-    _over_rows(lambda part: _sums_rows(top[part], gains, discounts, sums[part]), len(top))
+    _over_rows(_sums_rows, (top, sums), gains, discounts)
     return sums
 
 
@@ -289,7 +279,7 @@ def _expected_one(counts: Integers, relevant: Integers, cut: int, harmonic: Floa
 
 @compiled
 def _expected_rows(
-    counts: Integers, relevant: Integers, cut: int, harmonic: Floats, expected: Floats
+    counts: Integers, relevant: Integers, expected: Floats, cut: int, harmonic: Floats
 ) -> None:
     for row in range(counts.shape[0]):
         expected[row, 0], expected[row, 1] = _expected_one(counts[row], relevant[row], cut, harmonic)
@@ -303,7 +293,5 @@ def expected_precision(counts: Integers, relevant: Integers, cut: int, harmonic:
     that sum divided by the number of relevant places (0 where there is none).
     """
     expected = np.empty((counts.shape[0], 2), np.float64)
-    _over_rows(
-        lambda part: _expected_rows(counts[part], relevant[part], cut, harmonic, expected[part]), len(counts)
-    )
+    _over_rows(_expected_rows, (counts, relevant, expected), cut, harmonic)
     return expected

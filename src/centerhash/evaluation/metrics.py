@@ -9,9 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.arrays import whole_number
-from centerhash.evaluation import inputs, kernels
+from centerhash.evaluation import kernels
 from centerhash.evaluation.result import Curve, Evaluation, PerQuery
-from centerhash.evaluation.task import Block, Task, make_task, read_items
+from centerhash.evaluation.task import (
+    Block,
+    Task,
+    code_words,
+    item_ids,
+    make_task,
+    own_positions,
+    planes,
+    read_items,
+    same,
+)
 
 
 def evaluate(
@@ -46,9 +56,9 @@ def evaluate(
     """
     queries = read_items(query_codes, query_labels, bits, "query")
     database = read_items(database_codes, database_labels, bits, "database")
-    ids = inputs.item_ids(query_ids, len(queries), "query_ids")
-    others = inputs.item_ids(database_ids, len(database), "database_ids")
-    own = inputs.own_positions(ids, others, required=exclude_self)
+    ids = item_ids(query_ids, len(queries), "query_ids")
+    others = item_ids(database_ids, len(database), "database_ids")
+    own = own_positions(ids, others, required=exclude_self)
     left_out = own if exclude_self else None
     task = make_task(queries, database, k=k, precision_at=precision_at, left_out=left_out, seed=seed)
     per_query, precision, curve = _measure(task)
@@ -75,11 +85,11 @@ def ranking(
 
     Equal distances are in database order. `top` is cut to N. Codes as for `evaluate`.
     """
-    queries, length = inputs.code_words(query_codes, bits, "query_codes")
-    database, database_length = inputs.code_words(database_codes, bits, "database_codes")
-    inputs.same("bits", length, database_length, ("query_codes", "database_codes"))
+    queries, length = code_words(query_codes, bits, "query_codes")
+    database, database_length = code_words(database_codes, bits, "database_codes")
+    same("bits", length, database_length, ("query_codes", "database_codes"))
     shown = min(whole_number(top, "top", 1), len(database))
-    indices, distances = kernels.nearest(queries, inputs.planes(database), length, shown)
+    indices, distances = kernels.nearest(queries, planes(database), length, shown)
     return indices, distances.astype(np.int64)
 
 

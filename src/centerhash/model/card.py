@@ -30,16 +30,14 @@ def model_card(
         raise ConfigError(
             f"a licence is named as on the hub, such as apache-2.0 or cc-by-4.0, got '{licence}'."
         )
-    run = _run(folder)
+    run, from_features = _run(folder), f"model.encode_features(features)  # (N, {spec.features})"
+    call = 'model.encode("photo.jpg")' if spec.backbone else from_features
     parts = [
         _front_matter(licence),
         f"# {repository}",
         _about(for_others(spec)),
         "## Use",
-        f'```python\nimport centerhash\n\nmodel = centerhash.load("hf:{repository}")\nmodel.encode("photo.jpg")\n```'
-        if spec.backbone
-        else f'```python\nimport centerhash\n\nmodel = centerhash.load("hf:{repository}")\n'
-        f"model.encode_features(features)  # (N, {spec.features})\n```",
+        f'```python\nimport centerhash\n\nmodel = centerhash.load("hf:{repository}")\n{call}\n```',
         "## Data",
         _data(run),
         "## Command",
