@@ -11,7 +11,7 @@ from torch.nn import functional
 from centerhash.codes import packed_width
 from centerhash.core.errors import ConfigError
 from centerhash.methods.shallow.projections import LinearHash
-from centerhash.methods.table import METHODS, Method
+from centerhash.methods.table import METHODS
 from centerhash.model import HashModel
 from centerhash.networks.backbones import Backbone, import_timm
 from centerhash.networks.heads import HeadOutput
@@ -70,16 +70,13 @@ def _encoder(model: HashModel) -> nn.Module:
     if isinstance(network, nn.Module):
         return network
     if not isinstance(network, LinearHash):
-        linear = [name for name, row in METHODS.items() if row.family != "shallow" or _is_linear(row)]
+        shallow = {name: row.shallow_class() for name, row in METHODS.items() if row.family == "shallow"}
+        linear = [name for name in METHODS if issubclass(shallow.get(name, LinearHash), LinearHash)]
         raise ConfigError(
             f"a model of method '{model.spec.method}' cannot be exported, since it is no network of plain layers: encode "
             f"with the model itself, or train one of {', '.join(linear)}."
         )
     return Hyperplanes(network)
-
-
-def _is_linear(method: Method) -> bool:
-    return issubclass(method.shallow_class(), LinearHash)
 
 
 def fix_padding(network: nn.Module, size: int) -> None:

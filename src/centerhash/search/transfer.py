@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from centerhash.codes import Packed, check_packed, packed_width
 from centerhash.core.errors import DataError, InputError
@@ -120,15 +119,9 @@ def _seen(codes: CodeFile, classes: Sequence[str]) -> list[Seen] | None:
         raise DataError(f"presence and shares must be of shape {expected}.")
     both = np.stack([codes.presence, codes.shares], axis=2)
     return [
-        {classes[column]: (int(row[column, 0]), int(row[column, 1])) for column in _filled(row)}
+        {classes[j]: (int(row[j, 0]), int(row[j, 1])) for j in np.flatnonzero(row.any(axis=1)).tolist()}
         for row in both
     ]
-
-
-def _filled(row: NDArray[np.uint8]) -> list[int]:
-    """The classes of an item (C, 2) of which something is stored."""
-    columns: list[int] = np.flatnonzero(row.any(axis=1)).tolist()
-    return columns
 
 
 def export_codes(index: Index, path: str | Path, items: Sequence[Item]) -> None:
