@@ -23,11 +23,11 @@ PICTURE = ROOT / "docs" / "images" / "architecture.svg"
 ROOMS = {
     "core": "errors, files, options, progress",
     "codes": "bits: binarise, pack, hamming",
+    "evaluation": "mAP and other measures",
     "data": "data sets, layouts, images, scenes",
     "networks": "backbones, engines, encoder, heads",
     "methods": "centers, weights, losses, shallow",
     "model": "HashModel: encode, explain",
-    "evaluation": "mAP and other measures",
     "encoding": "code files, parquet parts, Ray",
     "training": "config, loop, runs",
     "search": "Index and its engines",

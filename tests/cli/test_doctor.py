@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from centerhash.cli import doctor as module
-from centerhash.cli.commands.doctor import doctor
+from centerhash.cli.commands.catalogue import doctor
 from centerhash.cli.doctor import (
     NOT_INSTALLED,
     USER_EXTRAS,
@@ -22,7 +22,6 @@ from centerhash.cli.doctor import (
     folder_size,
     installed_version,
     requirements,
-    spoken_size,
 )
 from centerhash.search.engines.table import ENGINES
 
@@ -102,7 +101,7 @@ def test_a_sound_installation_has_no_problems(tmp_path: Path) -> None:
     assert found.engines["torch"] == "usable"
     assert set(found.stores) == set(ENGINES)
     assert found.stores["flat"] == "usable"
-    assert found.cache["size"] == "0 B"
+    assert found.cache["size"] == "0 bytes"
     assert found.cache["writable"] == "yes"
     assert not (tmp_path / "new").exists(), "looking must not change anything"
 
@@ -173,14 +172,6 @@ def test_missing_weights_are_a_problem(tmp_path: Path, monkeypatch: pytest.Monke
     assert found.backbones["resnet50"].startswith("no weights here: https://")
     (problem,) = found.problems
     assert problem.startswith("the weights of efficientnet-lite0, the default backbone, are missing")
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (2e9, "2.0 GB"), (3e12, "3.0 TB")],
-)
-def test_sizes_are_spoken(count: float, text: str) -> None:
-    assert spoken_size(count) == text
 
 
 def test_the_size_of_a_folder_counts_files_below_it(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from centerhash.cli import console
+from centerhash.core.tables import text_table
 from tests.own_images import write_class_folders, write_pictures
 from tests.toys import cli, command, process_environment, refused, write_feature_folder
 
@@ -32,7 +33,7 @@ def test_labels_with_dollars_and_escapes_are_inspected(tmp_path: Path) -> None:
 def test_the_console_shows_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     console.warn([f"cannot read '{RED}'\n\tor so"])
     assert capsys.readouterr().err == f"warning: cannot read '{SHOWN}'\n\tor so\n".replace("\t", "        ")
-    console.out.print(console.table(RED, ("name", RED), [(RED, "x")]), width=200)
+    console.stream().print(text_table(RED, ("name", RED), [(RED, "x")]), width=200)
     printed = capsys.readouterr().out
     assert "\x1b" not in printed
     assert printed.count(SHOWN) == 3

@@ -23,8 +23,7 @@ from centerhash.codes import binarise, pack
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.export import onnx as module
 from centerhash.export.deployment import Deployed, Hyperplanes, deployed, fix_padding
-from centerhash.export.onnx import CodeComparison, compare_codes, export_model
-from centerhash.export.samples import image_sample, scene_sample
+from centerhash.export.onnx import CodeComparison, compare_codes, export_model, image_sample, scene_sample
 from centerhash.methods.shallow.projections import Lsh
 from centerhash.model import HashModel
 from centerhash.networks.backbones import BACKBONES

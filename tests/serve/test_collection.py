@@ -17,8 +17,8 @@ from centerhash.core.errors import DataError
 from centerhash.data.images import read_header
 from centerhash.search import Index
 from centerhash.serve import create_app
+from centerhash.serve.background import Finding
 from centerhash.serve.catalog import Catalog, folder_names
-from centerhash.serve.duplicates import Finding
 from tests.serve.toys import BEARER, encoded, png, upload
 from tests.toys import noise_image, wait_until
 

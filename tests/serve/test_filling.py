@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from centerhash.networks.encoder import Encoder
 from centerhash.search import Added, Index
 from centerhash.serve import create_app
-from centerhash.serve.filling import Filling
+from centerhash.serve.background import Filling
 from tests.serve.processes import serving
 from tests.serve.toys import colour_index
 from tests.toys import PATIENCE, wait_until, write_images

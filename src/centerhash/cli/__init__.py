@@ -12,20 +12,15 @@ import typer
 
 from centerhash.cli.arguments import with_flags
 from centerhash.cli.commands import (
-    backbones,
     catalogue,
-    datasets,
     duplicates,
     experiments,
     export,
     index,
     inspect,
-    reproduce,
     serve,
     training,
-    tune,
 )
-from centerhash.cli.commands.doctor import doctor as doctor_command
 from centerhash.core.errors import CenterhashError
 from centerhash.core.text import visible
 from centerhash.core.version import __version__
@@ -74,13 +69,13 @@ for command in (
     serve.serve,
     catalogue.methods,
     catalogue.options,
-    backbones.backbones,
-    datasets.datasets,
-    datasets.download,
-    doctor_command,
+    catalogue.backbones,
+    catalogue.datasets,
+    catalogue.download,
+    catalogue.doctor,
     experiments.compare,
-    tune.tune,
-    reproduce.reproduce,
+    experiments.tune,
+    experiments.reproduce,
 ):
     app.command()(command)
 app.add_typer(index.index_app, name="index")

@@ -6,48 +6,63 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from centerhash.cli.arguments import with_flags
 from centerhash.core.errors import first_reasons
 from centerhash.core.progress import Progress, bars
+from centerhash.core.tables import text_table
 from centerhash.core.text import visible
-from centerhash.evaluation.result import Evaluation
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from centerhash.evaluation import Evaluation
     from centerhash.experiments.bench import Task
     from centerhash.experiments.rows import Row
     from centerhash.networks.engines import Engine
     from centerhash.search import Added
 
 
-class _Console(Console):
-    """A console on which labels and file names cannot steer the terminal."""
+@cache
+def stream(stderr: bool = False) -> Console:
+    """Standard output, or stderr, as a console on which labels and file names cannot steer the terminal.
 
-    def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(visible(text), **options)
+    It knows no markup and no emoji codes: names are printed as they are, also "[b]" and ":dog:".
+    """
+    from rich.console import Console  # takes as long to import as all else here
 
+    class Plain(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(visible(text), **options)
 
-# no markup and no emoji codes: file names and labels are printed as they are, also "[b]" and ":dog:"
-out = _Console(highlight=False, markup=False, emoji=False)
-err = _Console(stderr=True, highlight=False, markup=False, emoji=False)
+    return Plain(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
 def progress() -> AbstractContextManager[Progress]:
     """Show one bar per stage on stderr while the block runs; silent where stderr is not a terminal."""
-    return bars(err)
+    return bars(stream(stderr=True))
+
+
+def say(what: str | Table) -> None:
+    """Print a line or a table; a line is not cut where the terminal ends, since half a path cannot be copied."""
+    stream().print(what, soft_wrap=isinstance(what, str))
+
+
+def tell(text: str) -> None:
+    """Print a line on stderr."""
+    stream(stderr=True).print(text, soft_wrap=True)
 
 
 def warn(messages: Sequence[str]) -> None:
     """Print warnings on stderr."""
     for message in messages:
-        err.print("warning: ", style="yellow", end="")
-        err.print(with_flags(message), soft_wrap=True)  # a path that is cut in two cannot be copied
+        stream(stderr=True).print("warning: ", style="yellow", end="")
+        tell(with_flags(message))
 
 
 def print_json(value: Any) -> None:
@@ -55,20 +70,11 @@ def print_json(value: Any) -> None:
     print(json.dumps(value))
 
 
-def table(
+def show(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, show_lines: bool = False
-) -> Table:
-    """A table whose first column is never folded; a column whose name begins with > is flush right."""
-    made = Table(title=title, title_justify="left", show_lines=show_lines)
-    for place, column in enumerate(columns):
-        made.add_column(
-            column.removeprefix(">"),
-            justify="right" if column.startswith(">") else "left",
-            no_wrap=place == 0,
-        )
-    for row in rows:
-        made.add_row(*row)
-    return made
+) -> None:
+    """Print a table; see `text_table`."""
+    say(text_table(title, columns, rows, show_lines=show_lines))
 
 
 def features_by(engine: Engine | None) -> str:
@@ -92,32 +98,32 @@ def added(done: Added, now: str) -> None:
         lines.append(f"labels of the added images: {done.given:,} given, {done.predicted:,} predicted")
     if done.skipped:
         lines.append(f"skipped: {skipped_text(done.skipped)}")
-    out.print("\n".join(lines), soft_wrap=True)
+    say("\n".join(lines))
 
 
-def evaluation_table(result: Evaluation, title: str) -> Table:
-    """The figures of one evaluation for people."""
+def show_evaluation(result: Evaluation, title: str) -> None:
+    """Print the figures of one evaluation for people."""
     shown = (
         (row.name, f"{row.value:.4f}", "" if row.chance is None else f"{row.chance:.4f}", row.meaning)
         for row in result.measures()
     )
-    return table(title, ("measure", ">value", ">chance", "meaning"), shown)
+    show(title, ("measure", ">value", ">chance", "meaning"), shown)
 
 
-def curve_table(result: Evaluation) -> Table:
-    """Precision and recall of one evaluation by Hamming radius."""
+def show_curve(result: Evaluation) -> None:
+    """Print precision and recall of one evaluation by Hamming radius."""
     rows = zip(result.curve.precision, result.curve.recall, result.curve.filled, strict=True)
     shown = (
         (str(radius), "" if precision is None else f"{precision:.4f}", f"{recall:.4f}", f"{filled:,}")
         for radius, (precision, recall, filled) in enumerate(rows)
     )
-    return table("by Hamming radius", (">radius", ">precision", ">recall", ">queries with items"), shown)
+    show("by Hamming radius", (">radius", ">precision", ">recall", ">queries with items"), shown)
 
 
 def planned(total: int, left: int) -> None:
     """Say on stderr how many trainings a grid has, and how many of them are still to run."""
     kept = f"; the other {total - left:,} are there already" if left < total else ""
-    err.print(f"{left:,} of {total:,} trainings to run{kept}", soft_wrap=True)
+    tell(f"{left:,} of {total:,} trainings to run{kept}")
 
 
 def cell_done(done: int, total: int, cell: Task, row: Row, left: float) -> None:
@@ -131,7 +137,7 @@ def cell_done(done: int, total: int, cell: Task, row: Row, left: float) -> None:
         scores = f"{found['map_peers']:.4f} peers, {found['map_textbook']:.4f} textbook"
         text = f"{scores}, {row['train_seconds']:.0f} s"
     rest = f"; {time_text(left)} left" if done < total and not math.isnan(left) else ""
-    err.print(f"{done}/{total}  {cell.name}: {text}{rest}", soft_wrap=True)
+    tell(f"{done}/{total}  {cell.name}: {text}{rest}")
 
 
 def failed_cells(failures: Sequence[Row], folder: Path) -> str:

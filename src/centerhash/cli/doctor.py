@@ -9,6 +9,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from importlib.util import find_spec
@@ -17,6 +18,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from rich.filesize import decimal
 
 from centerhash.core.extras import EXTRAS
 from centerhash.core.version import __version__
@@ -67,7 +69,7 @@ def diagnose(cache: Path | None = None) -> Diagnosis:
     declared = requirements()
     versions = {need.name: installed_version(need.name) for need in declared}
     problems = [text for need in declared if (text := _package_problem(need, versions[need.name]))]
-    machine, broken = _machine()
+    (machine, broken), (kept, full) = _machine(), _cache(folder)
     return Diagnosis(
         versions={"centerhash": __version__, "python": platform.python_version(), **versions},
         machine=machine,
@@ -77,8 +79,8 @@ def diagnose(cache: Path | None = None) -> Diagnosis:
             name: "weights here" if row.is_here else f"no weights here: {row.weights}"
             for name, row in BACKBONES.items()
         },
-        cache=_cache(folder),
-        problems=[*problems, *broken, *_weight_problems(), *_cache_problems(folder)],
+        cache=kept,
+        problems=[*problems, *broken, *_weight_problems(), *full],
     )
 
 
@@ -127,24 +129,12 @@ def installed_version(name: str) -> str:
     return NOT_INSTALLED
 
 
-def spoken_size(count: float) -> str:
-    """A number of bytes for people, such as 1.5 GB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
 def folder_size(folder: Path) -> int:
     """Bytes of all files below a folder; files that vanish meanwhile count as nothing."""
     total = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += (Path(place) / name).stat().st_size
-            except FileNotFoundError:
-                continue
+    for file in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            total += file.stat().st_size if file.is_file() else 0
     return total
 
 
@@ -170,44 +160,30 @@ def _store(name: str) -> str:
     return NOT_INSTALLED if extra is None else f"{NOT_INSTALLED}: pip install 'centerhash[{extra}]'"
 
 
-def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there."""
+def _cache(folder: Path) -> tuple[dict[str, str], list[str]]:
+    """The folder of the feature cache, and what is wrong with it."""
     resolved = folder.expanduser().absolute()
-    return next(place for place in (resolved, *resolved.parents) if place.exists())
-
-
-def _is_writable(folder: Path) -> bool:
-    place = _existing(folder)
-    return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
-
-
-def _cache(folder: Path) -> dict[str, str]:
-    return {
+    place = next(place for place in (resolved, *resolved.parents) if place.exists())
+    free, writable = shutil.disk_usage(place).free, place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+    facts = {
         "folder": str(folder),
-        "size": spoken_size(folder_size(folder)),
-        "free": spoken_size(shutil.disk_usage(_existing(folder)).free),
-        "writable": "yes" if _is_writable(folder) else "no",
+        "size": decimal(folder_size(folder)),
+        "free": decimal(free),
+        "writable": "yes" if writable else "no",
     }
+    if not writable:
+        return facts, [
+            f"the feature cache '{folder}' cannot be written: set CENTERHASH_CACHE to a folder that can, or pass --cache."
+        ]
+    if free < _LEAST_FREE:
+        return facts, [
+            f"only {decimal(free)} are free for the feature cache '{folder}': free some space, or set "
+            "CENTERHASH_CACHE to a folder on another disk."
+        ]
+    return facts, []
 
 
 def _weight_problems() -> list[str]:
     row = BACKBONES[DEFAULT_BACKBONE]
-    return (
-        []
-        if row.is_here
-        else [f"the weights of {row.name}, the default backbone, are missing: {_REINSTALL}."]
-    )
-
-
-def _cache_problems(folder: Path) -> list[str]:
-    if not _is_writable(folder):
-        return [
-            f"the feature cache '{folder}' cannot be written: set CENTERHASH_CACHE to a folder that can, or pass --cache."
-        ]
-    free = shutil.disk_usage(_existing(folder)).free
-    if free < _LEAST_FREE:
-        return [
-            f"only {spoken_size(free)} are free for the feature cache '{folder}': free some space, or set "
-            "CENTERHASH_CACHE to a folder on another disk."
-        ]
-    return []
+    text = f"the weights of {row.name}, the default backbone, are missing: {_REINSTALL}."
+    return [] if row.is_here else [text]

@@ -17,12 +17,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def compiled(function: Function) -> Function:
     """Compile to machine code, kept on disk between processes where numba finds a folder it may write."""
-    compiler: Any = njit(nogil=True, error_model="numpy")
-    keeper: Any = njit(nogil=True, error_model="numpy", cache=True)
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
     try:
-        return cast(Function, keeper(function))
+        return cast(Function, njit(cache=True, **options)(function))
     except RuntimeError:  # no such folder, for example in a read-only container
-        return cast(Function, compiler(function))
+        return cast(Function, njit(**options)(function))
 
 
 def processors() -> int:

@@ -18,8 +18,8 @@ from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.filesize import decimal
 
-from centerhash.core.budget import check_budget
 from centerhash.core.errors import DataError, OutputError
 
 _ADVICE = {
@@ -33,6 +33,7 @@ _ADVICE = {
     errno.ENOTDIR: "a part of the path is a file, not a folder: choose another folder",
     errno.EISDIR: "a folder of that name is in the way: choose another name",
 }
+ALWAYS, RATIO = 2**30, 100  # bytes of memory that any file may ask for, and how many times its own size
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -162,6 +163,19 @@ def write_npz(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write named arrays as .npz, whole or not at all."""
     with atomic(path) as stream:
         np.savez(stream, allow_pickle=False, **dict(arrays))
+
+
+def check_budget(path: str | Path, needed: int, what: str, advice: str) -> None:
+    """Refuse what would take more memory than a file of this size may: the larger of 1 GiB and a hundred times it.
+
+    `what` needs the bytes, `advice` says what to do. Small files that announce much are damaged, or traps.
+    """
+    allowed = max(ALWAYS, RATIO * Path(path).stat().st_size)
+    if needed > allowed:
+        raise DataError(
+            f"'{path}': {what} would take {decimal(needed)} of memory, but a file of its size may take "
+            f"{decimal(allowed)}. {advice}"
+        )
 
 
 def _check_announced(path: str | Path, stream: IO[bytes]) -> None:

@@ -69,9 +69,9 @@ class Decoders:
         except (OSError, EOFError):
             process.kill()
             code = _end(process)
-            raise ImageError(
-                f"cannot read image bytes: {self._cause(late.is_set(), code)}. {_ADVICE}."
-            ) from None
+            ended = f"its decoder ended with code {code}, out of memory or by a mistake"
+            cause = f"it was not decoded within {self.seconds:g} seconds" if late.is_set() else ended
+            raise ImageError(f"cannot read image bytes: {cause}. {_ADVICE}.") from None
         finally:
             timer.cancel()
             timer.join()
@@ -79,11 +79,6 @@ class Decoders:
         if kind == _ERROR:
             raise ImageError(answer.decode())
         return np.frombuffer(answer, dtype=np.uint8).reshape(self.view.crop, self.view.crop, 3).copy()
-
-    def _cause(self, late: bool, code: int) -> str:
-        if late:
-            return f"it was not decoded within {self.seconds:g} seconds"
-        return f"its decoder ended with code {code}, out of memory or by a mistake"
 
     def _take(self) -> subprocess.Popen[bytes]:
         with self._lock:

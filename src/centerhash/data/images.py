@@ -9,6 +9,7 @@ import math
 import stat
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -62,17 +63,11 @@ def load_image(
     """
     if isinstance(source, Image.Image | np.ndarray):
         return _from_memory(source, max_pixels)
-    name = _spoken(source)
-    with _open_source(source, name) as stream:
-        image = _read_header(stream, name)
-        _check_size(image, name, max_pixels)
-        try:
-            if at_least is not None:
-                image.draft(None, (at_least, at_least))
-            image.load()
-            rgb = _to_rgb(_turn_upright(image))
-        except Exception as error:  # damaged files make Pillow raise nearly anything
-            raise ImageError(f"cannot read {name}: {_reason(error)}.") from error
+    with _opened(source, max_pixels) as image:
+        if at_least is not None:
+            image.draft(None, (at_least, at_least))
+        image.load()
+        rgb = _to_rgb(_turn_upright(image))
     rgb.info = {}  # an orientation left behind would be applied twice by a later reader
     return rgb
 
@@ -118,16 +113,10 @@ def image_list(images: Any) -> tuple[list[ImageSource], bool]:
 
 def check_image(source: str | Path | bytes, *, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     """Decode an image as quickly as can be to see that it is whole; return its width and height as stored."""
-    name = _spoken(source)
-    with _open_source(source, name) as stream:
-        image = _read_header(stream, name)
-        _check_size(image, name, max_pixels)
+    with _opened(source, max_pixels) as image:
         size = image.size
-        try:
-            image.draft(None, (1, 1))  # a JPEG is still read to its end, but drawn small
-            image.load()
-        except Exception as error:  # damaged files make Pillow raise nearly anything
-            raise ImageError(f"cannot read {name}: {_reason(error)}.") from error
+        image.draft(None, (1, 1))  # a JPEG is still read to its end, but drawn small
+        image.load()
     return size
 
 
@@ -142,9 +131,7 @@ class Header:
 
 def read_header(source: str | Path | bytes) -> Header:
     """Read only the header of an image: quick, but the rest of it may be damaged."""
-    name = _spoken(source)
-    with _open_source(source, name) as stream:
-        image = _read_header(stream, name)
+    with _opened(source) as image:
         width, height = reversed(image.size) if _orientation(image) >= _LYING else image.size
         # MPO is a JPEG with more images behind it
         kind = "JPEG" if image.format == "MPO" else str(image.format)
@@ -187,8 +174,17 @@ def content_key(path: str | Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _spoken(source: str | Path | bytes) -> str:
-    return "image bytes" if isinstance(source, bytes) else f"'{source}'"
+@contextmanager
+def _opened(source: str | Path | bytes, max_pixels: float = math.inf) -> Iterator[ImageFile.ImageFile]:
+    """An image of which the header was read; what Pillow raises of it in the block becomes an ImageError."""
+    name = "image bytes" if isinstance(source, bytes) else f"'{source}'"
+    with _open_source(source, name) as stream:
+        image = _read_header(stream, name)
+        _check_size(image, name, max_pixels)
+        try:
+            yield image
+        except Exception as error:  # damaged files make Pillow raise nearly anything
+            raise ImageError(f"cannot read {name}: {_reason(error)}.") from error
 
 
 def _open_source(source: str | Path | bytes, name: str) -> Stream:
@@ -230,20 +226,27 @@ def _read_header(stream: Stream, name: str) -> ImageFile.ImageFile:
     Image.open would do the same, but it compares the size with a global limit and speaks through warnings,
     which threads cannot silence for themselves; `_check_size` does that instead.
     """
-    prefix = stream.read(64)
+    kind, factory = _format_of(stream.read(64), name)
+    if kind == "JPEG":
+        _check_scans(stream, name)
+    stream.seek(0)
+    try:
+        return factory(stream, "")
+    except Exception as error:  # damaged headers make Pillow raise nearly anything
+        raise ImageError(f"cannot read {name}: damaged {kind} header ({_reason(error)}).") from error
+
+
+def _format_of(prefix: bytes, name: str) -> tuple[str, Factory]:
+    """The format of an image by its first bytes, and what opens it; the library for HEIC is loaded with the first one."""
     if is_heic(prefix):
-        return _read_heic(stream, name)
+        if not reads_heic():
+            raise ImageError(f"cannot read {name}: a HEIC image needs {heic_advice()}.")
+        require("pillow_heif").register_heif_opener()
+        return "HEIC", Image.OPEN["HEIF"][0]
     for kind, factory, accepts in _openers():
         verdict = accepts(prefix[:16]) if accepts else True
-        if isinstance(verdict, str) or not verdict:  # a text says why this Pillow cannot read the format
-            continue
-        if kind == "JPEG":
-            _check_scans(stream, name)
-        stream.seek(0)
-        try:
-            return factory(stream, "")
-        except Exception as error:  # damaged headers make Pillow raise nearly anything
-            raise ImageError(f"cannot read {name}: damaged {kind} header ({_reason(error)}).") from error
+        if verdict and not isinstance(verdict, str):  # a text says why this Pillow cannot read the format
+            return kind, factory
     raise ImageError(f"cannot read {name}: not an image of a known format ({', '.join(_FORMATS)}, HEIC).")
 
 
@@ -253,20 +256,7 @@ def is_heic(prefix: bytes) -> bool:
     return any(brands[start : start + 4] in _HEIC_BRANDS for start in range(0, len(brands), 4))
 
 
-def _read_heic(stream: Stream, name: str) -> ImageFile.ImageFile:
-    """Parse the header of a HEIC image; its library is loaded with the first one."""
-    if not reads_heic():
-        raise ImageError(f"cannot read {name}: a HEIC image needs {heic_advice()}.")
-    require("pillow_heif").register_heif_opener()
-    factory, _ = Image.OPEN["HEIF"]
-    stream.seek(0)
-    try:
-        return factory(stream, "")
-    except Exception as error:  # damaged headers make it raise nearly anything
-        raise ImageError(f"cannot read {name}: damaged HEIC header ({error}).") from error
-
-
-def _check_size(image: Image.Image, name: str, max_pixels: int) -> None:
+def _check_size(image: Image.Image, name: str, max_pixels: float) -> None:
     width, height = image.size
     if width * height > max_pixels:
         raise ImageError(

@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.core.errors import ImageError
-from centerhash.core.prefetch import batches_ahead
+from centerhash.core.prefetch import read_all
 from centerhash.core.progress import Progress, silent
 from centerhash.data.dataset import Dataset
 from centerhash.data.images import check_image, content_key
@@ -23,7 +22,6 @@ from centerhash.data.textfiles import first_few
 Size: TypeAlias = tuple[int, int]  # width, height
 
 _EXAMPLES = 5
-_BATCH = 128  # images that are decoded together
 _FEW = 10  # training images below which a class can hardly be learned
 
 
@@ -154,30 +152,18 @@ class _Look:
 
 def inspect_pictures(dataset: Dataset, paths: Sequence[Path], progress: Progress = silent) -> Pictures:
     """Decode all images in threads; equal bytes make copies."""
-    looks: dict[int, _Look] = {}
-    broken: list[tuple[str, str]] = []
-    batches = (paths[start : start + _BATCH] for start in range(0, len(paths), _BATCH))
-    for row, future in enumerate(future for batch in batches_ahead(_look, batches) for future in batch):
-        look = future.result()
-        if isinstance(look, ImageError):
-            broken.append((dataset.names[row], str(look)))
-        else:
-            looks[row] = look
-        progress("images", row + 1, len(paths))
+    looks, broken = read_all(_look, dict(enumerate(paths)), "images", progress)
     groups = equal_rows({row: look.key for row, look in looks.items()})
     return Pictures(
-        broken=tuple(broken),
+        broken=tuple((dataset.names[row], str(error)) for row, error in broken.items()),
         copies=find_copies(groups, dataset.splits, dataset.names),
         relabelled=tuple(_relabelled(groups, dataset)),
         sizes=tuple(look.size for look in looks.values()),
     )
 
 
-def _look(path: Path) -> _Look | ImageError:
-    try:
-        return _Look(content_key(path), check_image(path))
-    except ImageError as error:
-        return error
+def _look(path: Path) -> _Look:
+    return _Look(content_key(path), check_image(path))
 
 
 def equal_rows(keys: Mapping[int, str]) -> list[list[int]]:
@@ -238,24 +224,21 @@ def size_summary(sizes: Sequence[Size]) -> dict[str, Any]:
 
 def class_warnings(classes: Sequence[ClassCount]) -> list[str]:
     """Say which classes cannot be learned or scored."""
-    untrained = [entry.name for entry in classes if entry.train == 0]
-    rare = [entry.name for entry in classes if 0 < entry.train < _FEW]
-    unasked = [entry.name for entry in classes if entry.images and not entry.query]
-    unfound = [entry.name for entry in classes if entry.query and not entry.database]
-    warnings = []
-    if untrained:
-        warnings.append(f"{len(untrained):,} classes have no training image: {first_few(untrained)}.")
-    if rare:
-        warnings.append(f"{len(rare):,} classes have fewer than {_FEW} training images: {first_few(rare)}.")
-    if unasked:
-        warnings.append(
-            f"{len(unasked):,} classes have no query, so no score covers them: {first_few(unasked)}."
-        )
-    if unfound:
-        warnings.append(
-            f"{len(unfound):,} classes of queries have no database image, so nothing is found for them: "
-            f"{first_few(unfound)}."
-        )
+    cases = {
+        "have no training image": [entry.name for entry in classes if entry.train == 0],
+        f"have fewer than {_FEW} training images": [
+            entry.name for entry in classes if 0 < entry.train < _FEW
+        ],
+        "have no query, so no score covers them": [
+            entry.name for entry in classes if entry.images and not entry.query
+        ],
+        "of queries have no database image, so nothing is found for them": [
+            entry.name for entry in classes if entry.query and not entry.database
+        ],
+    }
+    warnings = [
+        f"{len(names):,} classes {what}: {first_few(names)}." for what, names in cases.items() if names
+    ]
     return warnings + name_warnings([entry.name for entry in classes])
 
 

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError
-from centerhash.core.extras import require
+from centerhash.core.text import is_text
 from centerhash.data import list_images, open_dataset
 from centerhash.data.layouts.label_cells import LABEL_COLUMNS
-from centerhash.data.layouts.parquet import SUFFIX, find_parquet
+from centerhash.data.layouts.parquet import SUFFIX, find_parquet, open_parquet
 from centerhash.data.layouts.table import find_layout, is_described
 from centerhash.data.npy import read_header
 from centerhash.encoding.parts import Labels
@@ -51,12 +51,10 @@ class Inputs:
 
     def __post_init__(self) -> None:
         for text in (*self.ids, *map(str, self.images or ())):
-            try:
-                text.encode()
-            except UnicodeEncodeError:
+            if not is_text(text):
                 raise DataError(
                     f"the name {text!a} is not UTF-8 and cannot be stored: rename the file, or the folder."
-                ) from None
+                )
         if len(set(self.ids)) < len(self.ids):
             twice = Counter(self.ids).most_common(1)[0][0]
             raise DataError(f"'{twice}' stands twice among the images: give each a name of its own.")
@@ -127,21 +125,14 @@ def _bare_parquet(root: Path) -> Inputs | None:
     layout = find_layout(root)
     if layout is None or layout.name != "parquet":
         return None
-    pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
-
-    files = find_parquet(root)
     images: list[Path] = []
-    for file in files:
-        try:
-            schema, rows = parquet.read_schema(file), parquet.read_metadata(file).num_rows
-        except (pyarrow.ArrowException, OSError) as error:
-            raise DataError(
-                f"'{file}' is no parquet file, or a damaged one: {error}. Copy it again."
-            ) from error
+    for file in find_parquet(root):
+        opened = open_parquet(file)
+        schema = opened.schema_arrow
         described = (schema.metadata or {}).get(b"huggingface", b"")
         if set(LABEL_COLUMNS) & set(schema.names) or b"ClassLabel" in described:
             return None
-        images += [file / str(row) for row in range(rows)]
+        images += [file / str(row) for row in range(opened.metadata.num_rows)]
     base = root if root.is_dir() else root.parent
     return Inputs([image.relative_to(base).as_posix() for image in images], images=_absolute(images))
 

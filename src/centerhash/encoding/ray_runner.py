@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from centerhash.core.compiled import processors
 from centerhash.core.errors import CenterhashError, ConfigError, DataError, InputError, OutputError
 from centerhash.core.extras import require
 from centerhash.encoding.parts import read_manifest
@@ -69,7 +70,7 @@ def finish_parts(
     engine: str = "auto",
     address: str | None = None,
     workers: int | None = None,
-    seen: Seen | None = None,
+    seen: Seen = lambda more: None,
 ) -> None:
     """Encode and write the parts `todo` of a folder that is begun, by actors of Ray.
 
@@ -103,8 +104,7 @@ def finish_parts(
             for row in rows.iter_rows():
                 if row["kind"]:
                     raise _ERRORS.get(row["kind"], DataError)(row["message"])
-                if seen is not None:
-                    seen(int(row["done"]))
+                seen(int(row["done"]))
         except ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[-1]
             raise DataError(
@@ -133,8 +133,7 @@ def _ray(address: str | None) -> Iterator[Any]:
 def _start(ray: Any, address: str) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == "local":
-        processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        quiet |= {"num_cpus": processors, "object_store_memory": _STORE, "include_dashboard": False}
+        quiet |= {"num_cpus": processors(), "object_store_memory": _STORE, "include_dashboard": False}
     try:
         _reach(address)
         with _muted_stderr():

@@ -197,7 +197,7 @@ def _read_inputs(folder: Path, number: int) -> tuple[list[str], list[str], list[
 
 
 def finish_part(
-    folder: Path, number: int, model: HashModel, encoder: Encoder | None, seen: Seen | None = None
+    folder: Path, number: int, model: HashModel, encoder: Encoder | None, seen: Seen = lambda more: None
 ) -> int:
     """Encode and write one part of a folder that `open_folder` began; return how many images it is of.
 
@@ -213,8 +213,7 @@ def finish_part(
         read_header(features_file)  # says what is wrong with a file that is gone or cut
         features = np.load(features_file, mmap_mode="r", allow_pickle=False)[manifest.rows(number)]
         part = _encode_features(ids, features, labels, model)
-        if seen is not None:
-            seen(len(ids))
+        seen(len(ids))
     write_part(folder, number, part, manifest)
     return len(ids)
 
@@ -225,7 +224,7 @@ def _encode_images(
     labels: Sequence[Labels] | None,
     model: HashModel,
     encoder: Encoder,
-    seen: Seen | None,
+    seen: Seen,
 ) -> Part:
     """Encode n image files; those that cannot be read are left out and named."""
     kept: list[int] = []
@@ -235,8 +234,7 @@ def _encode_images(
         kept += step.places
         features.append(step.features)
         broken |= {ids[place]: str(error) for place, error in step.broken.items()}
-        if seen is not None:
-            seen(step.seen)
+        seen(step.seen)
     given = None if labels is None else [labels[row] for row in kept]
     part = _encode_features([ids[row] for row in kept], np.concatenate(features), given, model)
     return replace(part, broken=broken)

@@ -13,20 +13,15 @@ from typing import TYPE_CHECKING, Any
 from centerhash.evaluation.result import Curve, Evaluation, PerQuery
 
 if TYPE_CHECKING:
-    from centerhash.evaluation.metrics import evaluate
-    from centerhash.evaluation.nearest import ranking
+    from centerhash.evaluation.metrics import evaluate, ranking
 
 __all__ = ["Curve", "Evaluation", "PerQuery", "evaluate", "ranking"]
 
 
 def __getattr__(name: str) -> Any:
     """Import numba, which takes half a second, only when somebody evaluates or ranks."""
-    if name == "evaluate":
-        from centerhash.evaluation.metrics import evaluate
+    if name not in ("evaluate", "ranking"):
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    from centerhash.evaluation import metrics
 
-        return evaluate
-    if name == "ranking":
-        from centerhash.evaluation.nearest import ranking
-
-        return ranking
-    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return getattr(metrics, name)

@@ -10,7 +10,7 @@ on; results do not depend on the threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -31,15 +31,20 @@ Floats: TypeAlias = NDArray[np.float64]
 NEGLIGIBLE = 1e-20
 
 
-def _over_rows(work: Callable[[slice], None], rows: int) -> None:
-    """Call `work` on slices that cover the rows, in as many threads as there are processors."""
-    parts = min(processors(), rows)
-    if parts <= 1:
-        work(slice(0, rows))
-        return
+def _over_rows(work: Callable[..., None], by_row: Sequence[NDArray[Any]], *whole: Any) -> None:
+    """Call `work` on slices of the arrays `by_row` and on what is `whole`, in a thread per processor."""
+    rows = len(by_row[0])
+    parts = max(1, min(processors(), rows))
     edges = [rows * part // parts for part in range(parts + 1)]
+
+    def some(start: int, end: int) -> None:
+        work(*(array[start:end] for array in by_row), *whole)
+
+    if parts == 1:
+        some(0, rows)
+        return
     with ThreadPoolExecutor(parts) as pool:
-        for finished in [pool.submit(work, slice(*pair)) for pair in pairwise(edges)]:
+        for finished in [pool.submit(some, *pair) for pair in pairwise(edges)]:
             finished.result()
 
 
@@ -97,93 +102,61 @@ def _nearest_first(distances: Small, counts: Integers, order: Integers) -> None:
 
 
 @compiled
-def _nearest_one(query: Words, database: Words, bits: int, indices: Integers, distances: Small) -> None:
-    """Fill the row of `nearest` that belongs to one query."""
+def _nearest_rows(queries: Words, indices: Integers, distances: Small, database: Words, bits: int) -> None:
+    """Fill the rows of `nearest` that belong to some queries."""
     everywhere = np.empty(database.shape[1], np.uint16)
-    _hamming(query, database, everywhere)
-    counts = np.zeros(bits + 1, np.int64)
-    for item in range(everywhere.size):
-        counts[everywhere[item]] += 1
-    _nearest_first(everywhere, counts, indices)
-    for place in range(indices.size):
-        distances[place] = everywhere[indices[place]]
-
-
-@compiled
-def _nearest_rows(queries: Words, database: Words, bits: int, indices: Integers, distances: Small) -> None:
     for row in range(queries.shape[0]):
-        _nearest_one(queries[row], database, bits, indices[row], distances[row])
+        _hamming(queries[row], database, everywhere)
+        counts = np.zeros(bits + 1, np.int64)
+        for item in range(everywhere.size):
+            counts[everywhere[item]] += 1
+        _nearest_first(everywhere, counts, indices[row])
+        for place in range(indices.shape[1]):
+            distances[row, place] = everywhere[indices[row, place]]
 
 
 def nearest(queries: Words, database: Words, bits: int, top: int) -> tuple[Integers, Small]:
     """Return the positions and distances (Q, top) of the nearest items, ties in database order."""
     indices = np.empty((queries.shape[0], top), np.int64)
     distances = np.empty((queries.shape[0], top), np.uint16)
-    _over_rows(
-        lambda part: _nearest_rows(queries[part], database, bits, indices[part], distances[part]),
-        len(queries),
-    )
+    _over_rows(_nearest_rows, (queries, indices, distances), database, bits)
     return indices, distances
-
-
-@compiled
-def _rank_one(
-    query: Words,
-    database: Words,
-    query_labels: Words,
-    database_labels: Words,
-    own: int,
-    counts: Integers,
-    relevant: Integers,
-    grades: Integers,
-    top: Small,
-) -> None:
-    """Fill the rows of `rank` that belong to one query."""
-    distances = np.empty(database.shape[1], np.uint16)
-    shared = np.empty(database.shape[1], np.uint16)
-    _hamming(query, database, distances)
-    _shared_labels(query_labels, database_labels, shared)
-    if own >= 0:  # behind everything else, and irrelevant: the last distance is no true one
-        distances[own] = counts.size - 1
-        shared[own] = 0
-    table = np.zeros((counts.size, grades.size), np.int32)  # one table is twice as fast as three histograms
-    for item in range(distances.size):
-        table[distances[item], shared[item]] += 1
-    for distance in range(counts.size):
-        for grade in range(grades.size):
-            counts[distance] += table[distance, grade]
-            grades[grade] += table[distance, grade]
-        relevant[distance] = counts[distance] - table[distance, 0]
-    order = np.empty(top.size, np.int64)
-    _nearest_first(distances, counts, order)
-    for place in range(top.size):
-        top[place] = shared[order[place]]
 
 
 @compiled
 def _rank_rows(
     queries: Words,
-    database: Words,
     query_labels: Words,
-    database_labels: Words,
     own: Integers,
     counts: Integers,
     relevant: Integers,
     grades: Integers,
     top: Small,
+    database: Words,
+    database_labels: Words,
 ) -> None:
+    """Fill the rows of `rank` that belong to some queries."""
+    distances = np.empty(database.shape[1], np.uint16)
+    shared = np.empty(database.shape[1], np.uint16)
+    order = np.empty(top.shape[1], np.int64)
+    radii, most = counts.shape[1], grades.shape[1]
     for row in range(queries.shape[0]):
-        _rank_one(
-            queries[row],
-            database,
-            query_labels[row],
-            database_labels,
-            own[row],
-            counts[row],
-            relevant[row],
-            grades[row],
-            top[row],
-        )
+        _hamming(queries[row], database, distances)
+        _shared_labels(query_labels[row], database_labels, shared)
+        if own[row] >= 0:  # behind everything else, and irrelevant: the last distance is no true one
+            distances[own[row]] = radii - 1
+            shared[own[row]] = 0
+        table = np.zeros((radii, most), np.int32)  # one table is twice as fast as three histograms
+        for item in range(distances.size):
+            table[distances[item], shared[item]] += 1
+        for distance in range(radii):
+            for grade in range(most):
+                counts[row, distance] += table[distance, grade]
+                grades[row, grade] += table[distance, grade]
+            relevant[row, distance] = counts[row, distance] - table[distance, 0]
+        _nearest_first(distances, counts[row], order)
+        for place in range(order.size):
+            top[row, place] = shared[order[place]]
 
 
 def rank(
@@ -209,43 +182,26 @@ def rank(
     relevant = np.zeros((rows, bits + 2), np.int64)
     grades = np.zeros((rows, most_shared + 1), np.int64)
     top = np.empty((rows, depth), np.uint16)
-    _over_rows(
-        lambda part: _rank_rows(
-            queries[part],
-            database,
-            query_labels[part],
-            database_labels,
-            own[part],
-            counts[part],
-            relevant[part],
-            grades[part],
-            top[part],
-        ),
-        rows,
-    )
+    by_row = (queries, query_labels, own, counts, relevant, grades, top)
+    _over_rows(_rank_rows, by_row, database, database_labels)
     return counts[:, : bits + 1], relevant[:, : bits + 1], grades, top
 
 
 @compiled
-def _sums_one(top: Small, gains: Floats, discounts: Floats, out: Floats) -> None:
-    """Fill the row of `ranked_sums` that belongs to one query."""
-    hits, shared = 0, 0
-    for place in range(discounts.size):
-        grade = top[place]
-        if grade:
-            hits += 1
-            shared += grade
-            out[1] += hits / (place + 1)
-            out[2] += shared / (place + 1)
-            out[3] += gains[grade] * discounts[place]
-    out[0] = hits
-    out[4] = shared
-
-
-@compiled
-def _sums_rows(top: Small, gains: Floats, discounts: Floats, sums: Floats) -> None:
+def _sums_rows(top: Small, sums: Floats, gains: Floats, discounts: Floats) -> None:
+    """Fill the rows of `ranked_sums` that belong to some queries."""
     for row in range(top.shape[0]):
-        _sums_one(top[row], gains, discounts, sums[row])
+        hits, shared, out = 0, 0, sums[row]
+        for place in range(discounts.size):
+            grade = top[row, place]
+            if grade:
+                hits += 1
+                shared += grade
+                out[1] += hits / (place + 1)
+                out[2] += shared / (place + 1)
+                out[3] += gains[grade] * discounts[place]
+        out[0] = hits
+        out[4] = shared
 
 
 def ranked_sums(top: Small, gains: Floats, discounts: Floats) -> Floats:
@@ -255,7 +211,7 @@ def ranked_sums(top: Small, gains: Floats, discounts: Floats) -> Floats:
     number of shared labels up to each of them (ACG); the discounted gain; the number of shared labels.
     """
     sums = np.zeros((top.shape[0], 5), np.float64)
-    _over_rows(lambda part: _sums_rows(top[part], gains, discounts, sums[part]), len(top))
+    _over_rows(_sums_rows, (top, sums), gains, discounts)
     return sums
 
 
@@ -323,7 +279,7 @@ def _expected_one(counts: Integers, relevant: Integers, cut: int, harmonic: Floa
 
 @compiled
 def _expected_rows(
-    counts: Integers, relevant: Integers, cut: int, harmonic: Floats, expected: Floats
+    counts: Integers, relevant: Integers, expected: Floats, cut: int, harmonic: Floats
 ) -> None:
     for row in range(counts.shape[0]):
         expected[row, 0], expected[row, 1] = _expected_one(counts[row], relevant[row], cut, harmonic)
@@ -337,7 +293,5 @@ def expected_precision(counts: Integers, relevant: Integers, cut: int, harmonic:
     that sum divided by the number of relevant places (0 where there is none).
     """
     expected = np.empty((counts.shape[0], 2), np.float64)
-    _over_rows(
-        lambda part: _expected_rows(counts[part], relevant[part], cut, harmonic, expected[part]), len(counts)
-    )
+    _over_rows(_expected_rows, (counts, relevant, expected), cut, harmonic)
     return expected

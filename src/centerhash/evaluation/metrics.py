@@ -8,10 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.evaluation import inputs, kernels
-from centerhash.evaluation.chance import chance_level, expected_average_precision
+from centerhash.core.arrays import whole_number
+from centerhash.evaluation import kernels
 from centerhash.evaluation.result import Curve, Evaluation, PerQuery
-from centerhash.evaluation.task import Block, Task, make_task, read_items
+from centerhash.evaluation.task import (
+    Block,
+    Task,
+    code_words,
+    item_ids,
+    make_task,
+    own_positions,
+    planes,
+    read_items,
+    same,
+)
 
 
 def evaluate(
@@ -46,9 +56,9 @@ def evaluate(
     """
     queries = read_items(query_codes, query_labels, bits, "query")
     database = read_items(database_codes, database_labels, bits, "database")
-    ids = inputs.item_ids(query_ids, len(queries), "query_ids")
-    others = inputs.item_ids(database_ids, len(database), "database_ids")
-    own = inputs.own_positions(ids, others, required=exclude_self)
+    ids = item_ids(query_ids, len(queries), "query_ids")
+    others = item_ids(database_ids, len(database), "database_ids")
+    own = own_positions(ids, others, required=exclude_self)
     left_out = own if exclude_self else None
     task = make_task(queries, database, k=k, precision_at=precision_at, left_out=left_out, seed=seed)
     per_query, precision, curve = _measure(task)
@@ -66,6 +76,21 @@ def evaluate(
         per_query=per_query,
         **_summary(per_query),
     )
+
+
+def ranking(
+    query_codes: NDArray[Any], database_codes: NDArray[Any], top: int, *, bits: int | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return positions and Hamming distances (Q, top) of the nearest database items, nearest first.
+
+    Equal distances are in database order. `top` is cut to N. Codes as for `evaluate`.
+    """
+    queries, length = code_words(query_codes, bits, "query_codes")
+    database, database_length = code_words(database_codes, bits, "database_codes")
+    same("bits", length, database_length, ("query_codes", "database_codes"))
+    shown = min(whole_number(top, "top", 1), len(database))
+    indices, distances = kernels.nearest(queries, planes(database), length, shown)
+    return indices, distances.astype(np.int64)
 
 
 def _summary(per_query: PerQuery) -> dict[str, Any]:
@@ -167,3 +192,38 @@ def _curve(sums: NDArray[np.float64], queries: int) -> Curve:
         recall=tuple((recall / queries).tolist()),
         filled=tuple(filled.astype(int).tolist()),
     )
+
+
+# Exact expectations of average precision: over the orders of tied items, and over all orders (chance)
+
+
+def expected_average_precision(
+    counts: NDArray[np.int64], relevant: NDArray[np.int64], k: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the expectation (Q,) over all orders of tied items, by the peers' and the textbook denominator.
+
+    Args:
+        counts: (Q, groups) number of tied items per group, nearest group first.
+        relevant: (Q, groups) how many of them are relevant.
+        k: number of places that count.
+
+    """
+    cut = min(k, int(counts.sum(axis=1).max()))
+    harmonic = np.concatenate(([0.0], np.cumsum(1.0 / np.arange(1, cut + 1))))
+    groups = np.ascontiguousarray(counts), np.ascontiguousarray(relevant)
+    sums, peers = kernels.expected_precision(*groups, cut, harmonic).T
+    return peers, sums / np.clip(relevant.sum(axis=1), 1, k)
+
+
+def chance_level(
+    items: NDArray[np.int64], relevant: NDArray[np.int64], k: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the expected average precision (Q,) of a uniformly random order, by both denominators.
+
+    A random order is one group of ties. Queries with the same number of items (Q,) and of relevant items (Q,)
+    have the same chance, so each pair of numbers is worked out once.
+    """
+    pairs, place = np.unique(np.stack([items, relevant], axis=1), axis=0, return_inverse=True)
+    place = place.reshape(-1)  # numpy 2.0 adds an axis
+    peers, textbook = expected_average_precision(pairs[:, :1], pairs[:, 1:], k)
+    return peers[place], textbook[place]

@@ -118,21 +118,11 @@ class Evaluation:
     def measures(self) -> list[Measure]:
         """The figures for people, one per line, named by the depth that they really have."""
         rows = []
-        for name, value, expected, chance, how in (
-            (
-                "peers",
-                self.map_peers,
-                self.map_peers_expected,
-                self.chance_peers,
-                "relevant items in the top k",
-            ),
-            (
-                "textbook",
-                self.map_textbook,
-                self.map_textbook_expected,
-                self.chance_textbook,
-                "min(k, relevant items)",
-            ),
+        peers = self.map_peers, self.map_peers_expected, self.chance_peers
+        textbook = self.map_textbook, self.map_textbook_expected, self.chance_textbook
+        for name, (value, expected, chance), how in (
+            ("peers", peers, "relevant items in the top k"),
+            ("textbook", textbook, "min(k, relevant items)"),
         ):
             rows += [
                 Measure(f"mAP@{self.depth:,}, {name}", value, chance, f"divided by {how}"),

@@ -1,4 +1,4 @@
-"""Do the weights say how much of the image each object is? Measures of weight against area share."""
+"""Do the weights say how much of the image each object is? Measures of weight against area share, and of their spread."""
 
 from __future__ import annotations
 
@@ -149,3 +149,47 @@ def _entries(weights: NDArray[Any], areas: NDArray[Any], labels: NDArray[np.bool
 
 def _places(values: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.unique(values, return_inverse=True)[1]
+
+
+# How weights are spread, without areas to compare with
+
+BINS = 41  # of histograms; an odd number: 1/2 is then in the middle of a bin, and equal weights in one
+CORNER = 0.99  # a weight from which one center has taken all
+
+
+def weight_distribution(weights: NDArray[Any], labels: NDArray[np.bool_]) -> dict[str, Any]:
+    """Facts about the weights (N, C) of the labels (N, C) of images, ready for json.
+
+    `variance` is over all labels of all images, and least for equal weights; the others are over images with two
+    labels or more: `variance_several`, the mean square of w - 1/c, a histogram, how many have one weight above
+    CORNER, and by number of labels the images and how uneven they are on average: 0 where all weights are 1/c, 1
+    in a corner.
+    """
+    if weights.shape != labels.shape:
+        raise InputError(f"weights {weights.shape} and labels {labels.shape} must have one shape (N, C).")
+    counts = labels.sum(axis=1)
+    several = counts >= 2
+    every = weights[labels].astype(np.float64)
+    chosen = weights[several][labels[several]].astype(np.float64)
+    even = np.repeat(1 / np.maximum(counts[several], 1), counts[several])
+    largest = np.where(labels, weights, 0).max(axis=1)
+    by_count = {
+        str(count): {
+            "images": int((counts == count).sum()),
+            "uneven": float((largest[counts == count] - 1 / count).mean() / (1 - 1 / count)),
+        }
+        for count in np.unique(counts[several]).tolist()
+    }
+    return {
+        "labels": len(every),
+        "variance": _variance(every),
+        "variance_several": _variance(chosen),
+        "variance_uneven": float(((chosen - even) ** 2).mean()) if len(chosen) else 0.0,
+        "histogram": np.histogram(chosen, bins=BINS, range=(0, 1))[0].tolist(),
+        "by_count": by_count,
+        "corner": float((largest[several] > CORNER).mean()) if several.any() else 0.0,
+    }
+
+
+def _variance(values: NDArray[np.float64]) -> float:
+    return float(values.var()) if len(values) else 0.0

@@ -17,6 +17,7 @@ from centerhash.codes import Codes
 from centerhash.core.errors import ConfigError
 from centerhash.core.files import write_json
 from centerhash.core.progress import Progress, silent
+from centerhash.core.tables import text_table
 from centerhash.data import Dataset, open_dataset
 from centerhash.data.scenes.scenes import write_scenes
 from centerhash.encoding.code_files import evaluate_files
@@ -68,28 +69,28 @@ class DemoResult:
     def table(self) -> Table:
         """mAP of every method beside the chance level, for a terminal."""
         first = next(iter(self.evaluations.values()))
-        table = Table(
-            title=f"emoji scenes, {self.bits} bits, {first.queries:,} queries against {first.database:,} images",
-            title_justify="left",
+        title = f"emoji scenes, {self.bits} bits, {first.queries:,} queries against {first.database:,} images"
+        columns = (
+            "method",
+            ">mAP",
+            ">over tie orders",
+            ">precision@10",
+            ">NDCG",
+            ">weight vs. area (Pearson)",
         )
-        columns = ("method", "mAP", "over tie orders", "precision@10", "NDCG", "weight vs. area (Pearson)")
-        for column in columns:
-            table.add_column(column, justify="left" if column == "method" else "right")
-        for name, found in self.evaluations.items():
-            agreement = self.agreements.get(name)
-            table.add_row(
-                METHODS[name].title,
-                f"{found.map_textbook:.3f}",
-                f"{found.map_textbook_expected:.3f}",
-                f"{found.precision[10]:.3f}",
-                f"{found.ndcg:.3f}",
-                "" if agreement is None else f"{agreement.pearson:.2f}",
-            )
-        found = self.built_in.evaluation
-        figures = (found.map_textbook, found.map_textbook_expected, found.precision[10], found.ndcg)
-        table.add_row("built-in model", *(f"{figure:.3f}" for figure in figures))
-        table.add_row("chance", f"{first.chance_textbook:.3f}", style="dim")
-        return table
+        agreed = {name: f"{found.pearson:.2f}" for name, found in self.agreements.items()}
+        rows = [
+            [METHODS[name].title, *_figures(found), agreed.get(name, "")]
+            for name, found in self.evaluations.items()
+        ]
+        rows.append(["built-in model", *_figures(self.built_in.evaluation)])
+        rows.append(["chance", f"{first.chance_textbook:.3f}"])
+        return text_table(title, columns, rows, dim=("chance",))
+
+
+def _figures(found: Evaluation) -> list[str]:
+    figures = (found.map_textbook, found.map_textbook_expected, found.precision[10], found.ndcg)
+    return [f"{figure:.3f}" for figure in figures]
 
 
 def run_demo(

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
-from PIL import Image
 
 from centerhash.codes import Codes, unpack
 from centerhash.core.figures import new_figure, svg_text
 from centerhash.core.files import write_text
 from centerhash.core.version import __version__
-from centerhash.data import load_image
 from centerhash.encoding.code_files import read_run_codes
 from centerhash.evaluation import ranking
 from centerhash.experiments.demo import DemoResult
 from centerhash.experiments.figures import SOLVERS, area_scatter, look
 from centerhash.experiments.pages import page
 from centerhash.methods.table import METHODS
+from centerhash.search.results import thumbnail
 
 SHOWN = "ics-softmax"  # whose answers and weights are shown
 GRID_QUERIES, FEW_QUERIES, GRID_NEAREST, EXAMPLES = 6, 4, 8, 12
@@ -113,10 +110,7 @@ def _image(result: DemoResult, row: int, wanted: Any) -> dict[str, Any]:
 
 
 def _thumbnail(result: DemoResult, row: int, size: int = 128) -> str:
-    """A small JPEG of an image as a data URI."""
-    paths, stream = result.dataset.image_paths or (), io.BytesIO()
-    load_image(paths[row]).resize((size, size), Image.Resampling.LANCZOS).save(stream, "JPEG", quality=82)
-    return "data:image/jpeg;base64," + base64.b64encode(stream.getvalue()).decode()
+    return thumbnail((result.dataset.image_paths or ())[row], size)
 
 
 def _examples(result: DemoResult) -> list[tuple[str, list[tuple[str, float, float]]]]:

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from centerhash.core.figures import new_figure, svg_text
 
@@ -76,6 +78,12 @@ def area_scatter(axis: Axes, shares: Any, weights: Any, colour: str) -> None:
     axis.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=1, zorder=1)
     axis.scatter(shares, weights, s=7, alpha=0.35, linewidths=0, color=colour, zorder=2)
     axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+
+
+def weight_histogram(axis: Axes, counts: NDArray[Any], colour: str) -> None:
+    """Shares of weights by size."""
+    axis.stairs(counts / max(1, counts.sum()), np.linspace(0, 1, len(counts) + 1), fill=True, color=colour)
+    axis.set_xlim(0, 1)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 from rich.table import Table
 
 from centerhash.core.errors import DataError
+from centerhash.core.tables import text_table
 from centerhash.experiments.rows import Row, other_setting, task_name
 from centerhash.methods.table import METHODS
 
@@ -235,14 +236,9 @@ def _tables(summary: Summary, bold: str = "{}") -> Iterator[tuple[str, list[str]
 def terminal_tables(summary: Summary) -> list[Table]:
     """The tables for a terminal."""
     tables = []
-    for title, heads, lines in _tables(summary):
+    for title, (first, *heads), lines in _tables(summary):
         named = title if title.startswith("Seconds") else f"{summary.first['data']}: {title}"
-        table = Table(title=named, title_justify="left")
-        for head in heads:
-            table.add_column(head, justify="left" if head == "method" else "right")
-        for line in lines:
-            table.add_row(*line, style="dim" if line[0] == "chance" else None)
-        tables.append(table)
+        tables.append(text_table(named, [first, *(f">{head}" for head in heads)], lines, dim=("chance",)))
     return tables
 
 

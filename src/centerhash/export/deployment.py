@@ -11,10 +11,10 @@ from torch.nn import functional
 from centerhash.codes import packed_width
 from centerhash.core.errors import ConfigError
 from centerhash.methods.shallow.projections import LinearHash
-from centerhash.methods.table import METHODS, Method
+from centerhash.methods.table import METHODS
 from centerhash.model import HashModel
 from centerhash.networks.backbones import Backbone, import_timm
-from centerhash.networks.heads import HeadOutput, build_head
+from centerhash.networks.heads import HeadOutput
 
 
 class Hyperplanes(nn.Module):
@@ -66,28 +66,17 @@ def deployed(model: HashModel, backbone: Backbone) -> Deployed:
 
 
 def _encoder(model: HashModel) -> nn.Module:
-    spec, method = model.spec, model.method
-    own = {
-        name.removeprefix("encoder."): tensor
-        for name, tensor in model.tensors().items()
-        if name.startswith("encoder.")
-    }
-    if method.family != "shallow":
-        head = build_head(spec.features, spec.bits, spec.head, len(spec.classes))
-        head.load_state_dict(own)
-        return head
-    kind = method.shallow_class()
-    if not issubclass(kind, LinearHash):
-        linear = [name for name, row in METHODS.items() if row.family != "shallow" or _is_linear(row)]
+    network = model.network
+    if isinstance(network, nn.Module):
+        return network
+    if not isinstance(network, LinearHash):
+        shallow = {name: row.shallow_class() for name, row in METHODS.items() if row.family == "shallow"}
+        linear = [name for name in METHODS if issubclass(shallow.get(name, LinearHash), LinearHash)]
         raise ConfigError(
-            f"a model of method '{spec.method}' cannot be exported, since it is no network of plain layers: encode "
+            f"a model of method '{model.spec.method}' cannot be exported, since it is no network of plain layers: encode "
             f"with the model itself, or train one of {', '.join(linear)}."
         )
-    return Hyperplanes(kind.from_arrays({name: tensor.numpy() for name, tensor in own.items()}))
-
-
-def _is_linear(method: Method) -> bool:
-    return issubclass(method.shallow_class(), LinearHash)
+    return Hyperplanes(network)
 
 
 def fix_padding(network: nn.Module, size: int) -> None:

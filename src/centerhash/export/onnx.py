@@ -6,7 +6,8 @@ Preprocessing, backbone and head are inside; classes, centers and how to bring a
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,13 +21,16 @@ from centerhash.core.extras import require
 from centerhash.core.files import atomic
 from centerhash.core.progress import Progress, silent
 from centerhash.core.version import __version__
+from centerhash.data.images import squash_and_crop
+from centerhash.data.listing import list_images
+from centerhash.data.scenes.scenes import render_scene
 from centerhash.evaluation import evaluate
 from centerhash.export.deployment import deployed
-from centerhash.export.quantisation import quantised
-from centerhash.export.samples import Sample, image_sample, scene_sample
 from centerhash.model import HashModel
 from centerhash.networks.backbones import Backbone
+from centerhash.networks.encoder import pixels_of
 from centerhash.networks.engines.conversion import converted
+from centerhash.networks.engines.table import Pixels
 from centerhash.networks.engines.torch_engine import TorchEngine
 
 FORMATS = ("onnx",)
@@ -36,6 +40,7 @@ LEAST_AGREEMENT = {
     "int8": 0.85,
 }  # share of bits that must equal PyTorch's, or nothing is written
 SCENES = {"float32": 32, "int8": 128}  # emoji scenes, where no images are given
+MOST_IMAGES = 512  # of the user's: bounds memory, and more do not change the ranges
 _BATCH = 16  # images per pass of the check
 
 
@@ -142,7 +147,7 @@ def export_model(
     onnx_bytes = converted(network, backbone.crop, ("logits", "code"), any_batch=True)
     if int8:
         progress("export", 2, 4, "quantising")
-        onnx_bytes = quantised(onnx_bytes, calibration.pixels)
+        onnx_bytes = _quantised(onnx_bytes, calibration.pixels)
     onnx_bytes = _with_metadata(onnx_bytes, metadata_of(model, backbone))
     progress("export", 3, 4, "comparing")
     comparison = _compared(onnx_bytes, model, backbone, check)
@@ -215,3 +220,98 @@ def _compared(onnx_bytes: bytes, model: HashModel, backbone: Backbone, sample: S
         before.append(pack(model.encode_features(engine.features(pixels))))
         after.append(session.run(["code"], {"pixels": pixels})[0])
     return compare_codes(np.concatenate(before), np.concatenate(after), model.bits, sample.labels)
+
+
+# Images to calibrate on and to compare by: the user's own, or emoji scenes
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Images (N, H, W, 3) as a backbone sees them, their labels (N, C) where they are known, and what they are."""
+
+    pixels: Pixels
+    labels: NDArray[np.bool_] | None
+    kind: str
+
+    @property
+    def what(self) -> str:
+        """The sample in words."""
+        return f"{len(self.pixels)} {self.kind}"
+
+    def halves(self) -> tuple[Sample, Sample]:
+        """Every second image, and the others."""
+        first, second = (
+            Sample(self.pixels[start::2], None if self.labels is None else self.labels[start::2], self.kind)
+            for start in (0, 1)
+        )
+        return first, second
+
+
+def scene_sample(backbone: Backbone, count: int) -> Sample:
+    """Emoji scenes with their labels."""
+    scenes = [render_scene(index, hard=True) for index in range(count)]
+    names = sorted({label for scene in scenes for label in scene.labels})
+    labels = np.array([[name in scene.labels for name in names] for scene in scenes])
+    pixels = [
+        squash_and_crop(scene.image, backbone.resize, backbone.crop, backbone.interpolation)
+        for scene in scenes
+    ]
+    return Sample(np.stack(pixels), labels, "emoji scenes")
+
+
+def image_sample(images: Sequence[str | Path], backbone: Backbone) -> Sample:
+    """Images out of files, folders and patterns, at most MOST_IMAGES of them, evenly over the list."""
+    paths = list_images(images)
+    if len(paths) < 2:
+        raise DataError(f"{len(paths)} image is too few to export by: give at least 2, better 100.")
+    places = np.linspace(0, len(paths) - 1, min(MOST_IMAGES, len(paths))).round().astype(int)
+    return Sample(np.stack([pixels_of(paths[place], backbone) for place in places]), None, "images")
+
+
+# 8 bits: ONNX Runtime's static quantisation, ranges from images
+
+
+def _quantised(model: bytes, pixels: Pixels) -> bytes:
+    """The file with its backbone in 8 bits; pixels (N, H, W, 3) give the ranges of all activations.
+
+    Weights have a scale per channel. The head stays in float32: it is small, and its signs are the codes.
+    """
+    from onnxruntime import quantization
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        plain, prepared, small = (folder / f"{step}.onnx" for step in ("plain", "prepared", "small"))
+        plain.write_bytes(model)
+        quant_pre_process(plain, prepared, skip_symbolic_shape=True)
+        quantization.quantize_static(
+            prepared,
+            small,
+            _Images(pixels),
+            quant_format=quantization.QuantFormat.QDQ,
+            per_channel=True,
+            # sums of products of 8 and 8 bits overflow on processors without VNNI, of 8 and 7 bits nowhere
+            reduce_range=True,
+            nodes_to_exclude=_outside_backbone(prepared),
+        )
+        return small.read_bytes()
+
+
+def _outside_backbone(path: Path) -> list[str]:
+    """Names of the nodes that stay as they are: head and packing, by the scopes that the exporter writes."""
+    import onnx
+
+    nodes = onnx.load(path, load_external_data=False).graph.node
+    return [node.name for node in nodes if not node.name.startswith("/backbone/")]
+
+
+class _Images:
+    """Calibration images one by one, as ONNX Runtime asks for them."""
+
+    def __init__(self, pixels: Pixels) -> None:
+        self._rest: Iterator[dict[str, Any]] = iter(
+            [{"pixels": pixels[row : row + 1]} for row in range(len(pixels))]
+        )
+
+    def get_next(self) -> dict[str, Any] | None:
+        return next(self._rest, None)

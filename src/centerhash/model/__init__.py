@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import shutil
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, overload
 
@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from centerhash.codes import Codes, binarise
+from centerhash.codes import Codes, binarise, hamming
 from centerhash.core.arrays import check_features
 from centerhash.core.checksums import read_sealed, sealed
 from centerhash.core.errors import ConfigError, DataError, InputError, UnknownMethodError
@@ -26,6 +26,7 @@ from centerhash.core.explained import Explained, Explanation
 from centerhash.core.files import atomic, refuse_links, write_json
 from centerhash.core.progress import Progress, silent
 from centerhash.data.images import MAX_PIXELS, ImageSource, image_list
+from centerhash.evaluation import Evaluation
 from centerhash.methods.losses.central import CentralObjective, center_similarities
 from centerhash.methods.shallow.base import ShallowHash
 from centerhash.methods.shallow.projections import Itq
@@ -35,7 +36,7 @@ from centerhash.model.remote import REMOTE, fetched
 from centerhash.model.spec import FILES, TUNED, ModelSpec
 from centerhash.networks.backbones import Backbone, first_preprocessing, get_backbone
 from centerhash.networks.encoder import Encoder
-from centerhash.networks.heads import HeadOutput, SteadyHead, build_head
+from centerhash.networks.heads import Head, HeadOutput, SteadyHead, build_head
 from centerhash.networks.tensors import load_tensors, save_tensors
 
 __all__ = ["BUILTIN", "TUNED", "HashModel", "ModelSpec", "load", "model_folder"]
@@ -69,11 +70,13 @@ class HashModel:
                 f"centers of shape {tuple(self._centers.shape)} do not fit {len(spec.classes)} classes at "
                 f"{spec.bits} bits."
             )
-        self._encoder: SteadyHead | ShallowHash = (
-            method.shallow_class().from_arrays({name: tensor.numpy() for name, tensor in own.items()})
-            if method.family == "shallow"
-            else _trained_head(spec, own)
-        )
+        self.network: Head | ShallowHash  # from features to logits
+        if method.family == "shallow":
+            self.network = method.shallow_class().from_arrays({k: v.numpy() for k, v in own.items()})
+        else:
+            self.network = build_head(spec.features, spec.bits, spec.head, len(spec.classes))
+            self.network.load_state_dict(own)
+        self._steady = SteadyHead(self.network) if isinstance(self.network, Head) else None
         look = {k.removeprefix("visual."): v.numpy() for k, v in tensors.items() if k.startswith("visual.")}
         self._look = Itq.from_arrays(look) if look else None
         self._last: tuple[NDArray[Any], HeadOutput] = np.empty(0), HeadOutput(torch.empty(0))
@@ -145,20 +148,18 @@ class HashModel:
         known, output = self._last  # a question by image asks for codes, labels, weights and centers in a row
         if np.array_equal(known, features):
             return output.each(Tensor.clone)
-        starts = range(0, max(1, len(features)), _CHUNK)
-        chunks = [self._chunk(features[start : start + _CHUNK]) for start in starts]
-        parts = zip(*chunks, strict=True)
+        parts = zip(*map(self._chunk, _chunks(features)), strict=True)
         output = HeadOutput._make(None if part[0] is None else torch.cat(part) for part in parts)
         if 0 < len(features) <= _FEW:
             self._last = features.copy(), output.each(Tensor.clone)
         return output
 
     def _chunk(self, features: NDArray[Any]) -> HeadOutput:
-        encoder = self._encoder
-        if isinstance(encoder, SteadyHead):
-            output = encoder.outputs(features)
+        if isinstance(self.network, ShallowHash):
+            output = HeadOutput(torch.from_numpy(self.network.values(features)))
         else:
-            output = HeadOutput(torch.from_numpy(encoder.values(features)))
+            assert self._steady is not None
+            output = self._steady.outputs(features)
         return output.each(lambda part: torch.where(part < 0, part.clamp_max(-_TINY), part).float())
 
     def encode_features(self, features: NDArray[Any]) -> Codes:
@@ -172,8 +173,7 @@ class HashModel:
                 "this model has no visual code: it is of an earlier version, or saw too few images."
             )
         features = check_features(features, self.spec.features)
-        starts = range(0, max(1, len(features)), _CHUNK)
-        return np.concatenate([binarise(self._look.values(features[at : at + _CHUNK])) for at in starts])
+        return np.concatenate([binarise(self._look.values(chunk)) for chunk in _chunks(features)])
 
     def presence(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Probability (N, C) that each class is in an image."""
@@ -304,8 +304,7 @@ class HashModel:
         """Per row of features (N, D), the predicted labels by weight, then the next nearest centers."""
         labels = self.predict_labels(features)
         weights, similarities = self.weights(features, labels), self.similarities(features)
-        products = self.encode_features(features).astype(np.float32) @ self.centers.numpy().T
-        distances = ((self.bits - products) / 2).astype(int)
+        distances = hamming(self.encode_features(features), self.centers.numpy())
         answers = []
         for weight, similarity, distance in zip(weights, similarities, distances, strict=True):
             order = np.lexsort((-similarity, -weight))[: max(top, int((weight > 0).sum()))]
@@ -338,7 +337,7 @@ class HashModel:
         self,
         repository: str,
         *,
-        evaluation: card.Measured | None = None,
+        evaluation: Evaluation | None = None,
         licence: str | None = None,
         private: bool | None = None,
     ) -> str:
@@ -373,10 +372,9 @@ class HashModel:
             raise DataError(f"the model in '{path}' is damaged or of another version: {reason}") from None
 
 
-def _trained_head(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> SteadyHead:
-    head = build_head(spec.features, spec.bits, spec.head, len(spec.classes))
-    head.load_state_dict(dict(tensors))
-    return SteadyHead(head)
+def _chunks(features: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Features (N, D) in blocks of rows; one of no rows where there are none."""
+    return (features[start : start + _CHUNK] for start in range(0, max(1, len(features)), _CHUNK))
 
 
 def load(source: str | Path) -> HashModel:

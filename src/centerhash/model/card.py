@@ -7,12 +7,13 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import parse_json, refuse_links
 from centerhash.core.text import visible
 from centerhash.core.version import __version__
+from centerhash.evaluation import Evaluation
 from centerhash.model.spec import ModelSpec, file_name, for_others
 
 _LICENCE = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
@@ -21,55 +22,22 @@ _MOST_LABELS = 1000  # that are listed
 _OPTIONS = ("method", "bits", "epochs", "seed", "backbone", "batch_size", "learning_rate", "crop", "pool")
 
 
-class Figure(Protocol):
-    """One figure of an evaluation."""
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-
-    @property
-    def value(self) -> float:
-        """What it is."""
-
-    @property
-    def chance(self) -> float | None:
-        """What a random order scores."""
-
-
-class Measured(Protocol):
-    """An evaluation, as far as a card tells it."""
-
-    @property
-    def queries(self) -> int:
-        """How many there were."""
-
-    @property
-    def database(self) -> int:
-        """How many images were searched."""
-
-    def measures(self) -> Sequence[Figure]:
-        """The figures."""
-
-
 def model_card(
-    spec: ModelSpec, folder: Path | None, repository: str, evaluation: Measured | None, licence: str | None
+    spec: ModelSpec, folder: Path | None, repository: str, evaluation: Evaluation | None, licence: str | None
 ) -> str:
     """The README.md of a model: its data and command are those of the run in `folder`, where there is one."""
     if licence is not None and not _LICENCE.fullmatch(licence):
         raise ConfigError(
             f"a licence is named as on the hub, such as apache-2.0 or cc-by-4.0, got '{licence}'."
         )
-    run = _run(folder)
+    run, from_features = _run(folder), f"model.encode_features(features)  # (N, {spec.features})"
+    call = 'model.encode("photo.jpg")' if spec.backbone else from_features
     parts = [
         _front_matter(licence),
         f"# {repository}",
         _about(for_others(spec)),
         "## Use",
-        f'```python\nimport centerhash\n\nmodel = centerhash.load("hf:{repository}")\nmodel.encode("photo.jpg")\n```'
-        if spec.backbone
-        else f'```python\nimport centerhash\n\nmodel = centerhash.load("hf:{repository}")\n'
-        f"model.encode_features(features)  # (N, {spec.features})\n```",
+        f'```python\nimport centerhash\n\nmodel = centerhash.load("hf:{repository}")\n{call}\n```',
         "## Data",
         _data(run),
         "## Command",
@@ -135,7 +103,7 @@ def _command(run: dict[str, Any]) -> str:
     return f"{_block(shlex.join([*words, '--out', 'run']))}\n\nAll settings:\n\n{_block(stored)}"
 
 
-def _figures(evaluation: Measured | None) -> str:
+def _figures(evaluation: Evaluation | None) -> str:
     if evaluation is None:
         return "None were given."
     rows = [f"{evaluation.queries:,} queries against {evaluation.database:,} images.", ""]

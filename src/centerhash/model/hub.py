@@ -19,8 +19,8 @@ from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import write_json, write_text
 from centerhash.model.remote import (
     LARGEST,
-    arriving,
     check_spec,
+    kept,
     models_cache,
     no_model,
     stays_home,
@@ -67,11 +67,7 @@ def fetch(source: str) -> Path:
         ) from error.__cause__
     if size is None:
         raise no_model(source, "its repository has no model.json")
-    folder = home / commit
-    if not folder.is_dir():
-        with arriving(folder) as part:
-            if part != folder:
-                _fill(source, repository, commit, part)
+    folder = kept(home / commit, lambda part: _fill(source, repository, commit, part))
     write_text(ref, commit + "\n")
     return folder
 
@@ -115,8 +111,6 @@ def _look(source: str, repository: str, file: str, revision: str) -> tuple[str, 
         ) from error
     except errors.EntryNotFoundError:
         return "", None
-    except errors.HfHubHTTPError as error:
-        raise _NoNetwork(_reason(error)) from error
     except _failures() as error:
         raise _NoNetwork(_reason(error)) from error
     if found.commit_hash is None or not _COMMIT.fullmatch(found.commit_hash) or found.size is None:

@@ -13,8 +13,7 @@ import shutil
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
@@ -51,19 +50,17 @@ def models_cache() -> Path:
     return default_cache() / "models"
 
 
-@contextmanager
-def arriving(folder: Path) -> Iterator[Path]:
-    """Yield a folder to fetch a model into, which becomes `folder` when all went well; one process at a time."""
+def kept(folder: Path, fill: Callable[[Path], None]) -> Path:
+    """The folder of a model in the cache; one that is not there is filled beside and renamed, one process at a time."""
     part = folder.with_name(f".{folder.name}.part")
-    make_folder(folder.parent)
-    with explained(folder), FileLock(folder.with_name(f".{folder.name}.lock")):
-        if folder.is_dir():  # another process was first
-            part = folder
-        else:
-            part.mkdir(exist_ok=True)
-        yield part
-        if part != folder:
-            part.rename(folder)
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        with explained(folder), FileLock(folder.with_name(f".{folder.name}.lock")):
+            if not folder.is_dir():  # else another process was first
+                part.mkdir(exist_ok=True)
+                fill(part)
+                part.rename(folder)
+    return folder
 
 
 def too_large(source: str, file: str, size: int, limit: int) -> DataError:
@@ -110,12 +107,8 @@ def _fetch_zip(source: str) -> Path:
             f"a model at an address needs its checksum, as in https://example.org/run.zip#sha256=... (64 digits; "
             f"`sha256sum run.zip` tells them), got '{source}'."
         )
-    folder = models_cache() / "zip" / digest[1].lower()
-    if not folder.is_dir():
-        with arriving(folder) as part:
-            if part != folder:
-                _fill(source, address, digest[1].lower(), part)
-    return folder
+    known = digest[1].lower()
+    return kept(models_cache() / "zip" / known, lambda part: _fill(source, address, known, part))
 
 
 def _fill(source: str, address: str, digest: str, part: Path) -> None:

@@ -71,8 +71,13 @@ class Adding:
 
     def run(self, files: Sequence[Path], encoder: Encoder, batch: int, progress: Progress) -> Added:
         """Encode and store `files`; every `batch` of new ones is stored durably before the next."""
-        self.broken = {str(file): _not_text(file) for file in files if not _is_text(file)}
-        done, named = len(self.broken), [file for file in files if _is_text(file)]
+        named = [file for file in files if is_text(str(file.absolute()))]
+        self.broken = {
+            str(file): f"cannot store {str(file)!a}: its name is not UTF-8. Rename it."
+            for file in files
+            if not is_text(str(file.absolute()))
+        }
+        done = len(self.broken)
         with closing(encoder.stream(named, self.new_id)) as steps:
             for step in steps:
                 self.take(step, named, batch)
@@ -224,11 +229,3 @@ def listed(entries: str | Path | Sequence[str | Path], what: str) -> list[str | 
     if not isinstance(found, Sequence) or not all(isinstance(entry, str | Path) for entry in found):
         raise InputError(f"{what} must be a path or a list of them, got {entries!r:.80}.")
     return list(found)
-
-
-def _is_text(path: Path) -> bool:
-    return is_text(str(path.absolute()))
-
-
-def _not_text(path: Path) -> str:
-    return f"cannot store {str(path)!a}: its name is not UTF-8. Rename it."

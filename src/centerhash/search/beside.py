@@ -7,10 +7,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.data.listing import find_images
+from centerhash.encoding.work import model_digest
 from centerhash.model import BUILTIN, HashModel
 from centerhash.networks.cache import default_cache
 from centerhash.search.folder import spec_file
@@ -45,7 +44,7 @@ def open_beside(images: Path, model: str | Path | None = None, **opening: Any) -
         return Index.open(place, **opening), ""
     index = Index.open(place, **opening)
     wanted = HashModel.load(BUILTIN[0] if model is None else model)
-    if _same(wanted, index.model):
+    if model_digest(wanted) == model_digest(index.model):
         return index, ""
     if model is not None:
         index.close()
@@ -59,15 +58,4 @@ def open_beside(images: Path, model: str | Path | None = None, **opening: Any) -
         "the same command again to make a new one."
         if of_before
         else ""
-    )
-
-
-def _same(one: HashModel, other: HashModel) -> bool:
-    """Whether two models give the same codes; the place of a weight file does not decide that, nor the precision."""
-    first, second = one.tensors(), other.tensors()
-    plain = [model.spec.model_dump(exclude={"weights"}) for model in (one, other)]
-    return (
-        plain[0] == plain[1]
-        and first.keys() == second.keys()
-        and all(np.array_equal(first[name].float(), second[name].float()) for name in first)
     )

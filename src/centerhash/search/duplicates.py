@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import Packed, check_packed, pack
 from centerhash.core.errors import ConfigError, DataError, ImageError, InputError, unknown_name
-from centerhash.core.prefetch import batches_ahead
+from centerhash.core.prefetch import read_all
 from centerhash.core.progress import Progress, shown, silent
-from centerhash.core.tables import to_frame
+from centerhash.core.tables import Listed, to_frame
 from centerhash.data.images import check_image, content_key
 from centerhash.data.listing import list_images
 from centerhash.model import HashModel, load
@@ -44,7 +44,6 @@ KINDS = ("same", "near", "similar")
 NEAR = 40  # visual bits; wide, as the pixels decide
 PIXELS = 10  # bits of 64 between pixel hashes
 SIMILAR = 12  # visual bits; narrow, as nothing confirms them
-_BATCH = 64
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class Group:
         return (self.keep, *self.others)
 
 
-class Duplicates(Sequence[Group]):
+class Duplicates(Listed[Group]):
     """The groups that were found, same before near before similar, the largest first.
 
     `looked_at` is the number of images, `skipped` why some could not be read, `notes` what could not be done.
@@ -86,19 +85,8 @@ class Duplicates(Sequence[Group]):
     def __init__(
         self, groups: Iterable[Group], looked_at: int, skipped: Mapping[str, str], notes: Sequence[str] = ()
     ) -> None:
-        order = sorted(groups, key=lambda group: (KINDS.index(group.kind), -len(group.others)))
-        self._groups = tuple(order)
+        super().__init__(sorted(groups, key=lambda group: (KINDS.index(group.kind), -len(group.others))))
         self.looked_at, self.skipped, self.notes = looked_at, dict(skipped), tuple(notes)
-
-    def __len__(self) -> int:
-        return len(self._groups)
-
-    @overload
-    def __getitem__(self, place: int) -> Group: ...
-    @overload
-    def __getitem__(self, place: slice) -> tuple[Group, ...]: ...
-    def __getitem__(self, place: int | slice) -> Group | tuple[Group, ...]:
-        return self._groups[place]
 
     def of_kind(self, kind: str) -> tuple[Group, ...]:
         """The groups of one kind."""
@@ -320,7 +308,8 @@ def folder_duplicates(
     check_options(near, kind)
     paths = list_images([images] if isinstance(images, str | Path) else images)
     with shown(progress) as report:
-        keys, broken = _contents(paths, report)
+        files = dict(enumerate(paths))
+        keys, broken = read_all(lambda path: content_key(path)[:ID_LETTERS], files, "contents", report)
         visual = np.zeros((len(paths), VISUAL_BITS // 8), np.uint8)
         coded = np.zeros(len(paths), bool)
         if kind != "same":
@@ -344,23 +333,6 @@ def folder_duplicates(
         looks = Looks([keys[row] for row in rows], [paths[row] for row in rows], visual[rows], coded[rows])
         found = find_duplicates(looks, near=near, kind=kind, progress=report)
     return Duplicates(found, found.looked_at, skipped | found.skipped, found.notes)
-
-
-def _contents(paths: Sequence[Path], progress: Progress) -> tuple[dict[int, str], dict[int, ImageError]]:
-    """The content of each file as an id, and why others cannot be read."""
-    keys: dict[int, str] = {}
-    broken: dict[int, ImageError] = {}
-    batches = [range(start, min(start + _BATCH, len(paths))) for start in range(0, len(paths), _BATCH)]
-    for batch, futures in zip(
-        batches, batches_ahead(lambda row: content_key(paths[row])[:ID_LETTERS], batches), strict=True
-    ):
-        for row, future in zip(batch, futures, strict=True):
-            try:
-                keys[row] = future.result()
-            except ImageError as error:
-                broken[row] = error
-        progress("contents", batch.stop, len(paths))
-    return keys, broken
 
 
 def _visual_codes(

@@ -7,6 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.filesize import decimal
+
 from centerhash.core.errors import ImageError
 from centerhash.core.files import write_text
 from centerhash.core.templates import templates_of
@@ -31,7 +33,7 @@ def write_page(found: Duplicates, path: Path) -> None:
         kinds=[(kind, text, found.of_kind(kind)) for kind, text in MEANINGS.items()],
         most=MOST_GROUPS,
         shown=_shown,
-        size=file_size,
+        size=decimal,
         folder=common_folder([one.path for group in found for one in group.photos if one.path is not None]),
     )
     write_text(path, page)
@@ -43,11 +45,6 @@ def common_folder(paths: Sequence[str]) -> str:
     shared = set.intersection(*(set(map(str, each)) for each in parents)) if parents else set()
     longest = max(shared, key=len, default="")
     return "" if longest in ("", ".", "/") else str(Path(longest) / "x")[:-1]
-
-
-def file_size(bytes: int) -> str:
-    """1,234,567 bytes as "1.2 MB"."""
-    return f"{bytes / 1e6:.1f} MB" if bytes >= 1e6 else f"{bytes / 1e3:.0f} kB"
 
 
 def _shown(photo: Photo) -> str | None:

@@ -1,4 +1,4 @@
-"""The folder of an index: made whole or not at all, and what stands in its index.json."""
+"""The folder of an index: made whole or not at all, what stands in its index.json, and what is damaged in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import AliasChoices, Field
 
-from centerhash.core.errors import ConfigError, DataError
+from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.files import atomic_folder, parse_json, write_json
 from centerhash.core.options import Options
 from centerhash.search.engines.table import create_store, read_store
@@ -17,6 +17,7 @@ from centerhash.search.uploads import IMAGES
 
 if TYPE_CHECKING:
     from centerhash.model import HashModel
+    from centerhash.search.index import Index
 
 SPEC, MODEL, ITEMS = "index.json", "model", "items"
 _OLD_SPEC = "collection.json"  # of earlier versions, where the store was called engine
@@ -81,3 +82,23 @@ def full_store(text: str, folder: Path) -> str:
         address = str(Path(address).resolve())
     digest = blake2b(str(folder.resolve()).encode(), digest_size=4).hexdigest()
     return f"milvus:{address}#{name or 'centerhash_' + digest}"
+
+
+def problems(index: Index) -> list[str]:
+    """One sentence for each part of an index that is damaged, naming the file."""
+    found = []
+    try:
+        if index.model.tuned_weights is not None:  # a damaged model says so, and so does its backbone
+            index.model.backbone()
+    except InputError as error:
+        found.append(str(error))
+    found += [*index.store.verify(), *index.uploads.damaged()]
+    for id, path in index.store.paths() if not found else ():  # a damaged store cannot be gone through
+        file = index.uploads.path(path)
+        if file is None:
+            found.append(
+                f"the item '{id}' names the file '{path}', which is no image of this index: remove it."
+            )
+        elif index.uploads.holds(path) and not file.exists():
+            found.append(f"'{file}', the image of the item '{id}', is missing.")
+    return found

@@ -29,8 +29,7 @@ from centerhash.core.files import atomic, atomic_folder, write_text
 from centerhash.core.progress import Progress
 from centerhash.core.version import __version__
 from centerhash.search.engines.base import Item
-from centerhash.search.faiss_files import FILE, IDS
-from centerhash.search.transfer import export_codes
+from centerhash.search.transfer import FAISS, IDS, export_codes
 
 if TYPE_CHECKING:
     from centerhash.search.index import Index
@@ -128,7 +127,7 @@ def write_faiss(rows: Iterator[Row], folder: Path, bits: int) -> None:
     )  # faiss counts bits by eights; those past K are 0 in all codes
     made = faiss.IndexBinaryIDMap2(flat)
     made.add_with_ids(packed, np.arange(len(packed)))
-    with atomic(folder / FILE) as stream:  # faiss itself would not say that a disk is full
+    with atomic(folder / FAISS) as stream:  # faiss itself would not say that a disk is full
         stream.write(faiss.serialize_index_binary(made).tobytes())
     write_text(folder / IDS, json.dumps(ids) + "\n")
 

@@ -25,14 +25,22 @@ from centerhash.core.progress import Progress, shown
 from centerhash.search.engines.base import HammingIndex, Item, Seen
 from centerhash.search.engines.table import open_store
 from centerhash.search.facts import ModelFacts, read_facts
-from centerhash.search.folder import ITEMS, MODEL, OWN, IndexSpec, create_folder, read_spec, spec_file
+from centerhash.search.folder import (
+    ITEMS,
+    MODEL,
+    OWN,
+    IndexSpec,
+    create_folder,
+    problems,
+    read_spec,
+    spec_file,
+)
 from centerhash.search.label_query import LabelQuestion
 from centerhash.search.parts import seen_in, visual_of
 from centerhash.search.questions import ask, filter_of, question_of
 from centerhash.search.results import Added, Result, Results, as_result
 from centerhash.search.transfer import add_codes, import_codes
 from centerhash.search.uploads import ID_LETTERS, Uploads, has_file
-from centerhash.search.verifying import problems
 
 if TYPE_CHECKING:  # what reads images takes long to import, so it is when the first one comes
     from centerhash.data.images import ImageSource

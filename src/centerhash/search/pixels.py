@@ -17,14 +17,13 @@ from PIL import Image, ImageOps
 
 from centerhash.core.errors import ImageError
 from centerhash.core.extras import require
-from centerhash.core.prefetch import batches_ahead
+from centerhash.core.prefetch import read_all
 from centerhash.core.progress import Progress, silent
 from centerhash.data.images import load_image
 
 VIEWS = 11
 _SIDE = 128  # of the grey square that all views are cut from
 _WINDOW = 0.9  # of its side
-_BATCH = 64
 
 
 def views_of(image: Image.Image) -> NDArray[np.uint64]:
@@ -49,19 +48,4 @@ def read_views(
 ) -> tuple[dict[int, NDArray[np.uint64]], dict[int, ImageError]]:
     """The views of image files by their rows, and why others cannot be read; threads decode side by side."""
     require("imagehash")  # a missing library is said before anything is read
-    found: dict[int, NDArray[np.uint64]] = {}
-    broken: dict[int, ImageError] = {}
-    rows = list(paths)
-    batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
-
-    def read(row: int) -> NDArray[np.uint64]:
-        return views_of(load_image(paths[row], at_least=_SIDE))
-
-    for batch, futures in zip(batches, batches_ahead(read, batches), strict=True):
-        for row, future in zip(batch, futures, strict=True):
-            try:
-                found[row] = future.result()
-            except ImageError as error:
-                broken[row] = error
-        progress("pixels", len(found) + len(broken), len(rows))
-    return found, broken
+    return read_all(lambda path: views_of(load_image(path, at_least=_SIDE)), paths, "pixels", progress)

@@ -9,14 +9,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from html import escape
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
 from centerhash.codes import Codes, Packed
 from centerhash.core.errors import ImageError
 from centerhash.core.explained import Explained
-from centerhash.core.tables import to_frame
+from centerhash.core.tables import Listed, to_frame
 from centerhash.search.engines.base import Item
 from centerhash.search.uploads import Uploads
 
@@ -67,7 +67,7 @@ class Result:
         return {**vars(self), "labels": list(self.labels)}  # dataclasses.asdict takes ten times as long
 
 
-class Results(Sequence[Result]):
+class Results(Listed[Result]):
     """What a search found, the best first.
 
     `labels` explain the question, where the method has centers; `code` (K,) is what was searched by; `size` is the
@@ -75,18 +75,8 @@ class Results(Sequence[Result]):
     """
 
     def __init__(self, found: Sequence[Result], labels: Sequence[Explained], code: Codes, size: int) -> None:
-        self._found = tuple(found)
+        super().__init__(found)
         self.labels, self.code, self.size = tuple(labels), code, size
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    @overload
-    def __getitem__(self, place: int) -> Result: ...
-    @overload
-    def __getitem__(self, place: slice) -> tuple[Result, ...]: ...
-    def __getitem__(self, place: int | slice) -> Result | tuple[Result, ...]:
-        return self._found[place]
 
     def to_dict(self, shown: Callable[[Result], dict[str, Any]] = Result.to_dict) -> dict[str, Any]:
         """What `centerhash search --json` prints, and the server answers, each result as it is to be `shown`."""

@@ -1,18 +1,18 @@
-"""Codes without images into an index and out of it: code files (.npz) and folders of parquet parts."""
+"""Codes without images into an index and out of it: code files (.npz), folders of parquet parts, files of faiss."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from centerhash.codes import Packed, check_packed, packed_width
 from centerhash.core.errors import DataError, InputError
+from centerhash.core.extras import require
 from centerhash.search.engines.base import VISUAL_BITS, Item, Seen
-from centerhash.search.faiss_files import FILE, is_faiss, read_faiss
 from centerhash.search.results import Added, as_result
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 Coded: TypeAlias = tuple[Any, ...]  # what `Index.add_codes` takes
 
-
+FAISS, IDS = "codes.faiss", "ids.json"  # of a folder that was exported for faiss
+_MAGIC = b"IB"  # that files of all binary indexes of faiss begin with
 _PAGE = 10_000  # codes that are stored at a time
 
 
@@ -68,10 +69,10 @@ def import_codes(index: Index, path: str | Path) -> Added:
     their row: codes-0, codes-1 ...
     """
     path = Path(path)
-    if (path / FILE).is_file():  # a folder that was exported for faiss
-        path /= FILE
-    if is_faiss(path):
-        return index.add_codes(*read_faiss(path, index.facts.bits))
+    if (path / FAISS).is_file():  # a folder that was exported for faiss
+        path /= FAISS
+    if _is_faiss(path):
+        return index.add_codes(*_read_faiss(path, index.facts.bits))
     coded = _of_parts(index, path) if path.is_dir() else iter([_of_file(index, path)])
     done = [index.add_codes(*columns) for columns in coded]
     return Added(sum(one.added for one in done), sum(one.known for one in done), {})
@@ -118,15 +119,9 @@ def _seen(codes: CodeFile, classes: Sequence[str]) -> list[Seen] | None:
         raise DataError(f"presence and shares must be of shape {expected}.")
     both = np.stack([codes.presence, codes.shares], axis=2)
     return [
-        {classes[column]: (int(row[column, 0]), int(row[column, 1])) for column in _filled(row)}
+        {classes[j]: (int(row[j, 0]), int(row[j, 1])) for j in np.flatnonzero(row.any(axis=1)).tolist()}
         for row in both
     ]
-
-
-def _filled(row: NDArray[np.uint8]) -> list[int]:
-    """The classes of an item (C, 2) of which something is stored."""
-    columns: list[int] = np.flatnonzero(row.any(axis=1)).tolist()
-    return columns
 
 
 def export_codes(index: Index, path: str | Path, items: Sequence[Item]) -> None:
@@ -164,3 +159,59 @@ def export_codes(index: Index, path: str | Path, items: Sequence[Item]) -> None:
             shares=seen[1] if seen.any() else None,
         ),
     )
+
+
+# Binary indexes of faiss that keep codes whole, alone or under ids of their own
+
+
+def _is_faiss(path: Path) -> bool:
+    """Whether a file is one of faiss, by its name or its first bytes."""
+    if path.suffix == ".faiss" or not path.is_file():
+        return path.suffix == ".faiss"
+    with path.open("rb") as stream:
+        return stream.read(len(_MAGIC)) == _MAGIC
+
+
+def _read_faiss(path: Path, bits: int) -> tuple[Packed, list[str]]:
+    """The codes (N, ceil(K/8)) and names of an IndexBinaryFlat, of one under an IndexBinaryIDMap or an HNSW graph.
+
+    Names are those in an ids.json beside it, else the ids of a map, else the file and the row: codes-0, codes-1 ...
+    """
+    faiss = require("faiss")
+    try:
+        stored = faiss.deserialize_index_binary(np.fromfile(path, np.uint8))
+    except OSError as error:
+        raise DataError(f"cannot read '{path}': {error.strerror or error}.") from None
+    except RuntimeError as error:
+        reason = str(error).rpartition("Error: ")[2].splitlines()[0][:200]
+        raise DataError(f"'{path}' is no binary index of faiss, or it is damaged: {reason}") from None
+    mapped = isinstance(stored, faiss.IndexBinaryIDMap)
+    inner = faiss.downcast_IndexBinary(stored.index) if mapped else stored
+    if isinstance(inner, faiss.IndexBinaryHNSW):
+        inner = faiss.downcast_IndexBinary(inner.storage)
+    if not isinstance(inner, faiss.IndexBinaryFlat):
+        raise DataError(
+            f"'{path}' holds an {type(inner).__name__}, which does not keep codes in their order: what can be imported "
+            "is an IndexBinaryFlat, alone or under an IndexBinaryIDMap or IndexBinaryHNSW. Write the codes as one."
+        )
+    if inner.d != 8 * packed_width(bits):
+        raise DataError(f"'{path}' holds codes of {inner.d} bits, the index of {bits}: encode by its model.")
+    packed = faiss.vector_to_array(inner.xb).reshape(inner.ntotal, -1)
+    try:
+        check_packed(packed, bits)
+    except InputError as error:
+        raise DataError(f"'{path}': {error}") from None
+    ids = faiss.vector_to_array(stored.id_map).tolist() if mapped else None
+    return packed, _faiss_names(path, len(packed), ids)
+
+
+def _faiss_names(path: Path, count: int, ids: list[int] | None) -> list[str]:
+    """A name for each code."""
+    beside = path.with_name(IDS)
+    if path.name == FAISS and beside.is_file():
+        named: Any = json.loads(beside.read_text(encoding="utf-8"))
+        rows = range(count) if ids is None else ids
+        if not isinstance(named, list) or any(not 0 <= row < len(named) for row in rows):
+            raise DataError(f"'{beside}' does not name the {count:,} codes of '{path}': export them again.")
+        return [str(named[row]) for row in rows]
+    return [f"{path.stem}-{row}" for row in range(count)] if ids is None else list(map(str, ids))

@@ -1,30 +1,34 @@
-"""The application: routes that read a request, ask the index, and shape the answer."""
+"""The application: its life, its routes, and errors as answers of one shape, without traceback or path."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
 
+from centerhash.core.errors import CenterhashError, DataError, ImageError, InputError
 from centerhash.core.version import __version__
-from centerhash.serve.asking import add_collection, add_search
-from centerhash.serve.changing import add_changes
-from centerhash.serve.failures import add_handlers
-from centerhash.serve.files import add_files
-from centerhash.serve.guard import Guard
-from centerhash.serve.index import ServedIndex
+from centerhash.serve.guard import Guard, error_response
+from centerhash.serve.index import ServedIndex, UnknownId
 from centerhash.serve.metrics import Metrics
+from centerhash.serve.routes import add_changes, add_collection, add_files, add_search
 from centerhash.serve.schemas import Health
 from centerhash.serve.settings import Settings
+from centerhash.serve.work import Busy
 
 if TYPE_CHECKING:
     from centerhash.search import Index
+
+log = logging.getLogger("centerhash.serve")
 
 _STATIC = Path(__file__).parent / "static"
 
@@ -68,7 +72,7 @@ def create_app(
         redirect_slashes=False,
     )
     app.add_middleware(Guard, settings=settings, metrics=metrics)
-    add_handlers(app)
+    _add_handlers(app)
     add_search(app, served)
     add_collection(app, served)
     add_files(app, served)
@@ -77,6 +81,34 @@ def create_app(
     _add_page(app)
     _describe_token(app)
     return app
+
+
+def _add_handlers(app: FastAPI) -> None:
+    """Make every error of `app` look the same."""
+
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> Response:
+        message = "no such address: see /openapi.json." if error.detail == "Not Found" else error.detail
+        return error_response(error.status_code, message, error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        return error_response(422, f"{first['loc'][-1]}: {first['msg']}.")
+
+    @app.exception_handler(CenterhashError)
+    async def failed(request: Request, error: CenterhashError) -> Response:
+        match error:
+            case Busy():
+                return error_response(503, str(error), {"retry-after": "1"})
+            case UnknownId():
+                return error_response(404, str(error))
+            case ImageError():
+                return error_response(400, str(error))
+            case InputError() if not isinstance(error, DataError):
+                return error_response(400, str(error))
+        log.error("%s %s failed: %s", request.method, request.url.path, error)  # may name files of ours
+        return error_response(500, "the server could not do this; its log says why.")
 
 
 def _add_facts(

@@ -17,8 +17,8 @@ from centerhash.data.images import read_header
 from centerhash.data.layouts.parquet import is_stored_image, stored_image
 from centerhash.search.results import missing_text
 from centerhash.search.uploads import ID_LETTERS
+from centerhash.serve.background import Finding
 from centerhash.serve.catalog import Catalog, modified, shape
-from centerhash.serve.duplicates import Finding
 from centerhash.serve.schemas import DuplicatesAnswer, Item, ItemsAnswer, SearchAnswer
 from centerhash.serve.settings import MEGABYTE, Settings
 from centerhash.serve.thumbnails import Thumbnail, ThumbnailCache, make_thumbnail
@@ -119,10 +119,6 @@ class ServedIndex:
         found = await self.codes.run(lambda: self._known(id, lambda: self._described(self.index.get(id))))
         return Item.model_validate(found)
 
-    async def folders(self) -> dict[str, int]:
-        """The folders of images, with how many each holds."""
-        return (await self.codes.run(self.catalog.now)).folders
-
     async def duplicates(self) -> DuplicatesAnswer:
         """The groups of duplicates, or how far the search for them has come."""
 
@@ -145,10 +141,6 @@ class ServedIndex:
             with suppress(InputError):
                 rows.append(self._described(self.index.get(id)))
         return rows
-
-    async def labels(self) -> dict[str, int]:
-        """How many items carry each label."""
-        return await self.codes.run(self.index.labels)
 
     async def add(self, data: bytes) -> tuple[Result, bool]:
         """Store an image durably; say also whether it is new."""

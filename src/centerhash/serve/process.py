@@ -9,7 +9,6 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -19,28 +18,10 @@ from PIL import Image
 from centerhash.core.errors import ConfigError
 from centerhash.search import Index
 from centerhash.serve.app import create_app
+from centerhash.serve.background import Filling
 from centerhash.serve.connections import Seldom, patient
-from centerhash.serve.filling import Filling
 from centerhash.serve.guard import LOOPBACK
 from centerhash.serve.settings import Settings
-
-
-def serve(
-    folder: str | Path,
-    settings: Settings,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    announce: Callable[[str, Index], None] | None = None,
-    counted: Callable[[int], None] | None = None,
-) -> None:
-    """Serve an index until SIGTERM or SIGINT; requests that run then are finished first.
-
-    `announce` is called as soon as clients may connect, with the address and the index, and `counted` soon
-    after with the number of images whose files are gone.
-    """
-    # without the right to write, another process may have it: `centerhash index add` works beside this server
-    with Index.open(folder, read_only=not settings.may_write, **reading(settings)) as index:
-        serve_index(index, settings, host, port, announce, counted)
 
 
 def reading(settings: Settings) -> dict[str, Any]:
@@ -52,21 +33,24 @@ def reading(settings: Settings) -> dict[str, Any]:
 def serve_index(
     index: Index,
     settings: Settings,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    announce: Callable[[str, Index], None] | None = None,
+    host: str,
+    port: int,
+    announce: Callable[[str, Index], None],
     counted: Callable[[int], None] | None = None,
     filling: Filling | None = None,
 ) -> None:
-    """Serve an open index, as `serve`; with `filling`, images are added to it meanwhile."""
+    """Serve an open index until SIGTERM or SIGINT; requests that run then are finished first.
+
+    `announce` is called as soon as clients may connect, with the address and the index, and `counted` soon
+    after with the number of images whose files are gone. With `filling`, images are added to it meanwhile.
+    """
     settings = settings.model_copy(update={"hosts": allowed_hosts(host, settings.hosts)})
     _share_cores(settings.workers)
     with listen(host, port) as listener:
         warm_up(index)
         app = create_app(index, settings, None if filling is None else lambda: filling.left, counted)
-        if announce is not None:
-            shown = f"[{host}]" if ":" in host else host
-            announce(f"http://{shown}:{listener.getsockname()[1]}", index)
+        shown = f"[{host}]" if ":" in host else host
+        announce(f"http://{shown}:{listener.getsockname()[1]}", index)
         with filling or nullcontext():
             run(app, settings, listener)
 

@@ -304,7 +304,7 @@ def test_a_long_label_of_many_rows_is_kept_once_or_refused(
     images = pa.nulls(len(labels), pa.binary())
     file = write(tmp_path / "a.parquet", {"image": images, "labels": labels}, group=len(labels))
     assert read_parquet(file).classes == ("x" * 10_000,)
-    monkeypatch.setattr("centerhash.core.budget.ALWAYS", 5_000_000)
-    monkeypatch.setattr("centerhash.core.budget.RATIO", 1)
+    monkeypatch.setattr("centerhash.core.files.ALWAYS", 5_000_000)
+    monkeypatch.setattr("centerhash.core.files.RATIO", 1)
     with pytest.raises(DataError, match="the labels of its 600 rows would take"):
         read_parquet(file)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from centerhash.core.errors import ConfigError, DataError, OutputError
+from centerhash.core.errors import ConfigError, DataError, InputError, OutputError
 from centerhash.data.published.download import RemoteFile, download, fetch, is_unpacked
 from tests.layouts import zipped
 from tests.toys import names
@@ -241,12 +242,12 @@ def test_a_second_process_is_refused(server: FileServer, tmp_path: Path) -> None
     refusals: list[str] = []
 
     def second(*values: object) -> None:
-        with pytest.raises(ConfigError) as caught:
+        with pytest.raises(InputError) as caught:
             download(files, home)
         refusals.append(str(caught.value))
 
     download(files[:1], home, progress=second)
-    assert refusals[0] == f"another process downloads into '{home}': wait for it."
+    assert refusals[0] == f"process {os.getpid()} downloads into '{home}': wait for it."
     assert download(files, home) == ["two.zip"]
 
 

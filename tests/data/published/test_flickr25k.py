@@ -5,8 +5,12 @@ from pathlib import Path
 import pytest
 
 from centerhash.core.errors import DataError
-from centerhash.data.published.flickr25k import POTENTIAL, RELEVANT, read_flickr25k, read_flickr25k_38
+from centerhash.data.published.catalogue import DATASETS
+from centerhash.data.published.flickr25k import POTENTIAL, RELEVANT
 from tests.layouts import write_flickr25k
+
+read_flickr25k = DATASETS["flickr25k"].reader
+read_flickr25k_38 = DATASETS["flickr25k-38"].reader
 
 
 def test_numbers_count_from_one_and_images_without_labels_are_left_out(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from centerhash.core.errors import DataError
-from centerhash.data.published.imagenet100 import read_imagenet100
+from centerhash.data.published.listfiles import read_imagenet100
 from tests.layouts import write_imagenet100
 
 

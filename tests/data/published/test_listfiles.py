@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from centerhash.core.errors import DataError
-from centerhash.data.published.listfiles import FileIndex, read_lists
+from centerhash.data import Dataset
+from centerhash.data.published.listfiles import FileIndex
+from centerhash.data.published.named import open_data
 from tests.layouts import write_jpeg
 
 TRAIN = "/home/me/data/val2014/c.jpg 1 0 0\n/home/me/data/val2014/d.jpg 0 1 1\n"
@@ -24,9 +26,13 @@ def write(root: Path, **lists: str) -> tuple[Path, Path]:
     return root / "lists", root / "images"
 
 
+def opened(lists: Path, root: Path) -> Dataset:
+    return open_data(root, lists=lists)
+
+
 def message(root: Path, **lists: str) -> str:
     with pytest.raises(DataError) as caught:
-        read_lists(*write(root, **lists))
+        opened(*write(root, **lists))
     return str(caught.value)
 
 
@@ -35,7 +41,7 @@ def members(names: tuple[str, ...], rows: list[int]) -> list[str]:
 
 
 def test_images_are_found_by_the_end_of_their_path(tmp_path: Path) -> None:
-    dataset = read_lists(*write(tmp_path))
+    dataset = opened(*write(tmp_path))
     names = dataset.names
     assert members(names, dataset.splits.train.tolist()) == ["val2014/c.jpg", "val2014/d.jpg"]
     assert members(names, dataset.splits.query.tolist()) == ["train2014/a.jpg"]
@@ -58,7 +64,7 @@ def test_images_are_found_by_the_end_of_their_path(tmp_path: Path) -> None:
 
 
 def test_overlaps_are_counted_and_reported(tmp_path: Path) -> None:
-    warnings = read_lists(*write(tmp_path)).warnings
+    warnings = opened(*write(tmp_path)).warnings
     assert (
         "images in two lists: 0 in train and query, 1 in query and database, 1 in train and database."
         in warnings
@@ -72,21 +78,21 @@ def test_overlaps_are_counted_and_reported(tmp_path: Path) -> None:
 def test_a_database_in_parts(tmp_path: Path, names: tuple[str, str]) -> None:
     lines = DATABASE.splitlines(keepends=True)
     parts = {names[0]: "".join(lines[:2]), names[1]: "".join(lines[2:])}
-    dataset = read_lists(*write(tmp_path, database="", **parts))
+    dataset = opened(*write(tmp_path, database="", **parts))
     assert dataset.splits.database.size == 3
 
 
 def test_classes_txt_names_the_classes(tmp_path: Path) -> None:
-    assert read_lists(*write(tmp_path, classes="x\ny\nz\n")).classes == ("x", "y", "z")
+    assert opened(*write(tmp_path, classes="x\ny\nz\n")).classes == ("x", "y", "z")
     assert "classes.txt' names 2 classes, but the lists have 3 labels." in message(tmp_path, classes="x\ny\n")
 
 
 def test_query_txt_will_do_for_test_txt(tmp_path: Path) -> None:
-    assert read_lists(*write(tmp_path, test="", query=TEST)).splits.query.size == 1
+    assert opened(*write(tmp_path, test="", query=TEST)).splits.query.size == 1
 
 
 def test_images_that_are_not_there_are_left_out_and_counted(tmp_path: Path) -> None:
-    dataset = read_lists(*write(tmp_path, train=TRAIN + "x/gone.jpg 1 1 1\n"))
+    dataset = opened(*write(tmp_path, train=TRAIN + "x/gone.jpg 1 1 1\n"))
     assert dataset.size == 4
     assert dataset.warnings[0] == (
         f"1 of 5 listed images are not under '{tmp_path / 'images'}' and are left out: 'x/gone.jpg'."
@@ -97,9 +103,9 @@ def test_none_is_there(tmp_path: Path) -> None:
     lists, _ = write(tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"none of the 4 images of the lists in .* is under"):
-        read_lists(lists, tmp_path / "empty")
+        opened(lists, tmp_path / "empty")
     with pytest.raises(DataError, match=r"no such folder: '.*nowhere'"):
-        read_lists(lists, tmp_path / "nowhere")
+        opened(lists, tmp_path / "nowhere")
 
 
 def test_a_path_that_two_files_match_equally(tmp_path: Path) -> None:
@@ -108,7 +114,7 @@ def test_a_path_that_two_files_match_equally(tmp_path: Path) -> None:
 
 
 def test_repeated_and_contradicting_lines(tmp_path: Path) -> None:
-    dataset = read_lists(*write(tmp_path, train=TRAIN + "val2014/c.jpg 0 0 1\n"))
+    dataset = opened(*write(tmp_path, train=TRAIN + "val2014/c.jpg 0 0 1\n"))
     assert dataset.splits.train.size == 2
     assert dataset.labels[0].tolist() == [True, False, False]
     assert "1 lines name an image that their list has already: counted once." in dataset.warnings
@@ -118,7 +124,7 @@ def test_repeated_and_contradicting_lines(tmp_path: Path) -> None:
 def test_paths_with_blanks_backslashes_and_tabs(tmp_path: Path) -> None:
     lists, images = write(tmp_path, train="C:\\my data\\val2014\\c.jpg 1 0 0\nmy photo 1.jpg\t0\t1\t0\n")
     write_jpeg(images / "my photo 1.jpg")
-    dataset = read_lists(lists, images)
+    dataset = opened(lists, images)
     assert members(dataset.names, dataset.splits.train.tolist()) == ["val2014/c.jpg", "my photo 1.jpg"]
 
 
@@ -159,7 +165,7 @@ def test_lists_that_are_not_of_the_form(tmp_path: Path, lists: dict[str, str], e
 
 def test_no_folder_of_lists(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"has no train\.txt; it has: no \.txt file"):
-        read_lists(tmp_path / "nowhere", tmp_path)
+        opened(tmp_path / "nowhere", tmp_path)
 
 
 def test_photos_behind_links_are_found_and_circles_end(tmp_path: Path) -> None:

@@ -6,8 +6,12 @@ from pathlib import Path
 import pytest
 
 from centerhash.core.errors import DataError
-from centerhash.data.published.nuswide import FREQUENT, read_nuswide21, read_nuswide81
+from centerhash.data.published.catalogue import DATASETS
+from centerhash.data.published.nuswide import FREQUENT
 from tests.layouts import write_nuswide
+
+read_nuswide21 = DATASETS["nuswide21"].reader
+read_nuswide81 = DATASETS["nuswide81"].reader
 
 
 def test_all_classes_in_alphabetical_order(tmp_path: Path) -> None:

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 from centerhash.core.errors import DataError
-from centerhash.data.published.voc import CLASSES, read_annotation, read_voc2007, read_voc2012
+from centerhash.data.published.catalogue import DATASETS
+from centerhash.data.published.voc import CLASSES, read_annotation
 from tests.layouts import voc_xml, write_voc
+
+read_voc2007 = DATASETS["voc2007"].reader
+read_voc2012 = DATASETS["voc2012"].reader
 
 
 def test_labels_areas_and_official_parts(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from centerhash.core.errors import InputError
-from centerhash.experiments.paper.distribution import BINS, weight_distribution
+from centerhash.experiments.agreement import BINS, weight_distribution
 
 LABELS = np.array([[1, 1, 0], [1, 1, 1], [0, 0, 1], [0, 0, 0]], dtype=bool)
 WEIGHTS = np.array([[1.0, 0.0, 0.0], [0.5, 0.25, 0.25], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])

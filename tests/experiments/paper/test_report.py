@@ -13,7 +13,7 @@ import typer
 from PIL import Image
 from typer.testing import CliRunner
 
-from centerhash.cli.commands.reproduce import reproduce as command
+from centerhash.cli.commands.experiments import reproduce as command
 from centerhash.experiments.bench import Source, plan_tasks
 from centerhash.experiments.compare import measure
 from centerhash.experiments.paper import instances, parameters, pgd, scores, weights

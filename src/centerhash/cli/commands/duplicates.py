@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from centerhash.cli import console
 from centerhash.cli.arguments import DeviceOption, EngineOption, JsonOption, option
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from centerhash.search.duplicates import Duplicates
 
 _SHOWN = 50  # groups in the table; --json and --page show more
@@ -47,7 +46,6 @@ def duplicates(
 
     Example: `centerhash duplicates photos --page duplicates.html`
     """
-    from centerhash.cli import console
     from centerhash.search import Index
     from centerhash.search.duplicates import folder_duplicates
     from centerhash.search.folder import spec_file
@@ -65,32 +63,27 @@ def duplicates(
     if as_json:
         console.print_json(found.to_dict())
         return
-    console.out.print(_table(found))
+    _show(found)
     if len(found) > _SHOWN:
-        console.out.print(f"and {len(found) - _SHOWN:,} more groups: --json lists them, --page shows them.")
+        console.say(f"and {len(found) - _SHOWN:,} more groups: --json lists them, --page shows them.")
     console.warn(found.notes)
     console.warn([f"skipped: {reason}" for reason in list(found.skipped.values())[:5]])
     if len(found.skipped) > 5:
         console.warn([f"{len(found.skipped) - 5:,} more images were skipped: --json lists them."])
     if page is not None:
-        console.out.print(f"page: {page}", soft_wrap=True)
+        console.say(f"page: {page}")
 
 
-def _table(found: Duplicates) -> Table:
-    from rich.table import Table
-
+def _show(found: Duplicates) -> None:
     from centerhash.search.duplicates import KINDS
     from centerhash.search.duplicates_page import common_folder
 
     folder = common_folder([one.path for group in found for one in group.photos if one.path is not None])
     counts = ", ".join(f"{len(found.of_kind(kind)):,} {kind}" for kind in KINDS)
     place = f", names below {folder}" if folder else ""
-    table = Table(title=f"{found.looked_at:,} images, groups: {counts}{place}", title_justify="left")
-    table.add_column("kind")
-    table.add_column("keep", overflow="fold")
-    table.add_column("others", overflow="fold")
+    rows = []
     for group in found[:_SHOWN]:
         keep, *others = ((one.path or one.id).removeprefix(folder) for one in group.photos)
         size = f" ({group.keep.width} x {group.keep.height})" if group.keep.width else ""
-        table.add_row(group.kind, f"{keep}{size}", "\n".join(others))
-    return table
+        rows.append((group.kind, f"{keep}{size}", "\n".join(others)))
+    console.show(f"{found.looked_at:,} images, groups: {counts}{place}", ("kind", "keep", "others"), rows)

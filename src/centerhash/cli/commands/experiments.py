@@ -1,4 +1,4 @@
-"""Whole experiments: the demo, its scenes, comparisons of methods."""
+"""Whole experiments: the demo, its scenes, comparisons and settings of methods, the paper's tables and figures."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from centerhash.cli import completion, console
 from centerhash.cli.arguments import (
     BitsOption,
     CacheOption,
@@ -21,6 +22,7 @@ from centerhash.cli.arguments import (
     SettingsOption,
     SkipBrokenOption,
     ValidationOption,
+    source,
     stands_alone,
     training,
 )
@@ -45,7 +47,6 @@ def demo(
 
     Example: `centerhash demo --out demo`
     """
-    from centerhash.cli import console
     from centerhash.experiments.demo import run_demo
 
     with console.progress() as progress:
@@ -59,8 +60,8 @@ def demo(
             device=device,
             progress=progress,
         )
-    console.out.print(result.table())
-    console.out.print(f"report: {result.report}", soft_wrap=True)
+    console.say(result.table())
+    console.say(f"report: {result.report}")
 
 
 def scenes(
@@ -74,14 +75,11 @@ def scenes(
 
     Example: `centerhash scenes scenes --count 3000`
     """
-    from centerhash.cli import console
     from centerhash.data.scenes.scenes import write_scenes
 
     with console.progress() as report:
         write_scenes(out, count, seed=seed, size=size, hard=hard, progress=report)
-    console.out.print(
-        f"{count:,} scenes in {out}: train on them with `centerhash train {out} --out run`", soft_wrap=True
-    )
+    console.say(f"{count:,} scenes in {out}: train on them with `centerhash train {out} --out run`")
 
 
 def compare(
@@ -113,7 +111,6 @@ def compare(
 
     Examples: `centerhash compare photos --methods csq,ics --bits 16,64 --out table`, `centerhash compare --from table`
     """
-    from centerhash.cli import console
     from centerhash.experiments.bench import Source, plan_tasks
     from centerhash.experiments.compare import measure, read_results, write_comparison
     from centerhash.experiments.runner import left_over, read_failures, run_tasks, stored_rows
@@ -145,14 +142,129 @@ def compare(
             )
     if rows:
         for table in terminal_tables(write_comparison(rows, folder, read_failures(folder))):
-            console.out.print(table)
-        console.out.print(f"page: {folder / 'report.html'}", soft_wrap=True)
+            console.say(table)
+        console.say(f"page: {folder / 'report.html'}")
     if failed:
         console.warn([console.failed_cells(failed, folder)])
         raise typer.Exit(1)
 
 
-# What is asked for, also of `reproduce`
+def tune(
+    data: Annotated[Path, typer.Argument(help="folder with labels.csv and images, or with features.npy")],
+    out: Annotated[Path, typer.Option(help="folder for results and best.json; finished trials are kept")],
+    methods: MethodsOption = "all",
+    bits: Annotated[int, typer.Option(help="length of the codes")] = 32,
+    trials: Annotated[int, typer.Option(min=1, help="settings tried for each method")] = 12,
+    full: Annotated[int, typer.Option(min=1, help="the best of them, trained again with all epochs")] = 3,
+    epochs_part: Annotated[int, typer.Option(min=1, help="a trial has 1/N of the epochs")] = 3,
+    k: DepthOption = 5000,
+    device: DeviceOption = "auto",
+    epochs: EpochsOption = None,
+    skip_broken: SkipBrokenOption = False,
+    cache: CacheOption = None,
+    jobs: JobsOption = 1,
+) -> None:
+    """Choose settings on held-out training images, with the same number of trials for every method.
+
+    Example: `centerhash tune photos --methods csq,dch --out tuned`, then
+    `centerhash compare photos --methods csq,dch --settings tuned/best.json --out table`
+    """
+    from centerhash.experiments.bench import Source
+    from centerhash.experiments.tune import BEST, Budget, point_text
+    from centerhash.experiments.tune import tune as run
+
+    budget, names = Budget(trials, full, epochs, epochs_part), read_methods(methods)
+    source = Source(data, k, True, cache, device, skip_broken)
+    with console.progress() as progress:
+        found, failed = run(
+            source, names, bits, out, budget, jobs=jobs, progress=progress, on_done=console.cell_done
+        )
+    rows = (
+        (
+            name,
+            str(choice.trials),
+            "failed" if choice.default is None else f"{choice.default:.4f}",
+            f"{choice.part:.4f}",
+            f"{choice.score:.4f}",
+            point_text(choice.point),
+        )
+        for name, choice in found.items()
+    )
+    heads = ("method", ">trials", ">default", ">best", ">all epochs", "setting")
+    if found:
+        console.show(f"mAP of held-out training images, {bits} bits", heads, rows)
+        console.say(f"settings: {out / BEST}")
+    if failed:
+        console.warn([console.failed_cells(failed, out)])
+        raise typer.Exit(1)
+
+
+def reproduce(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="table-methods, table-ablation, pgd, beta, lambda, weights, instances, or all",
+            autocompletion=completion.one_of(*completion.PARTS),
+        ),
+    ],
+    data: Annotated[Path, typer.Option(help="folder of a data set, images or features")],
+    out: Annotated[Path, typer.Option(help="folder for results and pages; what is finished there is kept")],
+    bits: BitsOption = "16,32,64",
+    seeds: SeedsOption = 3,
+    methods: MethodsOption = "all",
+    k: DepthOption = 5000,
+    device: DeviceOption = "auto",
+    results: Annotated[
+        Path | None, typer.Option(help="folder of `centerhash compare` whose finished rows the tables take")
+    ] = None,
+    epochs: EpochsOption = None,
+    option: SettingsOption = None,
+    test_images: Annotated[
+        Path | None, source("instances: measure on this data set, its classes by name")
+    ] = None,
+    exclude: Annotated[
+        Path | None, source("instances: file of image names or ids to leave out, one per line")
+    ] = None,
+    validation: ValidationOption = False,
+    skip_broken: SkipBrokenOption = False,
+    cache: CacheOption = None,
+    jobs: JobsOption = 1,
+) -> None:
+    """Make a table or a figure of the paper on your data, the printed figures beside it; `all` for one report.
+
+    Example: `centerhash reproduce lambda --data photos --out paper --seeds 1`
+    """
+    from centerhash.experiments.bench import Source
+    from centerhash.experiments.paper.common import Settings
+    from centerhash.experiments.paper.report import reproduce as make
+
+    names = read_methods(methods)
+    with console.progress() as progress:
+        settings = Settings(
+            source=Source(data, k, validation, cache, device, skip_broken),
+            out=out,
+            bits=tuple(read_bits(bits)),
+            seeds=seeds,
+            methods=None if methods.strip() == "all" else tuple(names),
+            epochs=epochs,
+            jobs=jobs,
+            options=read_settings(option or [], names),
+            results=results,
+            test_images=test_images,
+            exclude=exclude,
+            progress=progress,
+            on_done=console.cell_done,
+            warn=console.warn,
+        )
+        done = make(what, settings)
+    console.say(f"page: {done.page}")
+    if done.failures:
+        shown = "\n".join(f"  {text}" for text in done.failures)
+        console.warn([f"some of it failed, all else is kept:\n{shown}\nThe same command tries again."])
+        raise typer.Exit(1)
+
+
+# What is asked for
 
 
 def read_methods(text: str) -> list[str]:

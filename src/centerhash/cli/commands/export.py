@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from centerhash.cli import completion
+from centerhash.cli import completion, console
 from centerhash.cli.arguments import JsonOption, ModelArgument
 
 
@@ -32,7 +32,6 @@ def export(
 
     Example: `centerhash export run --out model.onnx`
     """
-    from centerhash.cli import console
     from centerhash.export import export_model
     from centerhash.model import HashModel
 
@@ -44,7 +43,7 @@ def export(
         console.print_json(done.to_dict())
         return
     for line in done.lines():
-        console.out.print(line, soft_wrap=True)
+        console.say(line)
 
 
 def publish(
@@ -59,7 +58,6 @@ def publish(
 
     Example: `centerhash publish run jane/photos-64 --licence apache-2.0`
     """
-    from centerhash.cli import console
     from centerhash.encoding.code_files import DATABASE, evaluate_codes_of, read_run_codes
     from centerhash.model import HashModel
 
@@ -69,7 +67,5 @@ def publish(
         if query.labels is not None:  # a training without labels has nothing to score by
             found = evaluate_codes_of(query, database)
     address = model.push_to_hub(repository, evaluation=found, licence=licence, private=private or None)
-    console.out.print(f"published: {address}", soft_wrap=True)
-    console.out.print(
-        f'anyone who may read it opens it by `centerhash.load("hf:{repository}")`', soft_wrap=True
-    )
+    console.say(f"published: {address}")
+    console.say(f'anyone who may read it opens it by `centerhash.load("hf:{repository}")`')

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from centerhash.cli import completion
+from centerhash.cli import completion, console
 from centerhash.cli.arguments import DeviceOption, EngineOption, JsonOption
 from centerhash.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from centerhash.search import Result, Results
+    from centerhash.search import Result
 
 index_app = typer.Typer(
     help="Make an index of images, add to it, remove, look after it.",
@@ -43,14 +40,12 @@ def create(
 
     Examples: `centerhash index create photos.index`, `centerhash index create photos.index --model run`
     """
-    from centerhash.cli import console
     from centerhash.search import Index
 
     with Index.create(index, model, store=store) as made:
         bits, kind = made.model.bits, made.spec.store
-    console.out.print(
-        f"an empty index of {bits} bits ({kind}) in {index}  next: `centerhash index add {index} IMAGES`",
-        soft_wrap=True,
+    console.say(
+        f"an empty index of {bits} bits ({kind}) in {index}  next: `centerhash index add {index} IMAGES`"
     )
 
 
@@ -73,7 +68,6 @@ def add(
 
     Example: `centerhash index add photos.index photos`
     """
-    from centerhash.cli import console
     from centerhash.search import Index
 
     with Index.open(index, device=device, engine=engine) as opened, console.progress() as report:
@@ -94,7 +88,6 @@ def remove(
 
     Examples: `centerhash index remove photos.index photos/old`, `centerhash index remove photos.index --missing`
     """
-    from centerhash.cli import console
     from centerhash.search import Index
 
     if not items and not missing:
@@ -106,7 +99,7 @@ def remove(
     console.warn(
         [f"'{item}' is neither an id nor a path of this index." for item, ids in meant.items() if not ids]
     )
-    console.out.print(f"{removed:,} items removed; {count:,} are left in {index}", soft_wrap=True)
+    console.say(f"{removed:,} items removed; {count:,} are left in {index}")
 
 
 @index_app.command()
@@ -115,26 +108,24 @@ def info(index: IndexArgument, as_json: JsonOption = False) -> None:
 
     Example: `centerhash index info photos.index`
     """
-    from rich.table import Table
-
-    from centerhash.cli import console
     from centerhash.search import Index
     from centerhash.search.results import missing_text
 
     with Index.open(index, read_only=True) as opened:
         facts = opened.info()
     if as_json:
-        typer.echo(json.dumps(facts))
+        console.print_json(facts)
         return
     console.warn([missing_text(index, facts["missing"])] if facts["missing"] else [])
     labels, details = facts.pop("labels"), facts.pop("details")
-    table = Table(title=str(index), title_justify="left", show_header=False)
-    for name, value in {**facts, **details}.items():
-        table.add_row(name, f"{value:,}" if type(value) is int else str(value))
+    rows = [
+        (name, f"{value:,}" if type(value) is int else str(value))
+        for name, value in {**facts, **details}.items()
+    ]
     most = sorted(labels.items(), key=lambda pair: (-pair[1], pair[0]))
     more = f", and {len(most) - 10:,} more labels" if len(most) > 10 else ""
-    table.add_row("labels", ", ".join(f"{name} {count:,}" for name, count in most[:10]) + more or "none")
-    console.out.print(table)
+    shown = ", ".join(f"{name} {count:,}" for name, count in most[:10]) + more or "none"
+    console.show(str(index), ("", ""), [*rows, ("labels", shown)])
 
 
 @index_app.command()
@@ -143,19 +134,18 @@ def verify(index: IndexArgument) -> None:
 
     Example: `centerhash index verify photos.index`
     """
-    from centerhash.cli import console
     from centerhash.search import Index, verify_index
     from centerhash.search.results import missing_text
 
     problems = verify_index(index)
     for problem in problems:
-        console.err.print(f"damaged: {problem}", soft_wrap=True)
+        console.tell(f"damaged: {problem}")
     if problems:
         raise typer.Exit(1)
     with Index.open(index, read_only=True) as opened:
         gone = len(opened.missing())
     console.warn([missing_text(index, gone)] if gone else [])
-    console.out.print(f"{index} is whole", soft_wrap=True)
+    console.say(f"{index} is whole")
 
 
 @index_app.command()
@@ -164,13 +154,12 @@ def compact(index: IndexArgument) -> None:
 
     Example: `centerhash index compact photos.index`
     """
-    from centerhash.cli import console
     from centerhash.search import Index
 
     with Index.open(index) as opened:
         opened.compact()
         count = len(opened)
-    console.out.print(f"{count:,} items in {index}", soft_wrap=True)
+    console.say(f"{count:,} items in {index}")
 
 
 @index_app.command("import")
@@ -188,16 +177,12 @@ def import_(
 
     Example: `centerhash index import photos.index codes.npz`
     """
-    from centerhash.cli import console
     from centerhash.search import Index
 
     with Index.open(index) as opened:
         done = opened.import_codes(codes)
         count = len(opened)
-    console.out.print(
-        f"{done.added:,} codes added, {done.known:,} were there already; {count:,} items in {index}",
-        soft_wrap=True,
-    )
+    console.say(f"{done.added:,} codes added, {done.known:,} were there already; {count:,} items in {index}")
 
 
 @index_app.command()
@@ -219,12 +204,11 @@ def export(
 
     Examples: `centerhash index export photos.index codes.npz`, `centerhash index export photos.index items --to pgvector`
     """
-    from centerhash.cli import console
     from centerhash.search import Index
 
     with Index.open(index, read_only=True) as opened, console.progress() as report:
         count = opened.export(out, to, progress=report)
-    console.out.print(f"{count:,} codes in {out}", soft_wrap=True)
+    console.say(f"{count:,} codes in {out}")
 
 
 def search(
@@ -259,7 +243,6 @@ def search(
 
     Examples: `centerhash search photos.index photo.jpg`, `centerhash search photos.index --labels "dog, car" -k 20`
     """
-    from centerhash.cli import console
     from centerhash.search import Index
     from centerhash.search.names import match
 
@@ -282,7 +265,7 @@ def search(
         known = [*opened.labels(), *opened.facts.classes] if having or without else []
         by = console.features_by(opened.used_engine)
     if as_json:
-        typer.echo(json.dumps(results.to_dict()))
+        console.print_json(results.to_dict())
         return
     asked = [*(having or ()), *(without or ())]
     console.warn(
@@ -290,23 +273,14 @@ def search(
     )
     if results.labels:
         shown = ", ".join(f"{row.label} {row.weight:.2f}" for row in results.labels)
-        console.out.print(f"query: {shown}", soft_wrap=True)
-    console.out.print(_results_table(results, by))
-
-
-def _results_table(results: Results, by: str) -> Table:
-    from rich.table import Table
-
-    table = Table(title=f"{len(results):,} results{by}", title_justify="left")
+        console.say(f"query: {shown}")
     looks = any(row.look is not None for row in results)
-    for column in ("distance", "look") if looks else ("distance",):
-        table.add_column(column, justify="right")
-    for column in ("id", "labels", "path"):
-        table.add_column(column, overflow="fold")
+    heads = (">distance", *([">look"] if looks else []), "id", "labels", "path")
+    rows = []
     for row in results:
         numbers = [str(row.distance), "-" if row.look is None else str(row.look)][: 1 + looks]
-        table.add_row(*numbers, row.id, _labels_shown(row), row.path or "-")
-    return table
+        rows.append((*numbers, row.id, _labels_shown(row), row.path or "-"))
+    console.show(f"{len(results):,} results{by}", heads, rows)
 
 
 def _labels_shown(row: Result) -> str:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from centerhash.cli import console
 from centerhash.cli.arguments import JsonOption, NoLabelsOption
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from centerhash.data.inspection import Inspection, Pictures
 
 _SHOWN_CLASSES = 24
@@ -31,7 +30,6 @@ def inspect(
 
     Example: `centerhash inspect photos --out report`
     """
-    from centerhash.cli import console
     from centerhash.data import open_dataset
     from centerhash.data.inspection import inspect_dataset
 
@@ -47,45 +45,37 @@ def inspect(
     if as_json:
         console.print_json(found.to_dict())
         return
-    classes = [_classes(found)] if found.classes else []
-    for table in (_overview(found), *classes, *_pictures(found.pictures)):
-        console.out.print(table)
-    if out is not None:
-        console.out.print(f"plot: {out / 'inspection.svg'}", soft_wrap=True)
-    console.warn(found.warnings)
-    console.out.print(f"next: `centerhash train {data} --out run`", soft_wrap=True)
-
-
-def _overview(found: Inspection) -> Table:
-    from rich.table import Table
-
-    table = Table(
-        title=f"{found.name}: {found.images:,} rows of {found.kind}", title_justify="left", show_header=False
-    )
-    table.add_column()
-    table.add_column(justify="right")
+    console.show(f"{found.name}: {found.images:,} rows of {found.kind}", ("", ">"), _overview(found))
     if found.classes:
-        table.add_row("classes", f"{len(found.classes):,}")
-        table.add_row("labels per image, mean", f"{found.labels_mean:.2f}")
+        columns = ("class", ">images", ">train", ">query", ">database", "")
+        console.show("classes", columns, _classes(found))
+    if found.pictures is not None:
+        console.show("image files", ("", ""), _pictures(found.pictures))
+    if out is not None:
+        console.say(f"plot: {out / 'inspection.svg'}")
+    console.warn(found.warnings)
+    console.say(f"next: `centerhash train {data} --out run`")
+
+
+def _overview(found: Inspection) -> list[tuple[str, str]]:
+    rows = [("labels", "none")]
+    if found.classes:
+        rows = [
+            ("classes", f"{len(found.classes):,}"),
+            ("labels per image, mean", f"{found.labels_mean:.2f}"),
+        ]
         for number, count in found.labels_per_image.items():
-            table.add_row(f"  with {number} label{'s' if number != 1 else ''}", f"{count:,}")
-    else:
-        table.add_row("labels", "none")
-    for name, size in found.splits.items():
-        table.add_row(f"split {name}", f"{size:,}")
-    for names, size in found.overlaps.items():
-        table.add_row(f"  in {names}", f"{size:,}")
-    table.add_row("splits are", found.splits_made)
-    return table
+            rows.append((f"  with {number} label{'s' if number != 1 else ''}", f"{count:,}"))
+    rows += [(f"split {name}", f"{size:,}") for name, size in found.splits.items()]
+    rows += [(f"  in {names}", f"{size:,}") for names, size in found.overlaps.items()]
+    return [*rows, ("splits are", found.splits_made)]
 
 
-def _classes(found: Inspection) -> Table:
+def _classes(found: Inspection) -> list[tuple[str, ...]]:
     """The classes by frequency; of many, the most frequent and the rarest."""
-    from centerhash.cli import console
-
     ranked = sorted(found.classes, key=lambda entry: entry.images, reverse=True)
     most = max(1, ranked[0].images) if ranked else 1
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             entry.name,
             *(f"{count:,}" for count in (entry.images, entry.train, entry.query, entry.database)),
@@ -97,29 +87,23 @@ def _classes(found: Inspection) -> Table:
     if hidden > 0:
         half = _SHOWN_CLASSES // 2
         rows[half:-half] = [(f"... {hidden:,} more", "", "", "", "", "")]
-    return console.table("classes", ("class", ">images", ">train", ">query", ">database", ""), rows)
+    return rows
 
 
-def _pictures(pictures: Pictures | None) -> list[Table]:
+def _pictures(pictures: Pictures) -> list[tuple[str, str]]:
     """Sizes, broken images and copies."""
-    from rich.table import Table
-
     from centerhash.data.inspection import size_summary
 
-    if pictures is None:
-        return []
-    table = Table(title="image files", title_justify="left", show_header=False)
-    for key, value in size_summary(pictures.sizes).items():
-        table.add_row(f"{key} size" if key != "different" else "different sizes", _shown(value))
-    table.add_row("broken", f"{len(pictures.broken):,}")
-    for _, reason in pictures.broken[:5]:
-        table.add_row("", reason)
+    rows = [
+        (f"{key} size" if key != "different" else "different sizes", _shown(value))
+        for key, value in size_summary(pictures.sizes).items()
+    ]
+    rows.append(("broken", f"{len(pictures.broken):,}"))
+    rows += [("", reason) for _, reason in pictures.broken[:5]]
     for copies in pictures.copies:
         place = f"{copies.of} images that are copies of others in {copies.among}"
-        table.add_row(place, f"{copies.count:,}: {', '.join(f'{a} = {b}' for a, b in copies.examples)}")
-    if not pictures.copies:
-        table.add_row("copies", "0")
-    return [table]
+        rows.append((place, f"{copies.count:,}: {', '.join(f'{a} = {b}' for a, b in copies.examples)}"))
+    return rows if pictures.copies else [*rows, ("copies", "0")]
 
 
 def _shown(value: int | list[int]) -> str:

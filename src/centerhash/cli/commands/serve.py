@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from centerhash.cli import console
 from centerhash.cli.arguments import DeviceOption, EngineOption, option
 from centerhash.core.errors import ConfigError
 
@@ -51,25 +52,14 @@ def serve(
 
     Examples: `centerhash serve photos`, `centerhash serve photos.index --port 8000`
     """
-    from centerhash.cli import console
+    given: dict[str, Any] = dict(locals())  # by name; most are fields of Settings
+
     from centerhash.core.options import read_options
+    from centerhash.search import Index
     from centerhash.search.folder import spec_file
     from centerhash.search.results import missing_text
-    from centerhash.serve.process import serve as run_server
+    from centerhash.serve.process import reading, serve_index
     from centerhash.serve.settings import Settings
-
-    given = {
-        "token": token or None,
-        "max_upload_mb": max_upload_mb,
-        "max_megapixels": max_megapixels,
-        "device": device,
-        "engine": engine,
-        "queue": queue,
-        "connections": connections,
-        "timeout": timeout,
-        "read_only": read_only,
-        "hosts": tuple(allow_host or ()),
-    }
 
     def announce(address: str, opened: Index) -> None:
         _announce(f"{index} is served at {address} (stop with Ctrl-C)", opened, settings)
@@ -78,32 +68,35 @@ def serve(
         if missing:
             console.warn([missing_text(index, missing)])
         else:
-            console.out.print("the files of all of them are there")
+            console.say("the files of all of them are there")
 
-    settings = read_options(Settings, given, "serving")
+    given |= {"token": token or None, "hosts": tuple(allow_host or ())}
+    settings = read_options(
+        Settings, {name: given[name] for name in Settings.model_fields if name in given}, "serving"
+    )
     if spec_file(index) is None:
         _serve_images(index, model, settings, host, port)
     elif model is not None:
         raise ConfigError(f"'{index}' is an index and has its model: leave out --model.")
     else:
-        run_server(index, settings, host, port, announce, counted)
+        # without the right to write, another process may have it: `centerhash index add` works beside this server
+        with Index.open(index, read_only=not settings.may_write, **reading(settings)) as opened:
+            serve_index(opened, settings, host, port, announce, counted)
 
 
 def _announce(place: str, index: Index, settings: Settings) -> None:
     """Say where, what, how many, and who may change it."""
-    from centerhash.cli import console
 
-    console.out.print(f"{place}{console.features_by(index.used_engine)}", soft_wrap=True)
+    console.say(f"{place}{console.features_by(index.used_engine)}")
     changes = "can be added and removed with the token" if settings.may_write else "can only be searched"
-    console.out.print(f"{len(index):,} images of {index.facts.bits} bits, which {changes}", soft_wrap=True)
+    console.say(f"{len(index):,} images of {index.facts.bits} bits, which {changes}")
 
 
 def _serve_images(images: Path, model: str | None, settings: Settings, host: str, port: int) -> None:
     """Make or open the index of a folder of images, and add them while it is served."""
-    from centerhash.cli import console
     from centerhash.search.beside import open_beside
     from centerhash.search.results import missing_text
-    from centerhash.serve.filling import Filling
+    from centerhash.serve.background import Filling
     from centerhash.serve.process import reading, serve_index
 
     opened, warning = open_beside(images, model, **reading(settings))

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from centerhash.cli import completion
+from centerhash.cli import completion, console
 from centerhash.cli.arguments import (
     CacheOption,
     DepthOption,
@@ -170,7 +170,6 @@ def train(
     """
     given: dict[str, Any] = dict(locals())  # by name; most are fields of TrainConfig
 
-    from centerhash.cli import console
     from centerhash.core.options import read_options
     from centerhash.data.published.named import open_data
     from centerhash.training.config import TrainConfig, suited
@@ -189,9 +188,7 @@ def train(
     dataset = open_data(data, seed=seed, root=root, lists=lists, labels=not no_labels)
     config = suited(config, dataset)
     if not dataset.has_labels:
-        console.out.print(
-            f"{data}: {len(dataset):,} images without labels, so {config.method} is trained", soft_wrap=True
-        )
+        console.say(f"{data}: {len(dataset):,} images without labels, so {config.method} is trained")
     console.warn(dataset.warnings)
     with console.progress() as report:
         run_training(
@@ -207,7 +204,7 @@ def train(
             progress=report,
         )
     after = f"evaluate {out}" if dataset.has_labels else f"index create {dataset.name}.index --model {out}"
-    console.out.print(f"run: {out}  next: `centerhash {after}`", soft_wrap=True)
+    console.say(f"run: {out}  next: `centerhash {after}`")
 
 
 def evaluate(
@@ -234,7 +231,6 @@ def evaluate(
 
     Examples: `centerhash evaluate run`, `centerhash evaluate query.npz database.npz --json`
     """
-    from centerhash.cli import console
     from centerhash.encoding.code_files import evaluate_files
 
     labels = (query_labels, database_labels)
@@ -242,11 +238,11 @@ def evaluate(
     if as_json:
         console.print_json(result.to_dict())
         return
-    console.out.print(console.evaluation_table(result, ", ".join(str(path) for path in codes)))
+    console.show_evaluation(result, ", ".join(str(path) for path in codes))
     if curve:
-        console.out.print(console.curve_table(result))
+        console.show_curve(result)
     for note in console.evaluation_notes(result):
-        console.out.print(note)
+        console.say(note)
 
 
 def encode(
@@ -291,7 +287,6 @@ def encode(
         if runner == "local" and value is not None:
             raise ConfigError(f"{name} is for --runner ray: add that, or leave it out.")
 
-    from centerhash.cli import console
     from centerhash.encoding.work import PART_SIZE, broken_text, encode_parts
 
     with console.progress() as report:
@@ -312,7 +307,7 @@ def encode(
     if done.broken:
         console.warn([broken_text(done.broken, done.count + len(done.broken))])
     before = f", {done.found:,} of them from before" if done.found else ""
-    console.out.print(f"{done.count:,} codes in {done.parts:,} parts{before}: {out}", soft_wrap=True)
+    console.say(f"{done.count:,} codes in {done.parts:,} parts{before}: {out}")
 
 
 def _encode_file(
@@ -324,7 +319,6 @@ def _encode_file(
     engine: str,
     skip_broken: bool,
 ) -> None:
-    from centerhash.cli import console
     from centerhash.encoding.code_files import encode_to_file
     from centerhash.model import HashModel
     from centerhash.networks.cache import default_cache
@@ -343,7 +337,7 @@ def _encode_file(
         )
     console.warn(written.warnings)
     by = f", features by {written.engine.name}" if written.engine else ""
-    console.out.print(f"{written.count:,} codes of {model.bits} bits in {out}{by}", soft_wrap=True)
+    console.say(f"{written.count:,} codes of {model.bits} bits in {out}{by}")
 
 
 def explain(
@@ -358,7 +352,6 @@ def explain(
 
     Example: `centerhash explain run photo.jpg`
     """
-    from centerhash.cli import console
     from centerhash.data import list_images
     from centerhash.model import HashModel
 
@@ -385,4 +378,4 @@ def explain(
             for row in found
         )
         columns = ("label", ">weight", "", ">similarity", ">Hamming distance")
-        console.out.print(console.table(str(path), columns, rows))
+        console.show(str(path), columns, rows)

@@ -1,9 +1,14 @@
-"""A folder per class, `photos/dog/1.jpg`, or per split and class, `photos/train/dog/1.jpg`: one label per image."""
+"""Images that only their folders describe, or nothing does.
+
+A folder per class, `photos/dog/1.jpg`, or per split and class, `photos/train/dog/1.jpg`, gives one label per image. A
+bare folder of images, at any depth, gives none: for methods that need none, and for indexes.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -11,8 +16,10 @@ import numpy as np
 
 from centerhash.core.errors import DataError, did_you_mean
 from centerhash.data.images import is_picture_name
+from centerhash.data.layouts.arrays import no_labels
 from centerhash.data.layouts.contents import Contents, given_classes, named_splits, subfolders
 from centerhash.data.layouts.label_cells import check_matrix
+from centerhash.data.listing import list_images
 from centerhash.data.splits import SPLIT_FOLDERS, folder_split, splits_from_words
 from centerhash.data.textfiles import first_few
 
@@ -103,3 +110,22 @@ def _pictures_below(folder: Path) -> Iterator[str]:
         below[:] = [name for name in below if not name.startswith(".")]
         inside = Path(place).relative_to(folder.parent).as_posix()
         yield from (f"{inside}/{name}" for name in files if is_picture_name(name))
+
+
+def sign_of_bare(root: Path) -> str | None:
+    """Return the first picture in the folder or below it, or None."""
+    return next(_pictures_below(root), None)
+
+
+def read_bare(root: Path) -> Contents:
+    """All images in a folder and below it, without labels: (N, 0)."""
+    paths = tuple(list_images([root]))
+    names = tuple(path.relative_to(root).as_posix() for path in paths)
+    splits, source = named_splits(root, names)
+    return Contents(names, *no_labels(len(names)), splits, source, paths)
+
+
+def unlabelled(contents: Contents) -> Contents:
+    """The same images or features, as if nobody had said what they show."""
+    classes, labels = no_labels(len(contents.names))
+    return replace(contents, classes=classes, labels=labels, areas=None)

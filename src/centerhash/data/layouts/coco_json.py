@@ -46,18 +46,18 @@ def _is_instances(file: Path) -> bool:
     return all(key in data for key in _KEYS)
 
 
-def sign_of_coco(root: Path) -> str | None:
-    """Return the name of the first annotation file, or None."""
-    return next((file.relative_to(root).as_posix() for file in find_instances(root)), None)
+def read_coco_parts(root: Path, parts: Sequence[str]) -> Contents:
+    """Read the `annotations/instances_PART.json` of MS COCO (train2014, val2014), without images that have no label."""
+    files = [root / "annotations" / f"{_PREFIX}{part}.json" for part in parts]
+    return read_coco_folder(root, files).labelled()
 
 
-def read_coco_folder(root: Path) -> Contents:
-    """Read and join all annotation files; splits are told by the names of the files or their folders."""
-    return read_coco_files(root, find_instances(root))
+def read_coco_folder(root: Path, files: Sequence[Path] = ()) -> Contents:
+    """Read the annotation files of a folder, all unless some are given, and join them: the whole has the classes of all.
 
-
-def read_coco_files(root: Path, files: Sequence[Path]) -> Contents:
-    """Read annotation files of a folder, and join them: the whole has the classes of all."""
+    Splits are told by the names of the files or their folders.
+    """
+    files = files or find_instances(root)
     parts = [read_coco(file, _images_of(root, file)) for file in files]
     paths = tuple(path for part in parts for path in part.paths or ())
     names = tuple(path.relative_to(root).as_posix() for path in paths)

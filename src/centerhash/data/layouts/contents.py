@@ -114,7 +114,8 @@ def checked_names(file_names: Sequence[str], places: Sequence[str]) -> tuple[str
 def present(folder: Path, names: Sequence[str], table: str | Path) -> tuple[Path, ...]:
     """Return the paths of the images that a `table` names, and refuse it where some are not in the folder."""
     paths = tuple(folder / name for name in names)
-    missing = [name for name, path in zip(names, paths, strict=True) if not _is_file(path)]
+    # unlike Path.is_file, os.path.isfile also takes names too long and folders without permission
+    missing = [name for name, path in zip(names, paths, strict=True) if not os.path.isfile(path)]  # noqa: PTH113
     if missing:
         hint = " Separate folders by '/', not by a backslash." * any("\\" in name for name in missing)
         raise DataError(
@@ -122,13 +123,6 @@ def present(folder: Path, names: Sequence[str], table: str | Path) -> tuple[Path
             f"{first_few(missing)}. Add the files or remove their rows.{hint}"
         )
     return paths
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name too long, a folder without permission: as good as missing
-        return False
 
 
 def named_splits(

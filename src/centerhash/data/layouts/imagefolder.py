@@ -41,11 +41,6 @@ def find_tables(root: Path) -> list[Path]:
     return [place / name for place in places for name in TABLES if (place / name).is_file()]
 
 
-def sign_of_imagefolder(root: Path) -> str | None:
-    """Return the name of the first metadata file, or None."""
-    return next((path.relative_to(root).as_posix() for path in find_tables(root)), None)
-
-
 def read_imagefolder(root: Path) -> Contents:
     """Read file names and labels of all metadata files, and check that every image is there.
 

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.filesize import decimal
 
-from centerhash.core.budget import shown
 from centerhash.core.errors import DataError, did_you_mean, nearest
 from centerhash.core.files import parse_json
 
@@ -77,8 +77,8 @@ def check_matrix(rows: int, classes: int, where: str, bytes_each: int = 1) -> No
     needed = rows * classes * bytes_each
     if needed > MATRIX:
         raise DataError(
-            f"{where}: {rows:,} images x {classes:,} classes would take {shown(needed)} of memory, more than the "
-            f"limit of {shown(MATRIX)}. Leave out rare classes, or name fewer images."
+            f"{where}: {rows:,} images x {classes:,} classes would take {decimal(needed)} of memory, more than the "
+            f"limit of {decimal(MATRIX)}. Leave out rare classes, or name fewer images."
         )
 
 

@@ -14,10 +14,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from centerhash.core.budget import check_budget
 from centerhash.core.errors import DataError, ImageError
 from centerhash.core.extras import require
-from centerhash.core.files import parse_json
+from centerhash.core.files import check_budget, parse_json
 from centerhash.data.layouts.contents import Contents, given_classes, named_splits, subfolders
 from centerhash.data.layouts.label_cells import (
     CATEGORY_KEYS,
@@ -43,11 +42,6 @@ def find_parquet(root: Path) -> list[Path]:
         return [root] if root.suffix == SUFFIX else []
     inner = (place for place in subfolders(root) if place.name == "data" or folder_split(place.name))
     return sorted(file for place in (root, *inner) for file in place.glob(f"*{SUFFIX}") if file.is_file())
-
-
-def sign_of_parquet(root: Path) -> str | None:
-    """Return the name of the first parquet file, or None."""
-    return next((_shown(file, root) for file in find_parquet(root)), None)
 
 
 def read_parquet(root: Path) -> Contents:
@@ -88,17 +82,13 @@ def _names(parts: Sequence[_Part], root: Path) -> tuple[str, ...]:
     own = [name for part in parts for name in part.names]
     if all(own) and len(set(own)) == len(own):
         return tuple(name for name in own if name)
-    shown = [(_shown(part.file, root), len(part.cells)) for part in parts]
+    base = root if root.is_dir() else root.parent
+    shown = [(part.file.relative_to(base).as_posix(), len(part.cells)) for part in parts]
     return tuple(f"{file}/{row}" for file, count in shown for row in range(count))
 
 
 def _split_of(file: Path) -> str | None:
     return file_split(file.stem) or folder_split(file.parent.name)
-
-
-def _shown(path: Path, root: Path) -> str:
-    base = root if root.is_dir() else root.parent
-    return path.relative_to(base).as_posix()
 
 
 def _agreed_classes(parts: Sequence[_Part]) -> tuple[str, ...] | None:
@@ -113,7 +103,7 @@ def _agreed_classes(parts: Sequence[_Part]) -> tuple[str, ...] | None:
     return described[0].classes if described else None
 
 
-def _open(file: Path) -> Any:
+def open_parquet(file: Path) -> Any:
     """Open a parquet file; its columns are read later."""
     pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
 
@@ -128,7 +118,7 @@ def _read_part(file: Path) -> _Part:
     """Read everything of a file but the image bytes."""
     import pyarrow
 
-    opened = _open(file)
+    opened = open_parquet(file)
     features = _described_features(opened.schema_arrow)
     image = _image_column(file, opened.schema_arrow, features)
     column = _label_column(file, opened.schema_arrow.names, features, image)
@@ -261,7 +251,7 @@ class _StoredImages:
     """The images of one parquet file by row. Reading on from the last row is cheap; going back starts a row group."""
 
     def __init__(self, file: Path) -> None:
-        self._file = _open(file)
+        self._file = open_parquet(file)
         schema = self._file.schema_arrow
         self._column = _image_column(file, schema, _described_features(schema))
         self._is_struct = _has_field(schema, self._column, "bytes")

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from centerhash.core.errors import DataError, nearest
 from centerhash.data.images import is_picture_name
 from centerhash.data.layouts.arrays import read_feature_folder
-from centerhash.data.layouts.bare import read_bare, sign_of_bare, unlabelled
-from centerhash.data.layouts.class_folders import read_class_folders, sign_of_class_folders
-from centerhash.data.layouts.coco_json import read_coco_folder, sign_of_coco
+from centerhash.data.layouts.class_folders import (
+    read_bare,
+    read_class_folders,
+    sign_of_bare,
+    sign_of_class_folders,
+    unlabelled,
+)
+from centerhash.data.layouts.coco_json import find_instances, read_coco_folder
 from centerhash.data.layouts.contents import Contents
-from centerhash.data.layouts.imagefolder import TABLES, read_imagefolder, sign_of_imagefolder
+from centerhash.data.layouts.imagefolder import TABLES, find_tables, read_imagefolder
 from centerhash.data.layouts.labels_csv import read_image_folder
-from centerhash.data.layouts.parquet import SUFFIX, read_parquet, sign_of_parquet
+from centerhash.data.layouts.parquet import SUFFIX, find_parquet, read_parquet
 from centerhash.data.textfiles import first_few
 
 
@@ -36,6 +41,11 @@ def _has(name: str) -> Callable[[Path], str | None]:
     return lambda root: name if (root / name).is_file() else None
 
 
+def _first(find: Callable[[Path], Sequence[Path]]) -> Callable[[Path], str | None]:
+    """A sign: the first of the files that are found."""
+    return lambda root: next((file.relative_to(root).as_posix() for file in find(root)), None)
+
+
 LAYOUTS: tuple[Layout, ...] = (
     Layout(
         "images",
@@ -52,19 +62,19 @@ LAYOUTS: tuple[Layout, ...] = (
     ),
     Layout(
         "coco",
-        sign_of_coco,
+        _first(find_instances),
         read_coco_folder,
         "a folder with COCO's json (annotations/instances_*.json, or one json file beside the images)",
     ),
     Layout(
         "imagefolder",
-        sign_of_imagefolder,
+        _first(find_tables),
         read_imagefolder,
         "a Hugging Face imagefolder (metadata.csv or metadata.jsonl with file_name and labels)",
     ),
     Layout(
         "parquet",
-        sign_of_parquet,
+        _first(find_parquet),
         read_parquet,
         "a parquet file, or a folder of them, as the library datasets writes them (image, labels)",
     ),

@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 
 from centerhash.core.errors import unknown_name
+from centerhash.data.layouts.coco_json import read_coco_parts
 from centerhash.data.layouts.contents import Contents
 from centerhash.data.published.cifar10 import BINARIES, read_cifar10, read_cifar10_parts
-from centerhash.data.published.coco import read_coco_parts
 from centerhash.data.published.download import RemoteFile
-from centerhash.data.published.flickr25k import read_flickr25k, read_flickr25k_38
-from centerhash.data.published.imagenet100 import LISTS, read_imagenet100
-from centerhash.data.published.nuswide import read_nuswide21, read_nuswide81
-from centerhash.data.published.voc import read_voc2007, read_voc2012
+from centerhash.data.published.flickr25k import POTENTIAL, RELEVANT, read_flickr25k
+from centerhash.data.published.listfiles import LISTS, read_imagenet100
+from centerhash.data.published.nuswide import FREQUENT, read_nuswide
+from centerhash.data.published.voc import read_voc
 
 COMMON_DEPTH = 5_000  # of mAP, in the paper and nearly everywhere
 
@@ -296,10 +296,10 @@ _ROWS = (
             "the paper, Table 1",
             "; the table's 149,685 database images are those of CSQ's list, which --lists reads",
         ),
-        read_nuswide21,
+        partial(read_nuswide, classes=FREQUENT),
         "the 21 most frequent classes",
     ),
-    _nuswide(81, 209_347, _PAPER, read_nuswide81, "all 81 classes"),
+    _nuswide(81, 209_347, _PAPER, read_nuswide, "all 81 classes"),
     _flickr25k(
         "flickr25k",
         24,
@@ -312,7 +312,7 @@ _ROWS = (
         38,
         "24 potential and 14 relevant annotations",
         RandomSplit(4_000, 1_000, "the counts of DHN, AAAI 2016"),
-        read_flickr25k_38,
+        partial(read_flickr25k, classes=POTENTIAL + RELEVANT),
     ),
     _voc(
         2007,
@@ -326,7 +326,7 @@ _ROWS = (
                 f"{_VOC}/voc2007/VOCtest_06-Nov-2007.tar", 451_020_800, "b6e924de25625d8de591ea690078ad9f"
             ),
         ),
-        read_voc2007,
+        partial(read_voc, year="VOC2007", known="trainval", asking="test"),
     ),
     _voc(
         2012,
@@ -339,7 +339,7 @@ _ROWS = (
                 "6cd6e144f989b92b3379bac3b3de84fd",
             ),
         ),
-        read_voc2012,
+        partial(read_voc, year="VOC2012", known="train", asking="val"),
     ),
     _cifar10(
         "cifar10",

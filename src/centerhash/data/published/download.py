@@ -9,17 +9,16 @@ import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from filelock import FileLock, Timeout
-
 from centerhash.core.errors import ConfigError, DataError, OutputError
 from centerhash.core.files import explained, make_folder, write_json
+from centerhash.core.locks import WriterLock
 from centerhash.core.progress import Progress, silent
 from centerhash.core.version import __version__
 from centerhash.data.published.unpack import check_space, in_megabytes, unpack
@@ -31,6 +30,9 @@ _LONGEST_WAIT = 60.0
 _PASSING = (408, 425, 429, 500, 502, 503, 504)  # the same request may work later
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 _RECEIPTS = ".unpacked"  # folder with one note per finished archive
+_REFUSAL = (
+    "process {holder} downloads into '{folder}': wait for it."  # two that write one part would spoil it
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ def download(
     Finished steps are skipped, so the same call resumes where it stopped. Archives are deleted once unpacked,
     unless `keep_archives`.
     """
-    with _alone(make_folder(folder / _RECEIPTS) / "lock"):
+    lock = WriterLock.take(make_folder(folder) / ".downloading", _REFUSAL)
+    try:
         todo = [file for file in files if not is_unpacked(file, folder)]
         check_space(folder, sum(_still_needed(file, folder) for file in todo))
         for file in todo:
@@ -82,24 +85,9 @@ def download(
             write_json(_receipt(file, folder), asdict(file))
             if not keep_archives:
                 archive.unlink()
-    return [file.name for file in todo]
-
-
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Refuse a second process: two that write one part would spoil it. A kill lets the lock go."""
-    held = FileLock(lock)
-    with explained(lock):
-        try:
-            held.acquire(timeout=0)
-        except Timeout:
-            raise ConfigError(
-                f"another process downloads into '{lock.parent.parent}': wait for it."
-            ) from None
-    try:
-        yield
     finally:
-        held.release()
+        lock.release(delete=True)
+    return [file.name for file in todo]
 
 
 def is_unpacked(file: RemoteFile, folder: Path) -> bool:

@@ -23,17 +23,7 @@ _RELEVANT = (
 RELEVANT = tuple(_RELEVANT.split())
 
 
-def read_flickr25k(root: Path) -> Contents:
-    """Read the 24 potential annotations."""
-    return _read(root, POTENTIAL)
-
-
-def read_flickr25k_38(root: Path) -> Contents:
-    """Read the 24 potential and the 14 relevant annotations."""
-    return _read(root, POTENTIAL + RELEVANT)
-
-
-def _read(root: Path, classes: tuple[str, ...]) -> Contents:
+def read_flickr25k(root: Path, classes: tuple[str, ...] = POTENTIAL) -> Contents:
     """Read `CLASS.txt` files, which hold the numbers of the images, counted from 1."""
     photos = first_present(root, ("mirflickr", "mirflickr25k", "images"))
     folder = first_present(root, ("mirflickr25k_annotations_v080", "annotations", "mirflickr/annotations"))

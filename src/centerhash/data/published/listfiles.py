@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError
-from centerhash.data.dataset import Dataset
 from centerhash.data.images import is_picture_name
-from centerhash.data.splits import SPLIT_NAMES, Splits, check_splits
+from centerhash.data.layouts.contents import Contents
+from centerhash.data.splits import SPLIT_NAMES, Indices
 from centerhash.data.textfiles import first_few, read_classes, read_lines
 
+LISTS = "lists"  # the folder of ImageNet100's
 _FILES = {"train": ("train",), "query": ("test", "query"), "database": ("database",)}
 
 
@@ -76,7 +77,12 @@ def _common_end(first: Sequence[str], second: Sequence[str]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def read_lists(folder: Path, root: Path) -> Dataset:
+def read_imagenet100(root: Path) -> Contents:
+    """Read HashNet's lists in `lists/` of images of 100 ImageNet classes, which lie anywhere below `root`."""
+    return read_lists(root / LISTS, root)
+
+
+def read_lists(folder: Path, root: Path) -> Contents:
     """Read the lists of `folder` for the images under `root`.
 
     Classes are named by `classes.txt` beside the lists, else numbered. Images that are not found are left out;
@@ -104,30 +110,24 @@ def read_lists(folder: Path, root: Path) -> Dataset:
         split: [rows[found[image.path]] for image in listed[split] if image.path in found] for split in listed
     }
     unique = {split: np.array(list(dict.fromkeys(numbers))) for split, numbers in members.items()}
-    splits = Splits(**unique, made=f"lists in '{folder}'")
     repeated = sum(len(numbers) - len(set(numbers)) for numbers in members.values())
     names = tuple(rows)
-    return Dataset(
-        name=root.resolve().name,
-        root=root,
+    return Contents(
+        names=names,
         classes=classes,
         labels=labels,
-        splits=splits,
-        image_paths=tuple(root / name for name in names),
-        names=names,
-        warnings=(
-            *_notes(missing, len(found), repeated, contradictions, root),
-            overlaps(splits),
-            *check_splits(splits, len(labels)),
-        ),
+        splits=unique,
+        source=f"lists in '{folder}'",
+        paths=tuple(root / name for name in names),
+        warnings=(*_notes(missing, len(found), repeated, contradictions, root), overlaps(unique)),
     )
 
 
-def overlaps(splits: Splits) -> str:
+def overlaps(splits: Mapping[str, Indices]) -> str:
     """Say how many images two of the splits share."""
     pairs = (("train", "query"), ("query", "database"), ("train", "database"))
     counts = (
-        f"{np.intersect1d(getattr(splits, first), getattr(splits, second)).size:,} in {first} and {second}"
+        f"{np.intersect1d(splits[first], splits[second]).size:,} in {first} and {second}"
         for first, second in pairs
     )
     return f"images in two lists: {', '.join(counts)}."

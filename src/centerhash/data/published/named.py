@@ -104,7 +104,7 @@ def open_named(name: str, root: str | Path, seed: int = 0, lists: str | Path | N
     row = get_dataset(name)
     if lists is not None:
         place = Path(root) / row.folder
-        return replace(read_lists(Path(lists), place if place.is_dir() else Path(root)), name=row.name)
+        return _open_listed(lists, place if place.is_dir() else Path(root), row.name)
     home = home_of(row, Path(root))
     if home is None:
         raise DataError(_absent(row, Path(root)))
@@ -114,10 +114,16 @@ def open_named(name: str, root: str | Path, seed: int = 0, lists: str | Path | N
     elif isinstance(row.split, ClassSplit):
         splits, warnings = draw_class_splits(folder.labels, row.split, seed, row.images)
     else:
-        splits = make_splits(len(folder.names), folder.splits, seed=seed, source=folder.source)
-        warnings = ()
+        splits, warnings = make_splits(len(folder.names), folder.splits, source=folder.source), ()
     warnings = (*warnings, *check_splits(splits, len(folder.names)))
     return assemble(folder, row.name, home, splits, warnings)
+
+
+def _open_listed(lists: str | Path, root: Path, name: str) -> Dataset:
+    """The images under `root` that list files name, split as these say."""
+    found = read_lists(Path(lists), root)
+    splits = make_splits(len(found.names), found.splits, source=found.source)
+    return assemble(found, name, root, splits, check_splits(splits, len(found.names)))
 
 
 def open_data(
@@ -139,7 +145,7 @@ def open_data(
     if str(data) in DATASETS and not Path(data).exists():
         raise ConfigError(f"'{data}' is a published data set: say where it is by `root=`.")
     if lists is not None:
-        return read_lists(Path(lists), Path(data))
+        return _open_listed(lists, Path(data), Path(data).resolve().name)
     return open_dataset(data, seed=seed, labels=labels)
 
 

@@ -21,23 +21,15 @@ FREQUENT = tuple(_FREQUENT.split())
 CLASSES = 81
 
 
-def read_nuswide81(root: Path) -> Contents:
-    """Read all 81 classes, in alphabetical order."""
-    return _read(root, _all_classes(_label_folder(root)))
+def read_nuswide(root: Path, classes: tuple[str, ...] = ()) -> Contents:
+    """Read `Labels_CLASS.txt` and `Imagelist.txt`; all 81 classes in alphabetical order, unless some are given.
 
-
-def read_nuswide21(root: Path) -> Contents:
-    """Read the 21 most frequent classes; images that show none of them are left out."""
-    return _read(root, FREQUENT)
-
-
-def _read(root: Path, classes: tuple[str, ...]) -> Contents:
-    """Read `Labels_CLASS.txt` and `Imagelist.txt`; photos that are not there are left out with a warning.
-
-    Flickr's users take their photos away, so that hardly any copy is whole.
+    Photos that are not there are left out with a warning: Flickr's users take them away, so that hardly any copy is
+    whole. Images that show none of the classes are left out too.
     """
-    listed = [line.replace("\\", "/") for line in read_lines(_image_list(root)) if line]
     folder = _label_folder(root)
+    classes = classes or _all_classes(folder)
+    listed = [line.replace("\\", "/") for line in read_lines(_image_list(root)) if line]
     columns = [_read_column(folder / f"Labels_{name}.txt", len(listed)) for name in classes]
     index = FileIndex(root)
     found = [index.find(name) for name in listed]

@@ -10,8 +10,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Self
+from typing import IO, Self, cast
 
 from centerhash.core.errors import DataError, OutputError
 from centerhash.core.files import make_folder
@@ -58,18 +59,13 @@ def unpack(archive: Path, folder: Path, *, most_bytes: int | None = None, progre
         total = sum(member.size for member in members)
         check_space(folder, total)
         try:
-            _remove(temporary)  # what a kill has left behind
+            shutil.rmtree(temporary, ignore_errors=True)  # what a kill has left behind
             temporary.mkdir()
             count = write_all(members, temporary, in_megabytes(progress, f"unpack {archive.name}", total))
             _move(temporary, folder)
         finally:
-            _remove(temporary)
+            shutil.rmtree(temporary, ignore_errors=True)
     return count
-
-
-def _remove(folder: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)
 
 
 def check_space(folder: Path, needed: int) -> None:
@@ -153,14 +149,8 @@ def _zip_member(zipped: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Member:
 
 def _tar_member(tarred: tarfile.TarFile, entry: tarfile.TarInfo) -> Member:
     _check(entry.name, "" if entry.isreg() or entry.isdir() else "a link or a device")
-
-    def opened() -> IO[bytes]:
-        stream = tarred.extractfile(entry)
-        if stream is None:
-            raise DataError(f"'{entry.name}' in the archive cannot be read.")
-        return stream
-
-    return Member(entry.name, entry.size, None if entry.isdir() else opened)
+    opened = partial(tarred.extractfile, entry)  # gives a stream, since it is a regular file
+    return Member(entry.name, entry.size, None if entry.isdir() else cast(Callable[[], IO[bytes]], opened))
 
 
 def _check(name: str, odd: str) -> None:

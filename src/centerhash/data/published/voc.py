@@ -25,17 +25,8 @@ _CLASSES = (
 CLASSES = tuple(_CLASSES.split())
 
 
-def read_voc2007(root: Path) -> Contents:
-    """Read VOC 2007: `trainval` trains and is searched, `test` asks."""
-    return _read(root, "VOC2007", known="trainval", asking="test")
-
-
-def read_voc2012(root: Path) -> Contents:
-    """Read VOC 2012, whose test labels are secret: `train` trains and is searched, `val` asks."""
-    return _read(root, "VOC2012", known="train", asking="val")
-
-
-def _read(root: Path, year: str, *, known: str, asking: str) -> Contents:
+def read_voc(root: Path, year: str, *, known: str, asking: str) -> Contents:
+    """Read the VOC of a year ("VOC2007"): the part `known` trains and is searched, the part `asking` asks."""
     home = first_present(root, (f"VOCdevkit/{year}", year))
     parts = {part: _read_part(home, part) for part in (known, asking)}
     numbers = tuple(number for part in parts.values() for number in part)

@@ -91,16 +91,9 @@ def _landscape(rng: np.random.Generator, size: int, ground: Floats, hills: bool)
     return _blend(picture, front, _below(flat, size))
 
 
-def _meadow(rng: np.random.Generator, size: int) -> Floats:
-    return _landscape(rng, size, _colour(rng, (0.2, 0.36), (0.25, 0.5), (0.5, 0.78)), hills=True)
-
-
-def _savanna(rng: np.random.Generator, size: int) -> Floats:
-    return _landscape(rng, size, _colour(rng, (0.09, 0.16), (0.25, 0.5), (0.65, 0.88)), hills=True)
-
-
-def _snow(rng: np.random.Generator, size: int) -> Floats:
-    return _landscape(rng, size, _colour(rng, (0.5, 0.65), (0.0, 0.08), (0.85, 0.95)), hills=True)
+def _hills(hue: Range, saturation: Range, value: Range) -> Callable[[np.random.Generator, int], Floats]:
+    """Return what draws a landscape with hills on ground of these colours."""
+    return lambda rng, size: _landscape(rng, size, _colour(rng, hue, saturation, value), hills=True)
 
 
 def _sea(rng: np.random.Generator, size: int) -> Floats:
@@ -200,9 +193,9 @@ def _wood(rng: np.random.Generator, size: int) -> Floats:
 
 
 BACKDROPS: Mapping[str, Callable[[np.random.Generator, int], Floats]] = {
-    "meadow": _meadow,
-    "savanna": _savanna,
-    "snow": _snow,
+    "meadow": _hills((0.2, 0.36), (0.25, 0.5), (0.5, 0.78)),
+    "savanna": _hills((0.09, 0.16), (0.25, 0.5), (0.65, 0.88)),
+    "snow": _hills((0.5, 0.65), (0.0, 0.08), (0.85, 0.95)),
     "sea": _sea,
     "road": _road,
     "room": _room,

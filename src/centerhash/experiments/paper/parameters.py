@@ -13,8 +13,9 @@ from markupsafe import Markup
 
 from centerhash.core.figures import new_figure
 from centerhash.core.files import write_text
+from centerhash.experiments.agreement import BINS, weight_distribution
 from centerhash.experiments.bench import Bench, Task
-from centerhash.experiments.figures import CHANCE, look
+from centerhash.experiments.figures import CHANCE, look, weight_histogram
 from centerhash.experiments.pages import heading, note, paragraph, table
 from centerhash.experiments.paper.common import (
     Section,
@@ -24,7 +25,6 @@ from centerhash.experiments.paper.common import (
     run_part,
     write_figure,
 )
-from centerhash.experiments.paper.distribution import BINS, histogram, weight_distribution
 from centerhash.experiments.rows import Row
 from centerhash.experiments.tables import markdown_table
 from centerhash.methods.table import METHODS
@@ -218,7 +218,7 @@ def _histograms(folder: Path, settings: Settings, study: Study, rows: Sequence[R
             form, value = forms[place // across], values[place % across]
             found = study.select(rows, form, settings.bits[-1], value)
             counts = [row["found"]["weights"]["histogram"] for row in found] or [[0] * BINS]
-            histogram(axis, np.sum(counts, axis=0), look(form).colour)
+            weight_histogram(axis, np.sum(counts, axis=0), look(form).colour)
             text = f", var {_mean(found, 'weights', 'variance_several'):.4f}" if found else ""
             axis.set_title(f"{study.spoken} {value:g}{text}", fontsize=8, loc="left")
             axis.tick_params(labelsize=7)

@@ -17,8 +17,9 @@ from centerhash.core.figures import new_figure
 from centerhash.data import load_image
 from centerhash.data.layouts.labels_csv import read_rows
 from centerhash.data.textfiles import normal_name
+from centerhash.experiments.agreement import weight_distribution
 from centerhash.experiments.bench import Bench, Task
-from centerhash.experiments.figures import look
+from centerhash.experiments.figures import look, weight_histogram
 from centerhash.experiments.pages import heading, note, paragraph, table
 from centerhash.experiments.paper.common import (
     Section,
@@ -29,7 +30,6 @@ from centerhash.experiments.paper.common import (
     trained,
     write_figure,
 )
-from centerhash.experiments.paper.distribution import histogram, weight_distribution
 from centerhash.experiments.rows import Row, rounded
 from centerhash.methods.table import METHODS
 from centerhash.model import HashModel
@@ -245,7 +245,7 @@ def _histogram_plot(folder: Path, spread: Mapping[str, Mapping[str, Any]]) -> Ma
     """Distribution of the weights of images with several labels, one panel per method."""
     with new_figure(2.9 * len(spread), 2.8, len(spread)) as (figure, axes):
         for axis, (form, values) in zip(axes, spread.items(), strict=True):
-            histogram(axis, np.array(values["histogram"]), look(form).colour)
+            weight_histogram(axis, np.array(values["histogram"]), look(form).colour)
             axis.set_title(
                 f"{METHODS[form].title}\nvariance {values['variance_several']:.4f}", fontsize=9, loc="left"
             )

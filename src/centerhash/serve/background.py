@@ -1,0 +1,108 @@
+"""Long work beside the requests, each in a thread of its own that ends with the server."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from centerhash.core.errors import CenterhashError, DataError, InputError
+from centerhash.core.progress import Progress, silent
+from centerhash.search import Added, Index
+
+if TYPE_CHECKING:
+    from centerhash.search.duplicates import Duplicates
+
+log = logging.getLogger("centerhash.serve")
+
+_BATCH = 64  # images that can be searched together: few, so that the first are there soon
+
+
+class _Stopped(Exception):
+    """The server ends: what is not stored yet is added by the next one."""
+
+
+class Filling:
+    """Adds images in a thread for as long as the block runs; `left` is how many are still to come."""
+
+    def __init__(
+        self, index: Index, images: Path, ended: Callable[[Added], None], progress: Progress = silent
+    ) -> None:
+        self.index, self.images = index, images
+        self.left = 1  # until the files have been listed, all that is known is that there is something
+        self._progress, self._ended = progress, ended
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._add, name="adding", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _add(self) -> None:
+        try:
+            self._ended(self.index.add(self.images, progress=self._seen, batch=_BATCH))
+        except _Stopped:
+            log.info("stopped while %s was added", self.images)
+        except CenterhashError as error:
+            log.error("not all images were added: %s", error)
+        finally:
+            self.left = 0
+
+    def _seen(self, stage: str, done: int, total: int, note: str = "", /) -> None:
+        if self._stop.is_set():
+            raise _Stopped
+        self.left = total - done
+        self._progress(stage, done, total, note)
+
+
+class Finding:
+    """Looks for duplicates once, and keeps them until the index changes.
+
+    `look` says what was found, `progress` how far the work has come.
+    """
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="centerhash-duplicates")
+        self._lock = threading.Lock()
+        self._work: Future[Duplicates] | None = None
+        self._version: tuple[int, int] | None = None
+        self._stop = False
+        self.progress = (0, 0)  # done, total
+
+    def look(self) -> Duplicates | None:
+        """The duplicates of the index as it is now; None while they are looked for, which this begins."""
+        with self._lock:
+            version = (self._index.store.changes, len(self._index))
+            if self._work is None or (self._work.done() and self._version != version):
+                self._version, self.progress = version, (0, 0)
+                self._work = self._pool.submit(self._index.duplicates, progress=self._seen)
+            if not self._work.done():
+                return None
+            work = self._work
+            if work.exception() is not None:
+                self._work = None  # the next one may do better
+        try:
+            return work.result()
+        except DataError as error:  # its text may name files of ours
+            log.warning("no duplicates: %s", error)
+            raise InputError(
+                "this index cannot be looked through: it needs two images with visual codes at least."
+            ) from None
+
+    def _seen(self, stage: str, done: int, total: int, note: str = "", /) -> None:
+        if self._stop:
+            raise _Stopped
+        self.progress = (done, total)
+
+    def close(self) -> None:
+        """Give up what has been begun."""
+        self._stop = True
+        self._pool.shutdown(wait=True, cancel_futures=True)
