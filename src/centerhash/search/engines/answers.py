@@ -114,8 +114,7 @@ def _nearest_rows(
     from centerhash.search.engines import scan  # numba takes a while to import
 
     def scanned(asked: Words, database: Words, alive: Mask | None) -> Iterator[Answer]:
-        for places, distances in scan.nearest(asked, database, bits, k, alive):
-            yield places[:k].copy(), distances[:k].copy()  # without the ties, which would stay in memory
+        return scan.nearest(asked, database, bits, k, alive)
 
     return _searched(part, packed, bits, k, only, cuts or [bits] * len(packed), scanned)
 
