@@ -93,6 +93,76 @@ def test_a_query_that_would_look_at_too_much_is_given_up() -> None:
     assert found(database, queries, 64, 1)[1] == naive(queries[1], database, None, k=1)
 
 
+@settings(max_examples=80, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    limit=st.sampled_from([0, 1, 30, 300, 3000, 10**5]),
+    bits=st.sampled_from([16, 48, 64]),
+    distinct=st.sampled_from([2, 3, 256]),
+    k=st.integers(1, 40),
+)
+def test_whatever_the_limit_an_answer_is_the_loops_or_none(
+    seed: int, limit: int, bits: int, distinct: int, k: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    database, queries = (random_codes(generator, n, bits, distinct) for n in (500, 4))
+    for row, answer in zip(queries, found(database, queries, bits, k, limit=limit), strict=True):
+        assert answer is None or answer == naive(row, database, None, k=k)
+        assert answer is None or limit > 0
+
+
+def test_both_ways_are_taken() -> None:
+    """Of random codes none is worth the looks, of codes with near ones all are."""
+    generator = np.random.default_rng(7)
+    database = random_codes(generator, 20_000, 64)
+    queries = random_codes(generator, 8, 64)
+    assert found(database, queries, 64, 10, limit=3000) == [None] * 8
+    database[::100] = queries[0]
+    database[1::100] = queries[1] ^ np.array([1, 0, 0, 0, 0, 0, 0, 1], np.uint8)
+    near, near_too, *far = found(database, queries, 64, 10, limit=3000)
+    assert near == naive(queries[0], database, None, k=10)
+    assert near_too == naive(queries[1], database, None, k=10)
+    assert far == [None] * 6
+
+
+@pytest.mark.parametrize("radii", [(-1, -1, -1), (0, 0, 0), (2, 1, 0), (3, 3, -1)])
+def test_the_share_of_codes_that_were_seen(radii: tuple[int, ...]) -> None:
+    """Counted over codes whose bits differ anywhere."""
+    generator, spans = np.random.default_rng(1), np.array([(0, 17), (21, 17), (42, 17)])
+    for distance in (1, 4, 9):
+        codes = np.argsort(generator.random((4000, 64)), axis=1) < distance
+        inside = [codes[:, first : first + length].sum(axis=1) for first, length in spans]
+        seen = np.any([part <= radius for part, radius in zip(inside, radii, strict=True)], axis=0)
+        share = multi_index._share(distance, np.array(radii), spans, 64)
+        assert abs(share - seen.mean()) < 0.1
+
+
+def test_where_the_last_of_k_codes_is_likely_to_be() -> None:
+    counts, radii, spans = (
+        np.zeros(65, np.int64),
+        np.zeros(3, np.int64),
+        np.array([(0, 16), (16, 16), (32, 16)]),
+    )
+    assert multi_index._likely(counts, radii, spans, 10, 64, 1.0) == 0  # nothing was seen, all may be near
+    counts[[8, 20]] = 1, 3
+    shares = [multi_index._share(distance, radii, spans, 64) for distance in (8, 20)]
+    enough = int(1 / shares[0])  # one code at 8 bits stands for so many
+    assert multi_index._likely(counts, radii, spans, enough, 64, 1.0) == 8
+    assert multi_index._likely(counts, radii, spans, enough + 1, 64, 1.0) == 20
+    assert multi_index._likely(counts, radii, spans, 4 * enough, 64, 4.0) == 8
+    assert multi_index._likely(counts, radii, spans, int(3 / shares[1]) + 1000, 64, 1.0) == 64
+    assert multi_index._likely(counts, radii, spans, 1000, 15, 1.0) == 15  # never beyond the cut
+
+
+def test_tables_pay_where_codes_have_near_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multi_index, "scan_looks", lambda codes, queries: 3000)
+    packed = random_codes(np.random.default_rng(8), 20_000, 64)
+    for row, expected in ((None, False), (packed[0], True)):
+        if row is not None:
+            packed[::2] = np.repeat(packed[::20], 10, axis=0)
+        assert multi_index.pays(build(packed, 64), scan.words(read_only(packed), 64), 64) is expected
+
+
 def test_one_look_is_enough_for_a_crowd_of_equal_codes() -> None:
     database = np.zeros((5000, 8), np.uint8)
     database[17] = 255

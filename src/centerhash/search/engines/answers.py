@@ -163,13 +163,12 @@ def _by_tables(
     left, or if no more items are within the cut.
     """
     tables, wanted = part.tables, _wanted(part, k, only)
-    if tables is None or wanted is None or not tables.trust.ask(len(packed)):
+    if tables is None or wanted is None:
         return [None] * len(packed)
     from centerhash.search.engines import multi_index, scan
 
     database = scan.words(np.asarray(part.segment.codes), bits)
     found = multi_index.nearest(tables, packed, database, bits, wanted, cuts, part.alive)
-    tables.trust.learn(found.count(None), len(packed))
     if not only:
         return found
     for query, answer in enumerate(found):
