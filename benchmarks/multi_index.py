@@ -44,7 +44,7 @@ MOST = {
     "hnsw": 10**6,
     "usearch": 10**6,
 }  # codes, done in minutes
-SECONDS = 8.0  # that each may take in a comparison: slow ones are asked less often
+SECONDS = 3.0  # that each may take in a comparison: slow ones are asked less often
 MANY_NOISE = 0.5
 
 Distances = NDArray[np.int64]

@@ -187,3 +187,11 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multi_index, "processors", lambda: 3)
     expected = [naive(row, database, None, k=7) for row in queries]
     assert found(database, queries, 48, 7) == expected
+
+
+def test_a_crowd_of_which_few_are_left() -> None:
+    """Of a group its first rows that may be returned, and no more than k."""
+    database, alive = np.zeros((3000, 8), np.uint8), np.zeros(3000, np.uint8)
+    alive[[5, 900, 901, 2999]] = 1
+    for k, rows in ((2, [5, 900]), (4, [5, 900, 901, 2999]), (9, [5, 900, 901, 2999])):
+        assert found(database, database[:1], 64, k, alive) == [(rows, [0] * len(rows))]

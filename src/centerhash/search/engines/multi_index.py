@@ -277,9 +277,11 @@ def _rows_of(entries: Rows, distances: Integers, cut: int, groups: Any, k: int) 
             found[at] = distances[item] << 32 | entries[item]
             at += 1
             continue
-        group, most = np.searchsorted(heads, entries[item] & ROW), at + k
+        group, end = np.searchsorted(heads, entries[item] & ROW), min(at + k, total)
         for place in range(starts[group], starts[group + 1]):
-            if at < min(most, total) and (not alive.size or alive[members[place]]):
+            if at == end:
+                break
+            if not alive.size or alive[members[place]]:
                 found[at] = distances[item] << 32 | members[place]
                 at += 1
     return found
