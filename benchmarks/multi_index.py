@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.drawn_codes import drawn_codes, logits_of, queries_of
-from benchmarks.reporting import arguments_of, show, store
+from benchmarks.reporting import arguments_of, in_one_thread, show, store
 from benchmarks.search import random_codes
 from centerhash.codes import Packed
 from centerhash.core.compiled import processors
@@ -193,8 +193,7 @@ def main() -> None:
     if arguments.out is not None and arguments.out.exists():
         stored = json.loads(arguments.out.read_text())
         results = {name: figures for name, figures in stored.items() if " codes, " in name}
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    in_one_thread()
     for size in [10**4] if arguments.quick else arguments.sizes:
         for name, source in sources.items():
             if size > MOST.get(name, size):

@@ -182,6 +182,32 @@ def _some(offsets: Rows, order: Rows, codes: Words, key: int, length: int, flips
 
 
 @compiled
+def _rows_of(entries: Rows, distances: Integers, cut: int, groups: Any, k: int) -> Any:
+    """The distance and the row of all codes within the cut in one number each (m,); of a group its first k rows."""
+    heads, starts, members, alive = groups
+    total = 0
+    for item in range(entries.size):
+        if distances[item] <= cut:
+            total += 1 if entries[item] < GROUPED else _present(entries[item] & ROW, groups, k)
+    found, at = np.empty(total, np.int64), 0
+    for item in range(entries.size):
+        if distances[item] > cut:
+            continue
+        if entries[item] < GROUPED:
+            found[at] = distances[item] << 32 | entries[item]
+            at += 1
+            continue
+        group, end = np.searchsorted(heads, entries[item] & ROW), min(at + k, total)
+        for place in range(starts[group], starts[group + 1]):
+            if at == end:
+                break
+            if not alive.size or alive[members[place]]:
+                found[at] = distances[item] << 32 | members[place]
+                at += 1
+    return found
+
+
+@compiled
 def _search(
     asked: Packed,
     queries: Words,
@@ -193,7 +219,7 @@ def _search(
     cut: int,
     limit: int,
 ) -> Any:
-    """The entries that are no farther than `cut` and the k-th nearest row, and the last cut, or -1: given up."""
+    """What `_rows_of` says of the codes that are no farther than `cut` and the k-th nearest row; whether not given up."""
     codes, packed, spans, bases, offsets, orders = index
     query, alive, tables = queries[number], groups[3], len(spans)
     radii, costs, keys = np.full(tables, -1), np.full(tables, -1), np.empty(tables, np.int64)
@@ -217,7 +243,7 @@ def _search(
             hope = HOPE if TRIED * check <= 2 * limit else 1.0
             likely = _likely(counts, radii, spans, k, cut, hope)
             if _left(radii, costs, spans, likely) > limit:
-                return rows[:0], distances[:0], -1
+                return np.empty(0, np.int64), False
         spent += costs[best]
         flips = (1 << (radii[best] + 1)) - 1
         while flips < 1 << spans[best, 1]:
@@ -258,33 +284,7 @@ def _search(
                 stored += 1
         radii[best] += 1
         costs[best] = -1
-    return rows[:stored], distances[:stored], cut
-
-
-@compiled
-def _rows_of(entries: Rows, distances: Integers, cut: int, groups: Any, k: int) -> Any:
-    """The distance and the row of all codes within the cut in one number each (m,); of a group its first k rows."""
-    heads, starts, members, alive = groups
-    total = 0
-    for item in range(entries.size):
-        if distances[item] <= cut:
-            total += 1 if entries[item] < GROUPED else _present(entries[item] & ROW, groups, k)
-    found, at = np.empty(total, np.int64), 0
-    for item in range(entries.size):
-        if distances[item] > cut:
-            continue
-        if entries[item] < GROUPED:
-            found[at] = distances[item] << 32 | entries[item]
-            at += 1
-            continue
-        group, end = np.searchsorted(heads, entries[item] & ROW), min(at + k, total)
-        for place in range(starts[group], starts[group + 1]):
-            if at == end:
-                break
-            if not alive.size or alive[members[place]]:
-                found[at] = distances[item] << 32 | members[place]
-                at += 1
-    return found
+    return _rows_of(rows[:stored], distances[:stored], cut, groups, k), True
 
 
 def nearest(
@@ -311,10 +311,10 @@ def nearest(
     limit = scan_looks(codes, len(packed)) if limit is None else limit
 
     def answer(query: int) -> Answer | None:
-        entries, distances, cut = _search(packed, asked, query, index, groups, bits, k, cuts[query], limit)
-        if cut < 0:
+        found, done = _search(packed, asked, query, index, groups, bits, k, cuts[query], limit)
+        if not done:
             return None
-        found = np.sort(_rows_of(entries, distances, cut, groups, k))[:k]
+        found = np.sort(found)[:k]
         return found & 0xFFFFFFFF, found >> 32
 
     if len(packed) == 1:
