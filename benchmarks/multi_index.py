@@ -4,13 +4,17 @@
         [--run RUN --features FEATURES.npy] [--quick]
 
 Codes of 64 bits drawn as a model makes them (see `drawn_codes`), with more noise than that, and without any structure;
-queries one at a time. All take turns query by query, after a call that does not count. `recall` is how many of the k
-answers are as near as the k nearest; structures that take hours to build are left out at larger sizes. 100 million
-codes need 8 GB of memory and are measured only if they are asked for.
+queries one at a time, in one thread, by processor time, which other work on the machine changes least. All take turns
+query by query, after a call that does not count; codes and tables are mapped from files, as in an index. `whole` is the
+scan of all codes for a query that nothing is near to: the scan itself stops when k codes equal the query. `recall` is
+how many of the k answers are as near as the k nearest; structures that take many minutes to build are left out at larger
+sizes. 100 million codes need 8 GB of memory and are measured only if they are asked for; `--out` keeps the other sizes.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
 import tempfile
 import time
@@ -22,65 +26,73 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.drawn_codes import drawn_codes, logits_of, queries_of
-from benchmarks.reporting import arguments_of, show, store
+from benchmarks.reporting import arguments_of, in_one_thread, show, store
 from benchmarks.search import random_codes
 from centerhash.codes import Packed
 from centerhash.core.compiled import processors
 from centerhash.search.engines import multi_index, scan
+from centerhash.search.engines.mapped import map_arrays, write_arrays
 from centerhash.search.engines.tables import Tables, TablesFile
-from centerhash.search.engines.tabling import build, read_only
+from centerhash.search.engines.tabling import build
 
 BITS = 64
-SIZES, KS = (10**5, 10**6, 10**7), (10, 100)
-MOST = {"multihash": 10**7, "ivf": 10**7, "hnsw": 10**5, "usearch": 10**5}  # codes that are built in minutes
-SECONDS = 15.0  # that each may take in a comparison: slow ones are asked less often
+SIZES, KS = (10**6, 10**7), (10, 100)
+MOST = {
+    "noisy": 10**7,
+    "multihash": 10**7,
+    "ivf": 10**7,
+    "hnsw": 10**6,
+    "usearch": 10**6,
+}  # codes, done in minutes
+SECONDS = 3.0  # that each may take in a comparison: slow ones are asked less often
 MANY_NOISE = 0.5
 
 Distances = NDArray[np.int64]
 Work = Callable[[Packed], Distances]  # distances (k,) of the answer to one query (1, 8)
 
 
-def exact_works(packed: Packed, tables: Tables, k: int) -> dict[str, Work]:
-    """The search by tables, which scans what these give up, and the scan."""
-    words = scan.words(read_only(packed), BITS)
+def exact_works(codes: Packed, tables: Tables | None, k: int) -> dict[str, Work]:
+    """The search by tables, if they pay, which scans what these give up, the scan, and the scan that finds nothing."""
+    words = scan.words(codes, BITS)
 
     def scanned(query: Packed) -> Distances:
         [(_, distances)] = list(scan.nearest(scan.words(query, BITS), words, BITS, k))
-        return distances[:k]
+        return distances
 
     def by_tables(query: Packed) -> Distances:
-        [answer] = multi_index.nearest(tables, query, words, BITS, k, [BITS])
+        [answer] = [None] if tables is None else multi_index.nearest(tables, query, words, BITS, k, [BITS])
         return scanned(query) if answer is None else answer[1]
 
-    return {"tables": by_tables, "scan": scanned}
+    def whole(query: Packed) -> Distances:
+        [(_, distances)] = list(scan.within(scan.words(~query, BITS), words, BITS, 0))
+        return distances
+
+    return {"tables": by_tables, "scan": scanned, "whole": whole}
 
 
-def faiss_structures(packed: Packed) -> Iterator[tuple[str, Any]]:
-    """The structures of faiss that can be built in minutes, one at a time."""
+def structures(packed: Packed) -> Iterator[tuple[str, Any]]:
+    """The structures of others that can be built in minutes, one at a time."""
     import faiss
+    from usearch.index import Index
 
     faiss.omp_set_num_threads(processors())
-    flat = faiss.IndexBinaryFlat(BITS)
     cells = faiss.IndexBinaryIVF(faiss.IndexBinaryFlat(BITS), BITS, max(16, int(len(packed) ** 0.5)))
     hashes, graph = faiss.IndexBinaryMultiHash(BITS, 3, 21), faiss.IndexBinaryHNSW(BITS, 32)
     cells.nprobe, hashes.nflip, graph.hnsw.efSearch = 16, 1, 64
-    for name, made in {"faiss_flat": flat, "multihash": hashes, "ivf": cells, "hnsw": graph}.items():
+    made = {"faiss_flat": faiss.IndexBinaryFlat(BITS), "multihash": hashes, "ivf": cells, "hnsw": graph}
+    for name, structure in made.items():
         if len(packed) <= MOST.get(name, len(packed)):
             if name == "ivf":
-                made.train(packed[:: max(1, len(packed) // 10**5)])
-            made.add(packed)
-            yield name, made
+                structure.train(packed[:: max(1, len(packed) // 10**5)])
+            structure.add(packed)
+            yield name, structure
+    if len(packed) <= MOST["usearch"]:
+        other = Index(ndim=BITS, metric="hamming", dtype="b1")
+        other.add(np.arange(len(packed)), packed, threads=processors())
+        yield "usearch", other
 
 
-def usearch_structure(packed: Packed) -> Any:
-    from usearch.index import Index
-
-    made = Index(ndim=BITS, metric="hamming", dtype="b1")
-    made.add(np.arange(len(packed)), packed)
-    return made
-
-
-def other_works(packed: Packed, k: int, built: Mapping[str, Any]) -> dict[str, Work]:
+def other_works(k: int, built: Mapping[str, Any]) -> dict[str, Work]:
     """How the structures of others are asked."""
 
     def asking(made: Any) -> Work:
@@ -101,52 +113,63 @@ def compared(works: Mapping[str, Work], queries: Packed) -> dict[str, float]:
     for row in range(1, len(queries)):
         found = dict[str, Distances]()
         for name in [name for name, spent in times.items() if sum(spent) < SECONDS]:
-            began = time.perf_counter()
+            began = time.process_time()
             found[name] = np.asarray(works[name](queries[row : row + 1]))
-            times[name].append(time.perf_counter() - began)
+            times[name].append(time.process_time() - began)
         if not {"scan", "tables"} <= found.keys():
             break
         if found["tables"].tolist() != found["scan"].tolist():
             raise AssertionError(f"query {row} is answered otherwise than by the scan")
+        found.pop("whole", None)
         for name, distances in found.items():
             near = distances[distances >= 0] <= found["scan"][-1]
             good[name].append(float(near.sum()) / len(found["scan"]))
-    figures: dict[str, float] = {"queries": len(good["scan"])}
+    figures: dict[str, float] = {"queries": len(good["scan"]), "load": os.getloadavg()[0]}
     for name, spent in times.items():
         figures[f"{name}_ms"] = 1000 * statistics.median(spent)
         figures[f"{name}_p99_ms"] = 1000 * float(np.quantile(spent, 0.99))
         if name != "scan":
             figures[f"{name}_to_scan"] = figures[f"{name}_ms"] / (1000 * statistics.median(times["scan"]))
-        if name not in ("tables", "scan", "faiss_flat"):
+        if name not in ("tables", "scan", "whole", "faiss_flat"):
             figures[f"{name}_recall"] = statistics.mean(good[name])
     figures["tables_p99_to_scan_p99"] = figures["tables_p99_ms"] / figures["scan_p99_ms"]
-    figures["tables_p99_to_scan"] = figures["tables_p99_ms"] / figures["scan_ms"]
+    figures["tables_to_whole"] = figures["tables_ms"] / figures["whole_ms"]
     return figures
 
 
 def measured(packed: Packed, queries: Packed, others: bool) -> Iterator[tuple[str, dict[str, float]]]:
     """Building, storing and opening the tables, and the comparisons."""
-    began = time.perf_counter()
-    tables = build(packed, BITS)
-    figures = {"build_seconds": time.perf_counter() - began}
-    size = sum(array.nbytes for array in tables.arrays().values())
-    figures |= {"tables_to_codes": size / packed.nbytes, "different": tables.orders.shape[1] / len(packed)}
     with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
-        TablesFile(Path(folder) / "segment-000001.seg", 1, len(packed), BITS).write(tables)
-        figures["write_seconds"] = time.perf_counter() - began
-        began = time.perf_counter()
-        TablesFile(Path(folder) / "segment-000001.seg", 1, len(packed), BITS).tables()
-        figures["open_seconds"] = time.perf_counter() - began
-    built = dict[str, Any]()
-    for name, made in faiss_structures(packed) if others else ():
-        built[name] = made
-    if others and len(packed) <= MOST["usearch"]:
-        built["usearch"] = usearch_structure(packed)
-    yield "tables", figures
-    for k in KS:
-        works = {**exact_works(packed, tables, k), **other_works(packed, k, built)}
-        yield f"k {k}", compared(works, queries)
+        path = Path(folder) / "segment-000001.seg"
+        write_arrays(path, {"codes": packed})
+        codes = map_arrays(path).arrays["codes"].whole
+        began = time.process_time()
+        tables = build(codes, BITS)
+        figures = {"build_seconds": time.process_time() - began}
+        size = sum(array.nbytes for array in tables.arrays().values())
+        figures |= {
+            "tables_to_codes": size / packed.nbytes,
+            "different": tables.orders.shape[1] / len(packed),
+        }
+        began = time.process_time()
+        figures["pays"] = float(multi_index.pays(tables, scan.words(codes, BITS), BITS))
+        figures["pays_seconds"] = time.process_time() - began
+        TablesFile(path, 1, len(packed), BITS).write(tables)
+        began = time.process_time()
+        mapped = TablesFile(path, 1, len(packed), BITS).tables()
+        figures["open_seconds"] = time.process_time() - began
+        if mapped is None:
+            raise AssertionError("tables that were just written are not sound")
+        del tables
+        built = dict[str, Any]()
+        began = time.process_time()
+        for name, made in structures(packed) if others else ():
+            built[name], figures[f"{name}_build_seconds"] = made, time.process_time() - began
+            began = time.process_time()
+        yield "tables", figures
+        for k in KS:
+            works = {**exact_works(codes, mapped if figures["pays"] else None, k), **other_works(k, built)}
+            yield f"k {k}", compared(works, queries)
 
 
 def main() -> None:
@@ -167,8 +190,14 @@ def main() -> None:
         "random": lambda count: (random_codes(count, BITS, 0), random_codes(1000, BITS, 1)),
     }
     results: dict[str, Any] = {}
+    if arguments.out is not None and arguments.out.exists():
+        stored = json.loads(arguments.out.read_text())
+        results = {name: figures for name, figures in stored.items() if " codes, " in name}
+    in_one_thread()
     for size in [10**4] if arguments.quick else arguments.sizes:
         for name, source in sources.items():
+            if size > MOST.get(name, size):
+                continue
             packed, queries = source(size)
             for what, figures in measured(packed, queries, others=name != "noisy"):
                 results[f"{size:,} {name} codes, {what}"] = figures

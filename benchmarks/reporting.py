@@ -20,6 +20,12 @@ def arguments_of(about: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def in_one_thread() -> None:
+    """Let this process run on one processor only, so that its processor time is the time it takes on a quiet machine."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
+
 def show(name: str, figures: Mapping[str, float]) -> None:
     """Print the figures of one measurement in a line."""
     print(f"{name}: {', '.join(f'{key} {value:.3g}' for key, value in figures.items())}", flush=True)
@@ -29,7 +35,9 @@ def store(out: Path | None, measured: Mapping[str, Any], *, threads: int | None 
     """Write the figures with the machine and the versions they were measured with, if they are asked for."""
     if out is None:
         return
-    machine = {"processor": platform.machine(), "cores": os.cpu_count()}
+    machine: dict[str, Any] = {"processor": platform.machine(), "cores": os.cpu_count()}
+    if hasattr(os, "getloadavg"):
+        machine["load"] = round(os.getloadavg()[1], 1)  # of five minutes
     if threads is not None:
         machine["threads"] = threads
     out.parent.mkdir(parents=True, exist_ok=True)

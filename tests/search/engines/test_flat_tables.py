@@ -13,7 +13,7 @@ from centerhash.search.engines import multi_index, scan, storage
 from centerhash.search.engines.base import Filter
 from centerhash.search.engines.flat import FlatIndex
 from centerhash.search.engines.rankings import ByBoth
-from centerhash.search.engines.tables import PATIENCE, REST, SUFFIX
+from centerhash.search.engines.tables import SUFFIX
 from tests.search.engines.flat_toys import BITS, Model, codes, small_segments
 
 
@@ -177,6 +177,16 @@ def test_a_query_that_tables_give_up_is_scanned(folder: Path, monkeypatch: pytes
     assert answers(folder) == expected
 
 
+def test_tables_that_do_not_pay_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multi_index, "scan_looks", lambda codes, queries: 100)
+    with FlatIndex.create(tmp_path / "index", 64) as index:
+        index.add(codes(2000, 1, 64), range(2000))
+        assert tables(tmp_path / "index") == []
+        index.add(np.repeat(codes(20, 2, 64), 200, axis=0), range(2000, 6000))
+        index.compact()
+        assert tables(tmp_path / "index") == segments(tmp_path / "index")
+
+
 def test_a_random_index_answers_as_without_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several segments with tables, of which each is searched only as far as the ones before leave it open."""
     packed, queries = codes(3000, 1, 64, 4), codes(40, 2, 64, 4)
@@ -190,28 +200,6 @@ def test_a_random_index_answers_as_without_tables(tmp_path: Path, monkeypatch: p
             assert index.info()["segments"] == 5
             found.append([list(hits) for k in (1, 10, 300) for hits in index.search(queries, k)])
     assert found[0] == found[1]
-
-
-def test_tables_that_always_give_up_are_asked_once_in_a_while(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried, expected = list[int](), answers(folder)
-    given_up = True
-
-    def nearest(tables: Any, packed: Any, *more: Any) -> list[Any]:
-        tried.append(len(packed))
-        return [None] * len(packed) if given_up else found(tables, packed, *more)
-
-    found = multi_index.nearest
-    monkeypatch.setattr(multi_index, "nearest", nearest)
-    with FlatIndex.open(folder, read_only=True) as index:
-        for _ in range(PATIENCE + 2 * REST):
-            assert list(index.search(codes(1, 9), 7)[0]) == expected[0]
-        assert len(tried) == PATIENCE + 2
-        given_up = False  # from the next try on they are asked always
-        for _ in range(REST + 10):
-            assert list(index.search(codes(1, 9), 7)[0]) == expected[0]
-        assert len(tried) == PATIENCE + 2 + 11
 
 
 def test_filters_find_the_same_with_tables_and_without(

@@ -38,10 +38,7 @@ def naive(
                 (sum((int(a) ^ int(b)).bit_count() for a, b in zip(query, code, strict=True)), position)
             )
     items.sort()
-    if radius is None:
-        assert k is not None
-        radius = items[min(k, len(items)) - 1][0] if items else 0
-    items = [item for item in items if item[0] <= radius]
+    items = [item for item in items if radius is None or item[0] <= radius][:k]
     return [position for _, position in items], [distance for distance, _ in items]
 
 
@@ -77,10 +74,10 @@ def test_distances_counted_by_hand() -> None:
     assert positions.dtype == distances.dtype == np.int64
 
 
-def test_items_tied_with_the_last_one_are_all_kept() -> None:
+def test_of_tied_items_the_first_are_found() -> None:
     packed = np.array([[1], [0], [2], [4], [3]], np.uint8)
-    [answer] = list(scan.nearest(scan.words(packed[1:2], 8), scan.words(packed, 8), 8, 2, None))
-    assert listed(answer) == ([1, 0, 2, 3], [0, 1, 1, 1])
+    [answer] = list(scan.nearest(scan.words(packed[1:2], 8), scan.words(packed, 8), 8, 3, None))
+    assert listed(answer) == ([1, 0, 2], [0, 1, 1])
 
 
 @pytest.mark.parametrize("bits", [3, 16, 24, 32, 48, 64, 100, 128, 256, 512])
@@ -150,13 +147,16 @@ def test_fewer_items_than_threads() -> None:
 
 
 @pytest.mark.parametrize("asked", [1, 5])
-def test_more_equal_codes_than_a_query_has_room_for(asked: int) -> None:
+@pytest.mark.parametrize("k", [3, 2 * scan.SPARE])
+def test_more_equal_codes_than_a_query_has_room_for(asked: int, k: int) -> None:
     count = 5 * scan.SPARE
     database = np.zeros((count, 8), np.uint8)
     database[7] = 255
-    query = np.zeros((asked, 8), np.uint8)
-    answers = list(scan.nearest(scan.words(query, 64), scan.words(database, 64), 64, 3, None))
+    words, query = scan.words(database, 64), scan.words(np.zeros((asked, 8), np.uint8), 64)
     expected = [position for position in range(count) if position != 7]
+    answers = list(scan.nearest(query, words, 64, k, None))
+    assert [listed(answer) for answer in answers] == [(expected[:k], [0] * k)] * asked
+    answers = list(scan.within(query, words, 64, 5, None))
     assert [listed(answer) for answer in answers] == [(expected, [0] * (count - 1))] * asked
 
 
@@ -165,11 +165,25 @@ def test_better_items_behind_many_tied_ones_are_found() -> None:
     database[-2:] = 0
     query = np.zeros((1, 8), np.uint8)
     words, asked = scan.words(database, 64), scan.words(query, 64)
-    [answer] = list(scan.nearest(asked, words, 64, 2, None))
-    assert listed(answer) == ([len(database) - 2, len(database) - 1], [0, 0])
-    [answer] = list(scan.nearest(asked, words, 64, 3, None))
-    assert len(answer[0]) == len(database)
-    assert answer[0][:2].tolist() == [len(database) - 2, len(database) - 1]
+    last = [len(database) - 2, len(database) - 1]
+    for k in (2, 3, scan.SPARE):
+        [answer] = list(scan.nearest(asked, words, 64, k, None))
+        assert listed(answer) == ([*last, *range(k - 2)], [0, 0, *[8] * (k - 2)])
+
+
+def test_items_that_come_ever_nearer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The room of a query is full again and again, and what is still wanted of it moves to the front."""
+    monkeypatch.setattr(scan, "SPARE", 3)
+    generator = np.random.default_rng(2)
+    database = np.zeros((900, 64), np.uint8)
+    for row in range(900):
+        database[row, : 60 - row // 15 + generator.integers(0, 4)] = 1
+    packed = np.packbits(database, axis=1)
+    words, query = scan.words(packed, 64), np.zeros((1, 8), np.uint8)
+    for k in (1, 4, 40):
+        for mask in (None, (generator.random(900) < 0.7).astype(np.uint8)):
+            [answer] = list(scan.nearest(scan.words(query, 64), words, 64, k, mask))
+            assert listed(answer) == naive(query[0], packed, mask, k=k)
 
 
 def test_queries_beyond_the_room_of_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,8 +114,7 @@ def _nearest_rows(
     from centerhash.search.engines import scan  # numba takes a while to import
 
     def scanned(asked: Words, database: Words, alive: Mask | None) -> Iterator[Answer]:
-        for places, distances in scan.nearest(asked, database, bits, k, alive):
-            yield places[:k].copy(), distances[:k].copy()  # without the ties, which would stay in memory
+        return scan.nearest(asked, database, bits, k, alive)
 
     return _searched(part, packed, bits, k, only, cuts or [bits] * len(packed), scanned)
 
@@ -164,13 +163,12 @@ def _by_tables(
     left, or if no more items are within the cut.
     """
     tables, wanted = part.tables, _wanted(part, k, only)
-    if tables is None or wanted is None or not tables.trust.ask(len(packed)):
+    if tables is None or wanted is None:
         return [None] * len(packed)
     from centerhash.search.engines import multi_index, scan
 
     database = scan.words(np.asarray(part.segment.codes), bits)
     found = multi_index.nearest(tables, packed, database, bits, wanted, cuts, part.alive)
-    tables.trust.learn(found.count(None), len(packed))
     if not only:
         return found
     for query, answer in enumerate(found):

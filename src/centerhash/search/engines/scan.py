@@ -3,11 +3,12 @@
 A code is a row of W words, of the widest unsigned type that divides its bytes, so that packed codes of any length
 are scanned where they lie, in a mapped file too. The loop that reads them only counts how many of a few hundred
 rows are near enough, which becomes vector instructions; "near enough" is a cut that falls as better items are found,
-so a closer look is rare. What ties with the last item is always kept, as the caller alone knows the order of ids.
+so a closer look is rare. Of tied items the first positions count, so what ties with the last of k items that were found
+is passed over like all others, however many there are.
 
-Memory does not grow with N: every query has room for a fixed number of items. Where more are tied, the query
-is scanned once more when the final cut and the number of items are known. As in `evaluation.kernels`, plain threads
-run loops that release the interpreter lock: over parts of the database for a few queries, over queries for many.
+Memory does not grow with N: every query has room for a fixed number of items. Where more are within a radius, the query
+is scanned once more when their number is known. As in `evaluation.kernels`, plain threads run loops that
+release the interpreter lock: over parts of the database for a few queries, over queries for many.
 """
 
 from __future__ import annotations
@@ -39,9 +40,7 @@ SPARE = 1024  # items a query has room for beyond k
 ROOM = 1 << 22  # items that the queries of one batch have room for, together
 WIDEST_INTERLEAVED = 5  # rows of more words are added up word by word: LLVM would gather them instead
 
-# the columns of a query's state in a part of the database, and of what is known when all parts were scanned
-CUT, NEAR, STORED, SPILLED = range(4)
-END = STORED  # where its items end among those of all queries
+CUT, NEAR, STORED = range(3)  # the columns of a query's state in a part of the database
 
 
 def _differing_rule(_context: Any, first: Any, second: Any) -> Any:
@@ -73,26 +72,24 @@ def _keep(
     positions: Integers,
     distances: Small,
 ) -> None:
-    """Note an item that is within the cut, and lower the cut as far as k items stay within it."""
+    """Note an item within the cut, and lower the cut below the k-th nearest distance: what ties later comes too late."""
     counts[distance] += 1
     state[NEAR] += 1
-    while state[NEAR] - counts[state[CUT]] >= k:
+    while state[NEAR] >= k:
         state[NEAR] -= counts[state[CUT]]
         state[CUT] -= 1
-    if state[SPILLED] or distance > state[CUT]:
-        return
-    if state[STORED] == positions.size:
-        stored = 0
+    if state[STORED] == positions.size:  # what is still wanted moves to the front
+        stored, tied = 0, k - state[NEAR]
         for place in range(positions.size):
-            if distances[place] <= state[CUT]:
+            last = distances[place] == state[CUT] + 1
+            if distances[place] <= state[CUT] or (last and tied > 0):
                 positions[stored], distances[stored] = positions[place], distances[place]
                 stored += 1
+                tied -= last
         state[STORED] = stored
-        if stored == positions.size:
-            state[SPILLED] = 1
-            return
-    positions[state[STORED]], distances[state[STORED]] = position, distance
-    state[STORED] += 1
+    if state[STORED] < positions.size:
+        positions[state[STORED]], distances[state[STORED]] = position, distance
+        state[STORED] += 1
 
 
 @cache
@@ -117,7 +114,7 @@ def _scanner(width: int) -> Callable[..., None]:
             for number in range(queries.shape[0]):
                 query, state = queries[number], states[number]
                 start, closer = top, top  # rows before `closer` are counted in small steps
-                while start < bottom:
+                while start < bottom and state[CUT] >= 0:
                     end = min(start + (STEP if start < closer else STRIDE), bottom)
                     rows = database[start:end]
                     cut = np.uint64(state[CUT])
@@ -144,7 +141,7 @@ def _scanner(width: int) -> Callable[..., None]:
                         distance = np.uint64(0)
                         for column in range(width):
                             distance += differing(query[column], rows[row, column])
-                        if distance <= np.uint64(state[CUT]):
+                        if np.int64(distance) <= state[CUT]:
                             _keep(
                                 first + start + row,
                                 np.int64(distance),
@@ -192,7 +189,7 @@ class _Found:
     """What the scans of P parts of the database noted for Q queries: states, counts by distance, items."""
 
     def __init__(self, parts: int, queries: int, bits: int, cut: int, room: int) -> None:
-        self.states = np.zeros((parts, queries, 4), np.int64)
+        self.states = np.zeros((parts, queries, 3), np.int64)
         self.states[:, :, CUT] = cut
         self.counts = np.zeros((parts, queries, bits + 1), np.int64)
         self.positions = np.empty((parts, queries, room), np.int64)
@@ -234,119 +231,64 @@ def _scan(queries: Words, database: Words, alive: Mask, bits: int, cut: int, k: 
 
 
 @compiled
-def _settle(states: Integers, counts: Integers, k: int, settled: Integers) -> None:
-    """Add up the counts of all parts in those of the first; write what is known then of each query (Q, 4)."""
-    end = 0
-    for query in range(states.shape[1]):
-        cut, spilled = states[0, query, CUT], states[0, query, SPILLED]
-        for part in range(1, states.shape[0]):
-            cut = min(cut, states[part, query, CUT])
-            spilled |= states[part, query, SPILLED]
-            for distance in range(counts.shape[2]):
-                counts[0, query, distance] += counts[part, query, distance]
-        distance, near = 0, counts[0, query, 0]
-        while near < k and distance < cut:
-            distance += 1
-            near += counts[0, query, distance]
-        if not spilled:
-            end += near
-        settled[query, CUT], settled[query, NEAR] = distance, near
-        settled[query, END], settled[query, SPILLED] = end, spilled
-
-
-@compiled
-def _place(
-    stored: int,
-    cut: int,
-    found_positions: Integers,
-    found_distances: Small,
-    starts: Integers,
-    items: Integers,
-) -> None:
-    """Write the items within the cut where those of their distance start: a stable counting sort."""
-    for item in range(stored):
-        distance = found_distances[item]
-        if distance <= cut:
-            place = starts[distance]
-            items[0, place], items[1, place] = found_positions[item], distance
-            starts[distance] = place + 1
-
-
-@compiled
-def _gather(
-    states: Integers,
-    counts: Integers,
-    found_positions: Integers,
-    found_distances: Small,
-    settled: Integers,
-    items: Integers,
-) -> None:
-    """Write positions and distances (2, m) of all queries, each nearest first; leave out those that spilled."""
-    begin = 0
-    for query in range(states.shape[1]):
-        cut, end = settled[query, CUT], settled[query, END]
-        if begin == end:
-            continue
-        starts = np.empty(cut + 1, np.int64)
-        filled = begin
-        for distance in range(starts.size):
-            starts[distance] = filled
-            filled += counts[0, query, distance]
+def _sorted(states: Integers, positions: Integers, distances: Small, k: int, bits: int) -> Any:
+    """The k first items of Q queries of what P parts found, (P, Q, room): (2, M), nearest first, and where each's end."""
+    queries = states.shape[1]
+    ends = np.empty(queries, np.int64)
+    for query in range(queries):
+        stored = states[:, query, STORED].sum()
+        ends[query] = (ends[query - 1] if query else 0) + min(k, stored)
+    items = np.empty((2, ends[-1]), np.int64)
+    for query in range(queries):  # a stable counting sort
+        starts = np.zeros(bits + 2, np.int64)
+        starts[0] = ends[query - 1] if query else 0
         for part in range(states.shape[0]):
-            _place(
-                states[part, query, STORED],
-                cut,
-                found_positions[part, query],
-                found_distances[part, query],
-                starts,
-                items,
-            )
-        begin = end
+            for item in range(states[part, query, STORED]):
+                starts[distances[part, query, item] + 1] += 1
+        for distance in range(bits + 1):
+            starts[distance + 1] += starts[distance]
+        for part in range(states.shape[0]):
+            for item in range(states[part, query, STORED]):
+                distance = distances[part, query, item]
+                place = starts[distance]
+                if place < ends[query]:
+                    items[0, place], items[1, place] = positions[part, query, item], distance
+                starts[distance] = place + 1
+    return items, ends
 
 
 def _answers(
-    queries: Words, database: Words, alive: Mask, bits: int, cut: int, k: int, room: int
-) -> Iterator[Answer]:
-    """Yield the answer to each query; those that spilled are scanned again, one at a time."""
-    found = _scan(queries, database, alive, bits, cut, k, room)
-    settled = np.empty((queries.shape[0], 4), np.int64)
-    _settle(found.states, found.counts, k, settled)
-    items = np.empty((2, int(settled[-1, END])), np.int64)
-    _gather(found.states, found.counts, found.positions, found.distances, settled, items)
-    begin = 0
-    for query, (final_cut, size, end, spilled) in enumerate(settled.tolist()):
-        if spilled:
-            alone = queries[query : query + 1]
-            yield from _answers(alone, database, alive, bits, final_cut, database.shape[0] + 1, size)
-        else:
-            yield items[0, begin:end], items[1, begin:end]
-        begin = end
-
-
-def _in_batches(
     queries: Words, database: Words, alive: Mask | None, bits: int, cut: int, k: int, room: int
 ) -> Iterator[Answer]:
-    """Answer as many queries together as have room."""
+    """Yield the answer to each query, as many together as have room; one that has too little is scanned again."""
     mask = np.empty(0, np.uint8) if alive is None else alive
     together = max(1, ROOM // room)
     for first in range(0, queries.shape[0], together):
-        yield from _answers(queries[first : first + together], database, mask, bits, cut, k, room)
+        asked = queries[first : first + together]
+        found = _scan(asked, database, mask, bits, cut, k, room)
+        items, ends = _sorted(found.states, found.positions, found.distances, k, bits)
+        needed = found.states[:, :, NEAR].max(axis=0).tolist()
+        for query, (begin, end) in enumerate(pairwise([0, *ends.tolist()])):
+            if needed[query] > room:
+                alone = asked[query : query + 1]
+                yield from _answers(alone, database, alive, bits, cut, k, needed[query])
+            else:
+                yield items[0, begin:end], items[1, begin:end]
 
 
 def nearest(
     queries: Words, database: Words, bits: int, k: int, alive: Mask | None = None
 ) -> Iterator[Answer]:
-    """Yield for each query all positions, with distances, that are no farther than its k-th nearest item.
+    """Yield for each query the positions of its k nearest items, with distances: nearest first, then by position.
 
-    Queries (Q, W) and database (N, W) are `words`; `alive` (N,) is 1 where an item may be returned. An answer is in
-    ascending order of distance, then position, and longer than k when the last distance is tied: take one at a time,
-    for memory's sake, where very many items may be tied.
+    Queries (Q, W) and database (N, W) are `words`; `alive` (N,) is 1 where an item may be returned.
     """
-    return _in_batches(queries, database, alive, bits, bits, k, min(k, database.shape[0]) + SPARE)
+    k = min(k, database.shape[0] + 1)
+    return _answers(queries, database, alive, bits, bits, k, k + SPARE)
 
 
 def within(
     queries: Words, database: Words, bits: int, radius: int, alive: Mask | None = None
 ) -> Iterator[Answer]:
     """Yield for each query all positions, with distances, at most `radius` away, in the order of `nearest`."""
-    return _in_batches(queries, database, alive, bits, radius, database.shape[0] + 1, SPARE)
+    return _answers(queries, database, alive, bits, radius, database.shape[0] + 1, SPARE)

@@ -131,13 +131,16 @@ def fold(
 
 
 def add_tables(parts: Sequence[Part], bits: int) -> None:
-    """Write the tables of those of these mapped parts that are large and have no sound ones."""
+    """Write the tables of those of these mapped parts that are large and have no sound ones, where tables pay."""
     for part in parts:
         large = LARGE <= len(part.segment) < GROUPED
         if large and part.beside is not None and part.beside.tables() is None:
-            from centerhash.search.engines.tabling import build  # numba takes a while to import
+            from centerhash.search.engines import multi_index, scan, tabling  # numba takes a while to import
 
-            part.beside.write(build(np.asarray(part.segment.codes), bits))
+            codes = np.asarray(part.segment.codes)
+            tables = tabling.build(codes, bits)
+            if multi_index.pays(tables, scan.words(codes, bits), bits):
+                part.beside.write(tables)
 
 
 def _check(folder: Path, parts: Sequence[Part]) -> None:

@@ -9,7 +9,7 @@ lie in a file beside the segment, and an index without them gives the same answe
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,28 +23,9 @@ from centerhash.search.engines.mapped import damage, map_arrays, write_arrays
 Rows: TypeAlias = NDArray[np.uint32]
 
 GROUPED = 1 << 31  # set in a table where a row is the first of a group; so rows are below it
-PATIENCE, REST = 8, 64  # queries given up before tables rest, and how long they do
 STORED = ("spans", "offsets", "orders", "heads", "starts", "members")
 SUFFIX = ".tables"
 OWNER = "segment"  # the array that says of which file the tables are: its checksum
-
-
-@dataclass
-class Trust:
-    """Whether to ask tables: where they gave up query after query, as over random codes, only one in a while."""
-
-    failures: int = 0  # queries in a row that were given up
-    rested: int = 0  # queries since the last try
-
-    def ask(self, queries: int) -> bool:
-        """Whether to try the tables for so many queries."""
-        self.rested += queries
-        return self.failures < PATIENCE or self.rested >= REST
-
-    def learn(self, given_up: int, queries: int) -> None:
-        """Note how a try went."""
-        self.failures = self.failures + queries if given_up == queries else 0
-        self.rested = 0
 
 
 @dataclass(frozen=True)
@@ -57,9 +38,6 @@ class Tables:
     heads: Rows  # (H,) ascending: the first row of each group
     starts: Rows  # (H + 1,): where its rows begin in `members`
     members: Rows  # (M,)
-    trust: Trust = field(
-        init=False, default_factory=Trust, compare=False
-    )  # learned in this process, not stored
 
     @cached_property
     def bases(self) -> NDArray[np.int64]:

@@ -29,15 +29,19 @@ def spans_of(bits: int, different: int) -> NDArray[np.int64]:
 
 
 @compiled
-def keys_of(packed: Packed, rows: Rows, first: int, length: int, keys: Rows) -> None:
-    """Write the value of `length` bits from the bit `first` of these rows of codes."""
+def key_of(packed: Packed, row: Any, first: int, length: int) -> Any:
+    """The value of `length` bits from the bit `first` of a row of codes."""
     begin, end = first // 8, (first + length + 7) // 8
-    shift, mask = np.uint64(8 * end - first - length), np.uint64((1 << length) - 1)
+    value = np.uint64(0)
+    for byte in range(begin, end):
+        value = (value << np.uint64(8)) | np.uint64(packed[row, byte])
+    return (value >> np.uint64(8 * end - first - length)) & np.uint64((1 << length) - 1)
+
+
+@compiled
+def _keys(packed: Packed, rows: Rows, first: int, length: int, keys: Rows) -> None:
     for place in range(rows.size):
-        value = np.uint64(0)
-        for byte in range(begin, end):
-            value = (value << np.uint64(8)) | np.uint64(packed[rows[place], byte])
-        keys[place] = np.uint32((value >> shift) & mask)
+        keys[place] = np.uint32(key_of(packed, rows[place], first, length))
 
 
 @compiled
@@ -125,7 +129,7 @@ def build(packed: Packed, bits: int) -> Tables:
     def fill(table: int) -> None:
         keys = np.empty(different, np.uint32)
         first, length = spans[table].tolist()
-        keys_of(packed, listed, first, length, keys)
+        _keys(packed, listed, first, length, keys)
         _sorted_rows(marked, keys, offsets[edges[table] : edges[table + 1]], orders[table])
 
     in_threads(fill, len(spans))
