@@ -119,6 +119,7 @@ def test_only_what_is_missing_is_computed(pictures: list[Path], tmp_path: Path) 
     assert image_features(pictures, LITE0, tmp_path).computed == 0
 
 
+@pytest.mark.slow
 def test_another_backbone_has_features_of_its_own(pictures: list[Path], tmp_path: Path) -> None:
     import dataclasses
 

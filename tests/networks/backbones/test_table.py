@@ -50,6 +50,7 @@ def pooled(maps: Tensor) -> Tensor:
     return torch.cat([total / (maps.shape[2] * maps.shape[3]), largest], dim=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["efficientnet-lite0", "efficientnet-lite2"])
 def test_features_and_logits_equal_those_of_the_original_network(name: str) -> None:
     """The original is the network of the weights' own authors."""
@@ -79,6 +80,7 @@ def test_the_network_is_loaded_for_use_not_for_training(images: Tensor) -> None:
         assert torch.equal(network(images[:1]), network(images[:1]))
 
 
+@pytest.mark.slow
 def test_the_trainable_network_gives_the_same_features_and_learns(images: Tensor) -> None:
     network = LITE0.trainable()
     assert all(module.training for module in network.modules())
@@ -146,6 +148,7 @@ def test_the_embedded_backbones_read_the_whole_frame() -> None:
     assert (cut.resize, cut.crop) == (288, 200)
 
 
+@pytest.mark.slow
 def test_pools_are_the_parts_of_both(images: Tensor) -> None:
     with torch.inference_mode():
         both, mean, largest = (
