@@ -16,7 +16,7 @@ from centerhash.networks import encoder as module
 from centerhash.networks.backbones import BACKBONES, Backbone
 from centerhash.networks.cache import default_cache
 from centerhash.networks.encoder import Encoder, FeatureTable
-from tests.toys import noise_image, started, wait_for_process, write_images
+from tests.toys import noise_image, started_by, wait_for_process, write_images
 
 LITE0 = BACKBONES["efficientnet-lite0"]
 pytestmark = pytest.mark.usefixtures("kept_networks")
@@ -288,11 +288,9 @@ def test_a_killed_process_leaves_its_finished_parts(tmp_path: Path) -> None:
         "images = sorted(Path(sys.argv[1]).glob('*.png')); "
         "encoder.Encoder(BACKBONES['efficientnet-lite0']).table(images, Path(sys.argv[2]), batch=2)"
     )
-    with started(sys.executable, "-c", script, str(tmp_path / "pictures"), str(cache)) as process:
+    with started_by([sys.executable, "-c", script, str(tmp_path / "pictures"), str(cache)]) as process:
         wait_for_process(process, lambda: len(parts(cache)) >= 2, "two parts are stored")
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert process.returncode == -signal.SIGKILL
+        assert process.signal(signal.SIGKILL) == -signal.SIGKILL
     finished = len(parts(cache))
     assert 2 <= finished < 15
     resumed = image_features(paths, LITE0, cache)

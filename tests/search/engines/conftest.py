@@ -29,7 +29,8 @@ def written_engines() -> list[Any]:
     ]
 
 
-@pytest.fixture(scope="session")
+# both compute while nobody asks them: they end with the last test of this folder
+@pytest.fixture(scope="package")
 def lite_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A milvus-lite file that stays open, so that its child process is started once for all tests."""
     file = tmp_path_factory.mktemp("milvus") / "shared.db"
@@ -41,7 +42,7 @@ def lite_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     index.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def milvus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a real Milvus server with its data in a temporary folder."""
     milvus = pytest.importorskip("milvus", reason="the package 'milvus' (the server) is not installed")
