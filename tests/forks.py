@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 
 
 class Fork:
-    """A process of the command line, as `subprocess.Popen` would show it."""
+    """A process of the command line, or of `-c PROGRAM`, as `subprocess.Popen` would show it."""
 
     seconds = 0.0  # what all of them that have ended cost the processors
 
@@ -159,6 +159,9 @@ def read(file: IO[bytes]) -> bytes:
 if __name__ == "__main__":
     _import_all()
     given = _serve(socket.socket(fileno=int(sys.argv[1])))
-    if given is not None:
+    if given is not None and given[0] == "-c":
+        sys.argv = ["-c", *given[2:]]
+        exec(compile(given[1], "<string>", "exec"), {"__name__": "__main__"})
+    elif given is not None:
         sys.argv = ["centerhash", *given]
         runpy.run_module("centerhash", run_name="__main__", alter_sys=True)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from centerhash.networks import encoder as module
 from centerhash.networks.backbones import BACKBONES, Backbone
 from centerhash.networks.cache import default_cache
 from centerhash.networks.encoder import Encoder, FeatureTable
-from tests.toys import noise_image, started_by, wait_for_process, write_images
+from tests.toys import noise_image, started, wait_for_process, write_images
 
 LITE0 = BACKBONES["efficientnet-lite0"]
 pytestmark = pytest.mark.usefixtures("kept_networks")
@@ -288,7 +287,7 @@ def test_a_killed_process_leaves_its_finished_parts(tmp_path: Path) -> None:
         "images = sorted(Path(sys.argv[1]).glob('*.png')); "
         "encoder.Encoder(BACKBONES['efficientnet-lite0']).table(images, Path(sys.argv[2]), batch=2)"
     )
-    with started_by([sys.executable, "-c", script, str(tmp_path / "pictures"), str(cache)]) as process:
+    with started("-c", script, tmp_path / "pictures", cache) as process:
         wait_for_process(process, lambda: len(parts(cache)) >= 2, "two parts are stored")
         assert process.signal(signal.SIGKILL) == -signal.SIGKILL
     finished = len(parts(cache))
