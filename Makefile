@@ -4,8 +4,10 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # tests/conftest.py says which tests run in the same process
 PYTEST := $(BIN)/python -m pytest -n auto
+# what is compiled is kept: else each of the many processes of the tests compiles all modules again
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup browser demo test unit coverage lint bench torture docs build wheel-check clean
+.PHONY: setup browser demo test pytest unit coverage lint checks bench torture docs build wheel-check clean
 
 setup: .venv/.ready
 
@@ -18,7 +20,11 @@ setup: .venv/.ready
 demo: setup
 	$(BIN)/centerhash demo --out demo
 
-test: setup browser lint docs
+# the checks and the site take one processor and half a minute: they run beside the tests
+test: setup browser .venv/.docs
+	$(MAKE) --jobs 3 checks docs pytest
+
+pytest: setup
 	$(PYTEST)
 
 # the report is looked at in a real browser: Debian's, where we may install it
@@ -41,13 +47,15 @@ ifndef TESTS
 	$(BIN)/coverage json --quiet -o .coverage-report.json && $(BIN)/python -m benchmarks.coverage_badge .coverage-report.json
 endif
 
-lint: setup
+lint: checks
+	$(BIN)/python -m pytest -m 'not slow' tests/test_docs.py
+
+checks: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/vulture
 	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src
-	$(BIN)/python -m pytest -m 'not slow' tests/test_docs.py
 
 # figures as json with facts of the machine, and docs/images/bench.svg from them
 RESULTS ?= benchmarks/results

@@ -21,6 +21,7 @@ def test_every_name_is_there_and_listed() -> None:
         assert getattr(ch, name) is not None
 
 
+@pytest.mark.slow
 def test_importing_is_quick() -> None:
     script = (
         "import sys, centerhash; sys.exit(bool({'torch', 'numba', 'rich', 'pydantic'} & set(sys.modules)))"

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from centerhash.data.scenes.scenes import write_scenes
 from tests.serve.processes import serving
-from tests.toys import cli
+from tests.toys import cli, cli_process
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -28,13 +25,6 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("desk")
     write_scenes(folder / "photos", 40, size=96)
     return folder
-
-
-def run(arguments: list[str], desk: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "CENTERHASH_CACHE": str(desk / "cache"), "COLUMNS": "120"}
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=desk, env=environment, capture_output=True, text=True, check=False
-    )
 
 
 @pytest.mark.slow
@@ -56,11 +46,12 @@ def test_shell_snippets(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_python_snippets(desk: Path) -> None:
+def test_python_snippets(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(desk)
     (snippet,) = snippets("python")
-    finished = run(["-c", snippet], desk)
-    assert finished.returncode == 0, finished.stderr
-    assert re.search(r"mAP@[\d,]+, peers +0\.\d+", finished.stdout)
+    finished = cli_process("-c", snippet, CENTERHASH_CACHE=str(desk / "cache"))
+    assert finished.code == 0, finished.err
+    assert re.search(r"mAP@[\d,]+, peers +0\.\d+", finished.out)
     assert (desk / "python.index").is_dir()
 
 

@@ -8,11 +8,12 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from unittest import mock
 
 import numpy as np
@@ -22,6 +23,7 @@ from PIL import Image
 from centerhash.data import Dataset, Splits
 from centerhash.networks.heads import HeadOptions
 from centerhash.training.config import TrainConfig
+from tests.forks import Fork, read
 
 CLASSES = ("ant", "bee", "cat", "dog", "elk", "fox")
 WIDTH = 24  # D
@@ -172,12 +174,25 @@ def process_environment(**changes: str) -> dict[str, str]:
 
 def cli_process(*arguments: str | Path, **environment: str) -> Finished:
     """Run the command line as a real process."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = Fork(
+            list(map(str, arguments)), out.fileno(), err.fileno(), process_environment(**environment)
+        )
+        try:
+            code = process.wait(PATIENCE)
+        finally:
+            process.kill()
+        return Finished(code, read(out).decode(), read(err).decode())
+
+
+def fresh_process(*arguments: str | Path, **environment: str) -> Finished:
+    """Run the command line as a process that starts by itself, with all its imports."""
     done = subprocess.run(
         command(arguments),
         capture_output=True,
         text=True,
         env=process_environment(**environment),
-        timeout=300,
+        timeout=PATIENCE,
         check=False,
     )
     return Finished(done.returncode, done.stdout, done.stderr)
@@ -193,26 +208,70 @@ def wait_until(
         pause() if pause else time.sleep(0.01)
 
 
-def wait_for_process(process: subprocess.Popen[Any], condition: Callable[[], object], words: str) -> None:
+def wait_for_process(process: Started, condition: Callable[[], object], words: str) -> None:
     """Return as soon as `condition` holds; a process that ends before that is a failure."""
 
     def holds() -> bool:
         if condition():
             return True
-        assert process.poll() is None, f"it ended with {process.returncode} before this came true: {words}"
+        code = process.process.poll()
+        assert code is None, f"it ended with {code} before this came true: {words}; {process.err}"
         return False
 
     wait_until(holds, words)
 
 
+@dataclass(frozen=True)
+class Started:
+    """A process that runs, and what it says about errors."""
+
+    process: Fork | subprocess.Popen[bytes]
+    errors: IO[bytes]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def err(self) -> str:
+        """What it has said until now."""
+        return read(self.errors).decode()
+
+    def signal(self, number: int) -> int:
+        """Send a signal, wait for its end, and return the code it ended with."""
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+    def wait(self) -> int:
+        """The code it ends with."""
+        return self.process.wait(PATIENCE)
+
+
 @contextlib.contextmanager
-def started(*words: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process, and see to it that it is gone afterwards."""
-    process = subprocess.Popen(
-        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=process_environment(**environment)
-    )
+def started(*arguments: str | Path, session: bool = False, **environment: str) -> Iterator[Started]:
+    """Start the command line as a real process, and see to it that it is gone afterwards."""
+    with tempfile.TemporaryFile() as errors, Path(os.devnull).open("wb") as nothing:
+        words = list(map(str, arguments))
+        process = Fork(words, nothing.fileno(), errors.fileno(), process_environment(**environment), session)
+        yield from _until_gone(Started(process, errors))
+
+
+@contextlib.contextmanager
+def started_by(words: Sequence[str]) -> Iterator[Started]:
+    """The same with any other program."""
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=errors, env=process_environment())
+        yield from _until_gone(Started(process, errors))
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _until_gone(process: Started) -> Iterator[Started]:
     try:
         yield process
     finally:
-        process.kill()
-        process.communicate()
+        process.process.kill()
+        process.wait()

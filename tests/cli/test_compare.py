@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,9 @@ from centerhash.experiments.rows import read_rows
 from centerhash.methods.table import METHODS
 from tests.stored import stored_row
 from tests.toys import (
-    PATIENCE,
+    Started,
+    children_of,
     cli,
-    cli_process,
-    command,
     refused,
     started,
     wait_for_process,
@@ -52,6 +50,7 @@ def compared(feature_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return out
 
 
+@pytest.mark.slow
 def test_everything_is_written(compared: Path) -> None:
     assert {path.name for path in compared.iterdir()} == {
         "results.jsonl",
@@ -62,11 +61,13 @@ def test_everything_is_written(compared: Path) -> None:
     assert len(read_rows(compared / "results.jsonl")) == 8
 
 
+@pytest.mark.slow
 def test_methods_beat_chance_on_data_that_can_be_learned(compared: Path) -> None:
     for found in evaluations(compared).values():
         assert found["map_peers"] > found["chance_peers"] + 0.1
 
 
+@pytest.mark.slow
 def test_the_same_command_and_from_give_the_same_tables(compared: Path, feature_folder: Path) -> None:
     names = ("table.md", "table.csv", "report.html", "results.jsonl")
     before = [(compared / name).read_bytes() for name in names]
@@ -122,12 +123,14 @@ def test_data_and_a_place_for_results_are_needed(feature_folder: Path, tmp_path:
         assert "compare takes a data folder and --out DIR, or --from DIR" in refused(cli("compare", *words))
 
 
+@pytest.mark.slow
 def test_from_stands_alone(compared: Path, feature_folder: Path, tmp_path: Path) -> None:
     words = (feature_folder, "--from", compared, "--bits", "16", "--validation")
     assert "--from stands alone: leave out DATA, --bits, --validation" in refused(cli("compare", *words))
     assert "no results in" in refused(cli("compare", "--from", tmp_path))
 
 
+@pytest.mark.slow
 def test_from_reads_what_was_stored(tmp_path: Path) -> None:
     rows = [stored_row("csq", peers=0.4321), stored_row("ics", peers=0.5678)]
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -137,6 +140,7 @@ def test_from_reads_what_was_stored(tmp_path: Path) -> None:
     assert "0.568" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_validation_never_touches_the_queries(feature_folder: Path, tmp_path: Path) -> None:
     words = ("--methods", "csq", "--bits", "16", "--seeds", "1", "--epochs", "1", "--validation", *SMALL)
     assert cli("compare", feature_folder, "--out", tmp_path, *words).code == 0
@@ -147,6 +151,7 @@ def test_validation_never_touches_the_queries(feature_folder: Path, tmp_path: Pa
     assert "each without its own item" in (tmp_path / "table.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_failing_method_is_told_and_the_others_are_kept(feature_folder: Path, tmp_path: Path) -> None:
     words = ("compare", feature_folder, "--out", tmp_path, *GRID, "--seeds", "1")
     done = cli(*words, *FAILING)
@@ -161,6 +166,7 @@ def test_a_failing_method_is_told_and_the_others_are_kept(feature_folder: Path, 
     assert cli("compare", "--from", tmp_path).code == 0
 
 
+@pytest.mark.slow
 def test_oddities_of_the_data_are_told(tmp_path: Path) -> None:
     folder = write_feature_folder(tmp_path / "data", count=60)
     np.save(folder / "query.npy", np.arange(10))
@@ -178,19 +184,7 @@ def test_nothing_but_failures(feature_folder: Path, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"failures.jsonl"}
 
 
-@pytest.mark.slow
-def test_two_jobs_give_what_one_gives_and_a_failure_stays_alone(
-    compared: Path, feature_folder: Path, tmp_path: Path
-) -> None:
-    done = cli_process("compare", feature_folder, "--out", tmp_path, *GRID, "--jobs", "2", *FAILING)
-    assert done.code == 1
-    assert "4 of the trainings failed" in done.err
-    expected = {config: found for config, found in evaluations(compared).items() if '"ics"' in config}
-    assert len(expected) == 4
-    assert evaluations(tmp_path) == expected
-
-
-def wait_for_rows(out: Path, count: int, process: subprocess.Popen[bytes]) -> None:
+def wait_for_rows(out: Path, count: int, process: Started) -> None:
     rows = out / "results.jsonl"
     wait_for_process(
         process, lambda: rows.exists() and len(read_rows(rows)) >= count, f"{count} rows are there"
@@ -198,55 +192,48 @@ def wait_for_rows(out: Path, count: int, process: subprocess.Popen[bytes]) -> No
 
 
 @pytest.mark.slow
-def test_a_grid_that_is_interrupted_and_killed_finishes_only_the_rest(
+def test_a_grid_of_two_jobs_that_is_interrupted_and_killed_ends_as_that_of_one(
     feature_folder: Path, tmp_path: Path
 ) -> None:
-    words = ["compare", feature_folder, "--out", tmp_path, *GRID, "--epochs", "40"]
-    err = interrupted(words, tmp_path)
-    assert b"interrupted: the same command resumes where it stopped" in err
-    assert b"Traceback" not in err
-    first = len(read_rows(tmp_path / "results.jsonl"))
+    """Only the rest is computed, and rows are the same whoever computed them."""
+    out = tmp_path / "out"
+    words = ["compare", feature_folder, *GRID, "--epochs", "40"]
+    err = interrupted([*words, "--out", out], out)
+    assert "interrupted: the same command resumes where it stopped" in err
+    assert "Traceback" not in err
+    first = len(read_rows(out / "results.jsonl"))
     assert 1 <= first < 8
 
-    with started(*command([*words, "--jobs", "2"])) as process:
-        wait_for_rows(tmp_path, first + 1, process)
-        children = subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=False
-        ).stdout.split()
-        process.send_signal(signal.SIGKILL)
-        process.wait(timeout=PATIENCE)
-    kept = (tmp_path / "results.jsonl").read_bytes()
-    before = len(read_rows(tmp_path / "results.jsonl"))
+    with started(*words, "--out", out, "--jobs", "2") as process:
+        wait_for_rows(out, first + 1, process)
+        children = children_of(process.pid)
+        assert len(children) >= 2
+        process.signal(signal.SIGKILL)
+    kept = (out / "results.jsonl").read_bytes()
+    before = len(read_rows(out / "results.jsonl"))
     assert first < before < 8
     wait_until_gone(children)
-    (tmp_path / "results.jsonl").write_bytes(kept + b'{"data": "to')  # and torn in the middle of a line
+    (out / "results.jsonl").write_bytes(kept + b'{"data": "to')  # and torn in the middle of a line
 
-    done = cli(*words)
+    done = cli(*words, "--out", out)
     assert done.code == 0, done.err
-    assert (tmp_path / "results.jsonl").read_bytes().startswith(kept)
-    assert len(evaluations(tmp_path)) == len(read_rows(tmp_path / "results.jsonl")) == 8
+    assert (out / "results.jsonl").read_bytes().startswith(kept)
+    assert len(evaluations(out)) == len(read_rows(out / "results.jsonl")) == 8
     assert done.err.count(" bits seed ") == 8 - before
 
+    assert cli(*words, "--out", tmp_path / "straight").code == 0
+    assert evaluations(out) == evaluations(tmp_path / "straight")
 
-def wait_until_gone(pids: list[str]) -> None:
+
+def wait_until_gone(pids: list[int]) -> None:
     """Processes of a killed parent end by themselves."""
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), f"{pids} are gone")
 
 
-def interrupted(words: list[Any], out: Path) -> bytes:
+def interrupted(words: list[Any], out: Path) -> str:
     """What a comparison of two jobs says when it is interrupted after the first row."""
-    # a terminal sends the interrupt to the whole group
-    with subprocess.Popen(
-        command([*words, "--jobs", "2"]),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as process:
-        try:
-            wait_for_rows(out, 1, process)
-            os.killpg(process.pid, signal.SIGINT)
-            _, err = process.communicate(timeout=PATIENCE)
-        finally:
-            process.kill()
-    assert process.returncode == 130
-    return err
+    with started(*words, "--jobs", "2", session=True) as process:
+        wait_for_rows(out, 1, process)
+        os.killpg(process.pid, signal.SIGINT)  # a terminal sends the interrupt to the whole group
+        assert process.wait() == 130
+        return process.err

@@ -75,6 +75,7 @@ def test_data_is_a_folder_or_a_published_set(tmp_path: Path, monkeypatch: pytest
     assert offered("centerhash train gone/", monkeypatch) == []
 
 
+@pytest.mark.slow
 def test_a_process_completes_without_torch() -> None:
     """Every callback of `completion`, then the answer to bash."""
     code = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from centerhash.data.published.catalogue import DATASETS, NamedSet
 from centerhash.data.published.download import RemoteFile
 from centerhash.data.published.named import open_named
 from tests.layouts import tarred, write_nuswide, write_voc, zipped
-from tests.toys import PATIENCE, names, started, wait_for_process
+from tests.toys import names, started_by, wait_for_process
 from tests.webserver import FileServer
 
 app = typer.Typer()
@@ -115,14 +116,13 @@ def test_a_killed_download_goes_on_where_it_stopped(server: FileServer, tmp_path
         "from pathlib import Path; from centerhash.data.published.download import RemoteFile, download; "
         f"download([RemoteFile({server.url + '/a.zip'!r})], Path({str(home)!r}))"
     )
-    with started(sys.executable, "-c", words) as process:
+    with started_by([sys.executable, "-c", words]) as process:
         wait_for_process(process, lambda: part.is_file() and part.stat().st_size >= 2_000_000, "bytes arrive")
-        process.kill()
-        process.wait()
+        process.signal(signal.SIGKILL)
     kept = part.stat().st_size
     server.release.set()
-    with started(sys.executable, "-c", words) as process:
-        assert process.wait(PATIENCE) == 0
+    with started_by([sys.executable, "-c", words]) as process:
+        assert process.wait() == 0, process.err
     assert server.asked == [("/a.zip", None), ("/a.zip", f"bytes={kept}-")]
     assert names(home) == [".unpacked", "photo.jpg"]
     assert (home / "photo.jpg").read_bytes() == (tmp_path / "source" / "photo.jpg").read_bytes()

@@ -23,6 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_a_folder_as_a_table_as_json_and_as_a_page(folder: Path, image_run: Path, tmp_path: Path) -> None:
     words = ("duplicates", folder, "--model", image_run, "--near", "128", "--device", "cpu")
     done = cli(*words, "--page", tmp_path / "page.html")

@@ -17,6 +17,7 @@ RED = "\x1b[31mred\x1b]0;title\x07\x9b2J"
 SHOWN = r"\x1b[31mred\x1b]0;title\x07\x9b2J"
 
 
+@pytest.mark.slow
 def test_labels_with_dollars_and_escapes_are_inspected(tmp_path: Path) -> None:
     names = [f"{number}.png" for number in range(9)]
     write_pictures(tmp_path / "photos", names)
@@ -45,6 +46,7 @@ def test_errors_show_control_characters(tmp_path: Path) -> None:
     assert "\x1b" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 @pytest.mark.parametrize("words", [["methods"], ["methods", "--json"], ["--help"]])
 def test_a_full_disk_under_the_output_is_said(words: list[str]) -> None:

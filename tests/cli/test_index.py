@@ -84,6 +84,7 @@ def test_search_without_a_label_and_under_a_folder(stored: Path, pictures: list[
     assert cli("search", stored, "--id", own, "--under", stored, "--json").json["results"] == []
 
 
+@pytest.mark.slow
 def test_words_and_ids_need_neither_torch_nor_numba(stored: Path, pictures: list[Path]) -> None:
     script = (
         "import sys\n"
@@ -177,6 +178,7 @@ def test_adding_again_skips_and_broken_images_warn(own: Path, pictures: list[Pat
     assert "... and 2 more" in done.text
 
 
+@pytest.mark.slow
 def test_labels_of_added_images(image_run: Path, scene_folder: Path, tmp_path: Path) -> None:
     images = tmp_path / "data" / "images"
     images.mkdir(parents=True)
@@ -216,6 +218,7 @@ def test_remove(own: Path, pictures: list[Path]) -> None:
     assert "6 items removed; 0 are left" in cli("index", "remove", own, pictures[0].parent).text
 
 
+@pytest.mark.slow
 def test_files_that_are_gone_are_counted_and_mended(image_run: Path, tmp_path: Path) -> None:
     place, photos = tmp_path / "a.index", tmp_path / "photos"
     write_images(photos, 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import signal
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from centerhash.data import content_key
 from centerhash.search import Index
 from centerhash.search.engines.flat import FlatIndex
-from tests.toys import cli, cli_process, command, started, wait_for_process, write_images
+from tests.toys import cli, cli_process, started, wait_for_process, write_images
 
 PAGE = Path(__file__).parents[2] / "docs" / "search.md"
 pytestmark = pytest.mark.slow
@@ -36,10 +37,9 @@ def test_a_killed_add_loses_nothing_that_was_stored_and_goes_on(image_run: Path,
     words = ("index", "add", folder, tmp_path / "pictures", "--batch", "5", "--device", "cpu")
     seen: set[str] = set()
     for _ in range(2):
-        with started(*command(words)) as process:
+        with started(*words) as process:
             wait_for_process(process, partial(holds, folder, len(seen) + 10), "ten more are added")
-            process.kill()
-            process.wait()
+            process.signal(signal.SIGKILL)
         now = stored_ids(folder)
         assert seen < now
         seen = now

@@ -42,6 +42,7 @@ def index(image_run: Path, pictures: list[Path], tmp_path_factory: pytest.TempPa
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["auto", *ENGINES])
 def test_index_add(engine: str, image_run: Path, pictures: list[Path], index: Path, tmp_path: Path) -> None:
     text = indexed(tmp_path / "index", image_run, pictures, engine)
@@ -68,6 +69,7 @@ def test_search(engine: str, index: Path, pictures: list[Path]) -> None:
     assert "features by" not in cli("search", index, "--labels", "person", "--engine", engine).out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["torch", "onnx"])
 def test_serve(engine: str, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "run", lambda app, settings, listener: None)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from centerhash.experiments.rows import read_rows
 from tests.toys import cli, refused
 
 SMALL = ("--methods", "lsh,csq", "--bits", "16", "--epochs", "2", "-k", "50", "--device", "cpu")
 
 
+@pytest.mark.slow
 def test_tuned_settings_are_compared(feature_folder: Path, tmp_path: Path) -> None:
     words = ("tune", feature_folder, "--out", tmp_path / "tuned", *SMALL, "--trials", "3", "--full", "1")
     done = cli(*words)

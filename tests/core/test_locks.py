@@ -35,6 +35,7 @@ def test_a_lock_is_held_once_and_can_be_had_again(tmp_path: Path) -> None:
     WriterLock.take(tmp_path / "lock").release()
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_gives_its_lock_back(tmp_path: Path) -> None:
     words = [sys.executable, "-c", HOLDER, str(tmp_path / "lock")]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

@@ -45,7 +45,7 @@ def test_who_stops_does_not_wait_for_what_has_not_begun() -> None:
 
     def work(number: int) -> None:
         gate.wait(60)
-        time.sleep(0.002)  # all of them would take two seconds
+        time.sleep(0.02)  # all of them would take twenty seconds
         done.append(number)
 
     running = batches_ahead(work, [[0], list(range(1, 1001))], depth=1, most_threads=1)

@@ -10,6 +10,8 @@ import pytest
 
 from centerhash.core.threads import WAITING
 
+pytestmark = pytest.mark.slow
+
 
 def waiting(code: str, **chosen: str) -> str:
     """What the variables are after `code` in a process of its own that has only the `chosen` ones."""

@@ -18,6 +18,8 @@ from centerhash.data.images import load_pixels
 from tests.data.pictures import encoded, jpeg_of_scans, photo
 from tests.toys import PATIENCE
 
+pytestmark = pytest.mark.slow  # they start processes
+
 VIEW = View(64, 56, "bicubic", 10_000_000)
 
 

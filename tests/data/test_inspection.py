@@ -249,6 +249,7 @@ def test_broken_images_in_parquet_are_named_by_file_and_row(tmp_path: Path) -> N
 # ---------------------------------------------------------------- the command and its plot
 
 
+@pytest.mark.slow
 def test_the_report(photos: Path, tmp_path: Path) -> None:
     done = command(photos, "--out", tmp_path / "report")
     assert done.exit_code == 0, done.output
@@ -284,6 +285,7 @@ def test_images_are_left_alone_on_request(photos: Path) -> None:
     assert json.loads(done.stdout)["sizes"] is None
 
 
+@pytest.mark.slow
 def test_of_many_classes_the_first_and_last_are_shown(tmp_path: Path) -> None:
     labels = np.tri(60, dtype=bool)
     rows = np.arange(60)

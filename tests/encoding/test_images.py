@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from centerhash.encoding.parts import read_parts
 from centerhash.encoding.work import encode_parts
 from centerhash.model import HashModel
 from tests.own_images import png
-from tests.toys import cli_process, command, started, wait_for_process, write_images
+from tests.toys import cli_process, started, wait_for_process, write_images
 
 pytestmark = pytest.mark.usefixtures("kept_networks")
 
@@ -120,6 +121,7 @@ def test_parquet_without_labels_is_a_list_of_images(tmp_path: Path) -> None:
 # Codes of images
 
 
+@pytest.mark.slow
 def test_images_get_the_codes_of_a_code_file_and_labels(
     image_run: Path, scene_folder: Path, tmp_path: Path
 ) -> None:
@@ -177,6 +179,7 @@ def test_many_broken_images_are_counted(image_run: Path, tmp_path: Path) -> None
     assert everything(tmp_path / "out") == ([], [], [])
 
 
+@pytest.mark.slow
 def test_the_engine_that_runs_the_network_can_be_chosen(
     image_run: Path, scene_folder: Path, tmp_path: Path
 ) -> None:
@@ -202,6 +205,7 @@ def test_without_ray_its_installation_is_named(
         encode_parts(feature_run, [str(feature_folder)], tmp_path / "out", runner="ray")
 
 
+@pytest.mark.slow
 def test_a_cluster_that_does_not_answer_is_named(
     feature_run: Path, feature_folder: Path, tmp_path: Path
 ) -> None:
@@ -239,10 +243,9 @@ def test_a_killed_process_goes_on_where_it_stopped(
     words: Any = (
         "encode", image_run, scene_folder, "--part-size", "2", "--device", "cpu", "--out", tmp_path / "out",
     )  # fmt: skip
-    with started(*command(words)) as process:
+    with started(*words) as process:
         wait_for_process(process, lambda: len(contents(tmp_path / "out")) >= 3, "three parts are there")
-        process.kill()
-        process.wait()
+        process.signal(signal.SIGKILL)
     found = len(contents(tmp_path / "out"))
     assert 3 <= found < 20
     done = cli_process(*words)

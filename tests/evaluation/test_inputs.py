@@ -108,6 +108,7 @@ def test_unknown_name_of_the_package() -> None:
         _ = evaluation.evalute
 
 
+@pytest.mark.slow
 def test_numba_waits_until_somebody_evaluates() -> None:
     program = "import sys, centerhash.evaluation as e; print('numba' in sys.modules, e.Evaluation.__name__)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from sklearn.metrics import average_precision_score, ndcg_score
 
 from centerhash.codes import hamming, pack
 from centerhash.evaluation import Evaluation, evaluate, kernels
@@ -170,6 +169,8 @@ def test_curve_agrees_with_plain_loops(seed: int, bits: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_agrees_with_scikit_learn_where_conventions_meet(seed: int) -> None:
+    from sklearn.metrics import average_precision_score, ndcg_score  # seconds to import: only here
+
     # no ties, and the whole database counts: both denominators are the number of relevant items
     rng = np.random.default_rng(seed)
     distances = rng.permutation(201)[:60]

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import stats
 
 from centerhash.core.errors import InputError
 from centerhash.experiments.agreement import MEASURES, bootstrap_intervals, measure_agreement
@@ -70,6 +69,8 @@ def test_the_true_shares_score_full_marks() -> None:
 
 
 def test_spearman_agrees_with_scipy() -> None:
+    from scipy import stats  # slow to import: only here
+
     found = measure_agreement(*random_images())
     assert found.spearman == pytest.approx(stats.spearmanr(found.weights, found.shares).statistic)
     assert found.pearson == pytest.approx(stats.pearsonr(found.weights, found.shares).statistic)

@@ -35,6 +35,7 @@ ROWS = [
 FAILURE = {"config": {"method": "dch", "bits": 16, "seed": 2}, "error": "no <memory>"}
 
 
+@pytest.mark.slow
 def test_a_row_holds_what_training_and_evaluating_by_hand_gives(feature_folder: Path) -> None:
     task = make_task({"method": "ics", "bits": 24, "epochs": 1, "head": {"hidden": [16]}})
     row = measure(Source(feature_folder, k=50, device="cpu").open(), task)
@@ -86,6 +87,7 @@ def curve_score(*curves: tuple[list[float | None], list[float]]) -> Score:
     return Score(tuple(rows))
 
 
+@pytest.mark.slow
 def test_everything_is_written_and_says_the_same_each_time(tmp_path: Path) -> None:
     summary = write_comparison(ROWS, tmp_path / "a", [FAILURE])
     write_comparison(ROWS, tmp_path / "b", [FAILURE])
@@ -121,6 +123,7 @@ def sections(text: str) -> list[str]:
     return re.findall(r"<h2>(.*?)</h2>", text)
 
 
+@pytest.mark.slow
 def test_the_page_has_every_table_and_plot() -> None:
     text = comparison_page(summarise(ROWS))
     assert sections(text) == [
@@ -138,6 +141,7 @@ def test_the_page_has_every_table_and_plot() -> None:
     assert "For all: epochs 3" in text
 
 
+@pytest.mark.slow
 def test_the_page_needs_nothing_from_outside() -> None:
     text = comparison_page(summarise(ROWS))
     assert "<link" not in text
@@ -150,6 +154,7 @@ def test_early_rows_have_scores_but_no_curves() -> None:
     assert "mAP against bits" in sections(text)
 
 
+@pytest.mark.slow
 def test_missing_cells_and_seeds_are_shown_as_such() -> None:
     rows = [row for row in ROWS if (row["config"]["method"], row["config"]["bits"]) != ("csq", 32)]
     text = comparison_page(summarise(rows[:-1]))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from centerhash.core.errors import ConfigError, DataError
+from centerhash.experiments import runner
 from centerhash.experiments.bench import Bench, Source, Task, make_task, plan_tasks
 from centerhash.experiments.rows import read_rows
 from centerhash.experiments.runner import answers, failure, read_failures, run_tasks
@@ -198,42 +199,38 @@ def asked(*whats: str) -> list[Task]:
 
 
 @pytest.mark.slow
-def test_rows_errors_and_deaths_of_two_processes(feature_folder: Path, tmp_path: Path) -> None:
+def test_rows_errors_and_deaths_of_two_processes_and_an_interrupt_that_ends_them(
+    feature_folder: Path, tmp_path: Path
+) -> None:
     (tmp_path / "pids").mkdir()
-    variables, handler = dict(os.environ), signal.getsignal(signal.SIGINT)
-    tasks = asked("return", "raise", "die", "return", "return")
-    rows, failures = run_tasks(
-        Source(feature_folder), tasks, tmp_path / "out", partial(work, tmp_path / "pids"), jobs=2
-    )
-    assert [row["found"] for row in answers(rows, tasks)] == [{"threads": 1, "variable": "1"}] * 3
-    errors = {row["about"]["what"]: row["error"] for row in failures}
-    assert errors.keys() == {"raise", "die"}
-    assert errors["raise"] == "ValueError: thirteen"
-    assert "its process was killed" in errors["die"]
-    # two, and one in place of the dead unless the other was quick enough to take its tasks
-    assert len(list((tmp_path / "pids").iterdir())) in (2, 3)
-    assert dict(os.environ) == variables
-    assert signal.getsignal(signal.SIGINT) is handler
+    variables = {name: os.environ.get(name) for name in runner._THREAD_VARIABLES}
+    handler = signal.getsignal(signal.SIGINT)
+    told: dict[str, dict[str, Any]] = {}
 
-
-@pytest.mark.slow
-def test_an_error_ends_the_processes(feature_folder: Path, tmp_path: Path) -> None:
-    """Also what the listener raises, as a terminal's interrupt does."""
-    (tmp_path / "pids").mkdir()
-
-    def stop(*_: Any) -> None:
-        raise KeyboardInterrupt
+    def stop_at_last(done: int, total: int, task: Task, row: dict[str, Any]) -> None:
+        told[f"{task.about['what']} {task.resolved['seed']}"] = row
+        if done == total - 1:  # of the last one no end is in sight
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run_tasks(
             Source(feature_folder),
-            asked("wait", "return"),
+            asked("return", "raise", "die", "return", "return", "wait"),
             tmp_path / "out",
             partial(work, tmp_path / "pids"),
             jobs=2,
-            on_done=stop,
+            on_done=stop_at_last,
         )
-    assert len(read_rows(tmp_path / "out" / "results.jsonl")) == 1
-    for pid in (int(path.name) for path in (tmp_path / "pids").iterdir()):
+    returned = [row["found"] for row in told.values() if "found" in row]
+    assert returned == [{"threads": 1, "variable": "1"}] * 3
+    assert told["raise 1"]["error"] == "ValueError: thirteen"
+    assert "its process was killed" in told["die 2"]["error"]
+    assert len(read_rows(tmp_path / "out" / "results.jsonl", ("task", "found"))) == 3
+    pids = [int(path.name) for path in (tmp_path / "pids").iterdir()]
+    # two, and one in place of the dead unless the other was quick enough to take its tasks
+    assert len(pids) in (2, 3)
+    for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+    assert {name: os.environ.get(name) for name in runner._THREAD_VARIABLES} == variables
+    assert signal.getsignal(signal.SIGINT) is handler

@@ -57,6 +57,7 @@ def file(model: HashModel, photos: Path, tmp_path_factory: pytest.TempPathFactor
 # --- the file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 5])
 def test_logits_and_codes_are_those_of_the_model(model: HashModel, file: Path, batch: int) -> None:
     backbone = small_backbone()

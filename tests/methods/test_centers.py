@@ -190,6 +190,7 @@ def test_hadamard_centers_that_do_not_exist(classes: int, bits: int, advice: str
 # --- what holds for every kind
 
 
+@pytest.mark.slow
 @given(sizes, st.sampled_from(["auto", "spread", "random", "mdsh", "printed"]), st.integers(0, 2**31))
 @settings(deadline=None, max_examples=12)
 def test_centers_are_codes_all_different_and_the_same_again(
@@ -280,6 +281,7 @@ def test_random_centers_are_the_best_of_many_draws() -> None:
 # --- spread centers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("classes", "bits", "least"),
     [
@@ -300,6 +302,7 @@ def test_spread_centers_are_much_farther_apart_than_random_ones(classes: int, bi
     assert random.mean < spread.mean <= bits / 2 * classes / (classes - 1)
 
 
+@pytest.mark.slow
 @given(st.integers(12, 150), st.integers(9, 40), st.integers(0, 2**31))
 @settings(deadline=None, max_examples=10)
 def test_spread_is_never_nearer_than_random(classes: int, bits: int, seed: int) -> None:

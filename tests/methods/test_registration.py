@@ -195,7 +195,7 @@ def test_commands_and_their_processes_find_the_class(tmp_path: Path, monkeypatch
     monkeypatch.setenv("CENTERHASH_METHODS", name)
     assert cli_process(*words).code == 0
     monkeypatch.delenv("CENTERHASH_METHODS")
-    grid = ["--methods", f"csq,{name}", "--bits", "16", "--seeds", "1", "--epochs", "1", "--jobs", "2"]
+    grid = ["--methods", name, "--bits", "16", "--seeds", "1", "--epochs", "1", "--jobs", "2"]
     done = cli_process("compare", data, *grid, "--out", tmp_path / "grid")
     assert done.code == 0, done.err
     assert "Hinge" in (tmp_path / "grid" / "report.html").read_text()

@@ -265,6 +265,7 @@ def test_paths_of_this_machine_stay_here(hub: Hub, feature_run: Path, tmp_path: 
 # Commands
 
 
+@pytest.mark.slow
 def test_an_index_encode_and_search_take_a_model_of_the_hub(
     hub: Hub, image_run: Path, scene_folder: Path, feature_cache: Path, tmp_path: Path
 ) -> None:

@@ -335,6 +335,7 @@ def test_what_is_no_image_is_refused(image_run: Path, wrong: Any) -> None:
         HashModel.load(image_run).encode(wrong)
 
 
+@pytest.mark.slow
 def test_a_model_from_before_the_whole_frame_keeps_its_features(
     scene_folder: Path, feature_cache: Path, tmp_path: Path
 ) -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -119,6 +118,7 @@ def test_only_what_is_missing_is_computed(pictures: list[Path], tmp_path: Path) 
     assert image_features(pictures, LITE0, tmp_path).computed == 0
 
 
+@pytest.mark.slow
 def test_another_backbone_has_features_of_its_own(pictures: list[Path], tmp_path: Path) -> None:
     import dataclasses
 
@@ -287,11 +287,9 @@ def test_a_killed_process_leaves_its_finished_parts(tmp_path: Path) -> None:
         "images = sorted(Path(sys.argv[1]).glob('*.png')); "
         "encoder.Encoder(BACKBONES['efficientnet-lite0']).table(images, Path(sys.argv[2]), batch=2)"
     )
-    with started(sys.executable, "-c", script, str(tmp_path / "pictures"), str(cache)) as process:
+    with started("-c", script, tmp_path / "pictures", cache) as process:
         wait_for_process(process, lambda: len(parts(cache)) >= 2, "two parts are stored")
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert process.returncode == -signal.SIGKILL
+        assert process.signal(signal.SIGKILL) == -signal.SIGKILL
     finished = len(parts(cache))
     assert 2 <= finished < 15
     resumed = image_features(paths, LITE0, cache)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,8 +11,9 @@ from pathlib import Path
 
 import httpx
 
+from tests.forks import Fork
 from tests.serve.toys import TOKEN
-from tests.toys import PATIENCE, command, process_environment
+from tests.toys import PATIENCE, process_environment
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Served:
 
     address: str
     folder: Path
-    process: subprocess.Popen[str]
+    process: Fork
 
     @property
     def port(self) -> int:
@@ -34,16 +35,16 @@ class Served:
 @contextmanager
 def serving(folder: Path, log: Path, *options: str) -> Iterator[Served]:
     """Start `centerhash serve` on any free port, wait until it listens, and see to it that it is gone afterwards."""
-    words = command(["serve", folder, "--port", "0", *options])
+    words = ["serve", str(folder), "--port", "0", *options]
     environment = process_environment(CENTERHASH_TOKEN=TOKEN)
-    with log.open("w") as errors:
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as lines, log.open("w") as errors:
+        process = Fork(words, writing, errors.fileno(), environment)
+        os.close(writing)
         try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            found = re.search(r"http://\S+", line)
+            found = re.search(r"http://\S+", lines.readline())
             assert found is not None, log.read_text()
             yield Served(found.group(), folder, process)
         finally:
             process.kill()
-            process.communicate()
+            process.wait()

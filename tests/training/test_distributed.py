@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -21,13 +22,13 @@ from centerhash.training.distributed import (
     share_layers,
 )
 from tests.toys import (
-    PATIENCE,
     QUICK,
+    children_of,
     cli,
     names,
-    process_environment,
     run_log,
     started,
+    started_by,
     wait_for_process,
     write_feature_folder,
 )
@@ -38,10 +39,23 @@ def torchrun(processes: int, *arguments: str | Path) -> list[str]:
     return [sys.executable, *words, "-m", "centerhash", *map(str, arguments)]
 
 
-def run(words: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        words, capture_output=True, text=True, env=process_environment(), timeout=300, check=False
-    )
+def run_as_two(*arguments: str | Path) -> None:
+    """What torchrun does, with processes that need not import torch first: a store, and two of them that know it."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "0",
+        "TORCHELASTIC_RUN_ID": "tests",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+    with (
+        started(*arguments, RANK="0", LOCAL_RANK="0", **shared) as first,
+        started(*arguments, RANK="1", LOCAL_RANK="1", **shared) as second,
+    ):
+        assert (first.wait(), second.wait()) == (0, 0), first.err + second.err
 
 
 def test_shares_cover_a_batch_in_order() -> None:
@@ -102,8 +116,7 @@ def test_two_processes_train_what_one_does(tmp_path: Path, method: str) -> None:
     # a rotation would let the rounding grow
     words = ["train", data, "--method", method, "--no-rotate", *QUICK]
     assert cli(*words, "--out", tmp_path / "one").code == 0
-    done = run(torchrun(2, *words, "--out", tmp_path / "two"))
-    assert done.returncode == 0, done.stderr
+    run_as_two(*words, "--out", tmp_path / "two")
     assert names(tmp_path / "two") == names(tmp_path / "one")
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     assert one.keys() == two.keys()
@@ -122,23 +135,17 @@ def test_a_killed_process_ends_all_and_the_same_command_resumes(tmp_path: Path) 
     data = write_feature_folder(tmp_path / "data", count=200)
     words = ["train", data, "--method", "csq", "--bits", "16", "--epochs", "16", "--batch-size", "16"]
     words += ["--hidden", "16", "--device", "cpu", "--checkpoint-seconds", "0", "--out", tmp_path / "run"]
-    with started(*torchrun(2, *map(str, words))) as process:
-        children = wait_for_checkpoint(process, tmp_path / "run" / "checkpoint.safetensors")
-        subprocess.run(["kill", "-9", str(children[-1])], check=True)
-        assert process.wait(timeout=PATIENCE) != 0
+    with started_by(torchrun(2, *words)) as process:
+        wait_for_process(
+            process, (tmp_path / "run" / "checkpoint.safetensors").exists, "a checkpoint is stored"
+        )
+        os.kill(max(children_of(process.pid)), signal.SIGKILL)
+        assert process.wait() != 0
     assert "database.npz" not in names(tmp_path / "run")
     before = len(run_log(tmp_path / "run"))
     assert 0 < before < 16
-    done = run(torchrun(2, *map(str, words)))
-    assert done.returncode == 0, done.stderr
+    run_as_two(*words)
     assert len(run_log(tmp_path / "run")) == 16
     scored = cli("evaluate", tmp_path / "run", "--json")
     assert scored.json["map_textbook"] > 0.8
     assert "checkpoint.safetensors" not in names(tmp_path / "run")
-
-
-def wait_for_checkpoint(launcher: subprocess.Popen[bytes], checkpoint: Path) -> list[int]:
-    """The processes that torchrun started, once they have stored something."""
-    wait_for_process(launcher, checkpoint.exists, "a checkpoint is stored")
-    found = subprocess.run(["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True, check=True)
-    return [int(word) for word in found.stdout.split()]

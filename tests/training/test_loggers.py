@@ -90,6 +90,7 @@ def test_tensorboard_has_every_epoch_once_also_after_a_stop(
         assert points == pytest.approx(wanted, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_mlflow_has_every_epoch_once_also_after_a_stop(
     folder: Path, expected: list[dict[str, float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,6 @@ from tests.toys import (
     RUN_FILES,
     Killed,
     cli,
-    command,
     names,
     refused,
     run_contents,
@@ -78,6 +77,7 @@ def moments(folder: Path, run: Path) -> Iterator[tuple[int, bool, str]]:
         yield number, False, name
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_at_any_write_goes_on_to_the_same_result(
     unbroken: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -145,7 +145,7 @@ def killed_training(place: Path, kills: int) -> int:
         "train",
         folder,
         "--method",
-        "ics",
+        "csq",
         "--bits",
         "32",
         "--epochs",
@@ -159,12 +159,11 @@ def killed_training(place: Path, kills: int) -> int:
 
     generator, reached = random.Random(0), 0
     for _ in range(kills):
-        with started(*command([*words, "--out", broken])) as process:
+        with started(*words, "--out", broken) as process:
             wait_for_process(process, partial(_is_past, broken, reached), "it trains")
             time.sleep(generator.uniform(0, 0.03))  # any moment of an epoch
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        assert process.returncode == -signal.SIGKILL, "the training was over before it could be killed"
+            code = process.signal(signal.SIGKILL)
+        assert code == -signal.SIGKILL, "the training was over before it could be killed"
         reached = _epochs(broken)
     assert kills <= reached < epochs
 

@@ -103,6 +103,7 @@ def test_scoring_says_that_it_needs_labels() -> None:
         evaluate(train(data, bits=8, progress=False), data, progress=False)
 
 
+@pytest.mark.slow
 def test_an_inspection_without_labels(bare: Path) -> None:
     found = inspect_dataset(open_dataset(bare))
     assert (found.classes, found.images) == ((), 4)
@@ -113,6 +114,7 @@ def test_an_inspection_without_labels(bare: Path) -> None:
     assert cli("inspect", bare, "--no-images", "--out", bare.parent / "quick").code == 0
 
 
+@pytest.mark.slow
 def test_commands_that_score_refuse_it(bare: Path) -> None:
     words = ("--methods", "itq", "--bits", "8", "--out", bare.parent / "table")
     assert "scoring needs labels" in refused(cli("compare", bare, *words))

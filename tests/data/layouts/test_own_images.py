@@ -161,6 +161,7 @@ def test_a_table_of_labels_that_is_too_large_is_refused(
         open_dataset(tmp_path)
 
 
+@pytest.mark.slow
 def test_two_hundred_thousand_classes_are_refused(tmp_path: Path) -> None:
     folder = write_labels_csv(tmp_path)
     rows = (f"{number}.png,class {number}" for number in range(200_000))

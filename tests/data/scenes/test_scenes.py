@@ -160,6 +160,7 @@ def test_areas_equal_a_naive_walk_over_all_pixels(index: int) -> None:
 # --- scenes
 
 
+@pytest.mark.slow
 def test_scenes_keep_their_promises(many: list[Scene]) -> None:
     for scene in many:
         assert scene.image.mode == "RGB"
@@ -180,6 +181,7 @@ def test_scenes_keep_their_promises(many: list[Scene]) -> None:
             assert area <= covered + 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hard", "classes", "labels", "mean", "small"),
     [
@@ -247,6 +249,7 @@ def test_seed_index_and_size_all_matter() -> None:
     assert render_scene(1, seed=2, size=96).image.size == (96, 96)
 
 
+@pytest.mark.slow
 def test_another_process_makes_the_same_pixels() -> None:
     program = (
         "import hashlib; from centerhash.data.scenes.scenes import render_scene; "

@@ -38,6 +38,7 @@ def config(**changes: object) -> TrainConfig:
     return toy_config(epochs=2, backbone=SMALL, **changes)
 
 
+@pytest.mark.slow
 def test_a_model_with_own_weights_is_used_only_with_them(
     scene_folder: Path, feature_cache: Path, pictures: list[Path], tmp_path: Path
 ) -> None:
@@ -65,6 +66,7 @@ def test_a_model_with_own_weights_is_used_only_with_them(
     assert np.array_equal(model.encode(pictures, device="cpu"), codes)
 
 
+@pytest.mark.slow
 def test_random_weights_are_drawn_again_from_the_seed(
     scene_folder: Path, feature_cache: Path, pictures: list[Path], tmp_path: Path
 ) -> None:

@@ -92,6 +92,7 @@ def test_features_are_those_of_torch_whatever_the_batch(small: Backbone, name: s
     np.testing.assert_array_equal(found, alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMPILED)
 def test_codes_of_scenes_are_those_of_torch(name: str) -> None:
     """Random hyperplanes through the mean: bits turn only where a value is nearly 0."""

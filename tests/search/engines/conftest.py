@@ -29,7 +29,8 @@ def written_engines() -> list[Any]:
     ]
 
 
-@pytest.fixture(scope="session")
+# both compute while nobody asks them: they end when another folder's tests begin
+@pytest.fixture(scope="package")
 def lite_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A milvus-lite file that stays open, so that its child process is started once for all tests."""
     file = tmp_path_factory.mktemp("milvus") / "shared.db"
@@ -41,7 +42,7 @@ def lite_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     index.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def milvus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a real Milvus server with its data in a temporary folder."""
     milvus = pytest.importorskip("milvus", reason="the package 'milvus' (the server) is not installed")
@@ -58,6 +59,8 @@ def milvus_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
         pytest.skip(f"the Milvus server does not start here: {error}")
     yield f"http://{server.server_address}:{server.listen_port}"
+    server.server_proc.kill()  # nothing of it is kept, and `stop` has no patience with a busy machine
+    server.server_proc.wait()
     server.stop()
     shutil.rmtree(folder, ignore_errors=True)  # the server unpacks hundreds of megabytes
 

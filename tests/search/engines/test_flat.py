@@ -75,6 +75,7 @@ def test_ties_are_in_the_order_of_ids_whatever_part_they_are_in(
         assert hits.ids == tuple(index.ids())
 
 
+@pytest.mark.slow
 def test_many_equal_codes_need_no_more_memory_than_k(tmp_path: Path) -> None:
     with FlatIndex.create(tmp_path, BITS) as index:
         index.add(np.zeros((50_000, 2), np.uint8), range(50_000, 0, -1))
@@ -221,6 +222,7 @@ def test_misuse_is_refused_in_words(tmp_path: Path) -> None:
         FlatIndex.create(tmp_path / "index", BITS)
 
 
+@pytest.mark.slow
 def test_threads_may_search_while_one_adds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_segments(monkeypatch, 30)
     query, seen, done = np.zeros((1, 2), np.uint8), set[int](), threading.Event()
