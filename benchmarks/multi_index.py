@@ -5,10 +5,11 @@
 
 Codes of 64 bits drawn as a model makes them (see `drawn_codes`), with more noise than that, and without any structure;
 queries one at a time, in one thread, by processor time, which other work on the machine changes least. All take turns
-query by query, after a call that does not count; codes and tables are mapped from files, as in an index. `whole` is the
-scan of all codes for a query that nothing is near to: the scan itself stops when k codes equal the query. `recall` is
-how many of the k answers are as near as the k nearest; structures that take many minutes to build are left out at larger
-sizes. 100 million codes need 8 GB of memory and are measured only if they are asked for; `--out` keeps the other sizes.
+query by query in random order, after a call that does not count; codes and tables are mapped from files, as in an index.
+`whole` is the scan of all codes for a query that nothing is near to: the scan itself stops when k codes equal the query.
+`recall` is how many of the k answers are as near as the k nearest; structures that take many minutes to build are left
+out at larger sizes. 100 million codes need 8 GB of memory and are measured only if they are asked for; `--out` keeps the
+other sizes.
 """
 
 from __future__ import annotations
@@ -108,11 +109,13 @@ def compared(works: Mapping[str, Work], queries: Packed) -> dict[str, float]:
     """Medians and 99th percentiles in ms, ratios to the scan, and recall; each is asked until its time is over."""
     times: dict[str, list[float]] = {name: [] for name in works}
     good: dict[str, list[float]] = {name: [] for name in works}
+    shuffle = np.random.default_rng(0)
     for work in works.values():
         work(queries[:1])
     for row in range(1, len(queries)):
         found = dict[str, Distances]()
-        for name in [name for name, spent in times.items() if sum(spent) < SECONDS]:
+        names = [name for name, spent in times.items() if sum(spent) < SECONDS]
+        for name in shuffle.permutation(names).tolist():  # who comes first finds the codes in no cache
             began = time.process_time()
             found[name] = np.asarray(works[name](queries[row : row + 1]))
             times[name].append(time.process_time() - began)
@@ -161,15 +164,18 @@ def measured(packed: Packed, queries: Packed, others: bool) -> Iterator[tuple[st
         if mapped is None:
             raise AssertionError("tables that were just written are not sound")
         del tables
-        built = dict[str, Any]()
-        began = time.process_time()
-        for name, made in structures(packed) if others else ():
-            built[name], figures[f"{name}_build_seconds"] = made, time.process_time() - began
-            began = time.process_time()
         yield "tables", figures
+        works = {k: exact_works(codes, mapped if figures["pays"] else None, k) for k in KS}
         for k in KS:
-            works = {**exact_works(codes, mapped if figures["pays"] else None, k), **other_works(k, built)}
-            yield f"k {k}", compared(works, queries)
+            yield f"k {k}", compared(works[k], queries)
+        if not others:
+            return
+        built, seconds, began = dict[str, Any](), dict[str, float](), time.process_time()
+        for name, made in structures(packed):
+            built[name], seconds[f"{name}_build_seconds"] = made, time.process_time() - began
+            began = time.process_time()
+        for k in KS:
+            yield f"k {k}, with others", seconds | compared({**works[k], **other_works(k, built)}, queries)
 
 
 def main() -> None:
@@ -181,6 +187,8 @@ def main() -> None:
     parser.add_argument(
         "--features", type=Path, help="features (N, D) of images; without any, a mixture of centers"
     )
+    parser.add_argument("--kinds", nargs="+", default=["drawn", "noisy", "random"], help="of codes")
+    parser.add_argument("--exact", action="store_true", help="leave out the structures of others")
     parser.add_argument("--quick", action="store_true", help="10,000 codes, in seconds")
     arguments = parser.parse_args()
     logits = logits_of(arguments.run, arguments.features)
@@ -195,11 +203,11 @@ def main() -> None:
         results = {name: figures for name, figures in stored.items() if " codes, " in name}
     in_one_thread()
     for size in [10**4] if arguments.quick else arguments.sizes:
-        for name, source in sources.items():
+        for name in arguments.kinds:
             if size > MOST.get(name, size):
                 continue
-            packed, queries = source(size)
-            for what, figures in measured(packed, queries, others=name != "noisy"):
+            packed, queries = sources[name](size)
+            for what, figures in measured(packed, queries, not arguments.exact and name != "noisy"):
                 results[f"{size:,} {name} codes, {what}"] = figures
                 show(f"{size:,} {name} codes, {what}", figures)
                 store(arguments.out, results, threads=processors())

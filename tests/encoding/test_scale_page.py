@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
-PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "scale.md").read_text()
+SIZES = {"1 million": 10**6, "10 million": 10**7, "100 million": 10**8}
 UNITS = {"B": 1, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 SECONDS = {"s": 1, "minutes": 60, "hours": 3600, "days": 86400}
 COUNTS = (10**7, 10**9)
@@ -18,6 +22,21 @@ def rows(section: str) -> list[list[str]]:
     return [
         [cell.strip() for cell in line] for line in lines if all(re.search(r"\d", cell) for cell in line[2:])
     ]
+
+
+def results(name: str) -> dict[str, Any]:
+    stored: dict[str, Any] = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+    return stored
+
+
+def table(section: str, header: str) -> list[list[str]]:
+    """The cells of the table of a section whose first line starts so, without its two first lines."""
+    lines = PAGE.split(f"## {section}\n")[1].split(f"| {header}")[1].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def shown(ratio: float) -> str:
+    return f"{ratio:.2g}" if ratio < 0.995 else f"{ratio:.2f}"
 
 
 def size(text: str) -> float:
@@ -53,3 +72,51 @@ def test_a_scan_is_in_proportion() -> None:
     for column in (2, 3):
         once, measured = (float(row[column].split()[0]) for row in (billion, ten))
         assert abs(once - 100 * measured) < 1e-6
+
+
+def test_the_scan_is_what_was_measured() -> None:
+    stored = results("search")
+    for name, _, *cells in rows("Time and memory to search")[:2]:
+        figures = stored[f"{SIZES[name]:,} random codes of 64 bits"]
+        assert cells == [f"{figures[what]:.2f} ms (measured)" for what in ("scan_ms", "index_ms")]
+
+
+def test_tables_take_and_save_what_was_measured() -> None:
+    stored, found = results("multi_index"), table("Time and memory to search", "codes | different")
+    assert len(found) == sum(name.endswith(", tables") for name in stored)
+    for name, different, takes, built, *ratios in found:
+        count, kind = name.split(", ")
+        key = f"{SIZES[count]:,} {kind} codes"
+        tables = stored[f"{key}, tables"]
+        seconds = tables["build_seconds"]
+        assert different == f"{100 * tables['different']:.0f} %"
+        assert takes == f"{tables['tables_to_codes']:.2f} x"
+        assert built == (f"{seconds:.0f} s" if seconds >= 9.5 else f"{seconds:.1f} s")
+        what = ("tables_to_whole", "tables_to_scan", "tables_p99_to_scan_p99")
+        assert ratios == [shown(stored[f"{key}, k {k}"][ratio]) for k in (10, 100) for ratio in what]
+        assert tables["tables_to_codes"] <= 2
+
+
+def test_others_are_what_was_measured() -> None:
+    stored, found = results("multi_index"), table("Time and memory to search", "ten nearest of")
+    assert len(found) == sum(name.endswith(", k 10, with others") for name in stored)
+    for name, *cells in found:
+        count, kind = name.split(", ")
+        figures = stored[f"{SIZES[count]:,} {kind} codes, k 10, with others"]
+        expected = []
+        for work in ("tables", "faiss_flat", "ivf", "multihash", "hnsw", "usearch"):
+            known = f"{work}_ms" in figures
+            ratio = shown(figures[f"{work}_ms"] / figures["whole_ms"]) if known else "-"
+            recall = figures.get(f"{work}_recall")
+            expected.append(ratio if recall is None else f"{ratio} ({recall:.2f})")
+        assert cells == expected
+
+
+def test_memory_is_what_was_measured() -> None:
+    stored, found = results("memory"), table("Memory of a process", "| small")
+    works = ("indexing", "encoding", "importing", "evaluation", "serving")
+    for work, (_, *cells) in zip(works, found, strict=True):
+        figures = stored[work]
+        peaks = {int(name.split()[-1]): most for name, most in figures.items() if name.startswith("peak")}
+        growth = f"{figures['bytes per item']:,.0f}"
+        assert cells == [*(f"{count:,}: {most:.0f} MB" for count, most in peaks.items()), growth]
