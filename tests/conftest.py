@@ -12,9 +12,11 @@ import os
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
 
 import atexit
+import contextlib
 import functools
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,6 +42,11 @@ from tests.toys import feature_dataset, toy_config, write_feature_folder
 # of our own, they get the system's default
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# absl, which comes with others, keeps the standard error of its import, and an import of pymilvus makes it close that,
+# unless it is the system's own: a test must not lose pytest's
+with contextlib.suppress(ImportError), contextlib.redirect_stderr(sys.__stderr__):
+    import absl.logging  # noqa: F401
 
 # tables of the command line must not wrap in the middle of what a test looks for
 os.environ["COLUMNS"] = os.environ["TERMINAL_WIDTH"] = "200"

@@ -253,6 +253,8 @@ def started(*arguments: str | Path, session: bool = False, **environment: str) -
     with tempfile.TemporaryFile() as errors, Path(os.devnull).open("wb") as nothing:
         words = list(map(str, arguments))
         process = Fork(words, nothing.fileno(), errors.fileno(), process_environment(**environment), session)
+        # who waits for a moment to kill it in must not come too late on a busy machine
+        os.setpriority(os.PRIO_PROCESS, process.pid, 10)
         yield from _until_gone(Started(process, errors))
 
 

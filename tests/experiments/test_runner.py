@@ -207,7 +207,7 @@ def test_rows_errors_and_deaths_of_two_processes_and_an_interrupt_that_ends_them
     handler = signal.getsignal(signal.SIGINT)
     told: dict[str, dict[str, Any]] = {}
 
-    def stop_at_last(done: int, total: int, task: Task, row: dict[str, Any]) -> None:
+    def stop_at_last(done: int, total: int, task: Task, row: dict[str, Any], left: Any) -> None:
         told[f"{task.about['what']} {task.resolved['seed']}"] = row
         if done == total - 1:  # of the last one no end is in sight
             raise KeyboardInterrupt
