@@ -16,6 +16,7 @@ from tests.toys import noise_image
 FOLDER = model_folder("coco")
 
 
+@pytest.mark.slow
 def test_the_built_in_model_reads_images() -> None:
     model = ch.load("coco")
     assert repr(model) == "HashModel('ics-softmax', 64 bits, 80 classes, efficientnet-lite0)"

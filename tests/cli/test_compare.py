@@ -177,6 +177,7 @@ def test_oddities_of_the_data_are_told(tmp_path: Path) -> None:
     assert "warning: leak: 5 of 10 queries are also in the training split" in " ".join(done.err.split())
 
 
+@pytest.mark.slow
 def test_nothing_but_failures(feature_folder: Path, tmp_path: Path) -> None:
     words = ("--methods", "csq", "--bits", "16", "--seeds", "1", "--epochs", "1", *SMALL, *FAILING)
     done = cli("compare", feature_folder, "--out", tmp_path, *words)

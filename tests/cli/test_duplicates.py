@@ -38,6 +38,7 @@ def test_a_folder_as_a_table_as_json_and_as_a_page(folder: Path, image_run: Path
     assert list(found["skipped"]) == [str(folder / "broken.jpg")]
 
 
+@pytest.mark.slow
 def test_an_index(folder: Path, image_run: Path, tmp_path: Path) -> None:
     place = tmp_path / "own.index"
     with Index.create(place, image_run) as index:

@@ -83,6 +83,7 @@ def test_huge_numbers_are_refused(tmp_path: Path, words: tuple[str, str]) -> Non
     refused(cli("train", folder, "--out", tmp_path / "run", "--epochs", "1", *words))
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_written_is_called_one(tmp_path: Path) -> None:
     folder = write_class_folders(tmp_path / "photos")
     (tmp_path / "file").touch()

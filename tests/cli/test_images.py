@@ -52,6 +52,7 @@ def odd_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_unusual_pictures_are_encoded(image_run: Path, odd_pictures: Path, tmp_path: Path) -> None:
     out = tmp_path / "codes.npz"
     for inputs in ([odd_pictures], [odd_pictures / "*.*"], sorted(odd_pictures.iterdir())):

@@ -45,6 +45,7 @@ def id_of(path: Path) -> str:
     return content_key(path)[:16]
 
 
+@pytest.mark.slow
 def test_search_by_an_image(stored: Path, pictures: list[Path]) -> None:
     done = cli("search", stored, pictures[0], "-k", "3")
     assert done.code == 0, done.err
@@ -276,6 +277,7 @@ def test_verify_names_a_damaged_model(own: Path) -> None:
     assert "model" in done.err
 
 
+@pytest.mark.slow
 def test_export_and_import(stored: Path, image_run: Path, tmp_path: Path) -> None:
     file, copy = tmp_path / "codes.npz", tmp_path / "copy.index"
     assert "8 codes in" in cli("index", "export", stored, file).text

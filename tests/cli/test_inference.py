@@ -61,6 +61,7 @@ def test_index_add_of_known_pictures_needs_no_engine(index: Path, pictures: list
     assert "features by" not in done.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["torch", "onnx"])
 def test_search(engine: str, index: Path, pictures: list[Path]) -> None:
     done = cli("search", index, pictures[0], "--device", "cpu", "--engine", engine)

@@ -167,6 +167,7 @@ def test_curve_agrees_with_plain_loops(seed: int, bits: int) -> None:
     assert curve.filled == tuple(filled)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_agrees_with_scikit_learn_where_conventions_meet(seed: int) -> None:
     from sklearn.metrics import average_precision_score, ndcg_score  # seconds to import: only here

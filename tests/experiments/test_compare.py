@@ -148,6 +148,7 @@ def test_the_page_needs_nothing_from_outside() -> None:
     assert not re.findall(r"(?:src|href)=[\"']?(?!#)", re.sub(r"xlink:href=\"#", "", text))
 
 
+@pytest.mark.slow
 def test_early_rows_have_scores_but_no_curves() -> None:
     text = comparison_page(summarise([early_row(seed=0), early_row(seed=1, peers=0.6)]))
     assert "Precision and recall by Hamming radius" not in sections(text)

@@ -150,6 +150,7 @@ def split_folder(folder: Path, poisoned: bool) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_queries_are_never_touched(tmp_path: Path) -> None:
     ends = []
     for name in ("clean", "poisoned"):

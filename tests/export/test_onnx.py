@@ -73,6 +73,7 @@ def test_logits_and_codes_are_those_of_the_model(model: HashModel, file: Path, b
     assert len(np.unique(pack(binarise(expected)), axis=0)) == batch
 
 
+@pytest.mark.slow
 def test_the_metadata_tell_all_that_a_program_needs(model: HashModel, file: Path) -> None:
     stored = onnxruntime.InferenceSession(file).get_modelmeta().custom_metadata_map
     about = json.loads(stored["centerhash"])

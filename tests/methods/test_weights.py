@@ -134,6 +134,7 @@ def test_exact_minimiser_against_a_grid(form: Form) -> None:
     np.testing.assert_allclose(found, simplex.best_on_a_grid(distances, 2.0, 0.4, form, 200), atol=1 / 200)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 10**6),

@@ -230,6 +230,7 @@ def test_a_relative_folder_below_its_labels_is_read_once(
     assert (done.added, done.known, done.given) == (3, 0, 2)
 
 
+@pytest.mark.slow
 def test_labels_are_given_or_predicted_or_none(image_run: Path, tmp_path: Path) -> None:
     first, second = write_images(tmp_path / "data" / "images", 2)
     (tmp_path / "data" / "labels.csv").write_text("file_name,labels\nimages/000.png,my label|other\n")

@@ -9,6 +9,7 @@ from tests.search.damages import counted, cuts, make_index, torture
 from tests.search.engines.places import use_small_segments
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tables", [False, True])
 def test_a_damaged_index_answers_rightly_or_says_that_it_is_damaged(
     feature_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: bool

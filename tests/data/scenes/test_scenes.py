@@ -212,6 +212,7 @@ def test_the_mixture_resembles_photographs(
     assert np.quantile(areas, 0.9) > 0.2
 
 
+@pytest.mark.slow
 def test_classes_keep_company(many: list[Scene]) -> None:
     def together(first: str, second: str) -> int:
         return sum(first in scene.labels and second in scene.labels for scene in many)

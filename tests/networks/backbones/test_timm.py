@@ -76,6 +76,7 @@ def test_a_network_without_published_weights_says_so() -> None:
     assert get_backbone(f"timm:{name}", weights=__file__).weights == WeightFile(Path(__file__))
 
 
+@pytest.mark.slow
 def test_weights_outside_the_hub_come_by_their_address() -> None:
     timm = import_timm()
     settings = {name: timm.models.get_pretrained_cfg(name) for name in timm.list_pretrained()}
