@@ -29,9 +29,7 @@ from centerhash.training.distributed import Team
 from centerhash.training.features import dataset_features
 from centerhash.training.folder import fingerprint
 from centerhash.training.frozen import fit_frozen
-from centerhash.training.scoring import packed_codes
-
-_CHUNK = 8192  # rows encoded at a time: bounds memory, decides no result
+from centerhash.training.scoring import logits_in_parts, packed_codes
 
 # What is trained
 
@@ -140,10 +138,10 @@ class Bench:
         self, model: HashModel, rows: NDArray[np.int64], rotation: NDArray[np.float64]
     ) -> tuple[Packed, Packed]:
         """Packed codes of some images as the model gives them, and with its logits rotated by (K, K) as well."""
-        pairs = []
-        for start in range(0, len(rows), _CHUNK):
-            logits = model.logits(self.features[rows[start : start + _CHUNK]])
-            pairs.append((pack(binarise(logits)), pack(binarise(logits @ rotation))))
+        pairs = (
+            (pack(binarise(logits)), pack(binarise(logits @ rotation)))
+            for _, logits in logits_in_parts(model, self.features, rows)
+        )
         own, rotated = zip(*pairs, strict=True)
         return np.concatenate(own), np.concatenate(rotated)
 

@@ -33,7 +33,7 @@ from centerhash.experiments.tables import (
 )
 from centerhash.methods.table import METHODS, get_method
 from centerhash.model import HashModel
-from centerhash.training.rotation import code_rotation
+from centerhash.training.rotation import code_rotation, rotation_sample
 
 PRECISION_AT = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
@@ -80,8 +80,8 @@ def other_rotation(bench: Bench, model: HashModel) -> NDArray[np.float64]:
     if model.spec.head.rotate:
         [matrix] = [tensor for name, tensor in model.tensors().items() if name.endswith(".matrix")]
         return matrix.double().numpy().T
-    rows = np.sort(bench.dataset.splits.train)[:20_000]
-    return code_rotation(model.logits(bench.features[rows]))
+    rows = bench.dataset.splits.train
+    return code_rotation(model.logits(bench.features[rows[rotation_sample(rows)]]))
 
 
 def read_results(folder: str | Path) -> list[Row]:

@@ -25,7 +25,7 @@ from centerhash.networks.heads import float_rows
 from centerhash.training.config import TrainConfig, backbone_of, resolve
 from centerhash.training.distributed import Team
 from centerhash.training.loop import OnEpoch, fit_head, no_log
-from centerhash.training.rotation import rotate_head
+from centerhash.training.rotation import rotate_head, rotation_sample
 from centerhash.training.watching import NOTHING, logits_of, parted, validation_map
 
 VISUAL_BITS = 128
@@ -89,7 +89,7 @@ def fit_frozen(
         progress=progress,
         on_epoch=on_epoch,
     )
-    order = np.argsort(rows)[:20_000]  # in the order of the file, which memory-mapped features like
+    order = rotation_sample(rows)
     return finished_model(spec, head, centers, features[rows[order]], labels[order])
 
 

@@ -18,6 +18,12 @@ from centerhash.methods.shallow.projections import iterative_quantisation
 from centerhash.networks.heads import Rotation
 
 ROUNDS = 60  # after which a validation split saw no change
+_SAMPLE = 20_000  # training images that a rotation is found from at most
+
+
+def rotation_sample(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Places among the training rows (n,) of a data set whose logits the rotation is found from."""
+    return np.argsort(rows)[:_SAMPLE]  # in the order of the file, which memory-mapped features like
 
 
 def code_rotation(logits: NDArray[Any], rounds: int = ROUNDS) -> NDArray[np.float64]:

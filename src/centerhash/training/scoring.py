@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed, pack, packed_width
+from centerhash.codes import Packed, binarise, pack, packed_width
 from centerhash.core.errors import InputError
 from centerhash.core.progress import Progress, shown, silent
 from centerhash.data import Dataset
@@ -95,10 +95,18 @@ def packed_codes(
     codes = []
     for rows in sides:
         packed = np.empty((len(rows), packed_width(model.bits)), dtype=np.uint8)
-        for start in range(0, len(rows), _CHUNK):
-            part = rows[start : start + _CHUNK]
-            packed[start : start + _CHUNK] = pack(model.encode_features(features[part]))
-            done += len(part)
+        for part, logits in logits_in_parts(model, features, rows):
+            packed[part] = pack(binarise(logits))
+            done += len(logits)
             progress("encoding", done, total)
         codes.append(packed)
     return codes
+
+
+def logits_in_parts(
+    model: HashModel, features: NDArray[Any], rows: NDArray[np.int64]
+) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+    """Logits (n, K) of `features[rows]`, a few thousand rows at a time, each part with its place among the rows."""
+    for start in range(0, len(rows), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        yield part, model.logits(features[rows[part]])
