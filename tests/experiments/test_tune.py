@@ -82,9 +82,9 @@ def scored(trial: Trial, score: float) -> dict[str, Any]:
 
 
 def test_means_decide_and_the_earlier_of_equal_ones_wins() -> None:
-    trials = plan_trials("lsh", [{}, {"unit": False}], 16, 5, 4)
+    trials = plan_trials("lsh", [{}, {"unit": True}], 16, 5, 4)
     rows = [scored(trial, score) for trial, score in zip(trials, (0.9, 0.6, 0.1, 0.6), strict=True)]
-    assert mean_scores(trials, rows) == [({"unit": False}, 0.6), ({}, 0.5)]
+    assert mean_scores(trials, rows) == [({"unit": True}, 0.6), ({}, 0.5)]
     equal = [scored(trial, 0.5) for trial in trials[:2]]
     assert mean_scores(trials, equal)[0][0] == {}
     assert mean_scores(trials, []) == []

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from centerhash.experiments.bench import make_task
+from centerhash.experiments.runner import stored_rows
 from centerhash.methods.spaces import search_space, training_options, value_at
 from centerhash.methods.table import METHODS, Method, get_method
+from centerhash.training.config import TrainConfig
 
 ROWS = list(METHODS.values())
 
@@ -39,6 +47,34 @@ def test_ours_has_no_larger_space_than_the_largest_baseline() -> None:
     assert sizes["ics-softmax"] <= max(size for name, size in sizes.items() if name != "ics-softmax")
 
 
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_the_default_is_what_the_stored_grid_preferred(row: Method) -> None:
+    means = grid_means(row.name)
+    best = json.loads(max(means, key=lambda setting: means[setting]))
+    own = make_task({"method": row.name, "bits": 32, "seed": 0}).resolved
+    assert best == without_seed(own)
+
+
+def without_seed(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name != "seed"}
+
+
+@cache
+def grid_rows() -> list[dict[str, Any]]:
+    return stored_rows(Path(__file__).parents[2] / "benchmarks" / "results" / "coco117k-tune")
+
+
+def grid_means(method: str) -> dict[str, float]:
+    """Mean scores of a method's full trainings by setting, of the grid on COCO's features."""
+    scores: dict[str, list[float]] = {}
+    for row in grid_rows():
+        config = row["config"]
+        if config["method"] == method and config["epochs"] == TrainConfig().epochs:
+            setting = json.dumps(without_seed(config), sort_keys=True)
+            scores.setdefault(setting, []).append(row["evaluation"]["map_peers"])
+    return {setting: sum(found) / len(found) for setting, found in scores.items()}
+
+
 @pytest.mark.parametrize(
     ("value", "found"),
     [
@@ -64,5 +100,5 @@ def test_options_and_training_are_told_apart_and_a_default_follows_the_other_opt
     assert training_options(get_method("ics-softmax"), point, 16) == {
         "learning_rate": 0.01,
         "assignment": "random",
-        "options": {"scale": 10.0, "lambda": 5.0},  # a quarter of the scale, twice
+        "options": {"scale": 10.0, "lambda": 10.0},  # half of the scale, twice
     }

@@ -131,9 +131,9 @@ def test_a_wrong_value_is_named_as_the_user_wrote_it(name: str) -> None:
 
 
 def test_a_method_may_want_another_learning_rate_unless_one_is_given() -> None:
-    assert resolve(TrainConfig(method="hyp2")).learning_rate == METHODS["hyp2"].training["learning_rate"]
-    assert resolve(TrainConfig(method="hyp2", learning_rate=0.02)).learning_rate == 0.02
-    assert resolve(resolve(TrainConfig(method="hyp2"))) == resolve(TrainConfig(method="hyp2"))
+    assert resolve(TrainConfig(method="dhn")).learning_rate == METHODS["dhn"].training["learning_rate"]
+    assert resolve(TrainConfig(method="dhn", learning_rate=0.02)).learning_rate == 0.02
+    assert resolve(resolve(TrainConfig(method="dhn"))) == resolve(TrainConfig(method="dhn"))
 
 
 def test_only_dnnh_divides_its_last_layer() -> None:

@@ -37,7 +37,7 @@ def test_weights_may_be_a_path() -> None:
 
 def test_short_fine_tuning_has_defaults_of_its_own() -> None:
     frozen, tuned = resolve(TrainConfig()), resolve(TrainConfig(finetune=True))
-    assert (frozen.epochs, frozen.batch_size, frozen.learning_rate) == (30, 256, 4e-3)
+    assert (frozen.epochs, frozen.batch_size, frozen.learning_rate) == (30, 256, 1e-3)
     assert (tuned.epochs, tuned.batch_size, tuned.learning_rate) == (6, 64, 1e-3)
     assert resolve(TrainConfig(finetune=True, epochs=9)).epochs == 9
 

@@ -102,6 +102,7 @@ _ROWS: dict[str, Method] = {
             year=1999,
             uses_labels=False,
             home="methods.shallow.projections:Lsh",
+            defaults=frozen({"unit": False}),
         ),
         Method(
             name="sh",
@@ -176,6 +177,7 @@ _ROWS: dict[str, Method] = {
             year=2016,
             multi_label="two images are similar when they share a label",
             home="methods.losses.pairwise:DPSH",
+            training=frozen({"learning_rate": 1e-3}),
         ),
         Method(
             name="dhn",
@@ -185,6 +187,7 @@ _ROWS: dict[str, Method] = {
             year=2016,
             multi_label="two images are similar when they share a label",
             home="methods.losses.pairwise:DHN",
+            training=frozen({"learning_rate": 2e-3}),
         ),
         Method(
             name="hashnet",
@@ -194,6 +197,7 @@ _ROWS: dict[str, Method] = {
             year=2017,
             multi_label="two images are similar when they share a label, weighted by how rare such pairs are",
             home="methods.losses.pairwise:HashNet",
+            training=frozen({"learning_rate": 1e-3}),
         ),
         Method(
             name="dch",
@@ -203,6 +207,7 @@ _ROWS: dict[str, Method] = {
             year=2018,
             multi_label="two images are similar when they share a label, weighted by how rare such pairs are",
             home="methods.losses.pairwise:DCH",
+            training=frozen({"learning_rate": 2e-3}),
         ),
         Method(
             name="greedyhash",
@@ -210,8 +215,9 @@ _ROWS: dict[str, Method] = {
             family="other",
             paper="Greedy Hash: Towards Fast Optimization for Accurate Hash Coding in CNN (Su et al.)",
             year=2018,
-            multi_label="a linear classifier on the code says yes or no to each class",
+            multi_label="a linear classifier on the code shares its choice among the labels",
             home="methods.losses.greedyhash:GreedyHash",
+            training=frozen({"learning_rate": 1e-3}),
         ),
         Method(
             name="idhn",
@@ -221,6 +227,7 @@ _ROWS: dict[str, Method] = {
             year=2019,
             multi_label="two images are as similar as the cosine of their labels says",
             home="methods.losses.pairwise:IDHN",
+            training=frozen({"learning_rate": 2e-3}),
         ),
         Method(
             name="csq",
@@ -248,6 +255,7 @@ _ROWS: dict[str, Method] = {
             year=2021,
             multi_label="all centers of the labels, each with weight 1/c",
             home="methods.losses.central:EWCS",
+            training=frozen({"centers": "random"}),
         ),
         Method(
             name="ics",
@@ -257,6 +265,7 @@ _ROWS: dict[str, Method] = {
             year=2021,
             multi_label="all centers of the labels, weights solved per image (exact minimiser)",
             home="methods.losses.central:ICS",
+            training=frozen({"learning_rate": 2e-3}),
         ),
         Method(
             name="ics-printed",
@@ -272,7 +281,7 @@ _ROWS: dict[str, Method] = {
                     "form": "per_center",
                     "normalised": False,
                     "per_bit": False,
-                    "lambda": 0.01,
+                    "lambda": 0.1,
                     "gamma": 0.05,
                 }
             ),
@@ -286,6 +295,7 @@ _ROWS: dict[str, Method] = {
             year=2021,
             multi_label="all centers of the labels against all others, each with weight 1/c",
             home="methods.losses.orthohash:OrthoHash",
+            training=frozen({"learning_rate": 2e-3}),
         ),
         Method(
             name="hyp2",
@@ -295,7 +305,6 @@ _ROWS: dict[str, Method] = {
             year=2022,
             multi_label="near the learned proxy of every label; apart from images that share none",
             home="methods.losses.proxy:HyP2",
-            training=frozen({"learning_rate": 1e-3}),
         ),
         Method(
             name="mdsh",
@@ -315,6 +324,7 @@ _ROWS: dict[str, Method] = {
             year=2026,
             multi_label="all centers of the labels against all others, weights solved per image",
             home="methods.losses.softmax:IcsSoftmax",
+            training=frozen({"learning_rate": 1e-3}),
             head=frozen({"rotate": True, "evidence": True, "presence": True}),
         ),
     )

@@ -42,7 +42,7 @@ def test_orthohash_by_a_loop(margin: float) -> None:
 def test_one_label_gives_the_usual_cross_entropy() -> None:
     logits, _ = sample(rows=CLASSES)
     labels = torch.eye(CLASSES, dtype=torch.bool)
-    found = OrthoHash(CENTERS, scale=3.0).double()(logits, labels)
+    found = OrthoHash(CENTERS, scale=3.0, margin=0.0).double()(logits, labels)
     expected = cross_entropy(3 * center_similarities(logits, CENTERS), torch.arange(CLASSES))
     assert float(found) == pytest.approx(float(expected))
 
@@ -50,5 +50,5 @@ def test_one_label_gives_the_usual_cross_entropy() -> None:
 def test_it_is_the_softmax_form_with_equal_weights() -> None:
     logits, labels = sample()
     ours = IcsSoftmax(CENTERS, scale=6.0, entropy=1e9).double()
-    theirs = OrthoHash(CENTERS, scale=6.0).double()
+    theirs = OrthoHash(CENTERS, scale=6.0, margin=0.0).double()
     assert float(ours(logits, labels)) == pytest.approx(float(theirs(logits, labels)))

@@ -165,6 +165,8 @@ def test_hashnet_as_its_authors_configure_coco() -> None:
 def test_two_weights_of_the_same_pairs_are_refused() -> None:
     with pytest.raises(ConfigError, match="choose one"):
         HashNet(jaccard=True, continuous=True)
+    assert HashNetOptions().for_bits(16).continuous is True
+    assert HashNetOptions(jaccard=True).for_bits(16).continuous is False
 
 
 def test_continuation_grows_from_one_to_the_last_beta_in_stages() -> None:
@@ -235,8 +237,8 @@ def test_dpsh_by_a_loop() -> None:
                 probability = 1 / (1 + math.exp(-0.5 * dot(codes[i], codes[j])))
                 losses.append(-math.log(probability if similar[i, j] else 1 - probability))
     quantisation = [(z - math.copysign(1, z)) ** 2 for row in codes for z in row]
-    expected = sum(losses) / len(losses) + 0.1 * sum(quantisation) / len(quantisation)
-    assert float(DPSH()(logits, labels)) == pytest.approx(expected)
+    expected = sum(losses) / len(losses) + 0.3 * sum(quantisation) / len(quantisation)
+    assert float(DPSH(quantisation=0.3)(logits, labels)) == pytest.approx(expected)
     assert sign_gap(torch.tensor([[3.0, -1.0], [0.0, 0.5]])).tolist() == [2.0, 0.625]
 
 
@@ -274,7 +276,7 @@ def test_idhn_by_a_loop() -> None:
     assert kinds == {"hard", "soft", "none"}
     quantisation = [1 - abs(u) for row in codes for u in row]
     expected = sum(losses) / len(losses) + 0.1 * sum(quantisation) / len(quantisation)
-    assert float(IDHN()(logits, labels)) == pytest.approx(expected)
+    assert float(IDHN(alpha=5.0, gamma=0.1)(logits, labels)) == pytest.approx(expected)
 
 
 def test_dhn_by_a_loop() -> None:
@@ -295,7 +297,7 @@ def test_dhn_by_a_loop() -> None:
 @pytest.mark.parametrize("weighted", [False, True])
 def test_hashnet_by_a_loop(weighted: bool) -> None:
     logits, labels = sample()
-    options = HashNetOptions(alpha=0.7, stages=5, last_beta=4.0, jaccard=weighted)
+    options = HashNetOptions(alpha=0.7, stages=5, last_beta=4.0, jaccard=weighted, continuous=False)
     beta = math.sqrt(1 + 15 * 2 / 4)  # the third of five stages
     codes, similar = loops(logits, labels, lambda z: math.tanh(beta * z))
     ones = int(similar.sum() - similar.diagonal().sum())

@@ -115,6 +115,6 @@ def test_the_weights_of_a_step_are_its_minimiser() -> None:
 
 
 def test_lambda_follows_the_scale_unless_it_is_given() -> None:
-    assert IcsSoftmaxOptions().for_bits(16).entropy == 2.0
-    assert IcsSoftmaxOptions(scale=3.0).for_bits(64).entropy == 0.75
-    assert IcsSoftmaxOptions(entropy=1.5).for_bits(64).entropy == 1.5
+    assert IcsSoftmaxOptions().for_bits(16).entropy == 3.0
+    assert IcsSoftmaxOptions(scale=3.0).for_bits(64).entropy == 1.5
+    assert IcsSoftmaxOptions(entropy=0.5).for_bits(64).entropy == 0.5

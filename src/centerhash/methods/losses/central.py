@@ -187,7 +187,7 @@ class CSQ(CentralObjective):
 class EWCSOptions(MethodOptions):
     """Options of E-WCS."""
 
-    gamma: float = Field(0.5, ge=0, description="coefficient of the quantisation loss, per bit")
+    gamma: float = Field(0.05, ge=0, description="coefficient of the quantisation loss, per bit")
 
 
 class EWCS(CentralObjective):
@@ -219,7 +219,7 @@ class ICSOptions(MethodOptions):
     entropy: float | None = Field(
         None, gt=0, alias="lambda", description="coefficient of the entropy, Eq. (10)"
     )
-    gamma: float = Field(0.25, ge=0, description="coefficient of the quantisation loss, Eq. (12)")
+    gamma: float = Field(0.5, ge=0, description="coefficient of the quantisation loss, Eq. (12)")
     rate: float = Field(0.1, gt=0, description="step size eta of PGD, Eq. (14)")
     steps: int = Field(10, ge=1, description="steps of PGD")
     keep: bool = Field(
@@ -235,12 +235,12 @@ class ICSOptions(MethodOptions):
     def for_bits(self, bits: int) -> ICSOptions:
         """Fill in beta and lambda: what a validation split preferred per bit, or the paper's for summed distances.
 
-        At 16 bits few centers can be near one code, so it pays to follow the nearest ones (lambda 0.125); at 64
-        bits there is room for all (lambda 8, nearly equal weights).
+        At 16 bits few centers can be near one code, so it pays to follow the nearest ones (lambda .03); at 64 bits
+        there is room for all (lambda 2, nearly equal weights).
         """
         nearest = min(PRINTED_BETA, key=lambda tabled: abs(tabled - bits))
         beta = self.beta or (0.001 if self.per_bit else PRINTED_BETA[nearest])
-        entropy = self.entropy or (bits**3 / 32768 if self.per_bit else 0.01)
+        entropy = self.entropy or (bits**3 / 131072 if self.per_bit else 0.01)
         return self.model_copy(update={"beta": beta, "entropy": entropy})
 
 

@@ -36,9 +36,9 @@ def class_loss(scores: Tensor, labels: Tensor, classifier: str) -> Tensor:
 class GreedyHashOptions(MethodOptions):
     """Options of GreedyHash."""
 
-    penalty: float = Field(0.1, ge=0, alias="alpha", description="coefficient of | |z| - 1 |^3, per bit")
+    penalty: float = Field(1.0, ge=0, alias="alpha", description="coefficient of | |z| - 1 |^3, per bit")
     classifier: Literal["sigmoid", "softmax"] = Field(
-        "sigmoid",
+        "softmax",
         description="one yes or no per class, or one choice among all as in the authors' code, targets 1/c",
     )
 

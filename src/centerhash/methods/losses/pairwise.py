@@ -161,7 +161,7 @@ class DPSHOptions(MethodOptions):
 
     slope: float = Field(0.5, gt=0, description="slope of the sigmoid over inner products")
     quantisation: float = Field(
-        0.1, ge=0, alias="lambda", description="coefficient of the quantisation loss, per bit"
+        1.0, ge=0, alias="lambda", description="coefficient of the quantisation loss, per bit"
     )
 
 
@@ -183,20 +183,20 @@ class DPSH(Objective):
 class DHNOptions(MethodOptions):
     """Options of DHN."""
 
-    slope: float | None = Field(
-        None, gt=0, description="slope of the sigmoid over inner products; 1 in the authors' code"
+    slope: float = Field(
+        1.0, gt=0, description="slope of the sigmoid over inner products; 1 in the authors' code"
     )
-    quantisation: float = Field(
-        1.0, ge=0, alias="lambda", description="coefficient of the quantisation loss, per bit"
+    quantisation: float | None = Field(
+        None, ge=0, alias="lambda", description="coefficient of the quantisation loss, per bit"
     )
 
-    def slope_at(self, bits: int) -> float:
-        """8 / K unless given, so that the sigmoid sees the same range at every length."""
-        return self.slope or 8 / bits
+    def quantisation_at(self, bits: int) -> float:
+        """0.3 K unless given: 0.3 for the sum over the bits, as in the authors' code."""
+        return 0.3 * bits if self.quantisation is None else self.quantisation
 
     def for_bits(self, bits: int) -> DHNOptions:
-        """Fill in the slope."""
-        return self.model_copy(update={"slope": self.slope_at(bits)})
+        """Fill in lambda."""
+        return self.model_copy(update={"quantisation": self.quantisation_at(bits)})
 
 
 class DHN(Objective):
@@ -207,10 +207,10 @@ class DHN(Objective):
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         """Unweighted mean over all pairs, and lambda times the quantisation loss, of codes tanh(z)."""
         codes, similar = torch.tanh(batch.logits), shared_labels(batch.labels)
-        losses = logistic_loss(codes @ codes.T, similar, self.options.slope_at(codes.shape[1]))
+        losses = logistic_loss(codes @ codes.T, similar, self.options.slope)
         return {
             "pair": masked_mean(losses, pairs_of_two(len(codes), codes.device)),
-            "quantisation": self.options.quantisation * bimodal_loss(codes).mean(),
+            "quantisation": self.options.quantisation_at(codes.shape[1]) * bimodal_loss(codes).mean(),
         }
 
 
@@ -221,8 +221,8 @@ class HashNetOptions(MethodOptions):
     stages: int = Field(10, ge=1, description="stages of the continuation, each with a beta of its own")
     last_beta: float = Field(10.0, ge=1, description="beta of the last stage; the first has 1")
     jaccard: bool = Field(False, description="weight similar pairs by their share of common labels, Eq. (2)")
-    continuous: bool = Field(
-        False,
+    continuous: bool | None = Field(
+        None,
         description="weight similar pairs as the authors' code does: 4 common^2 / (labels of one x of the other)",
     )
     class_num: float = Field(
@@ -242,8 +242,14 @@ class HashNetOptions(MethodOptions):
         return self.alpha or 10 / bits
 
     def for_bits(self, bits: int) -> HashNetOptions:
-        """Fill in alpha."""
-        return self.model_copy(update={"alpha": self.alpha_at(bits)})
+        """Fill in alpha, and the authors' weights unless others are asked for."""
+        return self.model_copy(
+            update={"alpha": self.alpha_at(bits), "continuous": self.weights_continuously()}
+        )
+
+    def weights_continuously(self) -> bool:
+        """Whether similar pairs have the weights of the authors' code: unless told, where they have no others."""
+        return not self.jaccard if self.continuous is None else self.continuous
 
 
 class HashNet(Objective):
@@ -264,7 +270,7 @@ class HashNet(Objective):
         beta = continuation(batch.progress, self.options.stages, self.options.last_beta)
         codes, similar = torch.tanh(beta * batch.logits), shared_labels(batch.labels)
         losses = logistic_loss(codes @ codes.T, similar, self.options.alpha_at(codes.shape[1]))
-        if self.options.jaccard or self.options.continuous:
+        if self.options.jaccard or self.options.weights_continuously():
             factor = jaccard if self.options.jaccard else continuous_similarity
             losses = torch.where(similar, factor(batch.labels) * losses, losses)
         pairs, weight = pairs_of_two(len(codes), codes.device), self.options.class_num
@@ -290,12 +296,8 @@ class DCHOptions(MethodOptions):
     )
 
     def gamma_at(self, bits: int) -> float:
-        """K unless given.
-
-        The paper keeps a radius of two bits dense, with gamma of 2 to 50; a ranking of the whole database, on a
-        validation split at 64 bits, was better with 50 and 128 than with 6 and 19.
-        """
-        return self.gamma or float(bits)
+        """2 K unless given: the paper keeps a radius of two bits dense, a ranking of the whole database wants more."""
+        return self.gamma or 2.0 * bits
 
     def for_bits(self, bits: int) -> DCHOptions:
         """Fill in gamma."""
@@ -323,8 +325,8 @@ class DCH(Objective):
 class IDHNOptions(MethodOptions):
     """Options of IDHN, by the names of the paper; the authors' code calls lambda alpha."""
 
-    alpha: float = Field(5.0, gt=0, description="slope of the sigmoid over inner products, times K")
-    gamma: float = Field(0.1, ge=0, description="coefficient of pairs that share some labels but not all")
+    alpha: float = Field(10.0, gt=0, description="slope of the sigmoid over inner products, times K")
+    gamma: float = Field(1.0, ge=0, description="coefficient of pairs that share some labels but not all")
     quantisation: float = Field(
         0.1, ge=0, alias="lambda", description="coefficient of the quantisation loss, per bit"
     )

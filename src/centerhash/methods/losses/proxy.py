@@ -73,7 +73,7 @@ class HyP2Options(MethodOptions):
         None, ge=-1, lt=1, alias="zeta", description="cosine from which irrelevant codes are pushed apart"
     )
     pair: float = Field(
-        1.0, ge=0, alias="beta", description="coefficient of the pair loss beside the proxy loss"
+        0.5, ge=0, alias="beta", description="coefficient of the pair loss beside the proxy loss"
     )
     squash: bool = Field(True, alias="tanh", description="compare tanh(z); else z itself, as the authors do")
     kaiming: bool = Field(False, description="draw proxies with variance 2 / C as the authors do; else 1")

@@ -21,13 +21,13 @@ from centerhash.methods.losses.central import CentralObjective, center_similarit
 from centerhash.methods.weights import LabelSlots, softmax_weights
 
 # of the weights that train the codes, as a softmax of the cosine, at every number of bits
-CODE_SHARPNESS = 4.0
+CODE_SHARPNESS = 2.0
 
 
 class IcsSoftmaxOptions(MethodOptions):
     """Options of ICS-softmax. docs/paper.md says how a validation split chose them."""
 
-    scale: float = Field(8.0, gt=0, description="sharpness of the softmax over all centers")
+    scale: float = Field(6.0, gt=0, description="sharpness of the softmax over all centers")
     entropy: float | None = Field(
         None,
         gt=0,

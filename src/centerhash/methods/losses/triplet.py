@@ -58,7 +58,7 @@ class DNNHOptions(MethodOptions):
 
     margin: float = Field(1.0, gt=0, description="what a negative must be farther by, in bits")
     epsilon: float = Field(
-        0.5, gt=0, le=0.5, description="half the width in which the threshold lets a bit through"
+        0.25, gt=0, le=0.5, description="half the width in which the threshold lets a bit through"
     )
 
 

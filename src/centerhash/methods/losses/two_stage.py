@@ -109,7 +109,7 @@ class CNNHOptions(MethodOptions):
     """Options of CNNH."""
 
     sweeps: int = Field(
-        10, ge=1, description="passes of the coordinate descent over all entries of the codes"
+        20, ge=1, description="passes of the coordinate descent over all entries of the codes"
     )
 
 

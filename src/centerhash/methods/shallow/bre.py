@@ -217,8 +217,8 @@ class BreOptions(KernelOptions):
 
     supervised: bool = Field(True, description="keep distances of labels, 0 or 1; else of features")
     samples: int = Field(2000, ge=2, description="training rows that are used, also as kernel points")
-    points: int = Field(50, ge=1, description="random kernel points per bit")
-    partners: int = Field(25, ge=1, description="near partners per row, and as many far ones")
+    points: int = Field(200, ge=1, description="random kernel points per bit")
+    partners: int = Field(50, ge=1, description="near partners per row, and as many far ones")
     passes: int = Field(1, ge=0, description="passes over all weights")
     linear: bool = Field(False, description="a linear kernel, as in the original code; else a Gaussian one")
     balanced: bool = Field(

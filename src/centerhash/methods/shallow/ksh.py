@@ -117,7 +117,7 @@ def greedy_bits(
 class KshOptions(KernelOptions):
     """Options of KSH: 300 anchors as in the paper, the rest as a validation split preferred."""
 
-    anchors: int = Field(300, ge=1, description="rows at which the kernel is taken")
+    anchors: int = Field(1000, ge=1, description="rows at which the kernel is taken")
     labelled: int = Field(5000, ge=2, description="rows whose similarities are fitted")
     iterations: int = Field(15, ge=0, description="gradient steps per bit after the spectral start")
     ridge: float = Field(0.03, ge=0, description="added to the kernel's variances, as a share of the largest")

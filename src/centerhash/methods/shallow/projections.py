@@ -180,7 +180,7 @@ def iterative_quantisation(
 class ItqOptions(ShallowOptions):
     """Options of ITQ."""
 
-    iterations: int = Field(50, ge=1, description="rounds of codes and rotation; 50 in the paper")
+    iterations: int = Field(100, ge=1, description="rounds of codes and rotation; 50 in the paper")
 
 
 @dataclass(frozen=True, eq=False)
