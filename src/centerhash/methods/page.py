@@ -26,11 +26,11 @@ were not at hand.
 In the equations: z are the logits (K,) of an image, sigma is the logistic function, v_j the center of class j in
 {-1, +1}^K, y the labels; s_ij = 1 where images i and j share a label, else 0.
 
-**Defaults follow one rule for all methods**: the setting that a stored grid preferred, the authors' own being one of its points
-(`centerhash tune coco117k --methods all`: 12 short trials and the best three in full at 32 bits, scored on a quarter of COCO's
-training list that is held out; [rows](../benchmarks/results/coco117k-tune/results.jsonl),
+**Defaults follow one rule for all methods**: the setting that a stored grid preferred, the authors' own being one of its
+points (`centerhash tune coco117k --methods all`: 12 short trials and the best three in full at 32 bits, scored on a
+quarter of COCO's training list that is held out; [rows](../benchmarks/results/coco117k-tune/results.jsonl),
 [choices](../benchmarks/results/coco117k-tune/best.json)). Figures under "defaults" are mAP of that grid, by the peers'
-denominator: of full trainings with 30 epochs, of short trials with 10 where it says so. A test keeps defaults and grid equal.
+denominator: of full trainings with 30 epochs, of short trials with 10 where it says so. A test keeps both equal.
 """
 
 
