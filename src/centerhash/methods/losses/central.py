@@ -236,7 +236,7 @@ class ICSOptions(MethodOptions):
         """Fill in beta and lambda: what a validation split preferred per bit, or the paper's for summed distances.
 
         At 16 bits few centers can be near one code, so it pays to follow the nearest ones (lambda .03); at 64 bits
-        there is room for all (lambda 2, nearly equal weights).
+        there is room for more (lambda 2).
         """
         nearest = min(PRINTED_BETA, key=lambda tabled: abs(tabled - bits))
         beta = self.beta or (0.001 if self.per_bit else PRINTED_BETA[nearest])
