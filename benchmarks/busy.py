@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from statistics import median
+from tempfile import TemporaryDirectory
 
 from benchmarks.reporting import arguments_of, show, store
 
@@ -43,14 +44,18 @@ model.encode(images)
 print(time.perf_counter() - started)
 """
 
+INDEX = """
+import numpy as np, sys, centerhash as ch
+codes = np.random.default_rng(0).integers(0, 256, (1_000_000, 8), np.uint8)
+with ch.Index.create(sys.argv[1], ch.load("coco")) as index:
+    index.store.add(codes, [f"{row:08d}" for row in range(len(codes))])
+"""
+
 SERVE = """
-import numpy as np, tempfile, time, centerhash as ch
+import sys, time, centerhash as ch
 from fastapi.testclient import TestClient
 from centerhash.serve import create_app
-rng = np.random.default_rng(0)
-folder = tempfile.mkdtemp()
-index = ch.Index.create(folder + "/index", ch.load("coco"))
-index.add_codes(rng.integers(0, 256, (1_000_000, 8), np.uint8), [f"{row:08d}" for row in range(1_000_000)])
+index = ch.Index.open(sys.argv[1], read_only=True)
 with TestClient(create_app(index), base_url="http://localhost") as client:
     ask = lambda row: client.get("/search", params={"id": f"{row:08d}"}).raise_for_status()
     for row in range(10): ask(row)
@@ -74,12 +79,22 @@ def hogs(count: int) -> Iterator[None]:
             process.wait()
 
 
-def seconds(code: str, environment: Mapping[str, str]) -> float:
-    """What the work says that it took, in a process of its own."""
-    ran = subprocess.run(
-        [sys.executable, "-c", code], env=dict(environment), check=True, capture_output=True, text=True
-    )
-    return float(ran.stdout.splitlines()[-1])
+def printed(code: str, index: str, environment: Mapping[str, str]) -> str:
+    """What a process of its own prints that may use this index."""
+    words = [sys.executable, "-c", code, index]
+    return subprocess.run(words, env=dict(environment), check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def in_turns(code: str, index: str, environment: Mapping[str, str]) -> dict[str, float]:
+    """How long the work says that it took alone, and how many times as long beside others: medians of some turns."""
+    taken: dict[int, list[float]] = {count: [] for count in HOGS}
+    for _ in range(TURNS):
+        for count in HOGS:
+            with hogs(count):
+                taken[count].append(float(printed(code, index, environment)))
+    alone = median(taken[0])
+    ratios = {f"ratio beside {count}": median(taken[count]) / alone for count in HOGS if count}
+    return {"seconds alone": alone, **ratios}
 
 
 def main() -> None:
@@ -92,17 +107,12 @@ def main() -> None:
     if options.spinning:
         environment["OMP_WAIT_POLICY"] = "ACTIVE"
     measured: dict[str, dict[str, float]] = {}
-    for name, code in WORK.items():
-        taken: dict[int, list[float]] = {count: [] for count in HOGS}
-        for _ in range(TURNS):
-            for count in HOGS:
-                with hogs(count):
-                    taken[count].append(seconds(code, environment))
-        alone = median(taken[0])
-        measured[name] = {"seconds alone": alone} | {
-            f"ratio beside {count}": median(taken[count]) / alone for count in HOGS if count
-        }
-        show(name, measured[name])
+    with TemporaryDirectory() as folder:
+        index = f"{folder}/index"
+        printed(INDEX, index, environment)
+        for name, code in WORK.items():
+            measured[name] = in_turns(code, index, environment)
+            show(name, measured[name])
     store(options.out, measured)
 
 

@@ -151,7 +151,7 @@ def serving(folder: Path, count: int) -> float:
 
 
 WORK = {
-    indexing: (500, 2_000),
+    indexing: (2_000, 100_000),
     encoding: (200_000, 1_000_000),
     importing: (200_000, 1_000_000),
     evaluation: (56_230, 112_459),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 
+import numpy as np
 import pytest
+import torch
+from threadpoolctl import threadpool_info
 
-from centerhash.core.threads import WAITING
-
-pytestmark = pytest.mark.slow
+from centerhash.core.threads import WAITING, in_parts, one_numpy_thread, torch_threads
 
 
 def waiting(code: str, **chosen: str) -> str:
@@ -21,15 +23,61 @@ def waiting(code: str, **chosen: str) -> str:
     return subprocess.run(command, env=kept | chosen, check=True, capture_output=True, text=True).stdout
 
 
+@pytest.mark.slow
 def test_threads_of_torch_sleep_while_they_wait() -> None:
     assert waiting("import centerhash") == "['PASSIVE', None, None]\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WAITING)
 def test_what_the_user_chose_stays(name: str) -> None:
     expected = str(["100" if name == known else None for known in WAITING])
     assert waiting("import centerhash", **{name: "100"}).strip() == expected
 
 
+@pytest.mark.slow
 def test_nothing_is_said_where_it_would_come_too_late() -> None:
     assert waiting("import sys; sys.modules['torch'] = sys; import centerhash") == "[None, None, None]\n"
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_parts_are_done_once_each(threads: int, count: int) -> None:
+    done = np.zeros(count, int)
+    names = set()
+
+    def work(part: slice) -> None:
+        done[part] += 1
+        names.add(threading.current_thread().name)
+
+    in_parts(work, count, threads)
+    assert (done == 1).all()
+    assert threading.current_thread().name in names
+
+
+def test_an_error_in_any_part_is_raised() -> None:
+    def work(part: slice) -> None:
+        if part.start:
+            raise ValueError("second part")
+
+    with pytest.raises(ValueError, match="second part"):
+        in_parts(work, 4, 2)
+
+
+def test_torch_has_as_many_threads_afterwards_as_before() -> None:
+    before = torch.get_num_threads()
+    with torch_threads(before + 1) as known:
+        assert (known, torch.get_num_threads()) == (before, before + 1)
+    assert torch.get_num_threads() == before
+
+
+def blas_threads() -> list[int]:
+    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+
+def test_numpy_has_one_thread_meanwhile() -> None:
+    before = blas_threads()
+    assert before
+    with one_numpy_thread():
+        assert set(blas_threads()) == {1}
+    assert blas_threads() == before

@@ -71,6 +71,18 @@ def test_a_repaired_image_is_the_same_input_a_rewritten_table_is_not(tmp_path: P
     assert list_inputs([str(table)]).fingerprint() != before
 
 
+def test_rows_of_features_are_called_by_their_numbers(tmp_path: Path) -> None:
+    np.save(tmp_path / "features.npy", np.zeros((12, 4), np.float32))
+    found = list_inputs([str(tmp_path / "features.npy")])
+    assert list(found.ids) == [str(row) for row in range(12)]
+    assert list(found.ids[9:40]) == ["9", "10", "11"]
+    assert found.ids[-1] == "11"
+    with pytest.raises(IndexError):
+        found.ids[12]
+    named = Inputs([str(row) for row in range(12)], features=found.features)
+    assert named.fingerprint() == found.fingerprint()
+
+
 def test_labels_are_part_of_the_input() -> None:
     images, labels = [Path("/a"), Path("/b")], np.eye(2, dtype=bool)
     given = Inputs(["a", "b"], images, labels=labels, classes=("x", "y"))

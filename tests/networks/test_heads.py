@@ -15,6 +15,7 @@ from centerhash.networks.heads import (
     HeadOutput,
     Presence,
     Readings,
+    WideLinear,
     build_head,
 )
 
@@ -230,3 +231,23 @@ def test_each_part_of_an_output_is_changed_alike() -> None:
     assert doubled.logits.tolist() == [[2] * 3] * 2
     assert doubled.evidence.tolist() == [[2] * 4] * 2
     assert HeadOutput(torch.ones(2, 3)).each(torch.neg).evidence is None
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("learning", [True, False])
+def test_products_cut_among_threads_are_the_same_products(threads: int, learning: bool) -> None:
+    options = HeadOptions(hidden=(7, 5), hidden_norm=False, dropout=0, input_dropout=0, presence=True)
+    heads = []
+    for count in (None, threads):
+        torch.manual_seed(0)
+        heads.append(build_head(6, 4, options.filled({}), 3, count).train(learning))
+    assert list(heads[0].state_dict()) == list(heads[1].state_dict())
+    inputs = torch.randn(8, 6, generator=torch.Generator().manual_seed(1))
+    gradients = []
+    for head in heads:
+        output = head(inputs)
+        assert output.presence is not None
+        (output.logits.square().sum() + output.presence.square().sum()).backward()
+        gradients.append([parameter.grad for parameter in head.parameters()])
+    torch.testing.assert_close(gradients[1], gradients[0])
+    assert sum(isinstance(layer, WideLinear) for layer in heads[1].modules()) == 3

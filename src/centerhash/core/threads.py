@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from itertools import pairwise
 
 # how OpenMP's threads wait for each other: read once, when torch loads its OpenMP library
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
@@ -17,3 +22,43 @@ def wait_quietly() -> None:
     """
     if "torch" not in sys.modules and not any(name in os.environ for name in WAITING):
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[int]:
+    """Let torch compute on this many threads meanwhile; yields on how many it did before."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield before
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def one_numpy_thread() -> Iterator[None]:
+    """Let numpy use one thread meanwhile: for decompositions, and for many small products in a row.
+
+    Its threads spin while they wait for each other, and beside other programs that takes many times as long.
+    """
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    with threadpool_limits(1, "blas"):
+        yield
+
+
+def in_parts(work: Callable[[slice], object], count: int, threads: int) -> None:
+    """Do some work on `count` things in as many parts as there are threads, at the same time."""
+    cuts = [count * number // threads for number in range(threads + 1)]
+    first, *others = (slice(*pair) for pair in pairwise(cuts))
+    waiting = [_pool(threads).submit(work, part) for part in others]
+    work(first)
+    for part in waiting:
+        part.result()
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(1, threads - 1), "products")

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,23 @@ from centerhash.data.layouts.parquet import SUFFIX, find_parquet, open_parquet
 from centerhash.data.layouts.table import find_layout, is_described
 from centerhash.data.npy import read_header
 from centerhash.encoding.parts import Labels
+
+
+class RowNames(Sequence[str]):
+    """The names of rows without names, their numbers: made when they are asked for."""
+
+    def __init__(self, rows: range) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> RowNames: ...
+    def __getitem__(self, place: int | slice) -> str | RowNames:
+        return RowNames(self._rows[place]) if isinstance(place, slice) else str(self._rows[place])
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +68,8 @@ class Inputs:
         return np.array([int.from_bytes(digest, "big", signed=True) for digest in digests], dtype=np.int64)
 
     def __post_init__(self) -> None:
+        if isinstance(self.ids, RowNames):
+            return
         for text in (*self.ids, *map(str, self.images or ())):
             if not is_text(text):
                 raise DataError(
@@ -110,7 +130,7 @@ def _features_file(path: Path) -> Inputs:
     shape = read_header(path).shape
     if len(shape) != 2:
         raise DataError(f"'{path}' must be of shape (N, D), one row per image, got {shape}.")
-    return Inputs([str(row) for row in range(shape[0])], features=path.absolute())
+    return Inputs(RowNames(range(shape[0])), features=path.absolute())
 
 
 def _data_set(root: Path) -> Inputs:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from centerhash.core.errors import InputError
 from centerhash.core.options import Options
+from centerhash.core.threads import in_parts, torch_threads
 
 # share of a row's largest |logit| (at least 1) below which float32 rounding, which varies with the batch, could flip a
 # sign; about a hundred times what rounding was seen to change
@@ -126,7 +127,7 @@ def dropout_mask(shape: Sequence[int], p: float, like: Tensor) -> Tensor:
         return nn.functional.dropout(torch.ones(*shape, dtype=like.dtype, device=like.device), p)
     count = math.prod(shape)
     random = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None).view(torch.uint8)[:count]
-    return (random >= least).to(like.dtype).mul_(1 / (1 - p)).view(*shape)
+    return (random >= int(least)).to(like.dtype).mul_(1 / (1 - p)).view(*shape)
 
 
 class Dropout(nn.Dropout):
@@ -141,6 +142,50 @@ class Dropout(nn.Dropout):
         return dropout_mask(shape, self.p, like)
 
 
+class _Product(torch.autograd.Function):
+    """Units (B, D) times weights (H, D) transposed, there and back, each by several threads."""
+
+    @staticmethod
+    def forward(ctx: Any, units: Tensor, weight: Tensor, threads: int) -> Tensor:
+        ctx.save_for_backward(units, weight)
+        ctx.threads = threads
+        inputs, rows = units.detach(), weight.detach()
+        product = inputs.new_empty(len(inputs), len(rows))
+        in_parts(lambda part: torch.mm(inputs, rows[part].T, out=product[:, part]), len(rows), threads)
+        return product
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None]:
+        units, weight = (saved.detach() for saved in ctx.saved_tensors)
+        slope = torch.empty_like(weight)
+        in_parts(lambda part: torch.mm(gradient[:, part].T, units, out=slope[part]), len(weight), ctx.threads)
+        return gradient @ weight if ctx.needs_input_grad[0] else None, slope, None
+
+
+class WideLinear(nn.Linear):
+    """A linear layer whose products are cut among threads of ours while it learns, where all else has one thread.
+
+    Threads of torch wait for each other after every operation and inside of products, and beside other programs each
+    time until they get a processor. Here they meet twice a step.
+    """
+
+    def __init__(self, features: int, units: int, bias: bool, threads: int) -> None:
+        super().__init__(features, units, bias=bias)
+        self.threads = threads
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Units (B, H) of features (B, D)."""
+        if not self.training or features.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+            with torch_threads(self.threads):
+                return super().forward(features)
+        product: Tensor = _Product.apply(features, self.weight, self.threads)  # type: ignore[no-untyped-call]
+        return product if self.bias is None else product + self.bias
+
+
+def _hidden_linear(features: int, units: int, bias: bool, threads: int | None) -> nn.Linear:
+    return nn.Linear(features, units, bias) if threads is None else WideLinear(features, units, bias, threads)
+
+
 class DropoutBeside(Dropout):
     """Dropout that leaves the stream of random numbers as it found it, so that it changes no other layer's."""
 
@@ -153,8 +198,10 @@ class DropoutBeside(Dropout):
 class Presence(nn.Sequential):
     """Standardised features (B, D) to log-odds (B, C) that each class is there, by units (B, U) of its own."""
 
-    def __init__(self, features: int, units: int, classes: int, dropout: float) -> None:
-        own = (nn.Linear(features, units, bias=False), nn.BatchNorm1d(units), nn.ReLU())
+    def __init__(
+        self, features: int, units: int, classes: int, dropout: float, threads: int | None = None
+    ) -> None:
+        own = (_hidden_linear(features, units, False, threads), nn.BatchNorm1d(units), nn.ReLU())
         super().__init__(*own, DropoutBeside(dropout), nn.Linear(units, classes))
 
 
@@ -166,14 +213,20 @@ class Readings(nn.Module):
     """
 
     def __init__(
-        self, code: nn.Module, features: int, width: int, classes: int, options: HeadOptions
+        self,
+        code: nn.Module,
+        features: int,
+        width: int,
+        classes: int,
+        options: HeadOptions,
+        threads: int | None = None,
     ) -> None:
         super().__init__()
         self.code = code
         self.evidence = nn.Linear(width, classes) if options.evidence else None
         self.presence: nn.Module | None = None
         if options.presence and options.presence_hidden:
-            self.presence = Presence(features, options.presence_hidden, classes, options.dropout)
+            self.presence = Presence(features, options.presence_hidden, classes, options.dropout, threads)
         elif options.presence:
             self.presence = nn.Linear(width, classes)
 
@@ -207,10 +260,13 @@ class Head(nn.Sequential):
         return HeadOutput(hidden)
 
 
-def build_head(features: int, bits: int, options: HeadOptions, classes: int = 0) -> Head:
+def build_head(
+    features: int, bits: int, options: HeadOptions, classes: int = 0, threads: int | None = None
+) -> Head:
     """Standardise, dropout, then (linear, norm, ReLU, dropout) per hidden width, then linear to K bits.
 
-    With `options.evidence` or `options.presence` the last layer also reads these for C classes.
+    With `options.evidence` or `options.presence` the last layer also reads these for C classes. Where `threads` are
+    named, the products of the hidden layers use as many, whatever the rest of the head does.
     """
     layers: list[nn.Module] = []
     if options.standardise:
@@ -218,7 +274,8 @@ def build_head(features: int, bits: int, options: HeadOptions, classes: int = 0)
     layers.append(Dropout(options.input_dropout))
     width = features
     for hidden in options.hidden:
-        layers.append(nn.Linear(width, hidden, bias=not options.hidden_norm))  # a norm has a bias of its own
+        bias = not options.hidden_norm  # a norm has a bias of its own
+        layers.append(_hidden_linear(width, hidden, bias, threads))
         if options.hidden_norm:
             layers.append(nn.BatchNorm1d(hidden))
         layers += [nn.ReLU(), Dropout(options.dropout)]
@@ -233,13 +290,16 @@ def build_head(features: int, bits: int, options: HeadOptions, classes: int = 0)
     if options.rotate:
         last.append(Rotation(bits))
     if options.evidence or options.presence:
-        last = [Readings(nn.Sequential(*last), features, width, classes, options)]
+        last = [Readings(nn.Sequential(*last), features, width, classes, options, threads)]
     return Head(*layers, *last)
 
 
 def float_rows(features: NDArray[Any], rows: NDArray[np.int64] | slice = slice(None)) -> Tensor:
-    """Some rows of features (N, D) as float32 for a head; torch widens halves ten times as fast as numpy."""
-    return torch.from_numpy(np.array(features[rows])).float()
+    """Some rows of features (N, D) as float32 for a head; torch widens halves ten times as fast as numpy.
+
+    Rows of a slice may share memory with the features: they are for reading.
+    """
+    return torch.from_numpy(np.require(features[rows], requirements=["C", "W"])).float()
 
 
 class SteadyHead:

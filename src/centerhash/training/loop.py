@@ -17,8 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from centerhash.core.allocator import freed_memory_kept
 from centerhash.core.errors import DataError
 from centerhash.core.progress import Progress, silent
+from centerhash.core.threads import torch_threads
 from centerhash.methods.losses.base import Objective
 from centerhash.networks.heads import HeadOutput, build_head, float_rows
 from centerhash.training.checkpoints import EpochRow, restore, store
@@ -91,20 +93,21 @@ def fit_head(
         for places in batches:
             yield float_rows(features, rows[places.numpy()])
 
-    return fit_network(
-        lambda: build_head(features.shape[1], config.bits, config.head, labels.shape[1]),
-        inputs,
-        labels,
-        objective,
-        config,
-        prepare=lambda: objective.prepare(features, rows, labels),
-        team=team or Team("cpu"),
-        measure=measure,
-        checkpoint=checkpoint,
-        checkpoint_seconds=checkpoint_seconds,
-        progress=progress,
-        on_epoch=on_epoch,
-    )
+    with torch_threads(1) as threads:  # see `WideLinear`
+        return fit_network(
+            lambda: build_head(features.shape[1], config.bits, config.head, labels.shape[1], threads),
+            inputs,
+            labels,
+            objective,
+            config,
+            prepare=lambda: objective.prepare(features, rows, labels),
+            team=team or Team("cpu"),
+            measure=measure,
+            checkpoint=checkpoint,
+            checkpoint_seconds=checkpoint_seconds,
+            progress=progress,
+            on_epoch=on_epoch,
+        )
 
 
 def fit_network(
@@ -130,7 +133,7 @@ def fit_network(
     """
     if len(labels) < 2:
         raise DataError(f"training needs at least 2 images with labels, got {len(labels)}.")
-    with torch.random.fork_rng(devices=_cuda_devices(team.device)):
+    with torch.random.fork_rng(devices=_cuda_devices(team.device)), freed_memory_kept():
         torch.manual_seed(config.seed)
         network = build().to(team.device)
         share_layers(network, team)

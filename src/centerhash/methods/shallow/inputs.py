@@ -15,6 +15,7 @@ from pydantic import Field
 from centerhash.core.arrays import BLOCK, check_features
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.options import MethodOptions
+from centerhash.core.threads import one_numpy_thread
 
 Floats = NDArray[np.float64]
 
@@ -128,13 +129,16 @@ def principal_axes(features: NDArray[Any], unit: bool, most: int | None = None) 
     """The axes of features (n, D) along which they vary at all, at most `most`: R <= min(n - 1, D)."""
     mean = mean_features(features, unit)
     if len(features) < features.shape[1]:  # the covariance would be the larger matrix
-        _, lengths, axes_in_rows = np.linalg.svd(prepare(features, unit) - mean, full_matrices=False)
+        centred = prepare(features, unit) - mean
+        with one_numpy_thread():
+            _, lengths, axes_in_rows = np.linalg.svd(centred, full_matrices=False)
         variances, axes = lengths**2 / len(features), axes_in_rows.T
     else:
         covariance = np.zeros((features.shape[1], features.shape[1]))
         for _, block in prepared_blocks(features, unit):
             covariance += (block - mean).T @ (block - mean) / len(features)
-        rising, axes_rising = np.linalg.eigh(covariance)
+        with one_numpy_thread():
+            rising, axes_rising = np.linalg.eigh(covariance)
         variances, axes = rising[::-1], axes_rising[:, ::-1]
     rank = int((variances > _RANK * variances[0]).sum())
     kept = rank if most is None else min(rank, most)

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from centerhash.core.arrays import check_features
 from centerhash.core.progress import Progress, silent
+from centerhash.core.threads import one_numpy_thread
 from centerhash.methods.shallow.base import STAGE, ShallowHash, Training
 from centerhash.methods.shallow.inputs import (
     Floats,
@@ -169,11 +170,12 @@ def iterative_quantisation(
     """
     rotation, rotated = start, coordinates @ start
     errors = [quantisation_error(rotated)]
-    for iteration in range(iterations):
-        rotation = best_rotation(np.where(rotated >= 0, 1.0, -1.0), coordinates)
-        rotated = coordinates @ rotation
-        errors.append(quantisation_error(rotated))
-        progress(STAGE, iteration + 1, iterations)
+    with one_numpy_thread():
+        for iteration in range(iterations):
+            rotation = best_rotation(np.where(rotated >= 0, 1.0, -1.0), coordinates)
+            rotated = coordinates @ rotation
+            errors.append(quantisation_error(rotated))
+            progress(STAGE, iteration + 1, iterations)
     return rotation, np.array(errors)
 
 
