@@ -90,8 +90,13 @@ def faster(results: Results) -> Panel:
     for name, title in COMPILED.items():
         ratio = encoding["photos of 256 x 256"][name]["times_eager"]
         bars.append(_times(f"Image files to codes by {title}", "against PyTorch eager", ratio, 3))
-    loop = speed["evaluation"]["times_faster"]
+    loop, jobs = speed["evaluation"]["times_faster"], speed["jobs"]
     bars.append(_times("All retrieval measures at COCO's size", "against an argsort per query", loop, 20))
+    for key, against in {
+        "times_faster_than_one_thread": "against one after the other, one thread",
+        "times_faster": "against one after the other, a thread per core",
+    }.items():
+        bars.append(_times("Trainings at once, one per core", against, jobs[key], 1.7))
     ticks = {1: "1x", 2: "2x", 5: "5x", 10: "10x", 20: "20x", 50: "50x", 100: "100x"}
     return Panel("Times faster", "longer is better; logarithmic", bars, ticks, log=True)
 
