@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 
-import numpy as np
 import pytest
 import torch
 from threadpoolctl import threadpool_info
 
-from centerhash.core.threads import WAITING, in_parts, one_numpy_thread, torch_threads
+from centerhash.core.threads import WAITING, one_numpy_thread, torch_threads
 
 
 def waiting(code: str, **chosen: str) -> str:
@@ -38,30 +36,6 @@ def test_what_the_user_chose_stays(name: str) -> None:
 @pytest.mark.slow
 def test_nothing_is_said_where_it_would_come_too_late() -> None:
     assert waiting("import sys; sys.modules['torch'] = sys; import centerhash") == "[None, None, None]\n"
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("count", [0, 1, 7])
-def test_parts_are_done_once_each(threads: int, count: int) -> None:
-    done = np.zeros(count, int)
-    names = set()
-
-    def work(part: slice) -> None:
-        done[part] += 1
-        names.add(threading.current_thread().name)
-
-    in_parts(work, count, threads)
-    assert (done == 1).all()
-    assert threading.current_thread().name in names
-
-
-def test_an_error_in_any_part_is_raised() -> None:
-    def work(part: slice) -> None:
-        if part.start:
-            raise ValueError("second part")
-
-    with pytest.raises(ValueError, match="second part"):
-        in_parts(work, 4, 2)
 
 
 def test_torch_has_as_many_threads_afterwards_as_before() -> None:

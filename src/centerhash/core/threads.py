@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
-from itertools import pairwise
 
 # how OpenMP's threads wait for each other: read once, when torch loads its OpenMP library
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
@@ -47,18 +44,3 @@ def one_numpy_thread() -> Iterator[None]:
 
     with threadpool_limits(1, "blas"):
         yield
-
-
-def in_parts(work: Callable[[slice], object], count: int, threads: int) -> None:
-    """Do some work on `count` things in as many parts as there are threads, at the same time."""
-    cuts = [count * number // threads for number in range(threads + 1)]
-    first, *others = (slice(*pair) for pair in pairwise(cuts))
-    waiting = [_pool(threads).submit(work, part) for part in others]
-    work(first)
-    for part in waiting:
-        part.result()
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max(1, threads - 1), "products")

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from centerhash.core.errors import InputError
 from centerhash.core.options import Options
-from centerhash.core.threads import in_parts, torch_threads
+from centerhash.core.parallel import in_threads, split
+from centerhash.core.threads import torch_threads
 
 # share of a row's largest |logit| (at least 1) below which float32 rounding, which varies with the batch, could flip a
 # sign; about a hundred times what rounding was seen to change
@@ -150,15 +151,23 @@ class _Product(torch.autograd.Function):
         ctx.save_for_backward(units, weight)
         ctx.threads = threads
         inputs, rows = units.detach(), weight.detach()
-        product = inputs.new_empty(len(inputs), len(rows))
-        in_parts(lambda part: torch.mm(inputs, rows[part].T, out=product[:, part]), len(rows), threads)
+        product, parts = inputs.new_empty(len(inputs), len(rows)), split(len(rows), threads)
+
+        def work(part: int) -> None:
+            torch.mm(inputs, rows[parts[part]].T, out=product[:, parts[part]])
+
+        in_threads(work, threads)
         return product
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None]:
         units, weight = (saved.detach() for saved in ctx.saved_tensors)
-        slope = torch.empty_like(weight)
-        in_parts(lambda part: torch.mm(gradient[:, part].T, units, out=slope[part]), len(weight), ctx.threads)
+        slope, parts = torch.empty_like(weight), split(len(weight), ctx.threads)
+
+        def work(part: int) -> None:
+            torch.mm(gradient[:, parts[part]].T, units, out=slope[parts[part]])
+
+        in_threads(work, ctx.threads)
         return gradient @ weight if ctx.needs_input_grad[0] else None, slope, None
 
 

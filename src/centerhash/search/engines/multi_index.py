@@ -22,7 +22,8 @@ from numba.extending import intrinsic
 
 from centerhash.codes import Packed
 from centerhash.core.compiled import compiled, processors
-from centerhash.search.engines.scan import Answer, Integers, Mask, Words, differing, in_threads, split, words
+from centerhash.core.parallel import in_threads, split
+from centerhash.search.engines.scan import Answer, Integers, Mask, Words, differing, words
 from centerhash.search.engines.tables import GROUPED, Rows, Tables
 from centerhash.search.engines.tabling import key_of, read_only
 

@@ -13,9 +13,7 @@ release the interpreter lock: over parts of the database for a few queries, over
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -26,6 +24,7 @@ from numpy.typing import NDArray
 
 from centerhash.codes import Packed, packed_width
 from centerhash.core.compiled import compiled, processors
+from centerhash.core.parallel import in_threads, split
 
 Words: TypeAlias = NDArray[Any]  # (n, W) of an unsigned type
 Small: TypeAlias = NDArray[np.uint16]
@@ -154,35 +153,6 @@ def _scanner(width: int) -> Callable[..., None]:
                     start = end
 
     return compiled(scan)
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    """The threads of all scans: starting some for each would take longer than many a scan."""
-    return ThreadPoolExecutor(processors(), thread_name_prefix="scan")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
-
-
-def split(total: int, parts: int) -> list[slice]:
-    """Slices of nearly equal length that cover `total`."""
-    edges = [total * part // parts for part in range(parts + 1)]
-    return [slice(*pair) for pair in pairwise(edges)]
-
-
-def in_threads(work: Callable[[int], None], parts: int) -> None:
-    """Call `work` with each number below `parts`, the first one in this thread."""
-    if parts == 1:
-        work(0)
-        return
-    others = [_pool().submit(work, part) for part in range(1, parts)]
-    try:
-        work(0)
-    finally:
-        for other in others:
-            other.result()
 
 
 class _Found:

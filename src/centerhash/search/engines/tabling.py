@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from centerhash.codes import Packed
 from centerhash.core.compiled import compiled
-from centerhash.search.engines.scan import Words, in_threads, words
+from centerhash.core.parallel import in_threads
+from centerhash.search.engines.scan import Words, words
 from centerhash.search.engines.tables import GROUPED, Rows, Tables, table_edges
 
 TABLE_BITS = (
