@@ -153,7 +153,7 @@ def serving(folder: Path, count: int) -> float:
 WORK = {
     indexing: (2_000, 100_000),
     encoding: (200_000, 1_000_000),
-    importing: (200_000, 1_000_000),
+    importing: (2_000_000, 4_000_000),  # segments grow to a million items, and memory with them
     evaluation: (56_230, 112_459),
     serving: (1_000_000, 10_000_000),
 }

@@ -15,7 +15,7 @@ from centerhash.data.images import (
     load_pixels,
     squash_and_crop,
 )
-from centerhash.data.listing import list_images
+from centerhash.data.listing import find_images, list_images
 from tests.data.pictures import encoded, photo
 
 # ---------------------------------------------------------------- the network's view
@@ -117,6 +117,19 @@ def test_a_folder_is_searched_to_the_bottom_and_sorted(tree: Path) -> None:
     assert found(tree, ".") == ["a.PNG", "b.jpg", "sub/c.webp", "sub/deep/d.jpeg"]
 
 
+def test_files_are_sorted_folder_by_folder_as_paths_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a-b.jpg", "a/b.jpg", "a/b/c.jpg", "a b/d.jpg", "B.jpg", "a/b-c.jpg", "é.jpg"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    paths = list_images([tmp_path])
+    assert len(paths) == 7
+    assert paths == sorted(paths)
+    monkeypatch.chdir(tmp_path)
+    assert list_images(["."]) == list_images(["./"]) == [path.relative_to(tmp_path) for path in paths]
+
+
 def test_a_hidden_folder_may_be_named(tree: Path) -> None:
     assert found(tree, ".hid") == [".hid/f.jpg"]
     assert found(tree, ".hid/*.jpg") == [".hid/f.jpg"]
@@ -144,6 +157,14 @@ def test_each_file_comes_once(tree: Path) -> None:
 
 def test_a_single_path_is_no_sequence_of_letters(tree: Path) -> None:
     assert list_images(str(tree / "b.jpg")) == [tree / "b.jpg"]
+
+
+def test_paths_are_made_of_text_when_asked_for(tree: Path) -> None:
+    paths = find_images([tree]).images
+    assert paths[0] == tree / "a.PNG"
+    assert paths[1:].names == [str(tree / name) for name in ("b.jpg", "sub/c.webp", "sub/deep/d.jpeg")]
+    assert len(paths) == 4
+    assert list(paths) == list_images([tree])
 
 
 def test_nothing_found(tree: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import overload
 
 from centerhash.core.errors import DataError
 from centerhash.data.images import HEIC_SUFFIXES, SUFFIXES, heic_advice, is_picture_name, reads_heic
@@ -27,11 +28,28 @@ _KINDS: Mapping[str, str] = MappingProxyType(
 _DESCRIPTIONS = ("labels.csv", "classes.txt")  # read with the images, not passed over
 
 
+class Paths(Sequence[Path]):
+    """Many paths, kept as text: a `Path` takes a kilobyte of memory, and is made when one is asked for."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = list(names)
+
+    @overload
+    def __getitem__(self, at: int) -> Path: ...
+    @overload
+    def __getitem__(self, at: slice) -> Paths: ...
+    def __getitem__(self, at: int | slice) -> Path | Paths:
+        return Paths(self.names[at]) if isinstance(at, slice) else Path(self.names[at])
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
 @dataclass(frozen=True)
 class Found:
     """Image files, each once, and how many other files were passed over, by kind ("videos": 3)."""
 
-    images: list[Path]
+    images: Paths
     skipped: dict[str, int] = field(default_factory=dict)
 
 
@@ -40,21 +58,19 @@ def list_images(paths: Sequence[str | Path]) -> list[Path]:
 
     Folders and patterns give files with a picture's suffix, sorted, without hidden ones; each comes once.
     """
-    return find_images(paths).images
+    return list(find_images(paths).images)
 
 
 def find_images(paths: Sequence[str | Path]) -> Found:
     """As `list_images`, and what was passed over in folders and patterns."""
     wanted: Iterable[str | Path] = [paths] if isinstance(paths, str | Path) else paths
-    images: dict[Path, None] = {}
+    names: dict[str, None] = {}
     skipped: Counter[str] = Counter()
     for entry in wanted:
-        found = _expand(entry)
-        images.update(dict.fromkeys(found.images))
-        skipped.update(found.skipped)
-    if not images:
+        names.update(dict.fromkeys(_expand(entry, skipped)))
+    if not names:
         raise DataError("no images were named: give files, folders or patterns such as 'photos/*.jpg'.")
-    return Found(list(images), dict(skipped))
+    return Found(Paths(names), dict(skipped))
 
 
 def skipped_text(skipped: Mapping[str, int]) -> str:
@@ -64,40 +80,53 @@ def skipped_text(skipped: Mapping[str, int]) -> str:
     return ", ".join(f"{kind} {count:,}{advice.get(kind, '')}" for kind, count in ranked)
 
 
-def _expand(entry: str | Path) -> Found:
+def _expand(entry: str | Path, skipped: Counter[str]) -> list[str]:
     """The images that one argument stands for; a file that is named is taken whatever its suffix."""
-    path = Path(entry)
+    path, passed = Path(entry), Counter[str]()
     closed: list[OSError] = []  # folders below that cannot be read
     try:
         if path.is_file() or is_stored_image(path):
-            return Found([path])
+            return [str(path)]
         if path.is_dir():
-            place, candidates = f"the folder '{path}'", list(_files_below(path, closed))
+            place, candidates = f"the folder '{path}'", _files_below(path, closed)
         elif any(map(_is_wild, path.parts)):
             place, named = f"the pattern '{entry}'", [_is_wild(part) for part in path.parts].index(True)
             matches = Path(path.anchor).glob(str(path.relative_to(path.anchor)))
-            candidates = [file for file in matches if not _is_hidden(file, named)]
+            candidates = (str(file) for file in matches if not _is_hidden(file, named))
         else:
             raise FileNotFoundError("no such file or folder")
-        images = sorted(file for file in candidates if is_picture_name(file.name) and file.is_file())
-        others = (file for file in candidates if not is_picture_name(file.name) and file.is_file())
-        skipped = Counter(kind_of(file.name) for file in others if file.name not in _DESCRIPTIONS)
+        images = []
+        for file in candidates:
+            name = file.rpartition(os.sep)[2]
+            if not Path(file).is_file() or name in _DESCRIPTIONS:
+                continue
+            if is_picture_name(name):
+                images.append(file)
+            else:
+                passed[kind_of(name)] += 1
     except (OSError, ValueError) as error:  # ValueError: a pattern such as '**x'
         raise DataError(f"cannot list '{entry}': {getattr(error, 'strerror', None) or error}.") from error
     if closed:
-        skipped[FOLDERS] = len(closed)
+        passed[FOLDERS] = len(closed)
     if not images:
-        passed = f"; passed over {skipped_text(skipped)}" if skipped else ""
-        raise DataError(f"no image in {place}: looked for {', '.join(sorted(_suffixes()))}{passed}.")
-    return Found(images, dict(skipped))
+        others = f"; passed over {skipped_text(passed)}" if passed else ""
+        raise DataError(f"no image in {place}: looked for {', '.join(sorted(_suffixes()))}{others}.")
+    skipped.update(passed)
+    return sorted(images, key=_in_folders)
 
 
-def _files_below(folder: Path, closed: list[OSError]) -> Iterator[Path]:
+def _in_folders(name: str) -> str:
+    """A key that sorts names folder by folder, as paths are sorted: 'a/b.jpg' comes before 'a-b.jpg'."""
+    return name.replace(os.sep, "\0")
+
+
+def _files_below(folder: Path, closed: list[OSError]) -> Iterator[str]:
     """Yield all files in a folder and below it that are not hidden; folders that cannot be read go to `closed`."""
     os.scandir(folder).close()  # raises where the folder that was asked for is itself closed
     for place, below, files in os.walk(folder, onerror=closed.append):
         below[:] = [name for name in below if not name.startswith(".")]
-        yield from (Path(place, name) for name in files if not name.startswith("."))
+        home = str(Path(place, "_"))[:-1]  # './photos' is 'photos/', '.' is nothing
+        yield from (home + name for name in files if not name.startswith("."))
 
 
 def kind_of(name: str) -> str:

@@ -11,8 +11,6 @@ on; results do not depend on the threads.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +19,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from centerhash.core.compiled import compiled, processors
+from centerhash.core.parallel import in_threads, split
 
 Words: TypeAlias = NDArray[np.uint64]
 Small: TypeAlias = NDArray[np.uint16]
@@ -34,18 +33,8 @@ NEGLIGIBLE = 1e-20
 def _over_rows(work: Callable[..., None], by_row: Sequence[NDArray[Any]], *whole: Any) -> None:
     """Call `work` on slices of the arrays `by_row` and on what is `whole`, in a thread per processor."""
     rows = len(by_row[0])
-    parts = max(1, min(processors(), rows))
-    edges = [rows * part // parts for part in range(parts + 1)]
-
-    def some(start: int, end: int) -> None:
-        work(*(array[start:end] for array in by_row), *whole)
-
-    if parts == 1:
-        some(0, rows)
-        return
-    with ThreadPoolExecutor(parts) as pool:
-        for finished in [pool.submit(some, *pair) for pair in pairwise(edges)]:
-            finished.result()
+    parts = split(rows, max(1, min(processors(), rows)))
+    in_threads(lambda part: work(*(array[parts[part]] for array in by_row), *whole), len(parts))
 
 
 def _popcount_rule(_context: Any, _word: Any) -> Any:
@@ -63,8 +52,10 @@ _popcount: Any = intrinsic(_popcount_rule)
 @compiled
 def _hamming(query: Words, database: Words, out: Small) -> None:
     """Write the Hamming distances between a code (W,) and the planes (W, N) to out (N,)."""
-    out[:] = 0
-    for index in range(query.size):
+    word, plane = query[0], database[0]
+    for item in range(out.size):
+        out[item] = _popcount(word ^ plane[item])
+    for index in range(1, query.size):
         word, plane = query[index], database[index]
         for item in range(out.size):
             out[item] += _popcount(word ^ plane[item])
@@ -73,44 +64,49 @@ def _hamming(query: Words, database: Words, out: Small) -> None:
 @compiled
 def _shared_labels(query: Words, database: Words, out: Small) -> None:
     """Write how many labels a row (L,) shares with each item of the planes (L, N) to out (N,)."""
-    out[:] = 0
-    for index in range(query.size):
+    word, plane = query[0], database[0]
+    for item in range(out.size):
+        out[item] = _popcount(word & plane[item])
+    for index in range(1, query.size):
         word, plane = query[index], database[index]
         for item in range(out.size):
             out[item] += _popcount(word & plane[item])
 
 
 @compiled
-def _nearest_first(distances: Small, counts: Integers, order: Integers) -> None:
+def _nearest_first(distances: Small, counts: Integers, order: Integers, room: Integers) -> None:
     """Fill `order` (at most N) with the positions of the nearest items, ties in database order.
 
     A counting sort that leaves out what lies beyond the end of `order`; `counts` is the histogram of the
-    distances.
+    distances, `room` (N,) for work.
     """
     starts = np.zeros(counts.size, np.int64)
     farthest = 0
     while starts[farthest] + counts[farthest] < order.size:
         starts[farthest + 1] = starts[farthest] + counts[farthest]
         farthest += 1
-    for item in range(distances.size):
+    near = 0
+    for item in range(distances.size):  # without a branch, which few items would take
+        room[near] = item
+        near += distances[item] <= farthest
+    for item in room[:near]:
         distance = distances[item]
-        if distance <= farthest:
-            place = starts[distance]
-            if place < order.size:
-                order[place] = item
-                starts[distance] = place + 1
+        place = starts[distance]
+        if place < order.size:
+            order[place] = item
+            starts[distance] = place + 1
 
 
 @compiled
 def _nearest_rows(queries: Words, indices: Integers, distances: Small, database: Words, bits: int) -> None:
     """Fill the rows of `nearest` that belong to some queries."""
-    everywhere = np.empty(database.shape[1], np.uint16)
+    everywhere, room = np.empty(database.shape[1], np.uint16), np.empty(database.shape[1], np.int64)
     for row in range(queries.shape[0]):
         _hamming(queries[row], database, everywhere)
         counts = np.zeros(bits + 1, np.int64)
         for item in range(everywhere.size):
             counts[everywhere[item]] += 1
-        _nearest_first(everywhere, counts, indices[row])
+        _nearest_first(everywhere, counts, indices[row], room)
         for place in range(indices.shape[1]):
             distances[row, place] = everywhere[indices[row, place]]
 
@@ -137,7 +133,7 @@ def _rank_rows(
 ) -> None:
     """Fill the rows of `rank` that belong to some queries."""
     distances = np.empty(database.shape[1], np.uint16)
-    shared = np.empty(database.shape[1], np.uint16)
+    shared, room = np.empty(database.shape[1], np.uint16), np.empty(database.shape[1], np.int64)
     order = np.empty(top.shape[1], np.int64)
     radii, most = counts.shape[1], grades.shape[1]
     for row in range(queries.shape[0]):
@@ -154,7 +150,7 @@ def _rank_rows(
                 counts[row, distance] += table[distance, grade]
                 grades[row, grade] += table[distance, grade]
             relevant[row, distance] = counts[row, distance] - table[distance, 0]
-        _nearest_first(distances, counts[row], order)
+        _nearest_first(distances, counts[row], order, room)
         for place in range(order.size):
             top[row, place] = shared[order[place]]
 

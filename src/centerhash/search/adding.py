@@ -20,7 +20,7 @@ from centerhash.core.progress import Progress
 from centerhash.core.text import is_text
 from centerhash.data.images import ImageSource, content_key
 from centerhash.data.layouts.labels_csv import read_image_folder
-from centerhash.data.listing import Found, find_images
+from centerhash.data.listing import Found, Paths, find_images
 from centerhash.search.engines.base import HammingIndex, check_labels
 from centerhash.search.parts import seen_in, visual_of
 from centerhash.search.results import Added
@@ -69,14 +69,11 @@ class Adding:
     moved: int = 0
     broken: dict[str, str] = field(default_factory=dict)
 
-    def run(self, files: Sequence[Path], encoder: Encoder, batch: int, progress: Progress) -> Added:
+    def run(self, files: Paths, encoder: Encoder, batch: int, progress: Progress) -> Added:
         """Encode and store `files`; every `batch` of new ones is stored durably before the next."""
-        named = [file for file in files if is_text(str(file.absolute()))]
-        self.broken = {
-            str(file): f"cannot store {str(file)!a}: its name is not UTF-8. Rename it."
-            for file in files
-            if not is_text(str(file.absolute()))
-        }
+        unnamed = [name for name in files.names if not is_text(str(Path(name).absolute()))]
+        self.broken = {name: f"cannot store {name!a}: its name is not UTF-8. Rename it." for name in unnamed}
+        named = Paths(name for name in files.names if name not in self.broken) if unnamed else files
         done = len(self.broken)
         with closing(encoder.stream(named, self.new_id)) as steps:
             for step in steps:

@@ -158,6 +158,7 @@ def write_figure(path: Path, figure: Figure) -> Markup:
     """Write PATH.svg for people and PATH.png for where vector graphics cannot go; return the figure as HTML."""
     svg = named_series(svg_text(figure))
     write_text(path.with_suffix(".svg"), svg)
+    figure.set_layout_engine("none")  # all has found its place: to look for it again takes as long as to draw
     with atomic(path.with_suffix(".png")) as stream:
         stream.write(png_bytes(figure))
     return Markup("<div class='plot'>{}</div>").format(svg)
