@@ -7,6 +7,7 @@ import pytest
 from benchmarks import rooms
 
 
+@pytest.mark.slow
 def test_every_room_imports_only_from_the_rooms_below_it() -> None:
     assert rooms.against_the_order() == []
 
@@ -19,6 +20,7 @@ def test_every_module_is_in_a_room() -> None:
     assert found - {"__init__", "__main__"} == set(rooms.ROOMS)
 
 
+@pytest.mark.slow
 def test_the_picture_is_the_one_that_the_code_draws() -> None:
     assert rooms.PICTURE.read_text() == rooms.drawn(), "run `python -m benchmarks.rooms`"
 

@@ -60,6 +60,7 @@ def messages(path: Path) -> Iterator[str]:
             yield re.sub(r"`[^`]*`", "", "".join(str(part) for part in parts))
 
 
+@pytest.mark.slow
 def test_no_error_of_the_library_speaks_of_an_option() -> None:
     found = {path.name: list(messages(path)) for path in LIBRARY}
     assert sum(map(len, found.values())) > 100

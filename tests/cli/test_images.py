@@ -133,6 +133,7 @@ def test_explain_shows_as_many_centers_as_asked_for(image_run: Path, scene_folde
         assert len(done.json[0]["labels"]) == total
 
 
+@pytest.mark.slow
 def test_names_with_brackets_are_printed_as_they_are(image_run: Path, tmp_path: Path) -> None:
     """Square brackets and words between colons mean something to the library that prints tables."""
     (tmp_path / "a[").mkdir()

@@ -74,5 +74,5 @@ def test_without_the_extra_it_is_passed_over_and_told(tmp_path: Path) -> None:
         load_image(tmp_path / "a.heic")
     noise_image().save(tmp_path / "b.png")
     found = find_images([tmp_path])
-    assert (found.images, found.skipped) == ([tmp_path / "b.png"], {"HEIC images": 1})
+    assert (list(found.images), found.skipped) == ([tmp_path / "b.png"], {"HEIC images": 1})
     assert "pip install" in skipped_text(found.skipped)

@@ -207,6 +207,7 @@ def test_given_splits_are_checked_before_anything_is_drawn() -> None:
     seed=st.integers(0, 2**32 - 1),
     data=st.data(),
 )
+@pytest.mark.slow
 def test_completed_splits_are_always_usable(size: int, seed: int, data: st.DataObject) -> None:
     subset = st.sets(st.integers(0, size - 1), min_size=1, max_size=size).map(sorted).map(np.array)
     names = data.draw(st.sets(st.sampled_from(["train", "query", "database"])))

@@ -187,6 +187,7 @@ def test_agrees_with_scikit_learn_where_conventions_meet(seed: int) -> None:
         assert ranked.ndcg == pytest.approx(ndcg_score([2.0**grades - 1], [-distances], k=k))
 
 
+@pytest.mark.slow
 def test_seeds_scatter_around_the_expectation() -> None:
     q, d, ql, dl = random_task(3, 4, 60, 3, 3)
     results = [evaluate(q, d, ql, dl, k=20, seed=seed) for seed in range(150)]

@@ -41,6 +41,7 @@ def test_times_as_people_say_them(seconds: float, text: str) -> None:
 
 
 @pytest.mark.parametrize("shallow_first", [True, False])
+@pytest.mark.slow
 def test_after_three_cells_of_a_stored_comparison_the_time_is_right_to_a_factor_of_two(
     shallow_first: bool,
 ) -> None:

@@ -90,6 +90,7 @@ def test_means_decide_and_the_earlier_of_equal_ones_wins() -> None:
     assert mean_scores(trials, []) == []
 
 
+@pytest.mark.slow
 def test_trials_are_short_and_the_best_are_trained_in_full(tuned: Path) -> None:
     rows = read_rows(tuned / "results.jsonl")
     assert {row["split"] for row in rows} == {"validation"}
@@ -107,6 +108,7 @@ def test_the_best_full_training_is_chosen(tuned: Path) -> None:
     assert stored["score"] == top
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_gives_the_same_rows(tuned: Path, feature_folder: Path, tmp_path: Path) -> None:
     def kill(done: int, total: int, task: Task, row: dict[str, Any], left: float) -> None:
         if done == 4:

@@ -248,6 +248,7 @@ def test_nearly_all_codes_in_use(classes: int, bits: int, kind: str) -> None:
 
 @given(sizes, st.integers(0, 2**31))
 @settings(deadline=None, max_examples=20)
+@pytest.mark.slow
 def test_random_centers_are_exactly_balanced(size: tuple[int, int], seed: int) -> None:
     classes, bits = size
     centers = hash_centers(min(classes, math.comb(bits, bits // 2)), bits, seed, "random")

@@ -305,6 +305,7 @@ def test_images_in_codes_out(image_run: Path, scene_folder: Path, feature_cache:
     assert np.array_equal(codes, model.encode_features(features))
 
 
+@pytest.mark.slow
 def test_one_image_in_one_answer_out(
     image_run: Path, scene_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

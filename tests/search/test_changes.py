@@ -394,6 +394,7 @@ def test_suffixes_by_content(kind: str, suffix: str) -> None:
 
 
 @pytest.mark.usefixtures("quick_network")
+@pytest.mark.slow
 def test_threads_may_search_while_others_change(index: Index, tmp_path: Path) -> None:
     paths = write_images(tmp_path / "pictures", 30)
     index.add(paths[:10])

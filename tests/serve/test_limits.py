@@ -142,6 +142,7 @@ def test_a_full_queue_answers_at_once(pictures: Index, held: Held, monkeypatch: 
     assert [reply.status for reply in served] == [500, 500]
 
 
+@pytest.mark.slow
 def test_work_that_takes_too_long_is_given_up(
     pictures: Index, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +245,7 @@ def test_pages_of_other_sites_cannot_make_the_server_work(
     assert asyncio.run(call(app, "GET", "/health", headers=headers)).status == 200
 
 
+@pytest.mark.slow
 def test_a_long_answer_may_take_long_as_long_as_it_is_read() -> None:
     """The time is that between two pieces, not that of all of them."""
     guard = Guard(pieces_of_an_answer, Settings(timeout=5), Metrics())

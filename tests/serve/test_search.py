@@ -96,6 +96,7 @@ def test_what_cannot_be_asked(reader: TestClient, query: dict[str, str], status:
     assert words in answered.json()["error"]
 
 
+@pytest.mark.slow
 def test_uploads_that_are_no_pictures(reader: TestClient) -> None:
     for data, words in ((b"", "0 bytes"), (b"hello", "not an image"), (png()[:60], "image bytes")):
         answered = reader.post("/search", files=upload(data))

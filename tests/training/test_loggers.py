@@ -57,6 +57,7 @@ def expected(folder: Path, tmp_path: Path) -> list[dict[str, float]]:
     return run_log(tmp_path / "plain")
 
 
+@pytest.mark.slow
 def test_the_table_has_a_line_per_epoch_also_after_a_stop(
     folder: Path, expected: list[dict[str, float]], tmp_path: Path
 ) -> None:
@@ -160,6 +161,7 @@ class Rows:
         self.rows.append((step, metrics))
 
 
+@pytest.mark.slow
 def test_an_object_of_ones_own_is_told_every_epoch_with_and_without_a_folder(tmp_path: Path) -> None:
     for out in (None, tmp_path / "run"):
         own = Rows()
@@ -169,6 +171,7 @@ def test_an_object_of_ones_own_is_told_every_epoch_with_and_without_a_folder(tmp
         assert "epoch" not in own.rows[0][1]
 
 
+@pytest.mark.slow
 def test_starting_over_forgets_what_services_call_the_run(folder: Path, tmp_path: Path) -> None:
     run, config = tmp_path / "run", toy_config(**BRIEF)
     train(folder, config=config, out=run, logger="csv")

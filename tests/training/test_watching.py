@@ -112,6 +112,7 @@ def test_the_last_figure_is_that_of_the_model() -> None:
     assert rows[-1]["validation_map"] == pytest.approx(expected, abs=0.01)
 
 
+@pytest.mark.slow
 def test_the_held_out_images_decide_nothing(tmp_path: Path) -> None:
     """A watched training is that of a data set without these images."""
     dataset, config = feature_dataset(), toy_config(**BRIEF)
@@ -125,6 +126,7 @@ def test_the_held_out_images_decide_nothing(tmp_path: Path) -> None:
         assert plain[name] == watched[name], name
 
 
+@pytest.mark.slow
 def test_how_often_it_is_measured_changes_no_code(tmp_path: Path) -> None:
     for every in (1, 5):
         train(feature_dataset(), config=toy_config(**BRIEF, watch=every), out=tmp_path / str(every))
@@ -133,6 +135,7 @@ def test_how_often_it_is_measured_changes_no_code(tmp_path: Path) -> None:
     assert often["database.npz"] == seldom["database.npz"]
 
 
+@pytest.mark.slow
 def test_a_watched_run_goes_on_to_the_same_log(tmp_path: Path) -> None:
     folder, config = write_feature_folder(tmp_path / "data"), toy_config(**BRIEF, watch=2)
     train(folder, config=config, out=tmp_path / "whole")
