@@ -6,8 +6,8 @@ The model is trained on the data set's training list (or read from the folder of
 an index. Over all ordered pairs of labels that enough of these carry together: how many of the first 20 answers carry
 both, at equal weights and at .7 / .3, and how much larger the share of the first label is, among those that do, when it
 is asked with .7 than with .3; likewise for triples at equal weights; and how well presence ranks photos, class by class.
-The factors of the visual distance and of the shares are chosen on a split of the training list alone: a model that is
-trained on five sixths of it answers the rest.
+The factors of the visual distance and of the shares, and the units of presence, are chosen on a split of the training
+list alone: a model that is trained on five sixths of it answers the rest.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from centerhash.search.parts import seen_in, visual_of
 ASKED, HEAVY, LIGHT = 20, 0.7, 0.3
 FACTORS, DEPTH = (0.0, 0.05, 0.1, 0.2), 5_000
 SHARES = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0)
+PRESENCE_UNITS = (256, 512, 1024)
 BATCH = 8_192
 
 
@@ -178,7 +179,9 @@ class Held(NamedTuple):
     asked: NDArray[np.int64]
 
 
-def held_out(features: NDArray[Any], labels: NDArray[np.bool_], train: NDArray[np.int64]) -> Held:
+def held_out(
+    features: NDArray[Any], labels: NDArray[np.bool_], train: NDArray[np.int64], **settings: Any
+) -> Held:
     """Train on five sixths of the training list."""
     order = np.random.default_rng(0).permutation(np.sort(train))
     query, rest = np.sort(order[: len(order) // 6]), np.sort(order[len(order) // 6 :])
@@ -186,7 +189,18 @@ def held_out(features: NDArray[Any], labels: NDArray[np.bool_], train: NDArray[n
     own = np.asarray(features[used], np.float32)
     known, asked = np.arange(len(rest)), np.arange(len(rest), len(used))
     data = ch.Dataset.from_arrays(own, labels[used], train=known, query=asked, database=known)
-    return Held(ch.train(data, bits=64, progress=False), own, labels[used], known, asked)
+    return Held(ch.train(data, bits=64, progress=False, **settings), own, labels[used], known, asked)
+
+
+def by_units(
+    features: NDArray[Any], labels: NDArray[np.bool_], train: NDArray[np.int64]
+) -> dict[str, dict[str, float]]:
+    """What the number of units that presence has for itself does to its class AP."""
+    found = {}
+    for units in PRESENCE_UNITS:
+        held = held_out(features, labels, train, head={"presence_hidden": units})
+        found[f"units {units}"] = class_precision(held.model, held.features, held.labels, held.asked)
+    return found
 
 
 def by_example(held: Held) -> dict[str, Any]:
@@ -229,7 +243,11 @@ def main() -> None:
     presence = class_precision(model, features, labels, others)
     show("presence", presence)
     held = held_out(features, labels, train)
-    chosen = {"by_example": by_example(held), "by_shares": by_shares(held)}
+    chosen = {
+        "by_units": by_units(features, labels, train),
+        "by_example": by_example(held),
+        "by_shares": by_shares(held),
+    }
     for rows in chosen.values():
         for name, figures in rows.items():
             show(name, figures)

@@ -216,7 +216,7 @@ def test_presence_does_not_shape_the_hidden_layer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("presence", "given", "units"), [(True, None, 256), (False, None, None), (True, 7, 7)]
+    ("presence", "given", "units"), [(True, None, 1024), (False, None, None), (True, 7, 7)]
 )
 def test_presence_has_units_of_its_own_unless_told_otherwise(
     presence: bool, given: int | None, units: int | None

@@ -21,7 +21,7 @@ from centerhash.core.threads import torch_threads
 # share of a row's largest |logit| (at least 1) below which float32 rounding, which varies with the batch, could flip a
 # sign; about a hundred times what rounding was seen to change
 _DOUBT = 1e-4
-PRESENCE_UNITS = 256
+PRESENCE_UNITS = 1024
 
 
 class HeadOptions(Options):
@@ -48,7 +48,7 @@ class HeadOptions(Options):
         None, description="read beside the bits whether each class is there; None: as the method has it"
     )
     presence_hidden: int | None = Field(
-        None, ge=0, description="units of the hidden layer that presence has for itself; None: 256"
+        None, ge=0, description="units of the hidden layer that presence has for itself; None: 1024"
     )
 
     def filled(self, defaults: dict[str, bool]) -> HeadOptions:
