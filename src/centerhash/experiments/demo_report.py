@@ -94,7 +94,13 @@ def _answers(result: DemoResult, query: Codes, database: Codes, most: int) -> li
         for item, distance in zip(nearest[place].tolist(), distances[place].tolist(), strict=True):
             found = _image(result, int(splits.database[item]), wanted)
             hit = any(shared for _, shared in found["labels"])
-            line.append({"kind": "hit" if hit else "miss", "caption": f"{distance} bits", **found})
+            line.append(
+                {
+                    "kind": "hit" if hit else "miss",
+                    "caption": f"{distance} bit{'s' * (distance != 1)}",
+                    **found,
+                }
+            )
         lines.append(line)
     return lines
 
