@@ -29,7 +29,7 @@ _DESCRIPTIONS = ("labels.csv", "classes.txt")  # read with the images, not passe
 
 
 class Paths(Sequence[Path]):
-    """Many paths, kept as text: a `Path` takes a kilobyte of memory, and is made when one is asked for."""
+    """Many paths, kept as text: a `Path` takes several times the memory, and is made when one is asked for."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = list(names)
