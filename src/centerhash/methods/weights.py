@@ -203,7 +203,8 @@ def _exact_joint(distances: Tensor, mask: Tensor, beta: float, entropy: float, r
     t = sigmoid(beta * Omega(w)). Omega falls as t grows, so the gap sigmoid(beta * Omega(t)) - t falls
     strictly and has one root, which lies between the values of the nearest center and of equal weights.
     Newton's step is taken where it stays inside the bracket, the middle of the bracket otherwise; from the
-    upper end five rounds give double precision, whatever the distances, beta and lambda.
+    upper end five rounds give double precision, whatever the distances, beta and lambda, and fewer where the curve
+    is nearly straight: the rounds end when no t moves any more.
     """
     nearest = distances.masked_fill(~mask, torch.inf).amin(dim=1, keepdim=True).nan_to_num(posinf=0.0)
     low = torch.sigmoid(beta * nearest)
@@ -212,7 +213,7 @@ def _exact_joint(distances: Tensor, mask: Tensor, beta: float, entropy: float, r
     offset = (
         distances - nearest
     ) / -entropy  # shifting d leaves the softmax as it is and keeps exp() in range
-    t = high
+    t, smallest = high, torch.finfo(distances.dtype).eps  # t lies between 1/2 and 1
     for _ in range(rounds):
         weights = softmax_weights(offset * t, mask)
         mean = (weights * distances).sum(dim=1, keepdim=True)
@@ -222,7 +223,9 @@ def _exact_joint(distances: Tensor, mask: Tensor, beta: float, entropy: float, r
         low, high = torch.where(gap > 0, t, low), torch.where(gap > 0, high, t)
         slope = -value * (1 - value) * beta * variance / entropy - 1
         newton = t - gap / slope
-        t = torch.where((newton >= low) & (newton <= high), newton, (low + high) / 2)
+        before, t = t, torch.where((newton >= low) & (newton <= high), newton, (low + high) / 2)
+        if not bool(((t - before).abs() > smallest).any()):
+            break
     return softmax_weights(offset * t, mask)
 
 
