@@ -61,8 +61,8 @@ class Task:
 
 
 def make_task(given: Mapping[str, Any], **about: Any) -> Task:
-    """A task of training options, checked."""
-    config = read_options(TrainConfig, given, "training")
+    """A task of training options, checked; weights know what labels alone say unless `sizes` are asked for."""
+    config = read_options(TrainConfig, {"sizes": False, **given}, "training")
     return Task(config, resolve(config).model_dump(mode="json"), about)
 
 

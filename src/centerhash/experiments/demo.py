@@ -131,7 +131,8 @@ def run_demo(
     for number, method in enumerate(DEMO_METHODS):
         run = folder / "runs" / f"{method}-{bits}-{seed}"
         progress("methods", number, len(DEMO_METHODS), METHODS[method].title)
-        config = TrainConfig(method=method, bits=bits, seed=seed, **chosen)
+        # the report compares weights with areas, so they must not have seen any
+        config = TrainConfig(method=method, bits=bits, seed=seed, sizes=False, **chosen)
         models[method] = train(
             dataset, config=config, out=run, cache=folder / "cache", device=device, progress=False
         )

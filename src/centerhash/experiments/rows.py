@@ -76,7 +76,7 @@ def completed(row: Row) -> Row:
     try:
         # as all did before there was a choice; presence changes no code, so it may be what it is today
         head = {"rotate": False, "evidence": False, **stored.get("head", {})}
-        config = resolve(TrainConfig.model_validate({**stored, "head": head}))
+        config = resolve(TrainConfig.model_validate({"sizes": False, **stored, "head": head}))
     except (ConfigError, ValidationError):
         return row
     return {**row, "config": config.model_dump(mode="json")}

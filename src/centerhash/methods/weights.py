@@ -29,6 +29,7 @@ __all__ = [
     "Form",
     "LabelSlots",
     "bent",
+    "class_sizes",
     "descended_weights",
     "equal_weights",
     "exact_weights",
@@ -38,6 +39,7 @@ __all__ = [
     "printed_weights",
     "project_to_simplex",
     "projected_gradient_descent",
+    "resized",
     "scatter_weights",
     "softmax_weights",
     "true_gradient",
@@ -269,3 +271,42 @@ def _weights_at(number: Tensor, distances: Tensor, mask: Tensor, beta: float, en
         above = distances * torch.sigmoid(beta * distances * torch.exp(middle)) + entropy * middle > number
         low, high = torch.where(above, low, middle), torch.where(above, middle, high)
     return torch.where(mask, torch.exp((low + high) / 2), 0)
+
+
+# What labels alone cannot tell: tables are large, forks are small
+
+
+def resized(weights: Tensor, sizes: Tensor) -> Tensor:
+    """Weights (B, C) times exp(sizes) (C,) of their classes, summing to 1 again; all zero where a row is."""
+    scaled = weights * torch.exp(sizes)
+    return scaled / scaled.sum(dim=1, keepdim=True).clamp_min(torch.finfo(scaled.dtype).tiny)
+
+
+def class_sizes(weights: Tensor, labels: Tensor, areas: Tensor, ridge: float = 1e-3) -> Tensor:
+    """Typical size (C,) of each class, in logarithms: what makes weights (N, C) fit areas (N, C) of the labels best.
+
+    The minimiser of -mean_i sum_j a_ij log w'_ij + ridge |s|^2 with w' = resized(w, s) and a the areas' shares of
+    their sum: a convex problem in C numbers. Images with one label, or without an area, say nothing. In float64.
+    """
+    visible = torch.where(labels, areas, 0).double()
+    known = (labels.sum(dim=1) > 1) & (visible.sum(dim=1) > 0)
+    labels, visible = labels[known], visible[known]
+    sizes = torch.zeros(labels.shape[1], dtype=torch.float64, device=weights.device, requires_grad=True)
+    if not len(labels):
+        return sizes.detach()
+    shares = visible / visible.sum(dim=1, keepdim=True)
+    scores = torch.log(weights[known].double().clamp_min(_SMALLEST_WEIGHT))
+    optimizer = torch.optim.LBFGS([sizes], max_iter=200, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
+
+    def objective() -> Tensor:
+        optimizer.zero_grad()
+        fitted = torch.log_softmax((scores + sizes).masked_fill(~labels, -torch.inf), dim=1)
+        loss: Tensor = (
+            -(shares * fitted.masked_fill(~labels, 0)).sum(dim=1).mean() + ridge * sizes.square().sum()
+        )
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    with torch.enable_grad():
+        optimizer.step(objective)  # type: ignore[no-untyped-call]
+    return sizes.detach()

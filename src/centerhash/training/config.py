@@ -64,6 +64,10 @@ class TrainConfig(Options):
     assignment: str = Field(
         "cooccurrence", pattern="^(cooccurrence|random)$", description="of centers to classes"
     )
+    sizes: bool = Field(
+        True,
+        description="weights know the typical size of each class, where the data has areas; codes do not",
+    )
     head: HeadOptions = HeadOptions()
     options: dict[str, Any] = Field(default_factory=dict, description="options of the method")
 

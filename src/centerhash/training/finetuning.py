@@ -33,7 +33,7 @@ from centerhash.networks.heads import HeadOutput, build_head
 from centerhash.training.config import TrainConfig, backbone_of, resolve
 from centerhash.training.distributed import Team
 from centerhash.training.features import BROKEN_ADVICE, features_of
-from centerhash.training.frozen import finished_model, model_spec, objective_of, with_visual_code
+from centerhash.training.frozen import finished_model, known_areas, model_spec, objective_of, with_visual_code
 from centerhash.training.loop import Inputs, OnEpoch, ParameterGroup, fit_head, fit_network, no_log
 from centerhash.training.watching import NOTHING, logits_of, parted, validation_map
 
@@ -116,7 +116,8 @@ def fit_whole(
     spec = model_spec(dataset, config, backbone.features, tuned).model_copy(update={"tuned": True})
     few = sources[:2_000]  # enough to learn from which cosine on a label is predicted
     features = features_of(few, tuned, cache, team).features
-    model = finished_model(spec, network.head, centers, features, labels[: len(few)], folder)
+    areas = known_areas(dataset, config, rows[: len(few)])
+    model = finished_model(spec, network.head, centers, features, labels[: len(few)], areas, folder)
     return with_visual_code(model, features, np.arange(len(features)))
 
 

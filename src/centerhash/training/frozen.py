@@ -19,6 +19,7 @@ from centerhash.methods.losses.base import Objective
 from centerhash.methods.losses.central import center_similarities
 from centerhash.methods.shallow.projections import Itq, ItqOptions
 from centerhash.methods.table import get_method
+from centerhash.methods.weights import class_sizes
 from centerhash.model import HashModel, ModelSpec
 from centerhash.networks.backbones import Backbone
 from centerhash.networks.heads import float_rows
@@ -90,7 +91,8 @@ def fit_frozen(
         on_epoch=on_epoch,
     )
     order = rotation_sample(rows)
-    return finished_model(spec, head, centers, features[rows[order]], labels[order])
+    areas = known_areas(dataset, config, rows[order])
+    return finished_model(spec, head, centers, features[rows[order]], labels[order], areas)
 
 
 def _batches(features: NDArray[Any], rows: NDArray[np.int64]) -> Iterator[Tensor]:
@@ -134,9 +136,13 @@ def finished_model(
     centers: Tensor | None,
     features: NDArray[Any],
     labels: NDArray[np.bool_],
+    areas: NDArray[np.float32] | None = None,
     folder: Path | None = None,
 ) -> HashModel:
-    """The model of a trained head; training features (n, D) say how to rotate its logits and when to predict a label."""
+    """The model of a trained head; training features (n, D) say how to rotate its logits and when to predict a label.
+
+    Areas (n, C) of their labels, where they are known, say how large objects of each class are.
+    """
     found = {} if centers is None else {"centers": centers}
     if spec.head.rotate:
         rotation = rotate_head(head, _model(spec, head, found).logits(features))
@@ -147,7 +153,29 @@ def finished_model(
         model = _model(spec, head, found)
         threshold = label_threshold(model.logits(features), labels, model.directions)
         spec = spec.model_copy(update={"label_threshold": threshold})
-    return _model(spec, head, found, folder)
+    model = _model(spec, head, found, folder)
+    return model if areas is None else with_sizes(model, features, labels, areas)
+
+
+def known_areas(dataset: Dataset, config: TrainConfig, rows: NDArray[np.int64]) -> NDArray[np.float32] | None:
+    """Areas (n, C) of the labels of some images, where the data has them and the weights can follow them."""
+    able = (
+        config.head.evidence and "share_lambda" in config.options
+    )  # a method of one's own may weigh otherwise
+    return None if dataset.areas is None or not (config.sizes and able) else dataset.areas[rows]
+
+
+def with_sizes(
+    model: HashModel, features: NDArray[Any], labels: NDArray[np.bool_], areas: NDArray[np.float32]
+) -> HashModel:
+    """The model with the typical size of each class in its evidence, from images (n, D) with labels and areas (n, C)."""
+    weights = torch.from_numpy(model.weights(features, labels))
+    sizes = class_sizes(weights, torch.from_numpy(labels), torch.from_numpy(areas))
+    tensors = model.tensors()
+    [bias] = [name for name in tensors if name.endswith(".evidence.bias")]
+    entropy = float(model.spec.options["share_lambda"])  # weights are softmax(evidence / entropy)
+    sized = tensors[bias] + (entropy * sizes).to(tensors[bias].dtype)
+    return HashModel(model.spec, {**tensors, bias: sized}, model.folder)
 
 
 def with_visual_code(model: HashModel, features: NDArray[Any], rows: NDArray[np.int64]) -> HashModel:

@@ -101,6 +101,10 @@ def train(
         bool | None,
         head("read beside the bits which classes are there, for questions by labels", default="the method's"),
     ] = None,
+    sizes: Annotated[
+        bool | None,
+        head("let weights know how large each class typically is, where the data has areas", default="on"),
+    ] = None,
     centers: Annotated[
         str | None,
         head(

@@ -29,7 +29,7 @@ from centerhash.experiments.tables import markdown_table
 from centerhash.methods.losses.base import Batch, Objective
 from centerhash.methods.losses.central import center_distances
 from centerhash.methods.table import METHODS
-from centerhash.methods.weights import softmax_weights
+from centerhash.methods.weights import class_sizes, resized, softmax_weights
 from centerhash.model import HashModel
 from centerhash.training.config import TrainConfig
 from centerhash.training.distributed import Team
@@ -63,6 +63,7 @@ READINGS = (
         "ics-softmax-code", "ICS-softmax, by the code instead of the evidence", "ics-softmax", hollow=True
     ),
     Reading("ics-softmax", METHODS["ics-softmax"].title, "ics-softmax"),
+    Reading("ics-softmax-sizes", "ICS-softmax, and typical sizes of classes from areas", "ics-softmax"),
 )
 
 
@@ -118,7 +119,20 @@ def _model_readings(model: HashModel, images: HeldOut) -> dict[str, NDArray[np.f
         found[f"{method}-distance"] = softmax_weights(scores, labels).numpy()
     if model.spec.head.evidence:
         found[f"{method}-code"] = model.objective.weights(logits, labels).numpy()
+        found[f"{method}-sizes"] = _with_sizes(found[method], images)
     return found
+
+
+def _with_sizes(weights: NDArray[np.float32], images: HeldOut) -> NDArray[np.float32]:
+    """Weights (N, C) with typical sizes of the classes, those of each half of the images from the other half's areas."""
+    halves = np.array_split(np.random.default_rng(0).permutation(len(weights)), 2)
+    sized = np.empty_like(weights)
+    for own, other in (halves, halves[::-1]):
+        seen, labels, areas = (
+            torch.from_numpy(part[other]) for part in (weights, images.labels, images.areas)
+        )
+        sized[own] = resized(torch.from_numpy(weights[own]), class_sizes(seen, labels, areas).float()).numpy()
+    return sized
 
 
 def _compare(weights: NDArray[Any], images: HeldOut) -> Row:
