@@ -1,0 +1,232 @@
+"""Ideas for our own method, each measured once: what helps codes, and what does not.
+
+    python -m benchmarks.ideas --data coco117k [--seeds 3] [--jobs 2] [--out benchmarks/results/ideas]
+
+On the validation split alone: three quarters of the training list are trained on, the rest asks itself. Rows are stored
+as `centerhash compare` stores them, finished ones are kept, and table.md is written from them. Every idea stands beside
+the training without it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import log_softmax, normalize
+
+from benchmarks.reporting import arguments_of
+from centerhash.codes import binarise, pack, unpack
+from centerhash.core.progress import silent
+from centerhash.experiments.bench import Bench, Source, Task, make_task
+from centerhash.experiments.compare import measure
+from centerhash.experiments.rows import Row, rounded
+from centerhash.experiments.runner import answers, run_tasks
+from centerhash.experiments.tables import markdown_table
+from centerhash.methods.losses.base import Batch
+from centerhash.methods.losses.softmax import IcsSoftmax, IcsSoftmaxOptions, step_loss
+from centerhash.methods.registration import register_method
+
+ROTATED = {"rotate": True}
+TRAINING = {"learning_rate": 1e-3}  # as the grid chose it for our method
+CODES_ALONE = {"evidence": False, "presence": False}  # neither changes a code
+LONG = 64  # bits of the codes that are cut
+SAMPLE = 2_000  # training images that say which bits to keep
+
+
+class ScheduledOptions(IcsSoftmaxOptions):
+    """Options of Scheduled."""
+
+
+@register_method("scheduled", head=ROTATED, training=TRAINING)
+class Scheduled(IcsSoftmax):
+    """Lambda falls from 16 times its value, nearly equal weights, to a quarter of it, sharp ones."""
+
+    options: ScheduledOptions
+
+    def image_terms(self, batch: Batch) -> dict[str, Tensor]:
+        """The loss of the code with the lambda of this moment."""
+        entropy = self.entropy * 16 * (1 / 64) ** batch.progress
+        return {"center": step_loss(self.distances(batch.logits), batch.labels, entropy)}
+
+
+class TurnedOptions(IcsSoftmaxOptions):
+    """Options of Turned."""
+
+
+@register_method("turned", head=ROTATED, training=TRAINING)
+class Turned(IcsSoftmax):
+    """The centers are turned by a matrix (K, K) that learns with the head, from the identity."""
+
+    options: TurnedOptions
+
+    def __init__(self, centers: Tensor | NDArray[Any], **values: Any) -> None:
+        super().__init__(centers, **values)
+        self.turn = nn.Parameter(torch.eye(self.centers.shape[1]))
+
+    def distances(self, logits: Tensor) -> Tensor:
+        """Negative log-likelihood (B, C) of each turned center."""
+        cosines = normalize(logits, dim=1) @ normalize(self.centers @ self.turn, dim=1).T
+        return -log_softmax(self.scale * cosines, dim=1)
+
+
+class PrecisionOptions(IcsSoftmaxOptions):
+    """Options of Precision."""
+
+    coefficient: float = 4.0
+
+
+@register_method("precision", head=ROTATED, training=TRAINING)
+class Precision(IcsSoftmax):
+    """Beside our loss, the average precision of the batch itself, ranked by relaxed codes (as FastAP, Cakir 2019)."""
+
+    options: PrecisionOptions
+
+    def image_terms(self, batch: Batch) -> dict[str, Tensor]:
+        """Our loss, and one minus the average precision of each image."""
+        own = step_loss(self.distances(batch.logits), batch.labels, self.entropy)
+        return {"center": own, "ap": self.options.coefficient * (1 - soft_precision(batch))}
+
+
+def soft_precision(batch: Batch, bins: int = 16) -> Tensor:
+    """Average precision (B,) of every image's ranking of its batch, distances counted in soft bins."""
+    bits = batch.logits.shape[1]
+    codes = torch.tanh(normalize(batch.logits, dim=1) * math.sqrt(bits))
+    places = (1 - codes @ codes.T / bits) / 2 * bins
+    labels = batch.labels.float()
+    others = 1 - torch.eye(len(labels))
+    relevant = ((labels @ labels.T) > 0) * others
+    share = (1 - (places[..., None] - torch.arange(bins + 1.0)).abs()).clamp_min(0)  # (B, B, bins + 1)
+    hits, all_of_them = ((share * chosen[..., None]).sum(dim=1) for chosen in (relevant, others))
+    precision = hits.cumsum(dim=1) / all_of_them.cumsum(dim=1).clamp_min(1e-6)
+    return (hits * precision).sum(dim=1) / relevant.sum(dim=1).clamp_min(1)
+
+
+def best_bits(codes: NDArray[np.int8], labels: NDArray[np.bool_], count: int) -> NDArray[np.int64]:
+    """The `count` bits of codes (n, K) whose agreement best tells images that share a label, found one by one."""
+    relevant = (labels.astype(np.float32) @ labels.T.astype(np.float32)) > 0
+    upper = np.triu_indices(len(codes), 1)
+    target = relevant[upper].astype(np.float32)
+    target -= target.mean()
+    agreements = [np.outer(bit, bit)[upper] for bit in codes.T.astype(np.float32)]
+    total, chosen = np.zeros_like(target), list[int]()
+    for _ in range(count):
+        left = [bit for bit in range(codes.shape[1]) if bit not in chosen]
+        sums = {bit: total + agreements[bit] for bit in left}
+        chosen.append(max(left, key=lambda bit: float(target @ sums[bit]) / float(sums[bit].std())))
+        total = sums[chosen[-1]]
+    return np.sort(np.array(chosen))
+
+
+def cut(bench: Bench, task: Task) -> Row:
+    """Train codes of `LONG` bits, keep the best of them, and score these."""
+    model = bench.train(task)
+    splits, bits = bench.dataset.splits, int(task.about["bits"])
+    sample = np.sort(splits.train)[:: max(1, len(splits.train) // SAMPLE)]
+    kept = best_bits(binarise(model.logits(bench.features[sample])), bench.dataset.labels[sample], bits)
+    codes = [
+        pack(np.ascontiguousarray(unpack(bench.encode(model, rows), LONG)[:, kept]))
+        for rows in (splits.query, splits.database)
+    ]
+    found = bench.evaluate(bits, *codes)
+    return {"config": dict(task.resolved), "evaluation": rounded(found.to_dict())}
+
+
+def work(bench: Bench, task: Task) -> Row:
+    return cut(bench, task) if task.about["idea"] == "cut" else measure(bench, task)
+
+
+# idea: what it is beside, what is trained, at which bits
+IDEAS: dict[str, tuple[str, str, dict[str, Any], tuple[int, ...]]] = {
+    "ours": ("ours", "as it is", {}, (16, 32, 64)),
+    "mdsh": ("ours", "centers with the largest minimum distance found", {"centers": "mdsh"}, (16,)),
+    "scheduled": ("ours", Scheduled.__doc__ or "", {"method": "benchmarks.ideas:Scheduled"}, (16, 64)),
+    "turned": ("ours", Turned.__doc__ or "", {"method": "benchmarks.ideas:Turned"}, (16, 64)),
+    "precision": ("ours", Precision.__doc__ or "", {"method": "benchmarks.ideas:Precision"}, (16, 64)),
+    "cut": ("ours", f"{LONG} bits cut to the best ones", {"bits": LONG}, (16, 32)),
+    "wide": ("ours", "2,048 hidden units instead of 1,024", {"head": {"hidden": (2048,)}}, (64,)),
+    "long": ("ours", "60 epochs instead of 30", {"epochs": 60}, (64,)),
+    "ics": ("ics", "the paper's method as it is", {"method": "ics"}, (16,)),
+    "ics-mdsh": (
+        "ics",
+        "ICS: centers with the largest minimum distance found",
+        {"method": "ics", "centers": "mdsh"},
+        (16,),
+    ),
+}
+
+
+def tasks_of(idea: str, seeds: int) -> list[Task]:
+    _, _, options, lengths = IDEAS[idea]
+    given = {"method": "ics-softmax", **options}
+    head = {**CODES_ALONE, **given.get("head", {})}
+    return [
+        make_task({"bits": bits, **given, "head": head, "seed": seed}, idea=idea, bits=bits)
+        for seed in range(seeds)
+        for bits in lengths
+    ]
+
+
+def table(rows: list[Row], seeds: int) -> str:
+    """Means and deviations over seeds, each idea beside what it is measured against."""
+    lines = []
+    for idea, (beside, about, _, lengths) in IDEAS.items():
+        for bits in lengths:
+            scores = {
+                name: [
+                    [row["evaluation"][measure_] for measure_ in ("map_peers", "map_textbook")]
+                    for row in answers(
+                        rows, [task for task in tasks_of(name, seeds) if task.about["bits"] == bits]
+                    )
+                ]
+                for name in (idea, beside)
+            }
+            if all(scores.values()):
+                means = {name: np.mean(found, axis=0) for name, found in scores.items()}
+                spread = np.std(scores[idea], axis=0, ddof=1) if len(scores[idea]) > 1 else np.zeros(2)
+                cells = [f"{m:.4f} ± {s:.4f}" for m, s in zip(means[idea], spread, strict=True)]
+                change = means[idea] - means[beside]
+                lines.append(
+                    [
+                        idea,
+                        about.strip().rstrip("."),
+                        str(bits),
+                        *cells,
+                        "" if idea == beside else f"{change[0]:+.4f} / {change[1]:+.4f}",
+                        str(len(scores[idea])),
+                    ]
+                )
+    head = ["idea", "what", "bits", "mAP peers", "textbook", "change", "seeds"]
+    return markdown_table(head, lines)
+
+
+def main() -> None:
+    parser = arguments_of(__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1)
+    chosen = parser.parse_args()
+    out = chosen.out or Path("benchmarks/results/ideas")
+    tasks = [replace(task, note=idea) for idea in IDEAS for task in tasks_of(idea, chosen.seeds)]
+    tasks.sort(key=lambda task: task.config.seed)
+
+    def tell(done: int, total: int, task: Task, row: Row, left: float) -> None:
+        score = row.get("evaluation", {}).get("map_peers", row.get("error"))
+        print(f"{done}/{total} {task.name}: {score}", flush=True)
+
+    source = Source(chosen.data, validation=True)
+    rows, failures = run_tasks(source, tasks, out, work, jobs=chosen.jobs, progress=silent, on_done=tell)
+    text = table(rows, chosen.seeds)
+    (out / "table.md").write_text(f"# Ideas, on the validation split\n\n{text}\n")
+    print(text)
+    if failures:
+        raise SystemExit(f"{len(failures)} trainings failed: {failures[0]}")
+
+
+if __name__ == "__main__":
+    main()
