@@ -111,7 +111,7 @@ def test_the_constructor_tells_the_same(make: Callable[[], Options], words: str)
 
 
 def test_options_are_frozen() -> None:
-    with pytest.raises(ValidationError, match="frozen"):
+    with pytest.raises(ValidationError):
         Sample().rate = 2.0  # type: ignore[misc]
 
 

@@ -101,7 +101,7 @@ def test_inputs_stay_as_they_are_and_the_figures_are_json() -> None:
 
 
 def test_shapes_must_agree() -> None:
-    with pytest.raises(InputError, match="one shape"):
+    with pytest.raises(InputError):
         measure_agreement(WEIGHTS[:3], AREAS, LABELS)
 
 

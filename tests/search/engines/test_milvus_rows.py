@@ -140,5 +140,5 @@ def test_names_of_collections(name: str) -> None:
 
 def test_levels_of_consistency() -> None:
     check_consistency("Bounded")
-    with pytest.raises(ConfigError, match=r"unknown consistency 'strong'\. Did you mean 'Strong'\?"):
+    with pytest.raises(ConfigError):
         check_consistency("strong")
