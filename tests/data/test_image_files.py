@@ -167,20 +167,21 @@ def test_paths_are_made_of_text_when_asked_for(tree: Path) -> None:
     assert list(paths) == list_images([tree])
 
 
-def test_nothing_found(tree: Path) -> None:
-    (tree / "empty").mkdir()
-    with pytest.raises(DataError, match=r"cannot list '.*zzz\.jpg': no such file or folder\."):
-        found(tree, "b.jpg", "zzz.jpg")
-    with pytest.raises(DataError, match=r"no image in the folder '.*empty': looked for \.avif, \.bmp"):
-        found(tree, "b.jpg", "empty")
-    with pytest.raises(DataError):
-        found(tree, "*.gif")
-    with pytest.raises(DataError):
-        found(tree, "**x")
-    with pytest.raises(DataError):
-        found(tree, "x" * 300)
-    with pytest.raises(DataError, match="no images were named: give files, folders or patterns"):
-        list_images([])
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        (("b.jpg", "zzz.jpg"), r"cannot list '.*zzz\.jpg': no such file or folder\."),
+        (("b.jpg", "empty"), r"no image in the folder '.*empty': looked for \.avif, \.bmp"),
+        (("*.gif",), r"no image in the pattern '.*\*\.gif'"),
+        (("**x",), r"\*\*x'"),
+        (("x" * 300,), "File name too long"),
+        ((), "no images were named: give files, folders or patterns"),
+    ],
+)
+def test_nothing_found(tree: Path, inputs: tuple[str, ...], words: str) -> None:
+    (tree / "empty").mkdir(exist_ok=True)
+    with pytest.raises(DataError, match=words):
+        found(tree, *inputs)
 
 
 def test_suffixes_are_lower_case_with_dot() -> None:

@@ -128,9 +128,22 @@ def test_same_seed_same_draw_other_seed_other_draw() -> None:
     assert not np.array_equal(first.query, other.query)
 
 
-def test_one_row_cannot_be_split() -> None:
-    with pytest.raises(DataError, match=r"1 row\(s\) cannot be split: at least 2 are needed"):
-        make_splits(1)
+@pytest.mark.parametrize(
+    ("size", "given_splits", "words"),
+    [
+        (1, {}, r"1 row\(s\) cannot be split: at least 2 are needed"),
+        (4, {"train": np.arange(4)}, "the training split holds all 4 rows, so none is left to draw queries"),
+        (
+            4,
+            {"query": rows(0, 1), "database": rows(0, 1)},
+            "every row of the database is also a query, so none is left to train",
+        ),
+        (4, {"query": rows(4)}, "the split 'query' points outside the data"),  # before anything is drawn
+    ],
+)
+def test_what_cannot_be_split(size: int, given_splits: dict[str, Any], words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        make_splits(size, given_splits)
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, True, "0"])
@@ -180,25 +193,6 @@ def test_a_database_of_everything_holds_the_queries_and_is_warned_about() -> Non
     assert splits.query.size == 2
     assert not np.isin(splits.train, splits.query).any()
     assert "a query would retrieve itself" in check_splits(splits, 20)[0]
-
-
-def test_training_on_everything_leaves_no_queries() -> None:
-    with pytest.raises(
-        DataError, match="the training split holds all 4 rows, so none is left to draw queries"
-    ):
-        make_splits(4, {"train": np.arange(4)})
-
-
-def test_queries_in_all_of_the_database_leave_no_training() -> None:
-    with pytest.raises(
-        DataError, match="every row of the database is also a query, so none is left to train"
-    ):
-        make_splits(4, {"query": rows(0, 1), "database": rows(0, 1)})
-
-
-def test_given_splits_are_checked_before_anything_is_drawn() -> None:
-    with pytest.raises(DataError, match="the split 'query' points outside the data"):
-        make_splits(4, {"query": rows(4)})
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,22 +120,14 @@ def test_orders_out_of_range(order: int) -> None:
         hadamard(order)
 
 
-@pytest.mark.parametrize("order", [0, 3, 12])
-def test_sylvester_needs_a_power_of_two(order: int) -> None:
-    with pytest.raises(ConfigError):
-        sylvester(order)
-
-
-@pytest.mark.parametrize("q", [1, 5, 9, 15, 35])
-def test_paley_one_needs_its_prime_powers(q: int) -> None:
-    with pytest.raises(ConfigError):
-        paley_one(q)
-
-
-@pytest.mark.parametrize("q", [1, 7, 27, 21, 45])
-def test_paley_two_needs_its_prime_powers(q: int) -> None:
-    with pytest.raises(ConfigError):
-        paley_two(q)
+@pytest.mark.parametrize(
+    ("make", "numbers"),
+    [(sylvester, (0, 3, 12)), (paley_one, (1, 5, 9, 15, 35)), (paley_two, (1, 7, 27, 21, 45))],
+)
+def test_constructions_need_their_powers(make: Callable[[int], object], numbers: tuple[int, ...]) -> None:
+    for number in numbers:
+        with pytest.raises(ConfigError, match=f"got {number}"):
+            make(number)
 
 
 # --- Hadamard centers
@@ -360,23 +354,18 @@ def test_statistics_of_a_single_center() -> None:
 # --- errors
 
 
-@pytest.mark.parametrize("bits", [7, 0, -1, 1025, 16.0, "16", None, True])
-def test_bits_out_of_range(bits: int) -> None:
-    with pytest.raises(ConfigError, match="bits must be a whole number from 8 to 1024, got"):
-        hash_centers(4, bits)
-
-
-@pytest.mark.parametrize("classes", [0, -3, 1_000_001, 2.5])
-def test_classes_out_of_range(classes: int) -> None:
-    with pytest.raises(
-        ConfigError, match=rf"classes must be a whole number from 1 to 1000000, got {classes}"
-    ):
-        hash_centers(classes, 32)
-
-
-def test_seed_out_of_range() -> None:
-    with pytest.raises(ConfigError, match=r"seed must be a whole number from 0 to .*, got -1"):
-        hash_centers(4, 16, seed=-1)
+@pytest.mark.parametrize(
+    ("name", "allowed", "values"),
+    [
+        ("bits", "8 to 1024", (7, 0, -1, 1025, 16.0, "16", None, True)),
+        ("classes", "1 to 1000000", (0, -3, 1_000_001, 2.5)),
+        ("seed", "0 to .*", (-1,)),
+    ],
+)
+def test_numbers_out_of_range(name: str, allowed: str, values: tuple[Any, ...]) -> None:
+    for value in values:
+        with pytest.raises(ConfigError, match=f"^{name} must be a whole number from {allowed}, got"):
+            hash_centers(**{"classes": 4, "bits": 32, name: value})
 
 
 @pytest.mark.parametrize("kind", ["auto", "random", "spread"])

@@ -206,9 +206,7 @@ def test_broken_images_are_listed_and_their_rows_are_zero(pictures: list[Path], 
 
 def test_many_broken_images_are_counted_not_all_listed(tmp_path: Path) -> None:
     paths = [tmp_path / f"{number}.jpg" for number in range(9)]
-    with pytest.raises(DataError, match="9 of 9 images cannot be read"):
-        image_features(paths, LITE0).raise_if_broken("")
-    with pytest.raises(DataError, match=r"\.\.\. and 4 more"):
+    with pytest.raises(DataError, match=r"(?s)^9 of 9 images cannot be read.*\.\.\. and 4 more"):
         image_features(paths, LITE0).raise_if_broken("")
 
 

@@ -94,14 +94,18 @@ def test_all_parts_of_an_item_come_back() -> None:
     assert (old.visual, old.seen) == (None, {})
 
 
-def test_what_does_not_fit_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("labels", "path", "words"),
+    [
+        (["ü" * 257], None, r"a label of up to 512 bytes, got 514: 'ü{40}\.\.\.'"),
+        ([], "x" * 4_097, "a path of up to 4,096 bytes, got 4,097"),
+        (["x"] * 1_025, None, "up to 1,024 labels per item, got 1,025"),
+    ],
+)
+def test_what_does_not_fit_is_refused(labels: list[str], path: str | None, words: str) -> None:
     row_of(1, b"a", ["ü" * 256] * 1_024, "x" * 4_096)
-    with pytest.raises(InputError, match=r"a label of up to 512 bytes, got 514: 'ü{40}\.\.\.'"):
-        row_of(1, b"a", ["ü" * 257], None)
-    with pytest.raises(InputError, match="a path of up to 4,096 bytes, got 4,097"):
-        row_of(1, b"a", [], "x" * 4_097)
-    with pytest.raises(InputError, match="up to 1,024 labels per item, got 1,025"):
-        row_of(1, b"a", ["x"] * 1_025, None)
+    with pytest.raises(InputError, match=words):
+        row_of(1, b"a", labels, path)
 
 
 def test_requests_are_bounded_by_rows_and_by_bytes() -> None:
