@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -135,15 +136,28 @@ class Finished:
         return " ".join((self.out + " " + self.err).translate(marks).split())
 
 
+@functools.cache
+def put_together() -> Any:
+    """All commands as click wants them: typer does this for every call anew, which costs more than most calls."""
+    from typer.main import get_command
+
+    from centerhash.cli import app
+
+    return get_command(app)
+
+
 def cli(*arguments: str | Path) -> Finished:
     """Run the command line's own `main` in this process."""
     from centerhash.cli import main
+
+    commands = put_together()
 
     out, err = io.StringIO(), io.StringIO()
     argv = ["centerhash", *map(str, arguments)]
     code = 0
     with (
         mock.patch.object(sys, "argv", argv),
+        mock.patch("typer.main.get_command", lambda _: commands),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

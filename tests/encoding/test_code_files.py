@@ -86,6 +86,7 @@ def test_ids_are_read(tmp_path: Path) -> None:
             {"codes": CODES, "labels": LABELS.astype(float) / 2},
             "labels must be bool, or hold only 0 and 1, got [0.5",
         ),
+        ({"codes": CODES, "labels": LABELS * 2}, "labels must be bool, or hold only 0 and 1, got ["),
         ({"codes": CODES, "labels": LABELS.astype(str)}, "labels must be bool, or hold only 0 and 1, got ["),
         ({"codes": CODES * 2, "labels": LABELS}, "must hold only -1 and +1, found values such as [-2, 2]"),
         ({"codes": CODES[0], "labels": LABELS}, "must be (N, K)"),
@@ -102,22 +103,15 @@ def test_what_a_file_lacks_is_named(tmp_path: Path, arrays: dict[str, Any], word
     assert "codes.npz" in text
 
 
-@pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04 cut"])
-def test_a_file_that_is_no_archive_is_named(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "codes.npz"
-    path.write_bytes(content)
-    assert "codes.npz' is damaged, or no .npz file of plain arrays" in problem(path)
-
-
-def test_a_cut_a_changed_and_another_file_are_named(tmp_path: Path) -> None:
+def test_a_file_that_is_no_archive_is_named(tmp_path: Path) -> None:
     whole = write(tmp_path / "whole.npz", codes=CODES, labels=LABELS).read_bytes()
     flipped = bytearray(whole)
     flipped[200] ^= 0xFF
-    (tmp_path / "cut.npz").write_bytes(whole[:-30])
-    (tmp_path / "flipped.npz").write_bytes(flipped)
-    write(tmp_path / "objects.npz", codes=np.array([{"a": 1}], dtype=object), labels=LABELS)
-    for name in ("cut.npz", "flipped.npz", "objects.npz"):
-        assert f"{name}' is damaged, or no .npz file of plain arrays" in problem(tmp_path / name)
+    for content in (b"", b"not an archive", b"PK\x03\x04 cut", whole[:-30], bytes(flipped)):
+        (tmp_path / "codes.npz").write_bytes(content)
+        assert "codes.npz' is damaged, or no .npz file of plain arrays" in problem(tmp_path / "codes.npz")
+    path = write(tmp_path / "objects.npz", codes=np.array([{"a": 1}], dtype=object), labels=LABELS)
+    assert "objects.npz' is damaged, or no .npz file of plain arrays" in problem(path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -229,13 +223,6 @@ def test_codes_of_other_lengths_cannot_be_compared(tmp_path: Path) -> None:
     database = write(tmp_path / "database.npz", codes=CODES, labels=LABELS)
     with pytest.raises(DataError, match="queries have 16 bits, the database 20: encode both by one model"):
         evaluate_files([query, database])
-
-
-@pytest.mark.parametrize("labels", [LABELS * 2, LABELS * 0.5, np.where(LABELS, np.nan, 0)])
-def test_labels_that_are_neither_0_nor_1_are_refused(tmp_path: Path, labels: Any) -> None:
-    path = write(tmp_path / "codes.npz", codes=CODES, labels=labels)
-    with pytest.raises(InputError, match="must be bool, or hold only 0 and 1"):
-        evaluate_files([path, path])
 
 
 def test_labels_of_0_and_1_are_labels(tmp_path: Path) -> None:

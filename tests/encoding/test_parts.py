@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from centerhash.encoding.parts import (
 )
 from centerhash.encoding.work import encode_parts, model_digest, open_folder
 from centerhash.model import HashModel
-from tests.toys import CLASSES, Killed, cli, refused, separable, write_feature_folder
+from tests.toys import CLASSES, Killed, separable, write_feature_folder
 
 MANIFEST = Manifest(bits=20, model="m", inputs="i", count=3, part_size=2, labels="given")
 PART = Part(
@@ -242,48 +241,28 @@ def test_a_folder_without_a_manifest_is_refused(tmp_path: Path, content: str | N
         list(read_parts(tmp_path))
 
 
-def test_what_cannot_be_encoded_writes_nothing(feature_run: Path, scene_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError):
-        encode_parts(feature_run, [str(scene_folder)], tmp_path / "out")
-    with pytest.raises(ConfigError, match=r"unknown runner 'rya'\. Did you mean 'ray'"):
-        encode_parts(feature_run, [str(scene_folder)], tmp_path / "out", runner="rya")
-    with pytest.raises(ConfigError, match="a part holds at least 1 image, got 0"):
-        encode_parts(feature_run, [str(scene_folder)], tmp_path / "out", part_size=0)
-    np.save(tmp_path / "flat.npy", np.zeros(5, np.float32))
-    with pytest.raises(DataError):
-        encode_parts(feature_run, [str(tmp_path / "flat.npy")], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-    np.save(tmp_path / "narrow.npy", np.zeros((5, 3), np.float32))
-    with pytest.raises(InputError):
-        encode_parts(feature_run, [str(tmp_path / "narrow.npy")], tmp_path / "narrow")
-    assert parts(tmp_path / "narrow") == []
-
-
-# The command
-
-
-def test_the_command_writes_parts_into_a_folder(
-    feature_run: Path, feature_folder: Path, tmp_path: Path
-) -> None:
-    words: Any = ("encode", feature_run, feature_folder, "--out", tmp_path / "codes", "--part-size", "100")
-    assert "160 codes in 2 parts: " in cli(*words).text
-    assert "160 codes in 2 parts, 2 of them from before: " in cli(*words).text
-    assert json.loads((tmp_path / "codes" / "manifest.json").read_text())["count"] == 160
-
-
 @pytest.mark.parametrize(
-    ("out", "options", "words"),
+    ("entry", "choice", "error", "words"),
     [
-        ("codes.npz", ["--runner", "ray"], "--runner ray is for parts: give --out a folder, not 'codes.npz'"),
-        ("codes.npz", ["--part-size", "9"], "--part-size is for parts"),
-        ("codes", ["--cache", "kept"], "--cache is for a code file: parts keep no features"),
-        ("codes", ["--workers", "2"], "--workers is for --runner ray"),
-        ("codes", ["--ray-address", "a:1"], "--ray-address is for --runner ray"),
+        ("scenes", {}, ConfigError, "has no backbone"),
+        ("scenes", {"runner": "rya"}, ConfigError, "'rya'"),
+        ("scenes", {"part_size": 0}, ConfigError, "got 0"),
+        ("flat.npy", {}, DataError, r"got \(5,\)"),
+        ("narrow.npy", {}, InputError, r"\(N, 24\)"),
     ],
 )
-def test_options_that_would_do_nothing_are_refused(
-    out: str, options: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_cannot_be_encoded_writes_nothing(
+    feature_run: Path,
+    scene_folder: Path,
+    tmp_path: Path,
+    entry: str,
+    choice: dict[str, Any],
+    error: type[Exception],
+    words: str,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert words in refused(cli("encode", "run", "photos", "--out", out, *options))
-    assert not list(tmp_path.iterdir())
+    np.save(tmp_path / "flat.npy", np.zeros(5, np.float32))
+    np.save(tmp_path / "narrow.npy", np.zeros((5, 3), np.float32))
+    inputs = [str(scene_folder if entry == "scenes" else tmp_path / entry)]
+    with pytest.raises(error, match=words):
+        encode_parts(feature_run, inputs, tmp_path / "out", **choice)
+    assert parts(tmp_path / "out") == []

@@ -395,10 +395,9 @@ def test_a_missing_model_is_named_with_what_to_do(
 
 def test_a_file_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "codes.npz").write_text("x")
-    with pytest.raises(DataError, match=r"codes.npz' holds no finished model"):
-        HashModel.load(tmp_path / "codes.npz")
-    with pytest.raises(DataError, match="nowhere' holds no finished model"):
-        HashModel.load(tmp_path / "nowhere")
+    for name in ("codes.npz", "nowhere"):
+        with pytest.raises(DataError, match=f"{name}' holds no finished model"):
+            HashModel.load(tmp_path / name)
 
 
 @pytest.mark.parametrize(
