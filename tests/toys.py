@@ -150,14 +150,12 @@ def cli(*arguments: str | Path) -> Finished:
     """Run the command line's own `main` in this process."""
     from centerhash.cli import main
 
-    commands = put_together()
-
     out, err = io.StringIO(), io.StringIO()
     argv = ["centerhash", *map(str, arguments)]
     code = 0
     with (
         mock.patch.object(sys, "argv", argv),
-        mock.patch("typer.main.get_command", lambda _: commands),
+        mock.patch("typer.main.get_command", return_value=put_together()),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
