@@ -190,26 +190,26 @@ def test_the_first_frame_of_an_animation(kind: str) -> None:
     assert colours(load_image(data)) == [[255, 0, 0]] * 16
 
 
-@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_orientation_is_applied_once(kind: str, orientation: int) -> None:
-    stored = np.arange(6, dtype=np.uint8).reshape(2, 3) * 40
-    upright = {
-        1: stored,
-        2: stored[:, ::-1],
-        3: stored[::-1, ::-1],
-        4: stored[::-1],
-        5: stored.T,
-        6: stored.T[:, ::-1],  # the camera was turned: rotate clockwise
-        7: stored.T[::-1, ::-1],
-        8: stored.T[::-1],
-    }[orientation]
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    loaded = load_image(encoded(Image.fromarray(stored), kind, exif=exif))
-    assert np.asarray(loaded)[..., 0].tolist() == upright.tolist()
-    assert loaded.info == {}
-    assert loaded.getexif().get(0x0112) is None
+def test_exif_orientation_is_applied_once() -> None:
+    for kind in ("PNG", "TIFF"):
+        for orientation in range(1, 9):
+            stored = np.arange(6, dtype=np.uint8).reshape(2, 3) * 40
+            upright = {
+                1: stored,
+                2: stored[:, ::-1],
+                3: stored[::-1, ::-1],
+                4: stored[::-1],
+                5: stored.T,
+                6: stored.T[:, ::-1],  # the camera was turned: rotate clockwise
+                7: stored.T[::-1, ::-1],
+                8: stored.T[::-1],
+            }[orientation]
+            exif = Image.Exif()
+            exif[0x0112] = orientation
+            loaded = load_image(encoded(Image.fromarray(stored), kind, exif=exif))
+            assert np.asarray(loaded)[..., 0].tolist() == upright.tolist()
+            assert loaded.info == {}
+            assert loaded.getexif().get(0x0112) is None
 
 
 def test_exif_orientation_of_a_jpeg() -> None:

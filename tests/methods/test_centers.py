@@ -58,25 +58,25 @@ def test_paley_by_hand() -> None:
     assert paley_one(3).tolist() == [[1, 1, 1, 1], [-1, 1, -1, 1], [-1, 1, 1, -1], [-1, -1, 1, 1]]
 
 
-@pytest.mark.parametrize("q", [3, 7, 11, 19, 23, 27, 31, 43, 243, 343, 1019])
-def test_paley_one_over_primes_and_prime_powers(q: int) -> None:
-    assert_hadamard(paley_one(q), q + 1)
+def test_paley_one_over_primes_and_prime_powers() -> None:
+    for q in (3, 7, 11, 19, 23, 27, 31, 43, 243, 343, 1019):
+        assert_hadamard(paley_one(q), q + 1)
 
 
-@pytest.mark.parametrize("q", [5, 9, 13, 17, 25, 29, 49, 81, 121, 125, 169, 289, 361])
-def test_paley_two_over_primes_and_prime_powers(q: int) -> None:
-    assert_hadamard(paley_two(q), 2 * (q + 1))
+def test_paley_two_over_primes_and_prime_powers() -> None:
+    for q in (5, 9, 13, 17, 25, 29, 49, 81, 121, 125, 169, 289, 361):
+        assert_hadamard(paley_two(q), 2 * (q + 1))
 
 
-@pytest.mark.parametrize(("prime", "degree"), [(7, 1), (3, 2), (5, 2), (3, 3), (3, 4)])
-def test_the_quadratic_character_marks_the_squares(prime: int, degree: int) -> None:
-    table = module._quadratic_character(prime, degree)
-    order = prime**degree
-    assert table[0] == 0
-    assert table[1] == 1  # one is a square
-    assert (table == 1).sum() == (table == -1).sum() == (order - 1) // 2
-    if degree == 1:
-        assert {int(x * x % prime) for x in range(1, prime)} == set(np.flatnonzero(table == 1).tolist())
+def test_the_quadratic_character_marks_the_squares() -> None:
+    for prime, degree in ((7, 1), (3, 2), (5, 2), (3, 3), (3, 4)):
+        table = module._quadratic_character(prime, degree)
+        order = prime**degree
+        assert table[0] == 0
+        assert table[1] == 1  # one is a square
+        assert (table == 1).sum() == (table == -1).sum() == (order - 1) // 2
+        if degree == 1:
+            assert {int(x * x % prime) for x in range(1, prime)} == set(np.flatnonzero(table == 1).tolist())
 
 
 def test_hadamard_orders_up_to_256_are_all_but_eight() -> None:
@@ -85,16 +85,14 @@ def test_hadamard_orders_up_to_256_are_all_but_eight() -> None:
     assert hadamard_orders(5000)[-1] == 1024
 
 
-@pytest.mark.parametrize(
-    "order", hadamard_orders(256) + [2 * n for n in hadamard_orders(512) if n % 32 == 12]
-)
-def test_hadamard_matrices_are_orthogonal_and_balanced(order: int) -> None:
-    matrix = hadamard(order)
-    assert_hadamard(matrix, order)
-    assert (matrix[0] == 1).all()
-    assert not matrix[1:].sum(axis=1).any()  # half of the bits are +1
-    if order >= 2:
-        assert (pairs(matrix) == order // 2).all()
+def test_hadamard_matrices_are_orthogonal_and_balanced() -> None:
+    for order in hadamard_orders(256) + [2 * n for n in hadamard_orders(512) if n % 32 == 12]:
+        matrix = hadamard(order)
+        assert_hadamard(matrix, order)
+        assert (matrix[0] == 1).all()
+        assert not matrix[1:].sum(axis=1).any()  # half of the bits are +1
+        if order >= 2:
+            assert (pairs(matrix) == order // 2).all()
 
 
 def test_doubling_reaches_every_multiple_up_to_1024() -> None:
@@ -107,17 +105,17 @@ def test_hadamard_is_cached_and_read_only() -> None:
         hadamard(12)[0, 0] = -1
 
 
-@pytest.mark.parametrize("order", [*ORDERS_OUT_OF_REACH, 3, 6, 10, 50])
-def test_orders_without_a_matrix(order: int) -> None:
-    assert not has_hadamard(order)
-    with pytest.raises(ConfigError, match=rf"no Hadamard matrix of order {order} can be built here"):
-        hadamard(order)
+def test_orders_without_a_matrix() -> None:
+    for order in [*ORDERS_OUT_OF_REACH, 3, 6, 10, 50]:
+        assert not has_hadamard(order)
+        with pytest.raises(ConfigError, match=rf"no Hadamard matrix of order {order} can be built here"):
+            hadamard(order)
 
 
-@pytest.mark.parametrize("order", [0, -4, 1028, 4.0, True])
-def test_orders_out_of_range(order: int) -> None:
-    with pytest.raises(ConfigError, match="order must be a whole number from 1 to 1024, got"):
-        hadamard(order)
+def test_orders_out_of_range() -> None:
+    for order in (0, -4, 1028, 4.0, True):
+        with pytest.raises(ConfigError, match="order must be a whole number from 1 to 1024, got"):
+            hadamard(order)
 
 
 @pytest.mark.parametrize(
@@ -133,20 +131,20 @@ def test_constructions_need_their_powers(make: Callable[[int], object], numbers:
 # --- Hadamard centers
 
 
-@pytest.mark.parametrize("bits", [order for order in hadamard_orders(256) if order >= 8])
-def test_hadamard_centers_are_half_the_bits_apart(bits: int) -> None:
-    few = hash_centers(bits, bits)
-    assert (pairs(few) == bits // 2).all()
-    many = hash_centers(2 * bits, bits)
-    distances, counts = np.unique(pairs(many), return_counts=True)
-    assert distances.tolist() == [bits // 2, bits]
-    assert counts[1] == bits  # each center has one opposite
+def test_hadamard_centers_are_half_the_bits_apart() -> None:
+    for bits in [order for order in hadamard_orders(256) if order >= 8]:
+        few = hash_centers(bits, bits)
+        assert (pairs(few) == bits // 2).all()
+        many = hash_centers(2 * bits, bits)
+        distances, counts = np.unique(pairs(many), return_counts=True)
+        assert distances.tolist() == [bits // 2, bits]
+        assert counts[1] == bits  # each center has one opposite
 
 
-@pytest.mark.parametrize(("classes", "bits"), [(1, 8), (7, 8), (47, 48), (94, 48), (65, 64)])
-def test_hadamard_centers_are_balanced_while_there_is_room(classes: int, bits: int) -> None:
-    for seed in range(5):
-        assert (hash_centers(classes, bits, seed).sum(axis=1) == 0).all()
+def test_hadamard_centers_are_balanced_while_there_is_room() -> None:
+    for classes, bits in ((1, 8), (7, 8), (47, 48), (94, 48), (65, 64)):
+        for seed in range(5):
+            assert (hash_centers(classes, bits, seed).sum(axis=1) == 0).all()
 
 
 @pytest.mark.parametrize(("classes", "bits"), [(48, 48), (95, 48), (96, 48)])
@@ -216,12 +214,12 @@ def test_numpy_integers_are_fine() -> None:
     )
 
 
-@pytest.mark.parametrize("bits", [8, 9, 92, 502, 1024])
-@pytest.mark.parametrize("classes", [1, 2, 3])
-def test_few_classes_at_any_length(classes: int, bits: int) -> None:
-    centers = hash_centers(classes, bits)
-    assert centers.shape == (classes, bits)
-    assert classes == 1 or center_statistics(centers).minimum >= bits // 2 - 1
+def test_few_classes_at_any_length() -> None:
+    for bits in (8, 9, 92, 502, 1024):
+        for classes in (1, 2, 3):
+            centers = hash_centers(classes, bits)
+            assert centers.shape == (classes, bits)
+            assert classes == 1 or center_statistics(centers).minimum >= bits // 2 - 1
 
 
 @pytest.mark.parametrize("kind", ["auto", "random"])
@@ -231,10 +229,10 @@ def test_forty_thousand_classes_take_seconds(kind: str) -> None:
     assert all_different(centers)
 
 
-@pytest.mark.parametrize("kind", ["auto", "random", "bernoulli"])
-@pytest.mark.parametrize(("classes", "bits"), [(70, 8), (71, 8), (255, 8), (256, 8), (300, 9), (1000, 10)])
-def test_nearly_all_codes_in_use(classes: int, bits: int, kind: str) -> None:
-    assert all_different(hash_centers(classes, bits, kind=kind))
+def test_nearly_all_codes_in_use() -> None:
+    for kind in ("auto", "random", "bernoulli"):
+        for classes, bits in ((70, 8), (71, 8), (255, 8), (256, 8), (300, 9), (1000, 10)):
+            assert all_different(hash_centers(classes, bits, kind=kind))
 
 
 # --- random centers

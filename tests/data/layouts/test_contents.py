@@ -35,13 +35,19 @@ def test_rows_without_labels_leave_and_splits_follow() -> None:
 # ---------------------------------------------------------------- file names
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["../x.jpg", "sub/../../x.jpg", "/etc/x.jpg", "..\\x.jpg", "C:\\x.jpg", "C:/x.jpg", "\\x.jpg", "a\0b"],
-)
-def test_file_names_that_lead_out_of_the_folder(name: str) -> None:
-    with pytest.raises(DataError, match=r"line 3: the file name .* leads out of the folder"):
-        checked_names(["a.jpg", name], ["line 2", "line 3"])
+def test_file_names_that_lead_out_of_the_folder() -> None:
+    for name in (
+        "../x.jpg",
+        "sub/../../x.jpg",
+        "/etc/x.jpg",
+        "..\\x.jpg",
+        "C:\\x.jpg",
+        "C:/x.jpg",
+        "\\x.jpg",
+        "a\0b",
+    ):
+        with pytest.raises(DataError, match=r"line 3: the file name .* leads out of the folder"):
+            checked_names(["a.jpg", name], ["line 2", "line 3"])
 
 
 def test_a_file_twice() -> None:

@@ -95,9 +95,9 @@ def test_members_that_lead_out_of_the_folder(tmp_path: Path, name: str) -> None:
     assert f"holds '{name}', which leads out of the folder" in refused(tar, tmp_path / "out")
 
 
-@pytest.mark.parametrize("name", ["a.jpg", "a/b.jpg", "12:30.jpg", "..a/b..jpg", "..."])
-def test_plain_names(name: str) -> None:
-    assert not leads_out(name)
+def test_plain_names() -> None:
+    for name in ("a.jpg", "a/b.jpg", "12:30.jpg", "..a/b..jpg", "..."):
+        assert not leads_out(name)
 
 
 @pytest.mark.parametrize(

@@ -295,10 +295,10 @@ def test_a_missing_gpu_is_named_with_the_way_out(name: str) -> None:
         choose_device(name)
 
 
-@pytest.mark.parametrize("name", ["gpu", "", "cpu:x", "meta", "xpu", "7"])
-def test_a_device_that_cannot_be_is_named_with_the_way_out(name: str) -> None:
-    with pytest.raises(ConfigError):
-        choose_device(name)
+def test_a_device_that_cannot_be_is_named_with_the_way_out() -> None:
+    for name in ("gpu", "", "cpu:x", "meta", "xpu", "7"):
+        with pytest.raises(ConfigError):
+            choose_device(name)
 
 
 def test_timm_is_imported_once() -> None:
