@@ -193,7 +193,7 @@ def test_arrays_that_do_not_fit(change: dict[str, Any], text: str) -> None:
 
 def test_paths_that_do_not_fit() -> None:
     for paths in ("photos", None, [3] * 20, ["a.jpg"]):
-        with pytest.raises(InputError, match="path"):
+        with pytest.raises(InputError):
             Dataset.from_images(paths, TRUTH)
 
 

@@ -214,7 +214,7 @@ def test_exclude_self_goes_by_the_ids(tmp_path: Path) -> None:
         assert evaluate_files([query, database], exclude_self=exclude) == expected
         assert expected.queries_in_database == 4
     bare = write(tmp_path / "bare.npz", codes=CODES, labels=LABELS)
-    with pytest.raises(InputError, match="exclude_self needs the ids"):
+    with pytest.raises(InputError):
         evaluate_files([query, bare], exclude_self=True)
 
 

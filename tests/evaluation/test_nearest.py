@@ -42,5 +42,5 @@ def test_unusable_input_is_named() -> None:
     codes = np.ones((2, 8), np.int8)
     with pytest.raises(InputError):
         ranking(codes, codes[:, :7], 1)
-    with pytest.raises(InputError, match="top must be a whole number of at least 1, got 0"):
+    with pytest.raises(InputError):
         ranking(codes, codes, 0)

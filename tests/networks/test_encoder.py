@@ -320,7 +320,7 @@ def test_broken_images_of_a_list_are_named(pictures: list[Path], tmp_path: Path)
     "wrong", [np.zeros((4, 4, 3), np.float32), np.zeros((4,), np.uint8), np.zeros((4, 4, 2), np.uint8)]
 )
 def test_arrays_that_are_no_image_are_refused(wrong: object) -> None:
-    with pytest.raises(InputError, match="uint8 of shape"):
+    with pytest.raises(InputError):
         Encoder(LITE0, device="cpu").pixels(wrong)  # type: ignore[arg-type]
 
 

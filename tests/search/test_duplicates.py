@@ -108,7 +108,7 @@ def test_items_without_a_visual_code_are_only_compared_by_content(photos: list[P
 
 def test_what_cannot_be_asked(photos: list[Path]) -> None:
     for near in (-1, 129, 2.5, True):
-        with pytest.raises(InputError, match="near"):
+        with pytest.raises(InputError):
             find_duplicates(looks_of(photos), near=near)  # type: ignore[arg-type]
     with pytest.raises(ConfigError):
         find_duplicates(looks_of(photos), kind="simlar")

@@ -182,7 +182,7 @@ def test_several_processes_cannot_train_the_backbones_norms(tmp_path: Path) -> N
 
 
 def test_features_cannot_be_fine_tuned() -> None:
-    with pytest.raises(ConfigError, match="fine-tuning needs images"):
+    with pytest.raises(ConfigError):
         train(feature_dataset(), config=toy_config(), finetune=True)
 
 

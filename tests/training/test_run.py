@@ -295,12 +295,12 @@ def test_a_run_that_may_not_be_deleted_is_told(
         train(small_folder, config=toy_config(**BRIEF), out=tmp_path / "run", overwrite=True)
 
 
-@pytest.mark.parametrize("content", [b"{", b"", b"[]", b"\xff\xfe"])
-def test_a_damaged_configuration_is_named(small_folder: Path, tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_configuration_is_named(small_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_bytes(content)
-    with pytest.raises(DataError):
-        train(small_folder, config=toy_config(**BRIEF), out=tmp_path / "run")
+    for content in (b"{", b"", b"[]", b"\xff\xfe"):
+        (tmp_path / "run" / "config.json").write_bytes(content)
+        with pytest.raises(DataError, match=r"config\.json' is damaged"):
+            train(small_folder, config=toy_config(**BRIEF), out=tmp_path / "run")
     train(small_folder, config=toy_config(**BRIEF), out=tmp_path / "run", overwrite=True)
     assert names(tmp_path / "run") == RUN_FILES
 
@@ -335,10 +335,9 @@ def test_a_finished_run_of_version_0_1_is_read(
 
 def test_an_output_below_a_file_is_refused(small_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(OutputError):
-        train(small_folder, config=toy_config(**BRIEF), out=tmp_path / "file" / "run")
-    with pytest.raises(OutputError):
-        train(small_folder, config=toy_config(**BRIEF), out=tmp_path / "file")
+    for out in (tmp_path / "file" / "run", tmp_path / "file"):
+        with pytest.raises(OutputError):
+            train(small_folder, config=toy_config(**BRIEF), out=out)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -98,7 +98,7 @@ def test_no_files_no_splits(tmp_path: Path) -> None:
 
 def test_splits_that_are_named_twice(tmp_path: Path) -> None:
     (tmp_path / "query.txt").write_text("images/a.jpg\n")
-    with pytest.raises(DataError, match=r"by its folders and in query\.\*"):
+    with pytest.raises(DataError):
         named_splits(tmp_path, NAMES, {"train": np.array([1])}, "folders")
     np.save(tmp_path / "query.npy", np.array([0]))
     assert "both query.txt and query.npy" in refused(tmp_path)

@@ -271,7 +271,7 @@ def test_class_numbers_without_a_name(tmp_path: Path) -> None:
 def test_a_file_without_rows(tmp_path: Path) -> None:
     kind = pa.schema([("image", pa.binary()), ("label", pa.int64())])
     parquet.write_table(kind.empty_table(), tmp_path / "x.parquet")
-    with pytest.raises(DataError, match="holds no rows: write one row per image"):
+    with pytest.raises(DataError):
         read_parquet(tmp_path)
 
 

@@ -107,7 +107,7 @@ def test_the_same_centers_as_array_or_tensor_of_any_kind() -> None:
     "centers", [(CENTERS + 1) // 2, CENTERS / 4, CENTERS[0], CENTERS[:0], CENTERS.astype(np.float32) * np.nan]
 )
 def test_centers_that_are_none_are_refused(centers: Any) -> None:
-    with pytest.raises(InputError, match="centers must be of"):
+    with pytest.raises(InputError):
         ICS(centers)
 
 

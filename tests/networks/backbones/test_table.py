@@ -182,7 +182,7 @@ def test_resnet50_pools_as_it_is_told() -> None:
         ("timm:test_vit", {"pool": "mean"}, "its own way"),
         ("timm:vit_tiny_patch16_224", {"crop": 96}, "crop of 96"),
         ("timm:mobilenetv3_small_050", {"pool": "mean+max"}, r"pool mean\+max"),
-        ("timm:convnext_tiny", {"pool": "mean+max"}, r"pool mean\+max"),
+        ("timm:test_convnext", {"pool": "mean+max"}, r"pool mean\+max"),
     ],
 )
 def test_a_crop_or_pool_that_cannot_be_is_refused(name: str, choice: dict[str, Any], words: str) -> None:
