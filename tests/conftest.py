@@ -140,7 +140,7 @@ def open_once(backbone: Backbone, engine: str, device: str | torch.device) -> En
 
 @pytest.fixture(scope="module")
 def kept_networks() -> Iterator[None]:
-    """A network is opened once for all tests of the modules that ask for this; tests/networks/engines tests the opening."""
+    """A network is opened once for all tests of modules that ask for this; networks/engines tests the opening."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "centerhash.networks.encoder.open_engine",
