@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from centerhash.encoding.parts import (
 )
 from centerhash.encoding.work import encode_parts, model_digest, open_folder
 from centerhash.model import HashModel
-from tests.toys import CLASSES, Killed, separable, write_feature_folder
+from tests.toys import CLASSES, Killed, cli, refused, separable, write_feature_folder
 
 MANIFEST = Manifest(bits=20, model="m", inputs="i", count=3, part_size=2, labels="given")
 PART = Part(
@@ -266,3 +267,34 @@ def test_what_cannot_be_encoded_writes_nothing(
     with pytest.raises(error, match=words):
         encode_parts(feature_run, inputs, tmp_path / "out", **choice)
     assert parts(tmp_path / "out") == []
+    assert entry == "narrow.npy" or not (tmp_path / "out").exists()  # whose width is seen with the first rows
+
+
+# The command
+
+
+def test_the_command_writes_parts_into_a_folder(
+    feature_run: Path, feature_folder: Path, tmp_path: Path
+) -> None:
+    words: Any = ("encode", feature_run, feature_folder, "--out", tmp_path / "codes", "--part-size", "100")
+    assert "160 codes in 2 parts: " in cli(*words).text
+    assert "160 codes in 2 parts, 2 of them from before: " in cli(*words).text
+    assert json.loads((tmp_path / "codes" / "manifest.json").read_text())["count"] == 160
+
+
+@pytest.mark.parametrize(
+    ("out", "options", "words"),
+    [
+        ("codes.npz", ["--runner", "ray"], "--runner ray is for parts: give --out a folder, not 'codes.npz'"),
+        ("codes.npz", ["--part-size", "9"], "--part-size is for parts"),
+        ("codes", ["--cache", "kept"], "--cache is for a code file: parts keep no features"),
+        ("codes", ["--workers", "2"], "--workers is for --runner ray"),
+        ("codes", ["--ray-address", "a:1"], "--ray-address is for --runner ray"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(
+    out: str, options: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert words in refused(cli("encode", "run", "photos", "--out", out, *options))
+    assert not list(tmp_path.iterdir())
