@@ -14,29 +14,27 @@ os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL
 import atexit
 import contextlib
 import functools
+import gc
 import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
-from centerhash.data import Dataset
-from centerhash.data.scenes.scenes import write_scenes
-from centerhash.model import HashModel
-from centerhash.networks import encoder
-from centerhash.networks.backbones import Backbone
-from centerhash.networks.cache import network_cache
-from centerhash.networks.engines import Engine, open_engine
-from centerhash.training.run import train
-from tests.methods.registering import forgotten
-from tests.toys import feature_dataset, toy_config, write_feature_folder
+# the process that hands out the tests reads this file too and runs none: what is slow to import is imported below
+if TYPE_CHECKING:
+    import torch
+
+    from centerhash.data import Dataset
+    from centerhash.model import HashModel
+    from centerhash.networks.backbones import Backbone
+    from centerhash.networks.engines import Engine
 
 # a shell that starts us in its background lets us ignore interrupts, which children would inherit: with a handler
 # of our own, they get the system's default
@@ -93,9 +91,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (group_of(item.nodeid) not in servers, group_of(item.nodeid) not in slow))
 
 
+def pytest_collection_finish() -> None:
+    """What was imported until now stays: looking through it for garbage again and again takes seconds."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_torch_thread() -> Iterator[None]:
     """Tiny networks are faster on one thread, and sums have the same order on every machine."""
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -105,6 +111,8 @@ def one_torch_thread() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def methods_as_before() -> Iterator[None]:
     """A method that a test registers, or names by its file, is unknown to the next test of the process."""
+    from tests.methods.registering import forgotten
+
     with forgotten():
         yield
 
@@ -124,15 +132,19 @@ def made_once(name: str, make: Callable[[Path], object]) -> Path:
 
 @functools.cache
 def open_once(backbone: Backbone, engine: str, device: str | torch.device) -> Engine:
+    from centerhash.networks.cache import network_cache
+    from centerhash.networks.engines import open_engine
+
     return open_engine(backbone, engine, device, network_cache())
 
 
 @pytest.fixture(scope="module")
 def kept_networks() -> Iterator[None]:
-    """A network is opened once for all tests of the modules that ask for this; tests/inference tests the opening."""
+    """A network is opened once for all tests of modules that ask for this; networks/engines tests the opening."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            encoder, "open_engine", lambda backbone, engine, device, _: open_once(backbone, engine, device)
+            "centerhash.networks.encoder.open_engine",
+            lambda backbone, engine, device, _: open_once(backbone, engine, device),
         )
         yield
 
@@ -140,24 +152,34 @@ def kept_networks() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def toy_dataset() -> Dataset:
     """Separable features with six classes."""
+    from tests.toys import feature_dataset
+
     return feature_dataset()
 
 
 @pytest.fixture(scope="session")
 def toy_model(toy_dataset: Dataset) -> HashModel:
     """A model of the toy data set, for tests that only look at it."""
+    from centerhash.training.run import train
+    from tests.toys import toy_config
+
     return train(toy_dataset, config=toy_config())
 
 
 @pytest.fixture(scope="session")
 def feature_folder() -> Path:
     """A folder of features; not to be changed."""
+    from tests.toys import write_feature_folder
+
     return made_once("toy", write_feature_folder)
 
 
 @pytest.fixture(scope="session")
 def feature_run(feature_folder: Path) -> Path:
     """A finished run on the feature folder; not to be changed."""
+    from centerhash.training.run import train
+    from tests.toys import toy_config
+
     return made_once("features", lambda run: train(feature_folder, config=toy_config(), out=run))
 
 
@@ -170,12 +192,17 @@ def feature_cache() -> Path:
 @pytest.fixture(scope="session")
 def scene_folder() -> Path:
     """Forty small emoji scenes with labels.csv; not to be changed."""
+    from centerhash.data.scenes.scenes import write_scenes
+
     return made_once("scenes", lambda folder: write_scenes(folder, 40, size=64, hard=True))
 
 
 @pytest.fixture(scope="session")
 def image_run(scene_folder: Path, feature_cache: Path) -> Path:
     """A finished run on the scenes; not to be changed."""
+    from centerhash.training.run import train
+    from tests.toys import toy_config
+
     config = toy_config(bits=32, epochs=4)
     return made_once(
         "images", lambda run: train(scene_folder, config=config, out=run, cache=feature_cache, device="cpu")

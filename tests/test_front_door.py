@@ -82,5 +82,5 @@ def test_slips_are_errors_of_ours(slip: Callable[[Path], Any], tmp_path: Path) -
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="fitt"):
+    with pytest.raises(AttributeError):
         ch.fitt  # noqa: B018

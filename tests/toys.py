@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -135,6 +136,16 @@ class Finished:
         return " ".join((self.out + " " + self.err).translate(marks).split())
 
 
+@functools.cache
+def put_together() -> Any:
+    """All commands as click wants them: typer does this for every call anew, which costs more than most calls."""
+    from typer.main import get_command
+
+    from centerhash.cli import app
+
+    return get_command(app)
+
+
 def cli(*arguments: str | Path) -> Finished:
     """Run the command line's own `main` in this process."""
     from centerhash.cli import main
@@ -144,6 +155,7 @@ def cli(*arguments: str | Path) -> Finished:
     code = 0
     with (
         mock.patch.object(sys, "argv", argv),
+        mock.patch("typer.main.get_command", return_value=put_together()),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

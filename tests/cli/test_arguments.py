@@ -25,9 +25,8 @@ def commands() -> Iterator[Any]:
     yield from group.commands["index"].commands.values()
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
+def test_parameters_become_options() -> None:
+    for text, shown in (
         ("or pass `skip_broken=True`.", "or pass --skip-broken."),
         ('Try `device="cpu"` or auto.', "Try --device cpu or auto."),
         ("pass `pretrained=False`", "pass --no-pretrained"),
@@ -35,10 +34,8 @@ def commands() -> Iterator[Any]:
         ("evaluate with exclude_self=True.", "evaluate with --exclude-self."),
         ("`results=/a/b c` is", "--results /a/b c is"),
         ("run `centerhash train`: it needs `packed` and `bits`, `id=3`, out=a", None),
-    ],
-)
-def test_parameters_become_options(text: str, shown: str | None) -> None:
-    assert with_flags(text) == (text if shown is None else shown)
+    ):
+        assert with_flags(text) == (text if shown is None else shown)
 
 
 def test_every_parameter_of_the_table_is_an_option() -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,12 +16,10 @@ def test_a_sealed_object_comes_back_from_its_file(tmp_path: Path) -> None:
     assert unsealed(VALUE, "it") == VALUE  # of before the checksums
 
 
-@pytest.mark.parametrize(
-    "change", [{"bits": 65}, {"classes": ["e", "dog"]}, {"more": None}, {"checksum": None}]
-)
-def test_a_change_is_noticed(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="it does not match its checksum"):
-        unsealed({**sealed(VALUE), **change}, "it")
+def test_a_change_is_noticed() -> None:
+    for change in ({"bits": 65}, {"classes": ["e", "dog"]}, {"more": None}, {"checksum": None}):
+        with pytest.raises(ValueError, match="it does not match its checksum"):
+            unsealed({**sealed(VALUE), **change}, "it")
 
 
 def test_only_objects_are_read() -> None:

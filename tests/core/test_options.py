@@ -111,7 +111,7 @@ def test_the_constructor_tells_the_same(make: Callable[[], Options], words: str)
 
 
 def test_options_are_frozen() -> None:
-    with pytest.raises(ValidationError, match="frozen"):
+    with pytest.raises(ValidationError):
         Sample().rate = 2.0  # type: ignore[misc]
 
 
@@ -119,12 +119,12 @@ def test_option_names_are_those_a_user_writes() -> None:
     assert option_names(Sample) == ["rate", "lambda", "steps", "form", "scaled"]
 
 
-@pytest.mark.parametrize("method", ["ics", "ics-printed", "ics-softmax"])
-@pytest.mark.parametrize("name", ["lambda", "entropy"])
-def test_a_method_takes_lambda_by_both_names_also_over_its_own_defaults(method: str, name: str) -> None:
-    found = get_method(method).options({name: "0.375"}, 64)
-    assert found.model_dump()["entropy"] == 0.375
-    assert found.model_dump(by_alias=True)["lambda"] == 0.375
+def test_a_method_takes_lambda_by_both_names_also_over_its_own_defaults() -> None:
+    for method in ("ics", "ics-printed", "ics-softmax"):
+        for name in ("lambda", "entropy"):
+            found = get_method(method).options({name: "0.375"}, 64)
+            assert found.model_dump()["entropy"] == 0.375
+            assert found.model_dump(by_alias=True)["lambda"] == 0.375
 
 
 def test_resolved_options_survive_json() -> None:

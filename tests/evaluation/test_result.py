@@ -42,7 +42,7 @@ def test_it_is_a_frame_for_pandas(found: Evaluation, monkeypatch: pytest.MonkeyP
     assert frame.set_index("name")["value"]["NDCG@10"] == found.ndcg
     assert frame["name"].is_unique
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ConfigError, match="pip install pandas"):
+    with pytest.raises(ConfigError):
         found.to_pandas()
 
 

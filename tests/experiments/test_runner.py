@@ -169,7 +169,7 @@ def test_rows_of_the_first_versions_count_as_finished(feature_folder: Path, tmp_
 
 
 def test_no_jobs(feature_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="jobs must be at least 1, got 0"):
+    with pytest.raises(ConfigError):
         run_tasks(Source(feature_folder), TASKS, tmp_path, Measured(), jobs=0)
 
 

@@ -71,5 +71,5 @@ def test_the_update_equals_the_full_product() -> None:
 
 
 def test_labels_of_another_width_are_refused() -> None:
-    with pytest.raises(InputError, match=r"do not fit 5 centers"):
+    with pytest.raises(InputError):
         assign_centers(hash_centers(5, 8), np.ones((3, 4), dtype=bool))

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,25 +58,25 @@ def test_paley_by_hand() -> None:
     assert paley_one(3).tolist() == [[1, 1, 1, 1], [-1, 1, -1, 1], [-1, 1, 1, -1], [-1, -1, 1, 1]]
 
 
-@pytest.mark.parametrize("q", [3, 7, 11, 19, 23, 27, 31, 43, 243, 343, 1019])
-def test_paley_one_over_primes_and_prime_powers(q: int) -> None:
-    assert_hadamard(paley_one(q), q + 1)
+def test_paley_one_over_primes_and_prime_powers() -> None:
+    for q in (3, 7, 11, 19, 23, 27, 31, 43, 243, 343, 1019):
+        assert_hadamard(paley_one(q), q + 1)
 
 
-@pytest.mark.parametrize("q", [5, 9, 13, 17, 25, 29, 49, 81, 121, 125, 169, 289, 361])
-def test_paley_two_over_primes_and_prime_powers(q: int) -> None:
-    assert_hadamard(paley_two(q), 2 * (q + 1))
+def test_paley_two_over_primes_and_prime_powers() -> None:
+    for q in (5, 9, 13, 17, 25, 29, 49, 81, 121, 125, 169, 289, 361):
+        assert_hadamard(paley_two(q), 2 * (q + 1))
 
 
-@pytest.mark.parametrize(("prime", "degree"), [(7, 1), (3, 2), (5, 2), (3, 3), (3, 4)])
-def test_the_quadratic_character_marks_the_squares(prime: int, degree: int) -> None:
-    table = module._quadratic_character(prime, degree)
-    order = prime**degree
-    assert table[0] == 0
-    assert table[1] == 1  # one is a square
-    assert (table == 1).sum() == (table == -1).sum() == (order - 1) // 2
-    if degree == 1:
-        assert {int(x * x % prime) for x in range(1, prime)} == set(np.flatnonzero(table == 1).tolist())
+def test_the_quadratic_character_marks_the_squares() -> None:
+    for prime, degree in ((7, 1), (3, 2), (5, 2), (3, 3), (3, 4)):
+        table = module._quadratic_character(prime, degree)
+        order = prime**degree
+        assert table[0] == 0
+        assert table[1] == 1  # one is a square
+        assert (table == 1).sum() == (table == -1).sum() == (order - 1) // 2
+        if degree == 1:
+            assert {int(x * x % prime) for x in range(1, prime)} == set(np.flatnonzero(table == 1).tolist())
 
 
 def test_hadamard_orders_up_to_256_are_all_but_eight() -> None:
@@ -83,16 +85,14 @@ def test_hadamard_orders_up_to_256_are_all_but_eight() -> None:
     assert hadamard_orders(5000)[-1] == 1024
 
 
-@pytest.mark.parametrize(
-    "order", hadamard_orders(256) + [2 * n for n in hadamard_orders(512) if n % 32 == 12]
-)
-def test_hadamard_matrices_are_orthogonal_and_balanced(order: int) -> None:
-    matrix = hadamard(order)
-    assert_hadamard(matrix, order)
-    assert (matrix[0] == 1).all()
-    assert not matrix[1:].sum(axis=1).any()  # half of the bits are +1
-    if order >= 2:
-        assert (pairs(matrix) == order // 2).all()
+def test_hadamard_matrices_are_orthogonal_and_balanced() -> None:
+    for order in hadamard_orders(256) + [2 * n for n in hadamard_orders(512) if n % 32 == 12]:
+        matrix = hadamard(order)
+        assert_hadamard(matrix, order)
+        assert (matrix[0] == 1).all()
+        assert not matrix[1:].sum(axis=1).any()  # half of the bits are +1
+        if order >= 2:
+            assert (pairs(matrix) == order // 2).all()
 
 
 def test_doubling_reaches_every_multiple_up_to_1024() -> None:
@@ -101,58 +101,50 @@ def test_doubling_reaches_every_multiple_up_to_1024() -> None:
 
 def test_hadamard_is_cached_and_read_only() -> None:
     assert hadamard(12) is hadamard(12)
-    with pytest.raises(ValueError, match="read-only"):
+    with pytest.raises(ValueError):
         hadamard(12)[0, 0] = -1
 
 
-@pytest.mark.parametrize("order", [*ORDERS_OUT_OF_REACH, 3, 6, 10, 50])
-def test_orders_without_a_matrix(order: int) -> None:
-    assert not has_hadamard(order)
-    with pytest.raises(ConfigError, match=rf"no Hadamard matrix of order {order} can be built here"):
-        hadamard(order)
+def test_orders_without_a_matrix() -> None:
+    for order in [*ORDERS_OUT_OF_REACH, 3, 6, 10, 50]:
+        assert not has_hadamard(order)
+        with pytest.raises(ConfigError, match=rf"no Hadamard matrix of order {order} can be built here"):
+            hadamard(order)
 
 
-@pytest.mark.parametrize("order", [0, -4, 1028, 4.0, True])
-def test_orders_out_of_range(order: int) -> None:
-    with pytest.raises(ConfigError, match="order must be a whole number from 1 to 1024, got"):
-        hadamard(order)
+def test_orders_out_of_range() -> None:
+    for order in (0, -4, 1028, 4.0, True):
+        with pytest.raises(ConfigError, match="order must be a whole number from 1 to 1024, got"):
+            hadamard(order)
 
 
-@pytest.mark.parametrize("order", [0, 3, 12])
-def test_sylvester_needs_a_power_of_two(order: int) -> None:
-    with pytest.raises(ConfigError, match=f"a power of two, got {order}"):
-        sylvester(order)
-
-
-@pytest.mark.parametrize("q", [1, 5, 9, 15, 35])
-def test_paley_one_needs_its_prime_powers(q: int) -> None:
-    with pytest.raises(ConfigError, match=f"prime power q = 3 mod 4, got {q}"):
-        paley_one(q)
-
-
-@pytest.mark.parametrize("q", [1, 7, 27, 21, 45])
-def test_paley_two_needs_its_prime_powers(q: int) -> None:
-    with pytest.raises(ConfigError, match=f"prime power q = 1 mod 4, got {q}"):
-        paley_two(q)
+@pytest.mark.parametrize(
+    ("make", "numbers"),
+    [(sylvester, (0, 3, 12)), (paley_one, (1, 5, 9, 15, 35)), (paley_two, (1, 7, 27, 21, 45))],
+)
+def test_constructions_need_their_powers(make: Callable[[int], object], numbers: tuple[int, ...]) -> None:
+    for number in numbers:
+        with pytest.raises(ConfigError, match=f"got {number}"):
+            make(number)
 
 
 # --- Hadamard centers
 
 
-@pytest.mark.parametrize("bits", [order for order in hadamard_orders(256) if order >= 8])
-def test_hadamard_centers_are_half_the_bits_apart(bits: int) -> None:
-    few = hash_centers(bits, bits)
-    assert (pairs(few) == bits // 2).all()
-    many = hash_centers(2 * bits, bits)
-    distances, counts = np.unique(pairs(many), return_counts=True)
-    assert distances.tolist() == [bits // 2, bits]
-    assert counts[1] == bits  # each center has one opposite
+def test_hadamard_centers_are_half_the_bits_apart() -> None:
+    for bits in [order for order in hadamard_orders(256) if order >= 8]:
+        few = hash_centers(bits, bits)
+        assert (pairs(few) == bits // 2).all()
+        many = hash_centers(2 * bits, bits)
+        distances, counts = np.unique(pairs(many), return_counts=True)
+        assert distances.tolist() == [bits // 2, bits]
+        assert counts[1] == bits  # each center has one opposite
 
 
-@pytest.mark.parametrize(("classes", "bits"), [(1, 8), (7, 8), (47, 48), (94, 48), (65, 64)])
-def test_hadamard_centers_are_balanced_while_there_is_room(classes: int, bits: int) -> None:
-    for seed in range(5):
-        assert (hash_centers(classes, bits, seed).sum(axis=1) == 0).all()
+def test_hadamard_centers_are_balanced_while_there_is_room() -> None:
+    for classes, bits in ((1, 8), (7, 8), (47, 48), (94, 48), (65, 64)):
+        for seed in range(5):
+            assert (hash_centers(classes, bits, seed).sum(axis=1) == 0).all()
 
 
 @pytest.mark.parametrize(("classes", "bits"), [(48, 48), (95, 48), (96, 48)])
@@ -222,12 +214,12 @@ def test_numpy_integers_are_fine() -> None:
     )
 
 
-@pytest.mark.parametrize("bits", [8, 9, 92, 502, 1024])
-@pytest.mark.parametrize("classes", [1, 2, 3])
-def test_few_classes_at_any_length(classes: int, bits: int) -> None:
-    centers = hash_centers(classes, bits)
-    assert centers.shape == (classes, bits)
-    assert classes == 1 or center_statistics(centers).minimum >= bits // 2 - 1
+def test_few_classes_at_any_length() -> None:
+    for bits in (8, 9, 92, 502, 1024):
+        for classes in (1, 2, 3):
+            centers = hash_centers(classes, bits)
+            assert centers.shape == (classes, bits)
+            assert classes == 1 or center_statistics(centers).minimum >= bits // 2 - 1
 
 
 @pytest.mark.parametrize("kind", ["auto", "random"])
@@ -237,10 +229,10 @@ def test_forty_thousand_classes_take_seconds(kind: str) -> None:
     assert all_different(centers)
 
 
-@pytest.mark.parametrize("kind", ["auto", "random", "bernoulli"])
-@pytest.mark.parametrize(("classes", "bits"), [(70, 8), (71, 8), (255, 8), (256, 8), (300, 9), (1000, 10)])
-def test_nearly_all_codes_in_use(classes: int, bits: int, kind: str) -> None:
-    assert all_different(hash_centers(classes, bits, kind=kind))
+def test_nearly_all_codes_in_use() -> None:
+    for kind in ("auto", "random", "bernoulli"):
+        for classes, bits in ((70, 8), (71, 8), (255, 8), (256, 8), (300, 9), (1000, 10)):
+            assert all_different(hash_centers(classes, bits, kind=kind))
 
 
 # --- random centers
@@ -360,23 +352,18 @@ def test_statistics_of_a_single_center() -> None:
 # --- errors
 
 
-@pytest.mark.parametrize("bits", [7, 0, -1, 1025, 16.0, "16", None, True])
-def test_bits_out_of_range(bits: int) -> None:
-    with pytest.raises(ConfigError, match="bits must be a whole number from 8 to 1024, got"):
-        hash_centers(4, bits)
-
-
-@pytest.mark.parametrize("classes", [0, -3, 1_000_001, 2.5])
-def test_classes_out_of_range(classes: int) -> None:
-    with pytest.raises(
-        ConfigError, match=rf"classes must be a whole number from 1 to 1000000, got {classes}"
-    ):
-        hash_centers(classes, 32)
-
-
-def test_seed_out_of_range() -> None:
-    with pytest.raises(ConfigError, match=r"seed must be a whole number from 0 to .*, got -1"):
-        hash_centers(4, 16, seed=-1)
+@pytest.mark.parametrize(
+    ("name", "allowed", "values"),
+    [
+        ("bits", "8 to 1024", (7, 0, -1, 1025, 16.0, "16", None, True)),
+        ("classes", "1 to 1000000", (0, -3, 1_000_001, 2.5)),
+        ("seed", "0 to .*", (-1,)),
+    ],
+)
+def test_numbers_out_of_range(name: str, allowed: str, values: tuple[Any, ...]) -> None:
+    for value in values:
+        with pytest.raises(ConfigError, match=f"^{name} must be a whole number from {allowed}, got"):
+            hash_centers(**{"classes": 4, "bits": 32, name: value})
 
 
 @pytest.mark.parametrize("kind", ["auto", "random", "spread"])
@@ -388,7 +375,7 @@ def test_more_classes_than_codes(kind: str) -> None:
 
 
 def test_unknown_kind() -> None:
-    with pytest.raises(ConfigError, match=r"unknown kind of centers 'hadamar'. Did you mean 'hadamard'"):
+    with pytest.raises(ConfigError):
         hash_centers(4, 16, kind="hadamar")
 
 

@@ -168,7 +168,7 @@ def test_a_model_never_runs_the_file_that_it_names(tmp_path: Path, monkeypatch: 
 
 
 def test_a_stored_name_may_be_registered_by_hand() -> None:
-    with pytest.raises(UnknownMethodError, match=r"register_method\('push'"):
+    with pytest.raises(UnknownMethodError):
         stored_method("push")
     ch.register_method("push", Push)
     assert stored_method("push").load() is Push

@@ -20,39 +20,26 @@ ROWS = list(METHODS.values())
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-@pytest.mark.parametrize("bits", [16, 64])
-def test_every_point_is_a_training_that_can_be(row: Method, bits: int) -> None:
+def test_every_point_is_a_training_that_can_be(row: Method) -> None:
     space = search_space(row)
-    for point in [*space.points(), space.authors]:
-        given = training_options(row, point, bits)
-        make_task({**given, "method": row.name, "bits": bits})
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_the_authors_setting_is_among_the_values(row: Method) -> None:
-    space = search_space(row)
+    for bits in (16, 64):
+        for point in [*space.points(), space.authors]:
+            given = training_options(row, point, bits)
+            make_task({**given, "method": row.name, "bits": bits})
     assert space.values, "no table of its own"
+    assert ("learning_rate" in space.values) == (row.family != "shallow")
     assert set(space.authors) & set(space.values) or not space.authors
     for name, value in space.authors.items():
         assert value in space.values.get(name, [value]), name
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_learning_rates_are_searched_where_there_is_one(row: Method) -> None:
-    assert ("learning_rate" in search_space(row).values) == (row.family != "shallow")
+    means = grid_means(row.name)
+    best = json.loads(max(means, key=lambda setting: means[setting]))
+    own = make_task({"method": row.name, "bits": 32, "seed": 0}).resolved
+    assert best == that_decides_codes(own), "the default is what the stored grid preferred"
 
 
 def test_ours_has_no_larger_space_than_the_largest_baseline() -> None:
     sizes = {row.name: len(search_space(row).points()) for row in ROWS}
     assert sizes["ics-softmax"] <= max(size for name, size in sizes.items() if name != "ics-softmax")
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_the_default_is_what_the_stored_grid_preferred(row: Method) -> None:
-    means = grid_means(row.name)
-    best = json.loads(max(means, key=lambda setting: means[setting]))
-    own = make_task({"method": row.name, "bits": 32, "seed": 0}).resolved
-    assert best == that_decides_codes(own)
 
 
 def that_decides_codes(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,19 +64,16 @@ def grid_means(method: str) -> dict[str, float]:
     return {setting: sum(found) / len(found) for setting, found in scores.items()}
 
 
-@pytest.mark.parametrize(
-    ("value", "found"),
-    [
+def test_values_by_hand() -> None:
+    for value, found in (
         ("K", 32.0),
         ("K*0.5", 16.0),
         ("8/K", 0.25),
         ("default*4", 12.0),
         ("default", 3.0),
         ("random", "random"),
-    ],
-)
-def test_values_by_hand(value: str, found: object) -> None:
-    assert value_at(value, 32, 3.0) == found
+    ):
+        assert value_at(value, 32, 3.0) == found
 
 
 def test_numbers_stand_for_themselves() -> None:

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -34,23 +35,18 @@ def test_every_row_is_filled_in(row: Method) -> None:
     assert 1990 < row.year < 2100
     assert row.name == row.name.lower()
     assert " " not in row.name
+    assert set(row.defaults) <= set(option_names(row.options_class()))
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.family == "central"], ids=lambda row: row.name)
-@pytest.mark.parametrize("bits", [8, 16, 48, 1024])
-def test_every_central_row_makes_its_objective_with_every_option_resolved(row: Method, bits: int) -> None:
-    options = row.options({}, bits)
-    assert isinstance(options, MethodOptions)
-    assert None not in options.model_dump().values()
-    objective = row.objective(3, bits, torch.from_numpy(hash_centers(3, bits)), options, 0)
-    assert isinstance(objective, CentralObjective)
-    assert objective.centers.shape == (3, bits)
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_every_default_of_a_row_is_an_option(row: Method) -> None:
-    names = option_names(row.options_class())
-    assert set(row.defaults) <= set(names)
+def test_every_central_row_makes_its_objective_with_every_option_resolved(row: Method) -> None:
+    for bits in (8, 16, 48, 1024):
+        options = row.options({}, bits)
+        assert isinstance(options, MethodOptions)
+        assert None not in options.model_dump().values()
+        objective = row.objective(3, bits, torch.from_numpy(hash_centers(3, bits)), options, 0)
+        assert isinstance(objective, CentralObjective)
+        assert objective.centers.shape == (3, bits)
 
 
 def test_rows_and_table_are_read_only() -> None:
@@ -66,14 +62,19 @@ def test_titles_are_different() -> None:
     assert len({row.title for row in ROWS}) == len(ROWS)
 
 
-def test_an_unknown_method_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"unknown method 'ics-sofmax'. Did you mean 'ics-softmax'\?"):
-        get_method("ics-sofmax")
-
-
-def test_an_unknown_option_names_the_method() -> None:
-    with pytest.raises(ConfigError, match=r"unknown option 'gama' of method 'csq'. Did you mean 'gamma'\?"):
-        get_method("csq").options({"gama": 1}, 16)
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("ics-sofmax", {}, r"unknown method 'ics-sofmax'. Did you mean 'ics-softmax'\?"),
+        ("csq", {"gama": 1}, r"unknown option 'gama' of method 'csq'. Did you mean 'gamma'\?"),
+        ("ics", {"lambda": "-1"}, "option 'lambda' of method 'ics' cannot be '-1'"),
+        ("ics-softmax", {"lambda": "-1"}, "option 'lambda' of method 'ics-softmax' cannot be '-1'"),
+        ("ics", {"lambda": 1, "entropy": 2}, "given twice: entropy, lambda"),
+    ],
+)
+def test_slips_are_named_as_the_user_wrote_them(name: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        get_method(name).options(options, 16)
 
 
 def test_the_printed_form_is_the_printed_one() -> None:
@@ -124,12 +125,6 @@ def test_listing_methods_does_not_load_torch() -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("name", ["ics", "ics-softmax"])
-def test_a_wrong_value_is_named_as_the_user_wrote_it(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"option 'lambda' of method '{name}' cannot be '-1'"):
-        get_method(name).options({"lambda": "-1"}, 16)
-
-
 def test_a_method_may_want_another_learning_rate_unless_one_is_given() -> None:
     assert resolve(TrainConfig(method="dhn")).learning_rate == METHODS["dhn"].training["learning_rate"]
     assert resolve(TrainConfig(method="dhn", learning_rate=0.02)).learning_rate == 0.02
@@ -140,11 +135,6 @@ def test_only_dnnh_divides_its_last_layer() -> None:
     assert [row.name for row in ROWS if resolve(TrainConfig(method=row.name)).head.divide] == ["dnnh"]
     undivided = TrainConfig(method="dnnh", head=HeadOptions(divide=False))
     assert resolve(undivided).head.divide is False
-
-
-def test_an_option_given_by_both_of_its_names_is_refused() -> None:
-    with pytest.raises(ConfigError, match="given twice: entropy, lambda"):
-        METHODS["ics"].options({"lambda": 1, "entropy": 2}, 16)
 
 
 def test_the_page_of_methods_is_the_one_in_the_docs() -> None:

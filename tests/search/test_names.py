@@ -21,9 +21,8 @@ CLASSES = (
 COCO = (*CLASSES, "bicycle", "scissors", "TV", "wine glass")
 
 
-@pytest.mark.parametrize(
-    ("name", "label"),
-    [
+def test_names_as_people_write_them() -> None:
+    for name, label in (
         ("dog", "dog"),
         ("Dogs", "dog"),
         ("BUSES", "bus"),
@@ -39,10 +38,8 @@ COCO = (*CLASSES, "bicycle", "scissors", "TV", "wine glass")
         ("phones", "cell phone"),
         ("unicorn", None),
         ("", None),
-    ],
-)
-def test_names_as_people_write_them(name: str, label: str | None) -> None:
-    assert match(name, COCO) == label
+    ):
+        assert match(name, COCO) == label
 
 
 def test_a_class_of_that_name_goes_before_a_synonym() -> None:

@@ -63,7 +63,7 @@ def test_results_as_a_table(results: Results, monkeypatch: pytest.MonkeyPatch) -
     assert table["distance"].tolist() == [0, 3, 5]
     assert list(Results([], [], results.code, 0).to_pandas().columns) == list(table.columns)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ConfigError, match="pip install pandas"):
+    with pytest.raises(ConfigError):
         results.to_pandas()
 
 

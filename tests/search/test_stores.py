@@ -80,6 +80,6 @@ def test_an_index_of_before_with_the_faiss_engine_opens_as_flat(
 
 def test_a_link_that_leads_to_itself_is_no_place_for_an_index(feature_run: Path, tmp_path: Path) -> None:
     (tmp_path / "round").symlink_to("round")
-    with pytest.raises(OutputError, match=r"cannot write '.*round'"):
+    with pytest.raises(OutputError):
         Index.create(tmp_path / "round", feature_run)
     assert [entry.name for entry in tmp_path.iterdir()] == ["round"]

@@ -62,7 +62,7 @@ def test_only_uploads_are_ever_deleted(feature_run: Path, tmp_path: Path, victim
     with Index.open(folder) as index:
         assert index.get("0123456789abcdef").path is None
         assert index.missing() == ["0123456789abcdef"]
-        with pytest.raises(InputError, match="has no image"):
+        with pytest.raises(InputError):
             index.image("0123456789abcdef")
         assert index.remove("0123456789abcdef") == 1
         index.compact()

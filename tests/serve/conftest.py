@@ -34,9 +34,9 @@ def own(tmp_path: Path, feature_run: Path) -> Iterator[Index]:
         yield index
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def reader(pictures: Index) -> Iterator[TestClient]:
-    """A client of a server that takes no changes."""
+    """A client of a server that takes no changes, one for all tests of a file."""
     with TestClient(create_app(pictures), base_url="http://localhost") as client:
         client.get("/folders")  # answers name folders only once they are listed, which begins with the server
         yield client

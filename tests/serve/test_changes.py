@@ -55,19 +55,17 @@ def test_nothing_is_removed_by_its_path(writer: TestClient, own: Index) -> None:
     assert len(own) == 3
 
 
-@pytest.mark.parametrize(
-    "given", ["", "Bearer", f"Basic {TOKEN}", "Bearer wrong", f"Bearer {TOKEN}x", TOKEN, "Bearer ü"]
-)
-def test_without_the_token_nothing_changes(writer: TestClient, own: Index, given: str) -> None:
-    headers = {"Authorization": given.encode("latin-1")} if given else {}
+def test_without_the_token_nothing_changes(writer: TestClient, own: Index) -> None:
     id = next(iter(own.store.ids()))
-    for answered in (
-        writer.post("/images", files=upload(png(60)), headers=headers),
-        writer.delete(f"/images/{id}", headers=headers),
-    ):
-        assert answered.status_code == 401
-        assert answered.headers["www-authenticate"] == "Bearer"
-        assert "Authorization: Bearer TOKEN" in answered.json()["error"]
+    for given in ("", "Bearer", f"Basic {TOKEN}", "Bearer wrong", f"Bearer {TOKEN}x", TOKEN, "Bearer ü"):
+        headers = {"Authorization": given.encode("latin-1")} if given else {}
+        for answered in (
+            writer.post("/images", files=upload(png(60)), headers=headers),
+            writer.delete(f"/images/{id}", headers=headers),
+        ):
+            assert answered.status_code == 401, given
+            assert answered.headers["www-authenticate"] == "Bearer"
+            assert "Authorization: Bearer TOKEN" in answered.json()["error"]
     assert len(own) == 3
 
 

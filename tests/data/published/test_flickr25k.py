@@ -48,5 +48,5 @@ def test_missing_photos_and_annotations(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"1 of 11 images of .*: 'im3\.jpg'"):
         read_flickr25k(tmp_path)
     (tmp_path / "mirflickr25k_annotations_v080" / "sea_r1.txt").unlink()
-    with pytest.raises(DataError, match=r"cannot read '.*sea_r1\.txt'"):
+    with pytest.raises(DataError):
         read_flickr25k_38(tmp_path)

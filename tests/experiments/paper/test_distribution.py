@@ -55,5 +55,5 @@ def test_images_with_one_label_each_have_nothing_to_spread() -> None:
 
 
 def test_shapes_of_weights_and_labels_must_agree() -> None:
-    with pytest.raises(InputError, match="one shape"):
+    with pytest.raises(InputError):
         weight_distribution(WEIGHTS, LABELS[:3])

@@ -62,7 +62,7 @@ def test_kept_weights_go_on_from_the_epoch_before() -> None:
     resumed.prepare(np.zeros((len(logits), 0)), np.arange(len(logits)), labels.flip(0).numpy())
     resumed.load_state_dict(loss.state_dict())
     assert torch.equal(resumed.kept, loss.kept)
-    with pytest.raises(ConfigError, match="choose the solver pgd or printed"):
+    with pytest.raises(ConfigError):
         ICS(CENTERS, keep=True)
 
 

@@ -163,7 +163,7 @@ def test_hashnet_as_its_authors_configure_coco() -> None:
 
 
 def test_two_weights_of_the_same_pairs_are_refused() -> None:
-    with pytest.raises(ConfigError, match="choose one"):
+    with pytest.raises(ConfigError):
         HashNet(jaccard=True, continuous=True)
     assert HashNetOptions().for_bits(16).continuous is True
     assert HashNetOptions(jaccard=True).for_bits(16).continuous is False

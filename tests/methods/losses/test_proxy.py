@@ -49,10 +49,10 @@ def test_threshold_follows_codes_that_exist() -> None:
     assert cosine_threshold(10**6, 8) == 1  # no distance is left: nothing is pushed apart
 
 
-@pytest.mark.parametrize("bits", range(8, 65))
-def test_more_classes_never_keep_more_distance(bits: int) -> None:
-    distances = [code_distance(2**dimension, bits) for dimension in range(1, 9)]
-    assert distances == sorted(distances, reverse=True)
+def test_more_classes_never_keep_more_distance() -> None:
+    for bits in range(8, 65):
+        distances = [code_distance(2**dimension, bits) for dimension in range(1, 9)]
+        assert distances == sorted(distances, reverse=True)
 
 
 def test_hyp2_as_its_authors_have_it() -> None:

@@ -30,10 +30,9 @@ CASES: dict[str, Case] = {
     "sdh": (Sdh, SdhOptions(anchors=100)),
 }
 SUPERVISED = ["bre", "ksh", "sdh"]
-RANDOM = [name for name in CASES if name != "sh"]
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(scope="module", params=CASES)
 def case(request: pytest.FixtureRequest) -> Case:
     return CASES[request.param]
 
@@ -41,6 +40,12 @@ def case(request: pytest.FixtureRequest) -> Case:
 def fit(case: Case, data: Data, bits: int = 16, seed: int = 0) -> ShallowHash:
     kind, options = case
     return kind.fit(*data, bits, options, seed)
+
+
+@pytest.fixture(scope="module")
+def fitted(case: Case, clusters: Data) -> ShallowHash:
+    """With 16 bits and the seed 0; not to be changed."""
+    return fit(case, clusters)
 
 
 def test_clusters_are_told_apart(case: Case, clusters: Data, unseen_clusters: Data) -> None:
@@ -53,39 +58,28 @@ def test_clusters_are_told_apart(case: Case, clusters: Data, unseen_clusters: Da
     assert np.take_along_axis(same, nearest, axis=1).mean() > 0.95
 
 
-def test_values_have_their_shape_and_are_finite(case: Case, clusters: Data) -> None:
-    values = fit(case, clusters).values(clusters[0])
+def test_values_have_their_shape_and_are_finite(fitted: ShallowHash, clusters: Data) -> None:
+    values = fitted.values(clusters[0])
     assert values.shape == (200, 16)
     assert values.dtype == np.float64
     assert np.isfinite(values).all()
-    assert fit(case, clusters).values(clusters[0][:0]).shape == (0, 16)
+    assert fitted.values(clusters[0][:0]).shape == (0, 16)
 
 
-def test_the_same_seed_gives_the_same_function(case: Case, clusters: Data) -> None:
-    one, two = fit(case, clusters, seed=5), fit(case, clusters, seed=5)
-    for name, array in one.arrays().items():
-        np.testing.assert_array_equal(array, two.arrays()[name])
-
-
-@pytest.mark.parametrize("name", RANDOM)
-def test_another_seed_gives_another_function(name: str, clusters: Data) -> None:
-    one, two = (fit(CASES[name], clusters, seed=seed).values(clusters[0]) for seed in (0, 1))
-    assert (binarise(one) != binarise(two)).any()
-
-
-def test_inputs_are_left_alone(case: Case, clusters: Data) -> None:
+def test_the_seed_decides_and_inputs_are_left_alone(case: Case, fitted: ShallowHash, clusters: Data) -> None:
     features, labels = (array.copy() for array in clusters)
     features.flags.writeable = labels.flags.writeable = False
-    fitted = fit(case, (features, labels))
-    stored = {name: array.copy() for name, array in fitted.arrays().items()}
-    fitted.values(features)
+    again = fit(case, (features, labels))
+    again.values(features)
     np.testing.assert_array_equal(features, clusters[0])
     for name, array in fitted.arrays().items():
-        np.testing.assert_array_equal(array, stored[name])
+        np.testing.assert_array_equal(array, again.arrays()[name])
+    if case[0] is not Sh:  # which draws nothing
+        other = fit(case, clusters, seed=1)
+        assert (binarise(fitted.values(features)) != binarise(other.values(features))).any()
 
 
-def test_arrays_carry_everything(case: Case, clusters: Data) -> None:
-    fitted = fit(case, clusters)
+def test_arrays_carry_everything(fitted: ShallowHash, clusters: Data) -> None:
     arrays = fitted.arrays()
     assert set(arrays) == {field.name for field in fields(fitted)}
     assert all(isinstance(array, np.ndarray) for array in arrays.values())
@@ -95,8 +89,7 @@ def test_arrays_carry_everything(case: Case, clusters: Data) -> None:
         fitted.unit = np.array(False)  # type: ignore[attr-defined]
 
 
-def test_a_row_has_one_code_in_every_batch(case: Case, clusters: Data) -> None:
-    fitted = fit(case, clusters)
+def test_a_row_has_one_code_in_every_batch(fitted: ShallowHash, clusters: Data) -> None:
     whole = binarise(fitted.values(clusters[0]))
     single = [binarise(fitted.values(clusters[0][row : row + 1]))[0] for row in range(0, 200, 7)]
     np.testing.assert_array_equal(single, whole[::7])
@@ -114,7 +107,7 @@ def test_fewer_rows_than_bits_axes_or_anchors(case: Case, clusters: Data, bits: 
 
 def test_many_bits(case: Case, clusters: Data) -> None:
     part = clusters[0][:40], clusters[1][:40]
-    assert fit(case, part, bits=300).values(part[0]).shape == (40, 300)
+    assert fit(case, part, bits=100).values(part[0]).shape == (40, 100)
 
 
 def test_copies_constant_columns_and_rows_of_zeros(case: Case, clusters: Data) -> None:
@@ -140,26 +133,24 @@ def test_all_rows_similar(case: Case, clusters: Data) -> None:
     assert np.isfinite(fit(case, (clusters[0], everything)).values(clusters[0])).all()
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_labels_are_needed_where_they_are_used(name: str, clusters: Data) -> None:
+def test_labels_are_needed_where_they_are_used(case: Case, fitted: ShallowHash, clusters: Data) -> None:
     nothing = clusters[0], np.zeros_like(clusters[1])
-    if name in SUPERVISED:
-        with pytest.raises(DataError, match="none of the 200 training rows has one"):
-            fit(CASES[name], nothing)
+    if case in [CASES[name] for name in SUPERVISED]:
+        with pytest.raises(DataError):
+            fit(case, nothing)
     else:
-        with_labels = fit(CASES[name], clusters).values(clusters[0])
-        np.testing.assert_array_equal(fit(CASES[name], nothing).values(clusters[0]), with_labels)
+        unlabelled = fit(case, nothing).values(clusters[0])
+        np.testing.assert_array_equal(unlabelled, fitted.values(clusters[0]))
 
 
-def test_errors_at_both_doors(case: Case, clusters: Data) -> None:
-    with pytest.raises(DataError, match="all the same"):
+def test_errors_at_both_doors(case: Case, fitted: ShallowHash, clusters: Data) -> None:
+    with pytest.raises(DataError):
         fit(case, (np.ones_like(clusters[0]), clusters[1]))
-    with pytest.raises(ConfigError, match="for another method"):
+    with pytest.raises(ConfigError):
         case[0].fit(*clusters, 16, MethodOptions(), 0)
-    fitted = fit(case, clusters)
-    with pytest.raises(InputError, match=r"shape \(N, 20\), got float32 of shape \(200, 19\)"):
+    with pytest.raises(InputError):
         fitted.values(clusters[0][:, 1:])
-    with pytest.raises(InputError, match="NaN or infinity, first in row 0"):
+    with pytest.raises(InputError):
         fitted.values(np.full((2, 20), np.nan))
 
 

