@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -160,7 +160,16 @@ def _add_page(app: FastAPI) -> None:
 
 
 def _describe_token(app: FastAPI) -> None:
-    """Tell OpenAPI that changes want a bearer token; it is checked before the body is read, so not by FastAPI."""
-    described = app.openapi()
-    schemes = described.setdefault("components", {}).setdefault("securitySchemes", {})
-    schemes["bearer"] = {"type": "http", "scheme": "bearer"}
+    """Tell OpenAPI that changes want a bearer token; it is checked before the body is read, so not by FastAPI.
+
+    The description is made when somebody asks for it: it takes most of the time in which the app is made.
+    """
+    plain = app.openapi
+
+    def described() -> dict[str, Any]:
+        schema = plain()
+        schemes = schema.setdefault("components", {}).setdefault("securitySchemes", {})
+        schemes["bearer"] = {"type": "http", "scheme": "bearer"}
+        return schema
+
+    app.openapi = described  # type: ignore[method-assign]
