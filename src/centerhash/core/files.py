@@ -9,10 +9,12 @@ import os
 import re
 import shutil
 import tempfile
+import tomllib
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib import resources
 from pathlib import Path
 from typing import IO, Any
 
@@ -147,6 +149,11 @@ def parse_json(text: str) -> Any:
     except UnicodeEncodeError:
         raise ValueError("a text holds half a character (a lone surrogate such as \\ud800)") from None
     return value
+
+
+def packaged(package: str, name: str) -> dict[str, Any]:
+    """The tables of a TOML file that lies beside the modules of a package."""
+    return tomllib.loads(resources.files(package).joinpath(name).read_text(encoding="utf-8"))
 
 
 def append_line(path: str | Path, text: str) -> None:

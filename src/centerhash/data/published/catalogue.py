@@ -6,15 +6,14 @@ Each row of DATASETS is a table in catalogue.toml and the reader of its original
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from centerhash.core.errors import unknown_name
+from centerhash.core.files import packaged
 from centerhash.data.layouts.coco_json import read_coco_parts
 from centerhash.data.layouts.contents import Contents
 from centerhash.data.published.cifar10 import read_cifar10, read_cifar10_parts
@@ -123,8 +122,7 @@ def _row(values: Mapping[str, Any]) -> NamedSet:
 
 
 def _rows() -> Iterator[NamedSet]:
-    text = files("centerhash.data.published").joinpath("catalogue.toml").read_text(encoding="utf-8")
-    for family in tomllib.loads(text)["family"]:
+    for family in packaged("centerhash.data.published", "catalogue.toml")["family"]:
         own = family.pop("sets")
         yield from (_row({**family, **values}) for values in own)
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
-from importlib.resources import files
 
+from centerhash.core.files import packaged
 from centerhash.data.published.catalogue import DATASETS, NamedSet
 from centerhash.data.published.download import RemoteFile
 
 
 def datasets_page() -> str:
     """The whole page as markdown."""
-    words = tomllib.loads(files("centerhash.data.published").joinpath("page.toml").read_text(encoding="utf-8"))
+    words = packaged("centerhash.data.published", "page.toml")
     sections = (line for row in DATASETS.values() for line in _dataset(row))
     return "\n".join([words["head"], _overview(), *sections, words["tail"]])
 

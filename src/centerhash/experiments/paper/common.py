@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +14,7 @@ from markupsafe import Markup
 
 from centerhash.core.errors import ConfigError
 from centerhash.core.figures import png_bytes, svg_text
-from centerhash.core.files import atomic, make_folder, write_text
+from centerhash.core.files import atomic, make_folder, packaged, write_text
 from centerhash.core.progress import Progress, silent
 from centerhash.experiments.bench import Bench, Source, Task, make_task, plan_tasks
 from centerhash.experiments.figures import named_series
@@ -141,8 +139,7 @@ _SAME = {"ics-printed": "ics"}  # both stand for the paper's own method
 @cache
 def printed() -> Mapping[str, Any]:
     """Everything in printed.toml."""
-    file = resources.files("centerhash.experiments.paper").joinpath("printed.toml")
-    return tomllib.loads(file.read_text(encoding="utf-8"))
+    return packaged("centerhash.experiments.paper", "printed.toml")
 
 
 def printed_map(table: str, data: str, method: str, bits: int) -> float | None:
