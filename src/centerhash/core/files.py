@@ -185,6 +185,14 @@ def check_budget(path: str | Path, needed: int, what: str, advice: str) -> None:
         )
 
 
+def array_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns come first, and type of an array, as its .npy file begins."""
+    if np.lib.format.read_magic(stream) == (1, 0):
+        return np.lib.format.read_array_header_1_0(stream)
+    # version 3 differs from 2 only in the names of fields, which no array here has
+    return np.lib.format.read_array_header_2_0(stream)
+
+
 def _check_announced(path: str | Path, stream: IO[bytes]) -> None:
     """Compare what the arrays of an .npz file announce with what there is, before memory is taken for them."""
     with zipfile.ZipFile(stream) as stored:
@@ -194,10 +202,7 @@ def _check_announced(path: str | Path, stream: IO[bytes]) -> None:
         check_budget(path, announced, "its arrays", advice)
         for member in members:
             with stored.open(member) as array:
-                header = np.lib.format
-                version = header.read_magic(array)
-                read = header.read_array_header_1_0 if version == (1, 0) else header.read_array_header_2_0
-                shape, _, dtype = read(array)
+                shape, _, dtype = array_header(array)
             if math.prod(shape) * dtype.itemsize > member.file_size:
                 raise ValueError(f"'{member.filename}' announces the shape {shape}, but has fewer values")
 

@@ -28,6 +28,7 @@ from centerhash.experiments.tables import (
     csv_text,
     failure_text,
     markdown,
+    score_parts,
     summarise,
     time_texts,
 )
@@ -151,16 +152,11 @@ def _cards(summary: Summary) -> list[tuple[str, str]]:
 
 def _score_cell(summary: Summary, line: Line, measure: str, bits: int) -> str:
     """Mean in bold where it is the best as printed, with deviation and missing seeds below."""
-    score = line.scores.get(bits)
-    mean = None if score is None else score.mean(measure)
-    if score is None or mean is None:
+    mean, spread, missing = score_parts(summary, line.scores.get(bits), measure)
+    if not mean:
         return "–"
-    deviation = score.deviation(measure)
-    spread = "" if deviation is None else f"± {deviation:.3f}"
-    missing = f" n={score.seeds}" if score.seeds < summary.most_seeds else ""
-    best = f"{mean:.3f}" == f"{summary.best(measure, bits):.3f}"
-    shown = Markup("<b>{}</b>" if best else "{}").format(f"{mean:.3f}")
-    return Markup("{}<small>{}</small>").format(shown, f"{spread}{missing}")
+    shown = Markup("<b>{}</b>" if mean == f"{summary.best(measure, bits):.3f}" else "{}").format(mean)
+    return Markup("{}<small>{}</small>").format(shown, f"{spread} {missing}".rstrip())
 
 
 def _about(method: str) -> str:

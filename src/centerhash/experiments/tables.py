@@ -170,15 +170,20 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 # Texts of cells
 
 
-def score_text(summary: Summary, score: Score | None, measure: str) -> str:
-    """Mean ± deviation, with the number of seeds where some are missing; empty for no result."""
+def score_parts(summary: Summary, score: Score | None, measure: str) -> tuple[str, str, str]:
+    """Mean, "± deviation", and "n=2" where seeds are missing; each empty where there is none."""
     mean = None if score is None else score.mean(measure)
     if score is None or mean is None:
-        return ""
+        return "", "", ""
     deviation = score.deviation(measure)
-    spread = "" if deviation is None else f" ± {deviation:.3f}"
-    missing = f" (n={score.seeds})" if score.seeds < summary.most_seeds else ""
-    return f"{mean:.3f}{spread}{missing}"
+    spread = "" if deviation is None else f"± {deviation:.3f}"
+    return f"{mean:.3f}", spread, f"n={score.seeds}" if score.seeds < summary.most_seeds else ""
+
+
+def score_text(summary: Summary, score: Score | None, measure: str) -> str:
+    """Mean ± deviation, with the number of seeds where some are missing; empty for no result."""
+    mean, spread, missing = score_parts(summary, score, measure)
+    return " ".join(filter(None, (mean, spread, f"({missing})" if missing else "")))
 
 
 def rotation_texts(line: Line, bits: Sequence[int], measure: str) -> list[str]:

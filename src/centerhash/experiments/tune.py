@@ -38,9 +38,9 @@ class Budget:
     epochs_part: int = 3  # a trial has this part of them: 3 is a third
 
     def __post_init__(self) -> None:
-        for name, least in (("trials", 1), ("full", 1), ("epochs_part", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+        for name in ("trials", "full", "epochs_part"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.full > self.trials:
             raise ConfigError(f"full must be at most trials: {self.full} of {self.trials} cannot be trained.")
 

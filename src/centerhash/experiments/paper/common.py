@@ -93,6 +93,11 @@ class Settings:
         given = {**common, **self.options.get(method, {}), "method": method, "bits": bits, "seed": seed}
         return make_task({**given, "options": {**given.get("options", {}), **(options or {})}}, **about)
 
+    def run(self, what: str, tasks: Sequence[Task], work: Work, **more: Any) -> tuple[list[Row], list[Row]]:
+        """Do the tasks that DIR/<what> does not hold yet, as `run_tasks` does; `more` is for it."""
+        common: dict[str, Any] = {"jobs": self.jobs, "progress": self.progress, "warn": self.warn}
+        return run_tasks(self.source, tasks, self.folder(what), work, **common, **more)
+
 
 # Running
 
@@ -101,16 +106,7 @@ def run_part(
     settings: Settings, what: str, tasks: Sequence[Task], work: Work
 ) -> tuple[list[Row], tuple[str, ...]]:
     """Do the tasks that DIR/<what> does not hold yet; return the rows of all, in order, and what failed."""
-    rows, failures = run_tasks(
-        settings.source,
-        tasks,
-        settings.folder(what),
-        partial(_found, work),
-        stage=what,
-        jobs=settings.jobs,
-        progress=settings.progress,
-        warn=settings.warn,
-    )
+    rows, failures = settings.run(what, tasks, partial(_found, work), stage=what)
     return answers(rows, tasks), tuple(map(failure_text, failures))
 
 
@@ -140,6 +136,16 @@ _SAME = {"ics-printed": "ics"}  # both stand for the paper's own method
 def printed() -> Mapping[str, Any]:
     """Everything in printed.toml."""
     return packaged("centerhash.experiments.paper", "printed.toml")
+
+
+@cache
+def _words() -> Mapping[str, str]:
+    return packaged("centerhash.experiments.paper", "words.toml")
+
+
+def words(name: str, **values: Any) -> str:
+    """A text of words.toml with values put in."""
+    return _words()[name].format(**values)
 
 
 def printed_map(table: str, data: str, method: str, bits: int) -> float | None:
