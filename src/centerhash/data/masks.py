@@ -88,9 +88,8 @@ def draw(entry: Object, width: float, height: float) -> Mask:
     canvas = Image.new("L", (columns, rows))
     pen = ImageDraw.Draw(canvas)
     for polygon in outline or ([_corners(box)] if box is not None else []):
-        scaled = [
-            float(value) * scale - 0.5 for value in polygon
-        ]  # Pillow counts from the first pixel's centre
+        # Pillow counts from the first pixel's centre
+        scaled = [float(value) * scale - 0.5 for value in polygon]
         pen.polygon(list(zip(scaled[::2], scaled[1::2], strict=True)), fill=1)
     return np.asarray(canvas, dtype=np.bool_)
 

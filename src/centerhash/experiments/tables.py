@@ -20,17 +20,10 @@ from centerhash.methods.table import METHODS
 MAPS = {"map_peers": "peers", "map_textbook": "textbook"}
 FORMS = ("as_trained", "rotated")  # of the logits of a deep method, each scored from the same training
 CSV_MEASURES = (
-    "map_peers",
-    "map_textbook",
+    *MAPS,
     *(f"{measure}_{form}" for measure in MAPS for form in FORMS),
-    "map_peers_expected",
-    "map_textbook_expected",
-    "ndcg",
-    "acg",
-    "wap",
-    "train_seconds",
-    "encode_seconds",
-    "images_per_second",
+    *(f"{measure}_expected" for measure in MAPS),
+    *("ndcg", "acg", "wap", "train_seconds", "encode_seconds", "images_per_second"),
 )
 
 

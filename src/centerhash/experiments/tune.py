@@ -133,18 +133,12 @@ def tune(
             held_out, tasks, out, measure, stage=stage, jobs=jobs, progress=progress, on_done=on_done
         )
 
-    whole = {method: _epochs(method, budget) for method in methods}
-    # a shallow method has no epochs to save
-    short = {
-        method: whole[method]
-        if get_method(method).family == "shallow"
-        else max(1, whole[method] // budget.epochs_part)
-        for method in methods
-    }
     trials = [
         trial
         for method in methods
-        for trial in plan_trials(method, candidates(method, bits), bits, short[method], budget.trials)
+        for trial in plan_trials(
+            method, candidates(method, bits), bits, _epochs(method, budget, short=True), budget.trials
+        )
     ]
     rows, failed = rows_of(trials, "trials")
     ranked = {
@@ -155,7 +149,7 @@ def tune(
         for method, found in ranked.items()
         if found
         for trial in plan_trials(
-            method, [point for point, _ in found[: budget.full]], bits, whole[method], budget.full
+            method, [point for point, _ in found[: budget.full]], bits, _epochs(method, budget), budget.full
         )
     ]
     rows, again = rows_of(finals, "full")
@@ -173,9 +167,12 @@ def tune(
     return choices, list({json.dumps(row["config"]): row for row in [*failed, *again]}.values())
 
 
-def _epochs(method: str, budget: Budget) -> int:
-    usual = get_method(method).training.get("epochs", TrainConfig().epochs)
-    return int(usual if budget.epochs is None else budget.epochs)
+def _epochs(method: str, budget: Budget, short: bool = False) -> int:
+    """Epochs of a full training, or of a `short` trial; a shallow method has none to save."""
+    row = get_method(method)
+    usual = row.training.get("epochs", TrainConfig().epochs)
+    whole = int(usual if budget.epochs is None else budget.epochs)
+    return max(1, whole // budget.epochs_part) if short and row.family != "shallow" else whole
 
 
 def _write_best(

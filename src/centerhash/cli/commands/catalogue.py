@@ -31,15 +31,8 @@ def methods(context: typer.Context, as_json: JsonOption = False, markdown: Markd
         return
     columns = ("name", "family", "year", "labels", "an image with several labels", "paper")
     shown = (
-        (
-            row["name"],
-            row["family"],
-            str(row["year"]),
-            "yes" if row["uses_labels"] else "no",
-            row["multi_label"],
-            row["paper"],
-        )
-        for row in rows
+        (row.name, row.family, str(row.year), "yes" if row.uses_labels else "no", row.multi_label, row.paper)
+        for row in METHODS.values()
     )
     console.show("methods", columns, shown, show_lines=True)
     console.say("Options of a method: `centerhash options NAME`")
@@ -61,11 +54,7 @@ def options(
     row = get_method(method)
     values = row.options({}, bits)
     rows = [
-        {
-            "name": item.alias or name,
-            "default": getattr(values, name),
-            "description": item.description or "",
-        }
+        {"name": item.alias or name, "default": getattr(values, name), "description": item.description or ""}
         for name, item in type(values).model_fields.items()
     ]
     if as_json:

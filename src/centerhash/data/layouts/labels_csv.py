@@ -198,8 +198,5 @@ def _meant(column: str, rows: Rows) -> str:
     match = column if column in _KNOWN else _typo_of(column, rows)
     if match in ("areas", "boxes"):
         return f" A column '{match}' needs a column 'labels' beside it."
-    return (
-        f" Did you mean the column '{match}'?"
-        if match
-        else " Every column but file_name and split is a class."
-    )
+    every = " Every column but file_name and split is a class."
+    return f" Did you mean the column '{match}'?" if match else every

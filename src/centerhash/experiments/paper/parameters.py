@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -115,13 +117,7 @@ def _work(bench: Bench, task: Task) -> Row:
 
 def _mean(rows: Sequence[Row], *keys: str) -> float:
     """Mean of something that was found, over the seeds."""
-    values = []
-    for row in rows:
-        value = row["found"]
-        for key in keys:
-            value = value[key]
-        values.append(float(value))
-    return float(np.mean(values))
+    return float(np.mean([reduce(getitem, keys, row["found"]) for row in rows]))
 
 
 def _table(settings: Settings, study: Study, rows: Sequence[Row]) -> Markup:

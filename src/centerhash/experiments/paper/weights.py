@@ -258,23 +258,15 @@ def _histogram_plot(folder: Path, spread: Mapping[str, Mapping[str, Any]]) -> Ma
 
 
 def _table(spread: Mapping[str, Any]) -> Markup:
-    heads = [
-        "",
-        "labels",
-        "variance",
-        "variance, two labels or more",
-        "mean square of w - 1/c",
-        "in a corner",
-    ]
+    columns = {  # by what stands over them: what was found, and how it is written
+        "labels": "{labels:,}",
+        "variance": "{variance:.4f}",
+        "variance, two labels or more": "{variance_several:.4f}",
+        "mean square of w - 1/c": "{variance_uneven:.5f}",
+        "in a corner": "{corner:.1%}",
+    }
     lines = [
-        [
-            METHODS[form].title,
-            f"{values['labels']:,}",
-            f"{values['variance']:.4f}",
-            f"{values['variance_several']:.4f}",
-            f"{values['variance_uneven']:.5f}",
-            f"{values['corner']:.1%}",
-        ]
+        [METHODS[form].title, *(text.format(**values) for text in columns.values())]
         for form, values in spread.items()
     ]
-    return table(heads, lines)
+    return table(["", *columns], lines)
