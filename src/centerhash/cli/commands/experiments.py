@@ -144,9 +144,7 @@ def compare(
         for table in terminal_tables(write_comparison(rows, folder, read_failures(folder))):
             console.say(table)
         console.say(f"page: {folder / 'report.html'}")
-    if failed:
-        console.warn([console.failed_cells(failed, folder)])
-        raise typer.Exit(1)
+    console.end_of_cells(failed, folder)
 
 
 def tune(
@@ -194,9 +192,7 @@ def tune(
     if found:
         console.show(f"mAP of held-out training images, {bits} bits", heads, rows)
         console.say(f"settings: {out / BEST}")
-    if failed:
-        console.warn([console.failed_cells(failed, out)])
-        raise typer.Exit(1)
+    console.end_of_cells(failed, out)
 
 
 def reproduce(
