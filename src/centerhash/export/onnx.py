@@ -106,18 +106,9 @@ def compare_codes(
 
 
 def _leave_one_out(codes: Packed, bits: int, labels: NDArray[np.bool_]) -> float:
-    ids = np.arange(len(codes))
-    return evaluate(
-        codes,
-        codes,
-        labels,
-        labels,
-        bits=bits,
-        k=len(codes),
-        query_ids=ids,
-        database_ids=ids,
-        exclude_self=True,
-    ).map_peers
+    settings: dict[str, Any] = dict.fromkeys(("query_ids", "database_ids"), np.arange(len(codes)))
+    settings |= {"bits": bits, "k": len(codes), "exclude_self": True}
+    return evaluate(codes, codes, labels, labels, **settings).map_peers
 
 
 def export_model(

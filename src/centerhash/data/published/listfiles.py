@@ -95,8 +95,8 @@ def read_lists(folder: Path, root: Path) -> Contents:
         for split in SPLIT_NAMES
     }
     classes = _classes(folder, listed)
-    index, paths = FileIndex(root), (image.path for images in listed.values() for image in images)
-    places = {path: index.find(path) for path in dict.fromkeys(paths)}
+    index, wanted = FileIndex(root), (image.path for images in listed.values() for image in images)
+    places = {path: index.find(path) for path in dict.fromkeys(wanted)}
     found = {path: file for path, file in places.items() if file is not None}
     missing = [path for path, file in places.items() if file is None]
     if not found:
@@ -111,16 +111,9 @@ def read_lists(folder: Path, root: Path) -> Contents:
     }
     unique = {split: np.array(list(dict.fromkeys(numbers))) for split, numbers in members.items()}
     repeated = sum(len(numbers) - len(set(numbers)) for numbers in members.values())
-    names = tuple(rows)
-    return Contents(
-        names=names,
-        classes=classes,
-        labels=labels,
-        splits=unique,
-        source=f"lists in '{folder}'",
-        paths=tuple(root / name for name in names),
-        warnings=(*_notes(missing, len(found), repeated, contradictions, root), overlaps(unique)),
-    )
+    paths = tuple(root / name for name in rows)
+    notes = (*_notes(missing, len(found), repeated, contradictions, root), overlaps(unique))
+    return Contents(tuple(rows), classes, labels, unique, f"lists in '{folder}'", paths, warnings=notes)
 
 
 def overlaps(splits: Mapping[str, Indices]) -> str:

@@ -43,13 +43,8 @@ def read_nuswide(root: Path, classes: tuple[str, ...] = ()) -> Contents:
     missing = len(listed) - rows.size
     gone = f"{missing:,} of {len(listed):,} photos of NUS-WIDE are not under '{root}' and are left out."
     files = [file or name for file, name in zip(found, listed, strict=True)]
-    whole = Contents(
-        names=tuple(files),
-        classes=classes,
-        labels=np.column_stack(columns),
-        paths=tuple(root / file for file in files),
-        warnings=(gone,) if missing else (),
-    )
+    paths, warnings = tuple(root / file for file in files), (gone,) if missing else ()
+    whole = Contents(tuple(files), classes, np.column_stack(columns), paths=paths, warnings=warnings)
     return whole.keep(rows).labelled()
 
 
