@@ -119,9 +119,9 @@ def comparison_page(summary: Summary, failures: Sequence[Row] = ()) -> str:
         summary=summary,
         maps=MAPS,
         cards=_cards(summary),
-        cell=_score_cell,
+        parts=score_parts,
         times=time_texts,
-        about=_about,
+        methods=METHODS,
         scores=[_score_plot(summary, measure, name) for measure, name in MAPS.items()],
         recall=_panels(summary, _recall_points, **recall),
         precision=_panels(summary, _precision_points, **places),
@@ -148,22 +148,6 @@ def _cards(summary: Summary) -> list[tuple[str, str]]:
     methods, bits = len({line.method for line in summary.lines}), ", ".join(map(str, summary.bits))
     trained = f"trainings: {methods} methods, {bits} bits, up to {summary.most_seeds} seeds"
     return [*facts, (str(cells), trained)]
-
-
-def _score_cell(summary: Summary, line: Line, measure: str, bits: int) -> str:
-    """Mean in bold where it is the best as printed, with deviation and missing seeds below."""
-    mean, spread, missing = score_parts(summary, line.scores.get(bits), measure)
-    if not mean:
-        return "–"
-    shown = Markup("<b>{}</b>" if mean == f"{summary.best(measure, bits):.3f}" else "{}").format(mean)
-    return Markup("{}<small>{}</small>").format(shown, f"{spread} {missing}".rstrip())
-
-
-def _about(method: str) -> str:
-    if method not in METHODS:
-        return ""
-    row = METHODS[method]
-    return f"{row.family}, {row.year}" + ("" if row.uses_labels else ", without labels")
 
 
 def _training(config: dict[str, Any]) -> dict[str, Any]:
