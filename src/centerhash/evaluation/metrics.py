@@ -95,11 +95,19 @@ def ranking(
 
 def _summary(per_query: PerQuery) -> dict[str, Any]:
     """Return the fields of `Evaluation` that follow from the figures of each query."""
-    columns = {name.replace("average_precision", "map"): column for name, column in vars(per_query).items()}
-    counted = {
-        f"queries_without_{name}": int((columns.pop(name) == 0).sum()) for name in ("relevant", "hits")
+    return {
+        "map_peers": float(per_query.average_precision_peers.mean()),
+        "map_textbook": float(per_query.average_precision_textbook.mean()),
+        "map_peers_expected": float(per_query.average_precision_peers_expected.mean()),
+        "map_textbook_expected": float(per_query.average_precision_textbook_expected.mean()),
+        "chance_peers": float(per_query.chance_peers.mean()),
+        "chance_textbook": float(per_query.chance_textbook.mean()),
+        "ndcg": float(per_query.ndcg.mean()),
+        "acg": float(per_query.acg.mean()),
+        "wap": float(per_query.wap.mean()),
+        "queries_without_relevant": int((per_query.relevant == 0).sum()),
+        "queries_without_hits": int((per_query.hits == 0).sum()),
     }
-    return {name: float(column.mean()) for name, column in columns.items()} | counted
 
 
 def _measure(task: Task) -> tuple[PerQuery, dict[int, float], Curve]:
