@@ -36,6 +36,8 @@ _ADVICE = {
     errno.EISDIR: "a folder of that name is in the way: choose another name",
 }
 ALWAYS, RATIO = 2**30, 100  # bytes of memory that any file may ask for, and how many times its own size
+# what numpy and zipfile raise for files that were cut or changed, or are something else
+_DAMAGED = (OSError, ValueError, KeyError, EOFError, RuntimeError, TypeError, zlib.error, zipfile.BadZipFile)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -219,15 +221,5 @@ def read_npz(path: str | Path, *names: str) -> dict[str, NDArray[Any]]:
         raise
     except FileNotFoundError:
         raise DataError(f"no such file: '{path}'.") from None
-    # what numpy and zipfile raise for files that were cut or changed, or are something else
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        EOFError,
-        RuntimeError,
-        TypeError,
-        zlib.error,
-        zipfile.BadZipFile,
-    ) as error:
+    except _DAMAGED as error:
         raise DataError(f"'{path}' is damaged, or no .npz file of plain arrays: {error}.") from None

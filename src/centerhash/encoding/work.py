@@ -161,13 +161,8 @@ def _write_inputs(folder: Path, inputs: Inputs, manifest: Manifest) -> None:
     """Write ids, images and given labels, a row group per part, so that any machine can take up any part."""
     pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
 
-    schema = pyarrow.schema(
-        [
-            ("id", pyarrow.string()),
-            ("image", pyarrow.string()),
-            ("labels", pyarrow.list_(pyarrow.string())),
-        ]
-    )
+    text = pyarrow.string()
+    schema = pyarrow.schema([("id", text), ("image", text), ("labels", pyarrow.list_(text))])
     with atomic(folder / INPUTS) as stream, parquet.ParquetWriter(stream, schema) as writer:
         for number in range(manifest.parts):
             rows = manifest.rows(number)

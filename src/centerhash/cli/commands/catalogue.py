@@ -119,16 +119,10 @@ def datasets(
         console.print_json(rows)
         return
     columns = ("name", "classes", "images", "there", "split", "licence")
+    there = ["yes" if row["path"] else "no" for row in rows]
     shown = (
-        (
-            row["name"],
-            str(row["classes"]),
-            f"{row['images']:,}",
-            "yes" if row["path"] else "no",
-            row["split"],
-            row["licence"],
-        )
-        for row in rows
+        (row.name, str(row.classes), f"{row.images:,}", here, str(row.split), row.licence)
+        for row, here in zip(DATASETS.values(), there, strict=True)
     )
     console.show(f"data sets, and which are in {root}", columns, shown, show_lines=True)
     console.say("Fetch one: `centerhash download NAME --root DIR`; more in docs/datasets.md")

@@ -47,19 +47,12 @@ def demo(
 
     Example: `centerhash demo --out demo`
     """
+    given: dict[str, Any] = dict(locals())  # by name, as `run_demo` takes them
+
     from centerhash.experiments.demo import run_demo
 
     with console.progress() as progress:
-        result = run_demo(
-            out,
-            scenes=scenes,
-            bits=bits,
-            seed=seed,
-            epochs=epochs,
-            hard=hard,
-            device=device,
-            progress=progress,
-        )
+        result = run_demo(**given, progress=progress)
     console.say(result.table())
     console.say(f"report: {result.report}")
 
