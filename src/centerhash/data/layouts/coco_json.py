@@ -172,9 +172,8 @@ def _names(pictures: Sequence[Entry], path: Path) -> tuple[tuple[str, ...], dict
         raise DataError(f"{where}: there is none.")
     names = [_value(entry, "file_name", str, where) for entry in pictures]
     places = [f"{where}, entry {position}" for position in range(len(names))]
-    return checked_names(names, places), _positions(
-        [_value(entry, "id", int, where) for entry in pictures], where
-    )
+    ids = [_value(entry, "id", int, where) for entry in pictures]
+    return checked_names(names, places), _positions(ids, where)
 
 
 def _positions(ids: Sequence[int], where: str) -> dict[int, int]:

@@ -45,9 +45,8 @@ def read_cifar10_parts(root: Path) -> Contents:
     whole = read_cifar10(root)
     asking = np.array([name.rpartition("/")[2].startswith(TEST) for name in whole.names])
     known, query = np.flatnonzero(~asking), np.flatnonzero(asking)
-    return replace(
-        whole, splits={"train": known, "query": query, "database": known}, source="the official parts"
-    )
+    splits = {"train": known, "query": query, "database": known}
+    return replace(whole, splits=splits, source="the official parts")
 
 
 def _read_records(path: Path, classes: int) -> NDArray[np.uint8]:

@@ -103,11 +103,8 @@ def _still_needed(file: RemoteFile, folder: Path) -> int:
 
     Pictures do not shrink in archives, so the latter is about the archive's size; `unpack` knows it exactly.
     """
-    size = file.size or 0
-    there = sum(
-        path.stat().st_size for path in (folder / file.name, _part(folder / file.name)) if path.is_file()
-    )
-    return max(0, size - there) + size
+    size, archive = file.size or 0, folder / file.name
+    return max(0, size - _length(archive) - _length(_part(archive))) + size
 
 
 def fetch(

@@ -152,16 +152,9 @@ def _read_list(path: Path) -> list[ListedImage]:
     lines = [(number, line) for number, line in enumerate(read_lines(path), 1) if line]
     if not lines:
         raise DataError(f"'{path}' is empty: write one line 'path 0 1 0 ...' per image.")
-    width = _trailing_labels(lines[0][1])
+    words = lines[0][1].split()[1:]
+    width = sum(1 for _ in takewhile(lambda word: word in ("0", "1"), reversed(words)))
     return [_read_line(line, width, f"'{path}', line {number}") for number, line in lines]
-
-
-def _trailing_labels(line: str) -> int:
-    """How many 0/1 stand at the end of a line."""
-    words = line.split()
-    return next(
-        (count for count, word in enumerate(reversed(words)) if word not in ("0", "1")), len(words) - 1
-    )
 
 
 def _read_line(line: str, width: int, where: str) -> ListedImage:
