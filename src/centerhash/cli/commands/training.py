@@ -341,16 +341,12 @@ def explain(
 
     loaded = HashModel.load(model)
     paths = list_images(images)
-    answers = loaded.explain(paths, top=k, device=device, engine=engine)
+    answers = list(zip(paths, loaded.explain(paths, top=k, device=device, engine=engine), strict=True))
     if as_json:
-        console.print_json(
-            [
-                {"image": str(path), "labels": [vars(row) for row in found]}
-                for path, found in zip(paths, answers, strict=True)
-            ]
-        )
+        told = [{"image": str(path), "labels": [vars(row) for row in found]} for path, found in answers]
+        console.print_json(told)
         return
-    for path, found in zip(paths, answers, strict=True):
+    for path, found in answers:
         rows = (
             (
                 row.label,
