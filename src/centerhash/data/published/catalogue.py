@@ -60,16 +60,6 @@ class ClassSplit:
 
 
 @dataclass(frozen=True)
-class OfficialSplit:
-    """The parts that the makers of the data set published, as the reader gives them."""
-
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True)
 class NamedSet:
     """A published data set. `images` carry at least one label; `photos` are all that belong to it."""
 
@@ -78,7 +68,7 @@ class NamedSet:
     classes: int
     images: int
     photos: int
-    split: RandomSplit | ClassSplit | OfficialSplit
+    split: RandomSplit | ClassSplit | str  # a text: the parts that its makers published, as they were read
     areas: str
     licence: str
     citation: str
@@ -105,14 +95,16 @@ _READERS: Mapping[str, Callable[[Path], Contents]] = {
     "cifar10-2": read_cifar10_parts,
     "imagenet100": read_imagenet100,
 }
-_SPLITS = {"random": RandomSplit, "classes": ClassSplit, "official": OfficialSplit}
+_SPLITS = {"random": RandomSplit, "classes": ClassSplit}
 
 
 def _row(values: Mapping[str, Any]) -> NamedSet:
     """A data set as catalogue.toml describes it, with the reader of its files."""
-    split = dict(values["split"])
+    split = values["split"]
+    if not isinstance(split, str):
+        split = _SPLITS[split["kind"]](**{name: value for name, value in split.items() if name != "kind"})
     made: dict[str, Any] = {
-        "split": _SPLITS[split.pop("kind")](**split),
+        "split": split,
         "files": tuple(RemoteFile(**file) for file in values["files"]),
         "needs": tuple(values["needs"]),
         "by_hand": tuple(values.get("by_hand", ())),
