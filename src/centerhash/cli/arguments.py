@@ -6,15 +6,12 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from centerhash.cli import completion
 from centerhash.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from typer import Context
 
 
 def option(
@@ -138,7 +135,7 @@ def read_widths(text: str) -> tuple[int, ...]:
     return widths
 
 
-def stands_alone(context: Context, flag: str) -> None:
+def stands_alone(context: typer.Context, flag: str) -> None:
     """Refuse everything beside an option that stands alone, rather than ignore it."""
     given = [
         parameter.opts[0] if parameter.param_type_name == "option" else parameter.name.upper()

@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from centerhash.cli.arguments import with_flags
 from centerhash.core.errors import first_reasons
 from centerhash.core.progress import Progress, bars
@@ -140,15 +142,15 @@ def cell_done(done: int, total: int, cell: Task, row: Row, left: float) -> None:
     tell(f"{done}/{total}  {cell.name}: {text}{rest}")
 
 
-def failed_cells(failures: Sequence[Row], folder: Path) -> str:
-    """Say which cells failed, and what to do."""
+def end_of_cells(failures: Sequence[Row], folder: Path) -> None:
+    """Where cells failed, say which, and what to do, and end with exit code 1."""
     from centerhash.experiments.tables import failure_text
 
-    shown = "\n".join(f"  {failure_text(row)}" for row in failures)
-    return (
-        f"{len(failures)} of the trainings failed, all others are kept:\n{shown}\nThe same command tries them "
-        f"again; {folder / 'failures.jsonl'} tells more."
-    )
+    if failures:
+        shown = "\n".join(f"  {failure_text(row)}" for row in failures)
+        told = f"The same command tries them again; {folder / 'failures.jsonl'} tells more."
+        warn([f"{len(failures)} of the trainings failed, all others are kept:\n{shown}\n{told}"])
+        raise typer.Exit(1)
 
 
 def evaluation_notes(result: Evaluation) -> list[str]:

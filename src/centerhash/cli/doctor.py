@@ -70,6 +70,8 @@ def diagnose(cache: Path | None = None) -> Diagnosis:
     versions = {need.name: installed_version(need.name) for need in declared}
     problems = [text for need in declared if (text := _package_problem(need, versions[need.name]))]
     (machine, broken), (kept, full) = _machine(), _cache(folder)
+    if not BACKBONES[DEFAULT_BACKBONE].is_here:
+        broken.append(f"the weights of {DEFAULT_BACKBONE}, the default backbone, are missing: {_REINSTALL}.")
     return Diagnosis(
         versions={"centerhash": __version__, "python": platform.python_version(), **versions},
         machine=machine,
@@ -80,7 +82,7 @@ def diagnose(cache: Path | None = None) -> Diagnosis:
             for name, row in BACKBONES.items()
         },
         cache=kept,
-        problems=[*problems, *broken, *_weight_problems(), *full],
+        problems=[*problems, *broken, *full],
     )
 
 
@@ -181,9 +183,3 @@ def _cache(folder: Path) -> tuple[dict[str, str], list[str]]:
             "CENTERHASH_CACHE to a folder on another disk."
         ]
     return facts, []
-
-
-def _weight_problems() -> list[str]:
-    row = BACKBONES[DEFAULT_BACKBONE]
-    text = f"the weights of {row.name}, the default backbone, are missing: {_REINSTALL}."
-    return [] if row.is_here else [text]

@@ -9,10 +9,12 @@ import os
 import re
 import shutil
 import tempfile
+import tomllib
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib import resources
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,6 +36,8 @@ _ADVICE = {
     errno.EISDIR: "a folder of that name is in the way: choose another name",
 }
 ALWAYS, RATIO = 2**30, 100  # bytes of memory that any file may ask for, and how many times its own size
+# what numpy and zipfile raise for files that were cut or changed, or are something else
+_DAMAGED = (OSError, ValueError, KeyError, EOFError, RuntimeError, TypeError, zlib.error, zipfile.BadZipFile)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -149,6 +153,11 @@ def parse_json(text: str) -> Any:
     return value
 
 
+def packaged(package: str, name: str) -> dict[str, Any]:
+    """The tables of a TOML file that lies beside the modules of a package."""
+    return tomllib.loads(resources.files(package).joinpath(name).read_text(encoding="utf-8"))
+
+
 def append_line(path: str | Path, text: str) -> None:
     """Add one line to the end of `path`, and return when it is on the disk: a kill can tear only the last line."""
     target = Path(path)
@@ -178,6 +187,14 @@ def check_budget(path: str | Path, needed: int, what: str, advice: str) -> None:
         )
 
 
+def array_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns come first, and type of an array, as its .npy file begins."""
+    if np.lib.format.read_magic(stream) == (1, 0):
+        return np.lib.format.read_array_header_1_0(stream)
+    # version 3 differs from 2 only in the names of fields, which no array here has
+    return np.lib.format.read_array_header_2_0(stream)
+
+
 def _check_announced(path: str | Path, stream: IO[bytes]) -> None:
     """Compare what the arrays of an .npz file announce with what there is, before memory is taken for them."""
     with zipfile.ZipFile(stream) as stored:
@@ -187,10 +204,7 @@ def _check_announced(path: str | Path, stream: IO[bytes]) -> None:
         check_budget(path, announced, "its arrays", advice)
         for member in members:
             with stored.open(member) as array:
-                header = np.lib.format
-                version = header.read_magic(array)
-                read = header.read_array_header_1_0 if version == (1, 0) else header.read_array_header_2_0
-                shape, _, dtype = read(array)
+                shape, _, dtype = array_header(array)
             if math.prod(shape) * dtype.itemsize > member.file_size:
                 raise ValueError(f"'{member.filename}' announces the shape {shape}, but has fewer values")
 
@@ -207,15 +221,5 @@ def read_npz(path: str | Path, *names: str) -> dict[str, NDArray[Any]]:
         raise
     except FileNotFoundError:
         raise DataError(f"no such file: '{path}'.") from None
-    # what numpy and zipfile raise for files that were cut or changed, or are something else
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        EOFError,
-        RuntimeError,
-        TypeError,
-        zlib.error,
-        zipfile.BadZipFile,
-    ) as error:
+    except _DAMAGED as error:
         raise DataError(f"'{path}' is damaged, or no .npz file of plain arrays: {error}.") from None

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
 
@@ -48,20 +47,14 @@ def bars(console: Console | None = None) -> Iterator[Progress]:
         console=shown,
         disable=not (shown.is_terminal or shown.is_jupyter),
     ) as open_bars:
-        yield _Bars(open_bars)
+        tasks: dict[str, TaskID] = {}
 
+        def move(stage: str, done: int, total: int, note: str = "", /) -> None:
+            if stage not in tasks:
+                tasks[stage] = open_bars.add_task(stage, total=total, note=note)
+            open_bars.update(tasks[stage], completed=done, total=total, note=note)
 
-class _Bars:
-    """Opens a bar when a stage first appears."""
-
-    def __init__(self, shown: RichProgress) -> None:
-        self._shown = shown
-        self._tasks: dict[str, TaskID] = {}
-
-    def __call__(self, stage: str, done: int, total: int, note: str = "", /) -> None:
-        if stage not in self._tasks:
-            self._tasks[stage] = self._shown.add_task(stage, total=total, note=note)
-        self._shown.update(self._tasks[stage], completed=done, total=total, note=note)
+        yield move
 
 
 def shown(progress: bool | Progress) -> AbstractContextManager[Progress]:

@@ -227,8 +227,12 @@ def _read_header(stream: Stream, name: str) -> ImageFile.ImageFile:
     which threads cannot silence for themselves; `_check_size` does that instead.
     """
     kind, factory = _format_of(stream.read(64), name)
-    if kind == "JPEG":
-        _check_scans(stream, name)
+    scans = count_scans(stream) if kind == "JPEG" else 1
+    if scans > MAX_SCANS:
+        raise ImageError(
+            f"cannot read {name}: it is a JPEG of {scans:,} scans, more than the limit of {MAX_SCANS}, and would take "
+            "minutes to decode. Save it again with any image editor."
+        )
     stream.seek(0)
     try:
         return factory(stream, "")
@@ -262,15 +266,6 @@ def _check_size(image: Image.Image, name: str, max_pixels: float) -> None:
         raise ImageError(
             f"cannot read {name}: {width:,} x {height:,} is {width * height:,} pixels, more than the "
             f"limit of {max_pixels:,}. Shrink it, or raise max_pixels if you trust the file."
-        )
-
-
-def _check_scans(stream: Stream, name: str) -> None:
-    scans = count_scans(stream)
-    if scans > MAX_SCANS:
-        raise ImageError(
-            f"cannot read {name}: it is a JPEG of {scans:,} scans, more than the limit of {MAX_SCANS}, and would take "
-            "minutes to decode. Save it again with any image editor."
         )
 
 

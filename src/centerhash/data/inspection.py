@@ -144,26 +144,20 @@ def split_overlaps(splits: Splits) -> dict[str, int]:
 # ---------------------------------------------------------------- the images themselves
 
 
-@dataclass(frozen=True)
-class _Look:
-    key: str  # of the bytes
-    size: Size
-
-
 def inspect_pictures(dataset: Dataset, paths: Sequence[Path], progress: Progress = silent) -> Pictures:
     """Decode all images in threads; equal bytes make copies."""
-    looks, broken = read_all(_look, dict(enumerate(paths)), "images", progress)
-    groups = equal_rows({row: look.key for row, look in looks.items()})
+
+    def look(path: Path) -> tuple[str, Size]:
+        return content_key(path), check_image(path)
+
+    looks, broken = read_all(look, dict(enumerate(paths)), "images", progress)
+    groups = equal_rows({row: key for row, (key, _) in looks.items()})
     return Pictures(
         broken=tuple((dataset.names[row], str(error)) for row, error in broken.items()),
         copies=find_copies(groups, dataset.splits, dataset.names),
         relabelled=tuple(_relabelled(groups, dataset)),
-        sizes=tuple(look.size for look in looks.values()),
+        sizes=tuple(size for _, size in looks.values()),
     )
-
-
-def _look(path: Path) -> _Look:
-    return _Look(content_key(path), check_image(path))
 
 
 def equal_rows(keys: Mapping[int, str]) -> list[list[int]]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from typing import IO
 
-MAX_SCANS = (
-    100  # encoders write 1 to about 20; each is a pass over the whole picture, however few bytes it has
-)
+MAX_SCANS = 100  # encoders write 1 to about 20; each is a pass over the whole picture, however small
 
 _SCAN = b"\xff\xda"
 _PIECE = 1 << 20

@@ -110,14 +110,11 @@ def _expand(entry: str | Path, skipped: Counter[str]) -> list[str]:
         passed[FOLDERS] = len(closed)
     if not images:
         others = f"; passed over {skipped_text(passed)}" if passed else ""
-        raise DataError(f"no image in {place}: looked for {', '.join(sorted(_suffixes()))}{others}.")
+        looked = sorted(SUFFIXES | HEIC_SUFFIXES if reads_heic() else SUFFIXES)
+        raise DataError(f"no image in {place}: looked for {', '.join(looked)}{others}.")
     skipped.update(passed)
-    return sorted(images, key=_in_folders)
-
-
-def _in_folders(name: str) -> str:
-    """A key that sorts names folder by folder, as paths are sorted: 'a/b.jpg' comes before 'a-b.jpg'."""
-    return name.replace(os.sep, "\0")
+    # folder by folder, as paths are sorted: 'a/b.jpg' comes before 'a-b.jpg'
+    return sorted(images, key=lambda name: name.replace(os.sep, "\0"))
 
 
 def _files_below(folder: Path, closed: list[OSError]) -> Iterator[str]:
@@ -132,10 +129,6 @@ def _files_below(folder: Path, closed: list[OSError]) -> Iterator[str]:
 def kind_of(name: str) -> str:
     """What people call a file that is no image which can be read: "videos", "texts"."""
     return _KINDS.get(Path(name).suffix.lower(), OTHERS)
-
-
-def _suffixes() -> frozenset[str]:
-    return SUFFIXES | HEIC_SUFFIXES if reads_heic() else SUFFIXES
 
 
 def _is_wild(part: str) -> bool:

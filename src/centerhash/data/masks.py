@@ -28,15 +28,12 @@ def covered_share(objects: Sequence[Object], width: float, height: float) -> flo
     if len(known) < len(shares):
         return None
     boxes = [_box(entry) for entry in objects]
+    ratio = 1.0  # of the pixels of all masks together to the sum of the pixels of each
     if any(_may_touch(first, second) for first, second in combinations(boxes, 2)):
-        return min(1.0, sum(known) * _union_ratio([draw(entry, width, height) for entry in objects]))
-    return min(1.0, sum(known))
-
-
-def _union_ratio(masks: Sequence[Mask]) -> float:
-    """The pixels of all masks together, over the sum of the pixels of each."""
-    total = sum(int(mask.sum()) for mask in masks)
-    return int(np.logical_or.reduce(masks).sum()) / total if total else 1.0
+        masks = [draw(entry, width, height) for entry in objects]
+        total = sum(int(mask.sum()) for mask in masks)
+        ratio = int(np.logical_or.reduce(masks).sum()) / total if total else 1.0
+    return min(1.0, sum(known) * ratio)
 
 
 def _own_share(entry: Object, width: float, height: float) -> float | None:
@@ -91,9 +88,8 @@ def draw(entry: Object, width: float, height: float) -> Mask:
     canvas = Image.new("L", (columns, rows))
     pen = ImageDraw.Draw(canvas)
     for polygon in outline or ([_corners(box)] if box is not None else []):
-        scaled = [
-            float(value) * scale - 0.5 for value in polygon
-        ]  # Pillow counts from the first pixel's centre
+        # Pillow counts from the first pixel's centre
+        scaled = [float(value) * scale - 0.5 for value in polygon]
         pen.polygon(list(zip(scaled[::2], scaled[1::2], strict=True)), fill=1)
     return np.asarray(canvas, dtype=np.bool_)
 

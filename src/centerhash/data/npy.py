@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError
+from centerhash.core.files import array_header
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,7 @@ def read_header(path: Path) -> Header:
     """Read the header of a .npy file and check that the file holds all the values it announces."""
     try:
         with path.open("rb") as stream:
-            if np.lib.format.read_magic(stream) == (1, 0):
-                shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(stream)
-            else:  # version 3 differs from 2 only in the names of fields, which no array here has
-                shape, fortran_order, dtype = np.lib.format.read_array_header_2_0(stream)
+            shape, fortran_order, dtype = array_header(stream)
             start = stream.tell()
             total = stream.seek(0, 2)
     except OSError as error:

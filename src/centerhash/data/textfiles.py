@@ -12,17 +12,23 @@ from centerhash.core.errors import DataError
 Name = TypeVar("Name", str, int)
 
 
+def read_bytes(path: Path, advice: str = "") -> bytes:
+    """Read a whole file, or say why it cannot be read, and what to do."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read '{path}': {error.strerror or error}.{advice}") from error
+
+
 def read_text(path: Path) -> str:
     """Read a UTF-8 file, with or without the byte order mark that spreadsheets add."""
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(
             f"'{path}' is not UTF-8 text (byte 0x{error.object[error.start]:02x} "
             f"at position {error.start:,}): save it with the encoding UTF-8."
         ) from error
-    except OSError as error:
-        raise DataError(f"cannot read '{path}': {error.strerror or error}.") from error
 
 
 def read_lines(path: Path) -> list[str]:

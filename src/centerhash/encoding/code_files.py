@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 # what may stand beside the codes, and its dimensions
 _COLUMNS = {"names": 1, "paths": 1, "ids": 1, "labels": 2, "visual": 2, "presence": 2, "shares": 2}
 QUERY, DATABASE = "query.npz", "database.npz"  # of a run
+_EYE = ": (N, C) are needed, of class numbers `numpy.eye(C, dtype=bool)[labels]`"
 _SKIP = "The features of all others are kept. Repair these files, or pass skip_broken=True to leave them out."
 
 
@@ -85,12 +86,7 @@ def read_codes(path: str | Path, bits: int | None = None, labels: Path | None = 
         for name, dimensions in _COLUMNS.items():
             array = arrays.get(name)
             if array is not None and (array.ndim != dimensions or len(array) != len(packed)):
-                numbers = name == "labels" and array.ndim == 1
-                advice = (
-                    ": (N, C) are needed, of class numbers `numpy.eye(C, dtype=bool)[labels]`"
-                    if numbers
-                    else ""
-                )
+                advice = _EYE if name == "labels" and array.ndim == 1 else ""
                 raise InputError(f"{name} of shape {array.shape} do not fit {len(packed):,} codes{advice}")
         _check_labels(arrays.get("labels"))
     except InputError as error:

@@ -38,9 +38,7 @@ from centerhash.networks.backbones import choose_device
 from centerhash.networks.encoder import Encoder
 from centerhash.networks.engines import choose_engine
 
-PART_SIZE = (
-    4096  # images: minutes of work on a small machine, and a kill loses no more than one part per worker
-)
+PART_SIZE = 4096  # images: minutes of work on a small machine; a kill loses no more than one part per worker
 RUNNERS = ("local", "ray")
 
 Seen: TypeAlias = Callable[[int], None]  # called with how many more images are done
@@ -95,7 +93,7 @@ def encode_parts(
             choose_engine(engine, choose_device(device))
     manifest = open_folder(folder, inputs, model, part_size)
     todo = [number for number in range(manifest.parts) if not _is_done(folder, number, skip_broken)]
-    done = manifest.count - sum(_length(manifest, number) for number in todo)
+    done = manifest.count - sum(len(range(manifest.count)[manifest.rows(number)]) for number in todo)
     progress("codes", done, manifest.count)
 
     def seen(more: int) -> None:
@@ -112,11 +110,6 @@ def encode_parts(
         for number in todo:
             finish_part(folder, number, model, encoder, seen)
     return _concluded(folder, manifest, inputs.warnings, manifest.parts - len(todo), skip_broken)
-
-
-def _length(manifest: Manifest, number: int) -> int:
-    rows = manifest.rows(number)
-    return int(rows.stop - rows.start)
 
 
 def _is_done(folder: Path, number: int, skip_broken: bool) -> bool:
@@ -168,13 +161,8 @@ def _write_inputs(folder: Path, inputs: Inputs, manifest: Manifest) -> None:
     """Write ids, images and given labels, a row group per part, so that any machine can take up any part."""
     pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
 
-    schema = pyarrow.schema(
-        [
-            ("id", pyarrow.string()),
-            ("image", pyarrow.string()),
-            ("labels", pyarrow.list_(pyarrow.string())),
-        ]
-    )
+    text = pyarrow.string()
+    schema = pyarrow.schema([("id", text), ("image", text), ("labels", pyarrow.list_(text))])
     with atomic(folder / INPUTS) as stream, parquet.ParquetWriter(stream, schema) as writer:
         for number in range(manifest.parts):
             rows = manifest.rows(number)

@@ -224,6 +224,5 @@ def chance_level(
     have the same chance, so each pair of numbers is worked out once.
     """
     pairs, place = np.unique(np.stack([items, relevant], axis=1), axis=0, return_inverse=True)
-    place = place.reshape(-1)  # numpy 2.0 adds an axis
     peers, textbook = expected_average_precision(pairs[:, :1], pairs[:, 1:], k)
     return peers[place], textbook[place]

@@ -106,6 +106,10 @@ def make_task(
     names = ("query_codes", "database_codes"), ("query_labels", "database_labels")
     same("bits", queries.bits, database.bits, names[0])
     same("classes", queries.classes, database.classes, names[1])
+    if not isinstance(precision_at, Iterable):
+        raise InputError(
+            f"precision_at must be numbers of places such as (1, 10, 100), got {precision_at!r}."
+        )
     order = np.random.default_rng(whole_number(seed, "seed", 0)).permutation(len(database))
     return Task(
         queries=queries,
@@ -114,7 +118,7 @@ def make_task(
         own=np.full(len(queries), -1) if left_out is None else _after(order, left_out),
         most_shared=_most_shared(queries.label_numbers, database.label_numbers),
         k=whole_number(k, "k", 1),
-        precision_at=cutoffs(precision_at),
+        precision_at=tuple(whole_number(place, "each place in precision_at", 1) for place in precision_at),
     )
 
 
@@ -139,13 +143,6 @@ def _most_shared(query_numbers: NDArray[np.int64], database_numbers: NDArray[np.
 # What callers pass
 
 LONGEST = int(np.iinfo(np.uint16).max) - 1  # distances are kept as uint16, and one more value marks no item
-
-
-def cutoffs(values: Iterable[Any]) -> tuple[int, ...]:
-    """Return the places at which precision is asked for, in the given order."""
-    if not isinstance(values, Iterable):
-        raise InputError(f"precision_at must be numbers of places such as (1, 10, 100), got {values!r}.")
-    return tuple(whole_number(value, "each place in precision_at", 1) for value in values)
 
 
 def code_words(codes: NDArray[Any], bits: int | None, name: str) -> tuple[NDArray[np.uint64], int]:

@@ -66,12 +66,8 @@ def bootstrap_intervals(
         drawn = generator.integers(entries.images, size=entries.images)
         found.append(entries.measures(np.bincount(drawn, minlength=entries.images).astype(np.float64)))
     ends = 100 * (1 - level) / 2, 100 * (1 + level) / 2
-    return {
-        name: (float(low), float(high))
-        for name, (low, high) in zip(
-            MEASURES, np.percentile(np.array(found), ends, axis=0).T.tolist(), strict=True
-        )
-    }
+    low, high = np.percentile(np.array(found), ends, axis=0).tolist()
+    return dict(zip(MEASURES, zip(low, high, strict=True), strict=True))
 
 
 def _ranks(group: NDArray[np.int64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -91,9 +87,7 @@ class _Entries:
     even: NDArray[np.float64]  # (M,) 1/c
     hit: NDArray[np.float64]  # (I,) whether the largest weight is on the largest object, ties as their share
     guess: NDArray[np.float64]  # (I,) how often a random guess would be right
-    groups: tuple[
-        NDArray[np.int64], NDArray[np.int64]
-    ]  # (M,) place of weights and shares among the distinct ones
+    groups: tuple[NDArray[np.int64], NDArray[np.int64]]  # (M,) each value's place among the distinct ones
 
     @property
     def images(self) -> int:

@@ -28,6 +28,7 @@ from centerhash.experiments.tables import (
     csv_text,
     failure_text,
     markdown,
+    score_parts,
     summarise,
     time_texts,
 )
@@ -118,9 +119,9 @@ def comparison_page(summary: Summary, failures: Sequence[Row] = ()) -> str:
         summary=summary,
         maps=MAPS,
         cards=_cards(summary),
-        cell=_score_cell,
+        parts=score_parts,
         times=time_texts,
-        about=_about,
+        methods=METHODS,
         scores=[_score_plot(summary, measure, name) for measure, name in MAPS.items()],
         recall=_panels(summary, _recall_points, **recall),
         precision=_panels(summary, _precision_points, **places),
@@ -147,27 +148,6 @@ def _cards(summary: Summary) -> list[tuple[str, str]]:
     methods, bits = len({line.method for line in summary.lines}), ", ".join(map(str, summary.bits))
     trained = f"trainings: {methods} methods, {bits} bits, up to {summary.most_seeds} seeds"
     return [*facts, (str(cells), trained)]
-
-
-def _score_cell(summary: Summary, line: Line, measure: str, bits: int) -> str:
-    """Mean in bold where it is the best as printed, with deviation and missing seeds below."""
-    score = line.scores.get(bits)
-    mean = None if score is None else score.mean(measure)
-    if score is None or mean is None:
-        return "–"
-    deviation = score.deviation(measure)
-    spread = "" if deviation is None else f"± {deviation:.3f}"
-    missing = f" n={score.seeds}" if score.seeds < summary.most_seeds else ""
-    best = f"{mean:.3f}" == f"{summary.best(measure, bits):.3f}"
-    shown = Markup("<b>{}</b>" if best else "{}").format(f"{mean:.3f}")
-    return Markup("{}<small>{}</small>").format(shown, f"{spread}{missing}")
-
-
-def _about(method: str) -> str:
-    if method not in METHODS:
-        return ""
-    row = METHODS[method]
-    return f"{row.family}, {row.year}" + ("" if row.uses_labels else ", without labels")
 
 
 def _training(config: dict[str, Any]) -> dict[str, Any]:

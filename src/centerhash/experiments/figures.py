@@ -59,12 +59,8 @@ def look(method: str) -> Look:
     return LOOKS.get(method, Look("#000000"))
 
 
-CHANCE: dict[str, Any] = {
-    "color": "#777777",
-    "linewidth": 1,
-    "linestyle": (0, (1, 3)),
-}  # of levels to compare with
-
+# of levels to compare with
+CHANCE: dict[str, Any] = {"color": "#777777", "linewidth": 1, "linestyle": (0, (1, 3))}
 
 # of the curves of the weight solvers: name, colour, mark
 SOLVERS = {

@@ -97,12 +97,10 @@ def other_setting(row: Row, facts: Row) -> list[str]:
     Rows of earlier versions have no fingerprint and go by the name of the data.
     """
     differences = []
-    if {"fingerprint"} <= row.keys() & facts.keys():
-        if row["fingerprint"] != facts["fingerprint"]:
-            same = " with other labels or splits" if row["data"] == facts["data"] else ""
-            differences.append(f"data was {row['data']}, now {facts['data']}{same}")
-    elif row["data"] != facts["data"]:
-        differences.append(f"data was {row['data']}, now {facts['data']}")
+    known_by = "fingerprint" if "fingerprint" in row and "fingerprint" in facts else "data"
+    if row[known_by] != facts[known_by]:
+        same = " with other labels or splits" if row["data"] == facts["data"] else ""
+        differences.append(f"data was {row['data']}, now {facts['data']}{same}")
     if row.get("backbone") != facts.get("backbone"):
         before, now = (found.get("backbone", "an earlier version") for found in (row, facts))
         differences.append(f"features were of {before}, now of {now}")

@@ -20,17 +20,10 @@ from centerhash.methods.table import METHODS
 MAPS = {"map_peers": "peers", "map_textbook": "textbook"}
 FORMS = ("as_trained", "rotated")  # of the logits of a deep method, each scored from the same training
 CSV_MEASURES = (
-    "map_peers",
-    "map_textbook",
+    *MAPS,
     *(f"{measure}_{form}" for measure in MAPS for form in FORMS),
-    "map_peers_expected",
-    "map_textbook_expected",
-    "ndcg",
-    "acg",
-    "wap",
-    "train_seconds",
-    "encode_seconds",
-    "images_per_second",
+    *(f"{measure}_expected" for measure in MAPS),
+    *("ndcg", "acg", "wap", "train_seconds", "encode_seconds", "images_per_second"),
 )
 
 
@@ -170,15 +163,20 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 # Texts of cells
 
 
-def score_text(summary: Summary, score: Score | None, measure: str) -> str:
-    """Mean ± deviation, with the number of seeds where some are missing; empty for no result."""
+def score_parts(summary: Summary, score: Score | None, measure: str) -> tuple[str, str, str]:
+    """Mean, "± deviation", and "n=2" where seeds are missing; each empty where there is none."""
     mean = None if score is None else score.mean(measure)
     if score is None or mean is None:
-        return ""
+        return "", "", ""
     deviation = score.deviation(measure)
-    spread = "" if deviation is None else f" ± {deviation:.3f}"
-    missing = f" (n={score.seeds})" if score.seeds < summary.most_seeds else ""
-    return f"{mean:.3f}{spread}{missing}"
+    spread = "" if deviation is None else f"± {deviation:.3f}"
+    return f"{mean:.3f}", spread, f"n={score.seeds}" if score.seeds < summary.most_seeds else ""
+
+
+def score_text(summary: Summary, score: Score | None, measure: str) -> str:
+    """Mean ± deviation, with the number of seeds where some are missing; empty for no result."""
+    mean, spread, missing = score_parts(summary, score, measure)
+    return " ".join(filter(None, (mean, spread, f"({missing})" if missing else "")))
 
 
 def rotation_texts(line: Line, bits: Sequence[int], measure: str) -> list[str]:

@@ -38,9 +38,9 @@ class Budget:
     epochs_part: int = 3  # a trial has this part of them: 3 is a third
 
     def __post_init__(self) -> None:
-        for name, least in (("trials", 1), ("full", 1), ("epochs_part", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+        for name in ("trials", "full", "epochs_part"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.full > self.trials:
             raise ConfigError(f"full must be at most trials: {self.full} of {self.trials} cannot be trained.")
 
@@ -49,7 +49,6 @@ class Budget:
 class Trial:
     """One training of a point of a method's space."""
 
-    method: str
     point: Point
     task: Task
 
@@ -85,7 +84,7 @@ def candidates(method: str, bits: int) -> list[Point]:
 def _trial(method: str, point: Point, bits: int, seed: int, epochs: int) -> Trial:
     given = training_options(get_method(method), point, bits)
     task = make_task({**given, "method": method, "bits": bits, "seed": seed, "epochs": epochs})
-    return Trial(method, point, replace(task, note=point_text(point)))
+    return Trial(point, replace(task, note=point_text(point)))
 
 
 def plan_trials(method: str, points: Sequence[Point], bits: int, epochs: int, count: int) -> list[Trial]:
@@ -127,55 +126,39 @@ def tune(
     """
     held_out = replace(source, validation=True)
 
-    def rows_of(trials: Sequence[Trial], stage: str) -> tuple[list[Row], list[Row]]:
-        tasks = [trial.task for trial in trials]
-        return run_tasks(
-            held_out, tasks, out, measure, stage=stage, jobs=jobs, progress=progress, on_done=on_done
-        )
+    def rows_of(trials: Mapping[str, Sequence[Trial]], stage: str) -> tuple[list[Row], list[Row]]:
+        tasks = [trial.task for own in trials.values() for trial in own]
+        told: dict[str, Any] = {"stage": stage, "jobs": jobs, "progress": progress, "on_done": on_done}
+        return run_tasks(held_out, tasks, out, measure, **told)
 
-    whole = {method: _epochs(method, budget) for method in methods}
-    # a shallow method has no epochs to save
-    short = {
-        method: whole[method]
-        if get_method(method).family == "shallow"
-        else max(1, whole[method] // budget.epochs_part)
-        for method in methods
-    }
-    trials = [
-        trial
-        for method in methods
-        for trial in plan_trials(method, candidates(method, bits), bits, short[method], budget.trials)
-    ]
+    def planned(method: str, points: Sequence[Point], count: int, short: bool) -> list[Trial]:
+        return plan_trials(method, points, bits, _epochs(method, budget, short), count)
+
+    trials = {method: planned(method, candidates(method, bits), budget.trials, True) for method in methods}
     rows, failed = rows_of(trials, "trials")
-    ranked = {
-        method: mean_scores((trial for trial in trials if trial.method == method), rows) for method in methods
-    }
-    finals = [
-        trial
-        for method, found in ranked.items()
-        if found
-        for trial in plan_trials(
-            method, [point for point, _ in found[: budget.full]], bits, whole[method], budget.full
-        )
-    ]
+    ranked = {method: mean_scores(own, rows) for method, own in trials.items()}
+    best = {method: [point for point, _ in found[: budget.full]] for method, found in ranked.items() if found}
+    finals = {method: planned(method, points, budget.full, False) for method, points in best.items()}
     rows, again = rows_of(finals, "full")
     choices = {}
-    for method in methods:
-        best = mean_scores((trial for trial in finals if trial.method == method), rows)
-        if best:
-            point, score = best[0]
+    for method, own in finals.items():
+        found = mean_scores(own, rows)
+        if found:
+            point, score = found[0]
             parts = {json.dumps(tried): value for tried, value in ranked[method]}
-            own = [trial.task for trial in trials if trial.method == method]
-            finished = len(answers(rows, own))
+            finished = len(answers(rows, [trial.task for trial in trials[method]]))
             choices[method] = Choice(point, score, parts[json.dumps(point)], parts.get("{}"), finished)
     _write_best(Path(out) / BEST, choices, rows, bits, budget)
     # a shallow trial and its full training are one task, which may have failed in both rounds
     return choices, list({json.dumps(row["config"]): row for row in [*failed, *again]}.values())
 
 
-def _epochs(method: str, budget: Budget) -> int:
-    usual = get_method(method).training.get("epochs", TrainConfig().epochs)
-    return int(usual if budget.epochs is None else budget.epochs)
+def _epochs(method: str, budget: Budget, short: bool) -> int:
+    """Epochs of a full training, or of a `short` trial; a shallow method has none to save."""
+    row = get_method(method)
+    usual = row.training.get("epochs", TrainConfig().epochs)
+    whole = int(usual if budget.epochs is None else budget.epochs)
+    return max(1, whole // budget.epochs_part) if short and row.family != "shallow" else whole
 
 
 def _write_best(

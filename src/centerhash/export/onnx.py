@@ -35,10 +35,7 @@ from centerhash.networks.engines.torch_engine import TorchEngine
 
 FORMATS = ("onnx",)
 METADATA = "centerhash"  # the key of the metadata, a json text
-LEAST_AGREEMENT = {
-    "float32": 0.999,
-    "int8": 0.85,
-}  # share of bits that must equal PyTorch's, or nothing is written
+LEAST_AGREEMENT = {"float32": 0.999, "int8": 0.85}  # share of bits that must equal PyTorch's to be written
 SCENES = {"float32": 32, "int8": 128}  # emoji scenes, where no images are given
 MOST_IMAGES = 512  # of the user's: bounds memory, and more do not change the ranges
 _BATCH = 16  # images per pass of the check
@@ -109,18 +106,9 @@ def compare_codes(
 
 
 def _leave_one_out(codes: Packed, bits: int, labels: NDArray[np.bool_]) -> float:
-    ids = np.arange(len(codes))
-    return evaluate(
-        codes,
-        codes,
-        labels,
-        labels,
-        bits=bits,
-        k=len(codes),
-        query_ids=ids,
-        database_ids=ids,
-        exclude_self=True,
-    ).map_peers
+    settings: dict[str, Any] = dict.fromkeys(("query_ids", "database_ids"), np.arange(len(codes)))
+    settings |= {"bits": bits, "k": len(codes), "exclude_self": True}
+    return evaluate(codes, codes, labels, labels, **settings).map_peers
 
 
 def export_model(
@@ -152,14 +140,10 @@ def export_model(
     progress("export", 3, 4, "comparing")
     comparison = _compared(onnx_bytes, model, backbone, check)
     if comparison.equal_bits < LEAST_AGREEMENT[numbers]:
+        other = "Calibrate on images like yours, or export float32" if int8 else "Encode with PyTorch instead"
         raise DataError(
             f"only {comparison.equal_bits:.2%} of the exported model's bits equal PyTorch's on {check.what}, less "
-            f"than {LEAST_AGREEMENT[numbers]:.1%}: nothing was written. "
-            + (
-                "Calibrate on images like yours, or export float32."
-                if int8
-                else "Encode with PyTorch instead."
-            )
+            f"than {LEAST_AGREEMENT[numbers]:.1%}: nothing was written. {other}."
         )
     with atomic(out) as stream:
         stream.write(onnx_bytes)

@@ -45,9 +45,7 @@ class Listing:
 
     version: tuple[int, ...]
     ids: Sequence[str]  # the newest first
-    folders: dict[
-        str, int
-    ]  # by the name that clients know: how many images it holds, those below it included
+    folders: dict[str, int]  # by the name that clients know: how many images are in it and below it
     places: dict[str, str]  # the path of each of these names
     names: dict[str, str]  # and the name of each of these paths
     missing: int  # files that are gone

@@ -47,7 +47,8 @@ def serve_index(
     settings = settings.model_copy(update={"hosts": allowed_hosts(host, settings.hosts)})
     _share_cores(settings.workers)
     with listen(host, port) as listener:
-        warm_up(index)
+        if index.model.spec.backbone is not None:  # the first visitor need not wait for network and search
+            index.search(Image.new("RGB", (32, 32)), k=1)
         app = create_app(index, settings, None if filling is None else lambda: filling.left, counted)
         shown = f"[{host}]" if ":" in host else host
         announce(f"http://{shown}:{listener.getsockname()[1]}", index)
@@ -112,12 +113,6 @@ class _Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def warm_up(index: Index) -> None:
-    """Load the network and compile the search, so that the first visitor need not wait for it."""
-    if index.model.spec.backbone is not None:
-        index.search(Image.new("RGB", (32, 32)), k=1)
 
 
 def _share_cores(workers: int) -> None:

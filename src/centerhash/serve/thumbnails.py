@@ -41,13 +41,8 @@ class ThumbnailCache:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._kept: OrderedDict[str, Thumbnail] = OrderedDict()
-        self._bytes = 0
         self._lock = Lock()
-
-    @property
-    def size(self) -> int:
-        """Bytes in use."""
-        return self._bytes
+        self.size = 0  # bytes in use
 
     def get(self, key: str) -> Thumbnail | None:
         """The thumbnail of `key`, if it is kept."""
@@ -62,8 +57,8 @@ class ThumbnailCache:
         with self._lock:
             self._drop(key)
             self._kept[key] = thumbnail
-            self._bytes += len(thumbnail.data)
-            while self._bytes > self._max_bytes:
+            self.size += len(thumbnail.data)
+            while self.size > self._max_bytes:
                 self._drop(next(iter(self._kept)))
 
     def forget(self, key: str) -> None:
@@ -73,4 +68,4 @@ class ThumbnailCache:
 
     def _drop(self, key: str) -> None:
         dropped = self._kept.pop(key, None)
-        self._bytes -= len(dropped.data) if dropped is not None else 0
+        self.size -= len(dropped.data) if dropped is not None else 0

@@ -28,23 +28,18 @@ class Lane:
         self.places = workers + queue
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix=f"centerhash-{name}")
         self._lock = Lock()
-        self._taken = 0
-
-    @property
-    def taken(self) -> int:
-        """How many are being worked for, or wait."""
-        return self._taken
+        self.taken = 0  # how many are being worked for, or wait
 
     def check(self) -> None:
         """Raise Busy when no place is free: worth asking before a body is read."""
-        if self._taken >= self.places:
+        if self.taken >= self.places:
             raise Busy("the server is busy: try again in a moment.")
 
     async def run(self, work: Callable[[], Work]) -> Work:
         """Do `work` in a thread, or raise Busy. Cancelled while it waits, it is never done."""
         with self._lock:
             self.check()
-            self._taken += 1
+            self.taken += 1
         try:
             future = self._pool.submit(work)
         except RuntimeError:  # closed
@@ -55,7 +50,7 @@ class Lane:
 
     def _leave(self, future: Future[Any] | None = None) -> None:
         with self._lock:
-            self._taken -= 1
+            self.taken -= 1
 
     def close(self) -> None:
         """Finish what has been begun or waits, and take nothing new."""

@@ -31,15 +31,8 @@ def methods(context: typer.Context, as_json: JsonOption = False, markdown: Markd
         return
     columns = ("name", "family", "year", "labels", "an image with several labels", "paper")
     shown = (
-        (
-            row["name"],
-            row["family"],
-            str(row["year"]),
-            "yes" if row["uses_labels"] else "no",
-            row["multi_label"],
-            row["paper"],
-        )
-        for row in rows
+        (row.name, row.family, str(row.year), "yes" if row.uses_labels else "no", row.multi_label, row.paper)
+        for row in METHODS.values()
     )
     console.show("methods", columns, shown, show_lines=True)
     console.say("Options of a method: `centerhash options NAME`")
@@ -61,11 +54,7 @@ def options(
     row = get_method(method)
     values = row.options({}, bits)
     rows = [
-        {
-            "name": item.alias or name,
-            "default": getattr(values, name),
-            "description": item.description or "",
-        }
+        {"name": item.alias or name, "default": getattr(values, name), "description": item.description or ""}
         for name, item in type(values).model_fields.items()
     ]
     if as_json:
@@ -130,16 +119,10 @@ def datasets(
         console.print_json(rows)
         return
     columns = ("name", "classes", "images", "there", "split", "licence")
+    there = ["yes" if row["path"] else "no" for row in rows]
     shown = (
-        (
-            row["name"],
-            str(row["classes"]),
-            f"{row['images']:,}",
-            "yes" if row["path"] else "no",
-            row["split"],
-            row["licence"],
-        )
-        for row in rows
+        (row.name, str(row.classes), f"{row.images:,}", here, str(row.split), row.licence)
+        for row, here in zip(DATASETS.values(), there, strict=True)
     )
     console.show(f"data sets, and which are in {root}", columns, shown, show_lines=True)
     console.say("Fetch one: `centerhash download NAME --root DIR`; more in docs/datasets.md")

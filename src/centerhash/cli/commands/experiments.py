@@ -47,19 +47,12 @@ def demo(
 
     Example: `centerhash demo --out demo`
     """
+    given: dict[str, Any] = dict(locals())  # by name, as `run_demo` takes them
+
     from centerhash.experiments.demo import run_demo
 
     with console.progress() as progress:
-        result = run_demo(
-            out,
-            scenes=scenes,
-            bits=bits,
-            seed=seed,
-            epochs=epochs,
-            hard=hard,
-            device=device,
-            progress=progress,
-        )
+        result = run_demo(**given, progress=progress)
     console.say(result.table())
     console.say(f"report: {result.report}")
 
@@ -144,9 +137,7 @@ def compare(
         for table in terminal_tables(write_comparison(rows, folder, read_failures(folder))):
             console.say(table)
         console.say(f"page: {folder / 'report.html'}")
-    if failed:
-        console.warn([console.failed_cells(failed, folder)])
-        raise typer.Exit(1)
+    console.end_of_cells(failed, folder)
 
 
 def tune(
@@ -194,9 +185,7 @@ def tune(
     if found:
         console.show(f"mAP of held-out training images, {bits} bits", heads, rows)
         console.say(f"settings: {out / BEST}")
-    if failed:
-        console.warn([console.failed_cells(failed, out)])
-        raise typer.Exit(1)
+    console.end_of_cells(failed, out)
 
 
 def reproduce(

@@ -7,21 +7,19 @@ from typing import Annotated
 
 import typer
 
-from centerhash.cli import completion, console
-from centerhash.cli.arguments import JsonOption, ModelArgument
+from centerhash.cli import console
+from centerhash.cli.arguments import JsonOption, ModelArgument, option
 
 
 def export(
     model: ModelArgument,
     out: Annotated[Path, typer.Option(help="file to write")],
-    format: Annotated[
-        str, typer.Option(help="of the file: onnx", autocompletion=completion.one_of("onnx"))
-    ] = "onnx",
+    format: Annotated[str, option("of the file", ("onnx",))] = "onnx",
     int8: Annotated[bool, typer.Option("--int8", help="compute the backbone in 8 bits")] = False,
     calibration: Annotated[
         list[str] | None,
-        typer.Option(
-            help="images, folder or glob to compare on, and with --int8 to calibrate on [default: emoji scenes]"
+        option(
+            "images, folder or glob to compare on, and with --int8 to calibrate on", default="emoji scenes"
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from centerhash.cli import completion, console
-from centerhash.cli.arguments import DeviceOption, EngineOption, JsonOption
+from centerhash.cli.arguments import DeviceOption, EngineOption, JsonOption, option
 from centerhash.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,11 +29,7 @@ def create(
         str, typer.Option(help="folder of a finished run, the built-in model, or hf:owner/name; it is copied")
     ] = "coco",
     store: Annotated[
-        str,
-        typer.Option(
-            help="where the items live: flat, or milvus:ADDRESS",
-            autocompletion=completion.one_of(*completion.STORES),
-        ),
+        str, option("where the items live: flat, or milvus:ADDRESS", completion.one_of(*completion.STORES))
     ] = "flat",
 ) -> None:
     """Make an empty index for the codes of the built-in model, or of a run's.
@@ -194,9 +190,9 @@ def export(
     ],
     to: Annotated[
         str,
-        typer.Option(
-            help="for whom: npz (`index import` and `evaluate`), npy, parquet, faiss, pgvector",
-            autocompletion=completion.one_of(*completion.FORMATS),
+        option(
+            "for whom: npz (`index import` and `evaluate`), npy, parquet, faiss, pgvector",
+            completion.one_of(*completion.FORMATS),
         ),
     ] = "npz",
 ) -> None:

@@ -277,13 +277,14 @@ def encode(
 
     Examples: `centerhash encode run photos/*.jpg --out codes.npz`, `centerhash encode run photos --out codes`
     """
+    reading: dict[str, Any] = {"device": device, "engine": engine, "skip_broken": skip_broken}
     for_ray = {"--ray-address": ray_address, "--workers": workers}
     for_parts = {"--runner ray": runner == "ray" or None, "--part-size": part_size, **for_ray}
     if out.suffix == ".npz":
         for name, value in for_parts.items():
             if value is not None:
                 raise ConfigError(f"{name} is for parts: give --out a folder, not '{out}'.")
-        _encode_file(model, images, out, cache, device, engine, skip_broken)
+        _encode_file(model, images, out, cache, **reading)
         return
     if cache is not None:
         raise ConfigError("--cache is for a code file: parts keep no features. Leave it out, or name a .npz.")
@@ -299,13 +300,11 @@ def encode(
             images,
             out,
             runner=runner,
-            engine=engine,
             part_size=part_size or PART_SIZE,
-            device=device,
-            skip_broken=skip_broken,
             ray_address=ray_address,
             workers=workers,
             progress=report,
+            **reading,
         )
     console.warn(done.warnings)
     if done.broken:
@@ -314,15 +313,7 @@ def encode(
     console.say(f"{done.count:,} codes in {done.parts:,} parts{before}: {out}")
 
 
-def _encode_file(
-    source: str,
-    images: list[str],
-    out: Path,
-    cache: Path | None,
-    device: str,
-    engine: str,
-    skip_broken: bool,
-) -> None:
+def _encode_file(source: str, images: list[str], out: Path, cache: Path | None, **reading: Any) -> None:
     from centerhash.encoding.code_files import encode_to_file
     from centerhash.model import HashModel
     from centerhash.networks.cache import default_cache
@@ -330,17 +321,10 @@ def _encode_file(
     model = HashModel.load(source)
     with console.progress() as report:
         written = encode_to_file(
-            model,
-            images,
-            out,
-            cache=cache or default_cache(),
-            device=device,
-            engine=engine,
-            skip_broken=skip_broken,
-            progress=report,
+            model, images, out, cache=cache or default_cache(), progress=report, **reading
         )
     console.warn(written.warnings)
-    by = f", features by {written.engine.name}" if written.engine else ""
+    by = console.features_by(written.engine)
     console.say(f"{written.count:,} codes of {model.bits} bits in {out}{by}")
 
 
@@ -361,16 +345,12 @@ def explain(
 
     loaded = HashModel.load(model)
     paths = list_images(images)
-    answers = loaded.explain(paths, top=k, device=device, engine=engine)
+    answers = list(zip(paths, loaded.explain(paths, top=k, device=device, engine=engine), strict=True))
     if as_json:
-        console.print_json(
-            [
-                {"image": str(path), "labels": [vars(row) for row in found]}
-                for path, found in zip(paths, answers, strict=True)
-            ]
-        )
+        told = [{"image": str(path), "labels": [vars(row) for row in found]} for path, found in answers]
+        console.print_json(told)
         return
-    for path, found in zip(paths, answers, strict=True):
+    for path, found in answers:
         rows = (
             (
                 row.label,

@@ -76,14 +76,10 @@ def _checked_classes(root: Path, found: Sequence[str]) -> tuple[str, ...]:
                 )
         return given
     if len(found) < 2:
-        only = (
-            f"one folder of images only, '{found[0]}', so all would carry the same label"
-            if found
-            else "no image"
-        )
+        same = f"one folder of images only, '{'/'.join(found)}', so all would carry the same label"
         raise DataError(
-            f"'{root}' holds {only}. Sort them "
-            f"into a folder per class (split folders are {SPLIT_FOLDERS}), or describe them in a labels.csv."
+            f"'{root}' holds {same if found else 'no image'}. Sort them into a folder per class (split folders are "
+            f"{SPLIT_FOLDERS}), or describe them in a labels.csv."
         )
     return tuple(found)
 

@@ -69,19 +69,15 @@ def read_coco_folder(root: Path, files: Sequence[Path] = ()) -> Contents:
         )
     classes = tuple(dict.fromkeys(name for part in parts for name in part.classes))
     check_matrix(len(names), len(classes), f"'{root}'", 4)
-    areas = [_spread(part.areas, part.classes, classes) for part in parts if part.areas is not None]
-    words = [_split_of(file) for file, part in zip(files, parts, strict=True) for _ in part.names]
+    labels = np.concatenate([_spread(part.labels, part.classes, classes) for part in parts])
+    known = [_spread(part.areas, part.classes, classes) for part in parts if part.areas is not None]
+    areas = np.concatenate(known) if len(known) == len(parts) else None
+    # `instances_train2017.json` or `train/_annotations.coco.json`
+    told = [folder_split(file.parent.name) or file_split(file.stem.removeprefix(_PREFIX)) for file in files]
+    words = [word for word, part in zip(told, parts, strict=True) for _ in part.names]
     splits, source = named_splits(root, names, splits_from_words(words), "file names")
-    return Contents(
-        names=names,
-        classes=classes,
-        labels=np.concatenate([_spread(part.labels, part.classes, classes) for part in parts]),
-        splits=splits,
-        source=source,
-        paths=paths,
-        areas=np.concatenate(areas) if len(areas) == len(parts) else None,
-        warnings=tuple(warning for part in parts for warning in part.warnings),
-    )
+    warnings = tuple(warning for part in parts for warning in part.warnings)
+    return Contents(names, classes, labels, splits, source, paths, areas=areas, warnings=warnings)
 
 
 def _images_of(root: Path, file: Path) -> Path:
@@ -92,11 +88,6 @@ def _images_of(root: Path, file: Path) -> Path:
     part = file.stem.removeprefix(_PREFIX)
     places = (root / part, root / "images" / part, root / "images")
     return next((place for place in places if place.is_dir()), root)
-
-
-def _split_of(file: Path) -> str | None:
-    """Return the split that `instances_train2017.json` or `train/_annotations.coco.json` is about."""
-    return folder_split(file.parent.name) or file_split(file.stem.removeprefix(_PREFIX))
 
 
 def _spread(values: NDArray[Value], own: Sequence[str], classes: Sequence[str]) -> NDArray[Value]:
@@ -181,9 +172,8 @@ def _names(pictures: Sequence[Entry], path: Path) -> tuple[tuple[str, ...], dict
         raise DataError(f"{where}: there is none.")
     names = [_value(entry, "file_name", str, where) for entry in pictures]
     places = [f"{where}, entry {position}" for position in range(len(names))]
-    return checked_names(names, places), _positions(
-        [_value(entry, "id", int, where) for entry in pictures], where
-    )
+    ids = [_value(entry, "id", int, where) for entry in pictures]
+    return checked_names(names, places), _positions(ids, where)
 
 
 def _positions(ids: Sequence[int], where: str) -> dict[int, int]:

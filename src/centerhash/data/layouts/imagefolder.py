@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,20 +18,11 @@ from centerhash.data.layouts.contents import (
     subfolders,
 )
 from centerhash.data.layouts.label_cells import LABEL_COLUMNS, Cell, label_matrix, missing_column, read_cell
-from centerhash.data.layouts.labels_csv import read_rows
+from centerhash.data.layouts.labels_csv import Rows, read_rows
 from centerhash.data.splits import folder_split, splits_from_words
 from centerhash.data.textfiles import read_lines
 
 TABLES = ("metadata.csv", "metadata.jsonl")
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """What a metadata file says of one image: its name relative to the file's folder, and its labels."""
-
-    where: str
-    file_name: str
-    cell: Cell
 
 
 def find_tables(root: Path) -> list[Path]:
@@ -46,17 +36,17 @@ def read_imagefolder(root: Path) -> Contents:
 
     Labels are names, numbers (named by `classes.txt`), lists of them, or `objects` with a category each.
     """
-    entries: list[_Entry] = []
+    places: list[str] = []
+    cells: list[Cell] = []
     paths: list[Path] = []
     for table in _checked_tables(root):
-        read = _read_csv(table) if table.suffix == ".csv" else _read_jsonl(table)
-        names = checked_names([entry.file_name for entry in read], [entry.where for entry in read])
-        paths += present(table.parent, names, table)
-        entries += read
+        rows = read_rows(table) if table.suffix == ".csv" else _read_jsonl(table)
+        column = _label_column(f"'{table}'", rows.columns)
+        places += rows.where
+        cells += [read_cell(cell, where) for where, cell in rows.pairs(column)]
+        paths += present(table.parent, checked_names(rows.columns["file_name"], rows.where), table)
     names = tuple(path.relative_to(root).as_posix() for path in paths)
-    classes, labels = label_matrix(
-        [entry.cell for entry in entries], given_classes(root), lambda row: entries[row].where, "classes.txt"
-    )
+    classes, labels = label_matrix(cells, given_classes(root), places.__getitem__, "classes.txt")
     words = [folder_split(name.split("/")[0]) if "/" in name else None for name in names]
     splits, source = named_splits(root, names, splits_from_words(words), "folders")
     return Contents(names, classes, labels, splits, source, tuple(paths))
@@ -74,26 +64,21 @@ def _checked_tables(root: Path) -> list[Path]:
     return tables
 
 
-def _read_csv(path: Path) -> list[_Entry]:
-    rows = read_rows(path)
-    column = _label_column(f"'{path}'", rows.columns)
-    pairs = zip(rows.column("file_name"), rows.pairs(column), strict=True)
-    return [_Entry(where, name, read_cell(cell, where)) for name, (where, cell) in pairs]
-
-
-def _read_jsonl(path: Path) -> list[_Entry]:
-    entries = []
+def _read_jsonl(path: Path) -> Rows:
+    """Read one object per line; each may call the column of its labels in its own way."""
+    rows = Rows(path, {"file_name": [], "labels": []}, [])
     for number, line in enumerate(read_lines(path), start=1):
         if line:
             where = f"'{path}', line {number}"
             entry = _json_object(line, where)
-            cell = read_cell(entry[_label_column(where, entry)], where)
+            rows.columns["labels"].append(entry[_label_column(where, entry)])
             if not isinstance(entry["file_name"], str):
                 raise DataError(f"{where}: file_name is {entry['file_name']!r}, which is no text.")
-            entries.append(_Entry(where, entry["file_name"], cell))
-    if not entries:
+            rows.columns["file_name"].append(entry["file_name"])
+            rows.where.append(where)
+    if not rows.where:
         raise DataError(f"'{path}' is empty: write one json object per line and image.")
-    return entries
+    return rows
 
 
 def _json_object(line: str, where: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,16 +37,16 @@ class Rows:
     """Raw cells by column, all columns of equal length; `where` says where each row stands, for error texts."""
 
     path: Path
-    columns: dict[str, list[str]]
+    columns: dict[str, list[Any]]  # of a csv file, all text
     where: list[str]
 
-    def column(self, name: str) -> list[str]:
+    def column(self, name: str) -> list[Any]:
         """The cells of a column that must be there."""
         if name not in self.columns:
             raise DataError(missing_column(f"'{self.path}'", name, self.columns))
         return self.columns[name]
 
-    def pairs(self, column: str) -> Iterator[tuple[str, str]]:
+    def pairs(self, column: str) -> Iterator[tuple[str, Any]]:
         """Yield (where, cell) for each row of a column."""
         return zip(self.where, self.columns[column], strict=True)
 
@@ -198,8 +198,5 @@ def _meant(column: str, rows: Rows) -> str:
     match = column if column in _KNOWN else _typo_of(column, rows)
     if match in ("areas", "boxes"):
         return f" A column '{match}' needs a column 'labels' beside it."
-    return (
-        f" Did you mean the column '{match}'?"
-        if match
-        else " Every column but file_name and split is a class."
-    )
+    every = " Every column but file_name and split is a class."
+    return f" Did you mean the column '{match}'?" if match else every

@@ -62,7 +62,8 @@ def read_parquet(root: Path) -> Contents:
         lambda row: f"'{paths[row]}'",
         "classes.txt" if given else "the file's own description",
     )
-    words = [word for part in parts for word in [_split_of(part.file)] * len(part.cells)]
+    said = {part.file: file_split(part.file.stem) or folder_split(part.file.parent.name) for part in parts}
+    words = [said[part.file] for part in parts for _ in part.cells]
     splits, source = named_splits(root, names, splits_from_words(words), "file names")
     return Contents(names, classes, labels, splits, source, paths)
 
@@ -85,10 +86,6 @@ def _names(parts: Sequence[_Part], root: Path) -> tuple[str, ...]:
     base = root if root.is_dir() else root.parent
     shown = [(part.file.relative_to(base).as_posix(), len(part.cells)) for part in parts]
     return tuple(f"{file}/{row}" for file, count in shown for row in range(count))
-
-
-def _split_of(file: Path) -> str | None:
-    return file_split(file.stem) or folder_split(file.parent.name)
 
 
 def _agreed_classes(parts: Sequence[_Part]) -> tuple[str, ...] | None:
@@ -179,12 +176,6 @@ def _has_field(schema: Any, column: str, field: str) -> bool:
     return bool(types.is_struct(kind) and kind.get_field_index(field) >= 0)
 
 
-def _is_binary(kind: Any) -> bool:
-    from pyarrow import types
-
-    return bool(types.is_binary(kind) or types.is_large_binary(kind))
-
-
 def _image_column(file: Path, schema: Any, features: Mapping[str, Any]) -> str:
     """Return the column that is described as images, or else is called `image`; it must hold bytes."""
     described = [
@@ -194,7 +185,7 @@ def _image_column(file: Path, schema: Any, features: Mapping[str, Any]) -> str:
     if found is None:
         raise DataError(missing_column(f"'{file}'", "image", schema.names))
     kind = schema.field(found).type
-    if not _is_binary(kind) and not _has_field(schema, found, "bytes"):
+    if str(kind) not in ("binary", "large_binary") and not _has_field(schema, found, "bytes"):
         raise DataError(
             f"'{file}': the column '{found}' holds {kind}, but must hold the bytes of image files, or "
             "{bytes, path} as `datasets` writes them."
@@ -290,17 +281,14 @@ class _StoredImages:
             for found, images in self._ahead:
                 self._next = (found[0], found[1] + 1)
                 if found == block:
-                    self._keep(found, images)
+                    self._blocks[found] = images
+                    while len(self._blocks) > _KEPT_BLOCKS:
+                        self._blocks.popitem(last=False)
                     return
         except (pyarrow.ArrowException, OSError) as error:
             self._next = (-1, 0)
             raise DataError(f"the parquet file is damaged ({error}). Copy it again.") from error
         raise IndexError("the row group ends early.")
-
-    def _keep(self, block: tuple[int, int], images: list[bytes | None]) -> None:
-        self._blocks[block] = images
-        while len(self._blocks) > _KEPT_BLOCKS:
-            self._blocks.popitem(last=False)
 
     def _blocks_of(self, group: int) -> Iterator[tuple[tuple[int, int], list[bytes | None]]]:
         """Yield the blocks of one row group in order."""

@@ -12,7 +12,7 @@ from PIL import Image
 from centerhash.core.errors import DataError
 from centerhash.core.files import atomic_folder
 from centerhash.data.layouts.contents import Contents, present
-from centerhash.data.textfiles import check_classes, read_lines
+from centerhash.data.textfiles import check_classes, read_bytes, read_lines
 
 BINARIES, IMAGES = "cifar-10-batches-bin", "cifar-10-images"
 TRAINING, TEST = tuple(f"data_batch_{number}" for number in range(1, 6)), "test_batch"
@@ -45,19 +45,13 @@ def read_cifar10_parts(root: Path) -> Contents:
     whole = read_cifar10(root)
     asking = np.array([name.rpartition("/")[2].startswith(TEST) for name in whole.names])
     known, query = np.flatnonzero(~asking), np.flatnonzero(asking)
-    return replace(
-        whole, splits={"train": known, "query": query, "database": known}, source="the official parts"
-    )
+    splits = {"train": known, "query": query, "database": known}
+    return replace(whole, splits=splits, source="the official parts")
 
 
 def _read_records(path: Path, classes: int) -> NDArray[np.uint8]:
     """Records (N, 3073) of one file: the class, then red, green and blue row by row."""
-    try:
-        numbers = np.frombuffer(path.read_bytes(), dtype=np.uint8)
-    except OSError as error:
-        raise DataError(
-            f"cannot read '{path}': {error.strerror or error}. Unpack cifar-10-binary.tar.gz again."
-        ) from error
+    numbers = np.frombuffer(read_bytes(path, " Unpack cifar-10-binary.tar.gz again."), dtype=np.uint8)
     if not numbers.size or numbers.size % _RECORD:
         raise DataError(
             f"'{path}' has {numbers.size:,} bytes, which are no records of {_RECORD:,}: "

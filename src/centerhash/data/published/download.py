@@ -30,9 +30,8 @@ _LONGEST_WAIT = 60.0
 _PASSING = (408, 425, 429, 500, 502, 503, 504)  # the same request may work later
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 _RECEIPTS = ".unpacked"  # folder with one note per finished archive
-_REFUSAL = (
-    "process {holder} downloads into '{folder}': wait for it."  # two that write one part would spoil it
-)
+# two that write one part would spoil it
+_REFUSAL = "process {holder} downloads into '{folder}': wait for it."
 
 
 @dataclass(frozen=True)
@@ -104,11 +103,8 @@ def _still_needed(file: RemoteFile, folder: Path) -> int:
 
     Pictures do not shrink in archives, so the latter is about the archive's size; `unpack` knows it exactly.
     """
-    size = file.size or 0
-    there = sum(
-        path.stat().st_size for path in (folder / file.name, _part(folder / file.name)) if path.is_file()
-    )
-    return max(0, size - there) + size
+    size, archive = file.size or 0, folder / file.name
+    return max(0, size - _length(archive) - _length(_part(archive))) + size
 
 
 def fetch(
@@ -212,7 +208,8 @@ def _fetch_some(url: str, file: RemoteFile, target: Path, progress: Progress) ->
     part = _part(target)
     piece = _read_note(target)
     start = _length(part)
-    if start and not _can_go_on(piece, url, file):
+    # the rest can be glued to a part where the server compares its validator, or we the checksum
+    if start and (piece is None or piece.url != url or not (piece.validator or file.md5)):
         part.unlink()
         start = 0
     if start and piece is not None and piece.total == start:
@@ -236,11 +233,6 @@ def _fetch_some(url: str, file: RemoteFile, target: Path, progress: Progress) ->
             raise
         part.unlink(missing_ok=True)  # there is nothing behind what we have: not the file it was
         return False
-
-
-def _can_go_on(piece: _Piece | None, url: str, file: RemoteFile) -> bool:
-    """Whether the rest of a part can be glued to it: the server compares its validator, or we the checksum."""
-    return piece is not None and piece.url == url and bool(piece.validator or file.md5)
 
 
 def _announced(answer: http.client.HTTPResponse, start: int) -> int | None:

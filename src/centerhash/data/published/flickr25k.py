@@ -39,11 +39,7 @@ def read_flickr25k(root: Path, classes: tuple[str, ...] = POTENTIAL) -> Contents
 
 def _read_numbers(path: Path) -> list[int]:
     lines = read_lines(path)
-    wrong = next(
-        (number for number, line in enumerate(lines, 1) if not line.isdecimal() or int(line) < 1), None
-    )
-    if wrong is not None:
-        raise DataError(
-            f"'{path}', line {wrong}: '{lines[wrong - 1]}' is not the number of an image (1, 2, ...)."
-        )
+    for number, line in enumerate(lines, 1):
+        if not line.isdecimal() or int(line) < 1:
+            raise DataError(f"'{path}', line {number}: '{line}' is not the number of an image (1, 2, ...).")
     return [int(line) for line in lines]

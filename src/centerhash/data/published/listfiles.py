@@ -95,8 +95,8 @@ def read_lists(folder: Path, root: Path) -> Contents:
         for split in SPLIT_NAMES
     }
     classes = _classes(folder, listed)
-    index, paths = FileIndex(root), (image.path for images in listed.values() for image in images)
-    places = {path: index.find(path) for path in dict.fromkeys(paths)}
+    index, wanted = FileIndex(root), (image.path for images in listed.values() for image in images)
+    places = {path: index.find(path) for path in dict.fromkeys(wanted)}
     found = {path: file for path, file in places.items() if file is not None}
     missing = [path for path, file in places.items() if file is None]
     if not found:
@@ -111,16 +111,9 @@ def read_lists(folder: Path, root: Path) -> Contents:
     }
     unique = {split: np.array(list(dict.fromkeys(numbers))) for split, numbers in members.items()}
     repeated = sum(len(numbers) - len(set(numbers)) for numbers in members.values())
-    names = tuple(rows)
-    return Contents(
-        names=names,
-        classes=classes,
-        labels=labels,
-        splits=unique,
-        source=f"lists in '{folder}'",
-        paths=tuple(root / name for name in names),
-        warnings=(*_notes(missing, len(found), repeated, contradictions, root), overlaps(unique)),
-    )
+    paths = tuple(root / name for name in rows)
+    notes = (*_notes(missing, len(found), repeated, contradictions, root), overlaps(unique))
+    return Contents(tuple(rows), classes, labels, unique, f"lists in '{folder}'", paths, warnings=notes)
 
 
 def overlaps(splits: Mapping[str, Indices]) -> str:
@@ -159,16 +152,9 @@ def _read_list(path: Path) -> list[ListedImage]:
     lines = [(number, line) for number, line in enumerate(read_lines(path), 1) if line]
     if not lines:
         raise DataError(f"'{path}' is empty: write one line 'path 0 1 0 ...' per image.")
-    width = _trailing_labels(lines[0][1])
+    words = lines[0][1].split()[1:]
+    width = sum(1 for _ in takewhile(lambda word: word in ("0", "1"), reversed(words)))
     return [_read_line(line, width, f"'{path}', line {number}") for number, line in lines]
-
-
-def _trailing_labels(line: str) -> int:
-    """How many 0/1 stand at the end of a line."""
-    words = line.split()
-    return next(
-        (count for count, word in enumerate(reversed(words)) if word not in ("0", "1")), len(words) - 1
-    )
 
 
 def _read_line(line: str, width: int, where: str) -> ListedImage:

@@ -34,10 +34,11 @@ def missing_parts(row: NamedSet, home: Path) -> list[str]:
 
 def describe(row: NamedSet, root: Path) -> dict[str, Any]:
     """What is known of a data set, as plain values, and where it is under `root` (None where it is not)."""
-    shown = ("name", "title", "classes", "images", "photos", "depth", "areas", "licence", "citation")
+    shown = ("name", "title", "classes", "images", "photos", "depth", "areas", "licence")
     home = home_of(row, root)
     return {
         **{field: getattr(row, field) for field in shown},
+        "citation": row.citation,
         "split": str(row.split),
         "homepage": row.home,
         "files": [asdict(file) for file in row.files],

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from centerhash.core.errors import DataError
 from centerhash.data.layouts.contents import Contents, first_present
 from centerhash.data.published.listfiles import FileIndex
-from centerhash.data.textfiles import first_few, read_lines
+from centerhash.data.textfiles import first_few, read_bytes, read_lines
 
 # the 21 most frequent of the 81 classes, on which most figures are published ("TC-21")
 _FREQUENT = (
@@ -27,37 +27,25 @@ def read_nuswide(root: Path, classes: tuple[str, ...] = ()) -> Contents:
     Photos that are not there are left out with a warning: Flickr's users take them away, so that hardly any copy is
     whole. Images that show none of the classes are left out too.
     """
-    folder = _label_folder(root)
+    folder = first_present(root, ("Groundtruth/AllLabels", "AllLabels"))
+    table = first_present(root, ("ImageList/Imagelist.txt", "Imagelist.txt"))
     classes = classes or _all_classes(folder)
-    listed = [line.replace("\\", "/") for line in read_lines(_image_list(root)) if line]
+    listed = [line.replace("\\", "/") for line in read_lines(table) if line]
     columns = [_read_column(folder / f"Labels_{name}.txt", len(listed)) for name in classes]
     index = FileIndex(root)
     found = [index.find(name) for name in listed]
     rows = np.array([row for row, file in enumerate(found) if file is not None], dtype=np.int64)
     if rows.size == 0:
         raise DataError(
-            f"none of the {len(listed):,} photos of '{_image_list(root)}' is under '{root}': {first_few(listed)}. "
+            f"none of the {len(listed):,} photos of '{table}' is under '{root}': {first_few(listed)}. "
             "They come on request only: `centerhash download` says how to get them."
         )
     missing = len(listed) - rows.size
     gone = f"{missing:,} of {len(listed):,} photos of NUS-WIDE are not under '{root}' and are left out."
     files = [file or name for file, name in zip(found, listed, strict=True)]
-    whole = Contents(
-        names=tuple(files),
-        classes=classes,
-        labels=np.column_stack(columns),
-        paths=tuple(root / file for file in files),
-        warnings=(gone,) if missing else (),
-    )
+    paths, warnings = tuple(root / file for file in files), (gone,) if missing else ()
+    whole = Contents(tuple(files), classes, np.column_stack(columns), paths=paths, warnings=warnings)
     return whole.keep(rows).labelled()
-
-
-def _label_folder(root: Path) -> Path:
-    return first_present(root, ("Groundtruth/AllLabels", "AllLabels"))
-
-
-def _image_list(root: Path) -> Path:
-    return first_present(root, ("ImageList/Imagelist.txt", "Imagelist.txt"))
 
 
 def _all_classes(folder: Path) -> tuple[str, ...]:
@@ -71,12 +59,7 @@ def _all_classes(folder: Path) -> tuple[str, ...]:
 
 def _read_column(path: Path, count: int) -> NDArray[np.bool_]:
     """Read one 0 or 1 per line, (N,) bool."""
-    try:
-        words = path.read_bytes().split()
-    except OSError as error:
-        raise DataError(
-            f"cannot read '{path}': {error.strerror or error}. Unpack Groundtruth.zip."
-        ) from error
+    words = read_bytes(path, " Unpack Groundtruth.zip.").split()
     if not set(words) <= {b"0", b"1"}:
         wrong = next(word for word in words if word not in (b"0", b"1"))
         raise DataError(f"'{path}' holds '{wrong.decode(errors='replace')}', which is not 0 or 1.")

@@ -51,9 +51,8 @@ def unpack(archive: Path, folder: Path, *, most_bytes: int | None = None, progre
     out of the folder, links, devices, and archives that announce more than `most_bytes` (by default a hundred times
     their own size, and 1 GiB in any case).
     """
-    limit = (
-        max(_ALWAYS_ALLOWED, _LARGEST_RATIO * archive.stat().st_size) if most_bytes is None else most_bytes
-    )
+    usual = max(_ALWAYS_ALLOWED, _LARGEST_RATIO * archive.stat().st_size)
+    limit = usual if most_bytes is None else most_bytes
     temporary = make_folder(folder) / f".unpacking-{archive.name}"
     with explained(archive, folder), open_archive(archive, limit) as members:
         total = sum(member.size for member in members)

@@ -16,7 +16,7 @@ import numpy as np
 from centerhash.core.errors import DataError, did_you_mean
 from centerhash.data.layouts.contents import Contents, first_present, present
 from centerhash.data.masks import Object, covered_share
-from centerhash.data.textfiles import duplicates, first_few, read_lines
+from centerhash.data.textfiles import duplicates, first_few, read_bytes, read_lines
 
 _CLASSES = (
     "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person "
@@ -53,15 +53,14 @@ def _read_part(home: Path, part: str) -> list[str]:
 
 def read_annotation(path: Path) -> Mapping[str, float]:
     """Read the classes of one image and the share of the frame that the boxes of each cover together."""
+    content = read_bytes(path)
     try:
-        tree = ElementTree.parse(path).getroot()
+        tree = ElementTree.fromstring(content)
         width, height = (float(tree.findtext(f"size/{side}", "")) for side in ("width", "height"))
         boxes: dict[str, list[Object]] = defaultdict(list)
         for entry in tree.findall("object"):
             boxes[entry.findtext("name", "").strip()].append({"bbox": _box(entry)})
         shares = {name: covered_share(entries, width, height) or 0.0 for name, entries in boxes.items()}
-    except OSError as error:
-        raise DataError(f"cannot read '{path}': {error.strerror or error}.") from error
     except (ElementTree.ParseError, ValueError, ZeroDivisionError) as error:
         raise DataError(f"'{path}' is not an annotation of Pascal VOC ({error}): unpack it again.") from error
     for name in shares:

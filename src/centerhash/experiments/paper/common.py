@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +14,7 @@ from markupsafe import Markup
 
 from centerhash.core.errors import ConfigError
 from centerhash.core.figures import png_bytes, svg_text
-from centerhash.core.files import atomic, make_folder, write_text
+from centerhash.core.files import atomic, make_folder, packaged, write_text
 from centerhash.core.progress import Progress, silent
 from centerhash.experiments.bench import Bench, Source, Task, make_task, plan_tasks
 from centerhash.experiments.figures import named_series
@@ -95,6 +93,11 @@ class Settings:
         given = {**common, **self.options.get(method, {}), "method": method, "bits": bits, "seed": seed}
         return make_task({**given, "options": {**given.get("options", {}), **(options or {})}}, **about)
 
+    def run(self, what: str, tasks: Sequence[Task], work: Work, **more: Any) -> tuple[list[Row], list[Row]]:
+        """Do the tasks that DIR/<what> does not hold yet, as `run_tasks` does; `more` is for it."""
+        common: dict[str, Any] = {"jobs": self.jobs, "progress": self.progress, "warn": self.warn}
+        return run_tasks(self.source, tasks, self.folder(what), work, **common, **more)
+
 
 # Running
 
@@ -103,16 +106,7 @@ def run_part(
     settings: Settings, what: str, tasks: Sequence[Task], work: Work
 ) -> tuple[list[Row], tuple[str, ...]]:
     """Do the tasks that DIR/<what> does not hold yet; return the rows of all, in order, and what failed."""
-    rows, failures = run_tasks(
-        settings.source,
-        tasks,
-        settings.folder(what),
-        partial(_found, work),
-        stage=what,
-        jobs=settings.jobs,
-        progress=settings.progress,
-        warn=settings.warn,
-    )
+    rows, failures = settings.run(what, tasks, partial(_found, work), stage=what)
     return answers(rows, tasks), tuple(map(failure_text, failures))
 
 
@@ -141,8 +135,17 @@ _SAME = {"ics-printed": "ics"}  # both stand for the paper's own method
 @cache
 def printed() -> Mapping[str, Any]:
     """Everything in printed.toml."""
-    file = resources.files("centerhash.experiments.paper").joinpath("printed.toml")
-    return tomllib.loads(file.read_text(encoding="utf-8"))
+    return packaged("centerhash.experiments.paper", "printed.toml")
+
+
+@cache
+def _words() -> Mapping[str, str]:
+    return packaged("centerhash.experiments.paper", "words.toml")
+
+
+def words(name: str, **values: Any) -> str:
+    """A text of words.toml with values put in."""
+    return _words()[name].format(**values)
 
 
 def printed_map(table: str, data: str, method: str, bits: int) -> float | None:

@@ -22,7 +22,7 @@ from centerhash.experiments.agreement import MEASURES, bootstrap_intervals, meas
 from centerhash.experiments.bench import Bench, Task
 from centerhash.experiments.figures import CHANCE, LOOKS, Look, area_scatter
 from centerhash.experiments.pages import heading, note, paragraph, table
-from centerhash.experiments.paper.common import Section, Settings, run_part, trained, write_figure
+from centerhash.experiments.paper.common import Section, Settings, run_part, trained, words, write_figure
 from centerhash.experiments.paper.heldout import HeldOut, TestSource, source_of_test
 from centerhash.experiments.rows import Row
 from centerhash.experiments.tables import markdown_table
@@ -87,13 +87,16 @@ def run(settings: Settings) -> Section:
     if not rows:
         return Section(WHAT, TITLE, (paragraph("Every training failed."),), failures)
     folder, shown = settings.folder(WHAT), summarise(rows, longest)
+    measured = next(iter(rows[0]["found"].values()))["images"]
+    own, other = "that are in no training split", "of another data set than trained on"
+    which = own if settings.test_images is None else other
     pieces = (
-        paragraph(_about(settings, test, rows)),
+        paragraph(words("instances", data=test["data"], images=measured, which=which)),
         _agreement_plot(folder, shown, longest),
         heading("One point per label"),
         _scatter_plot(folder, shown),
         *_tables(settings, rows),
-        note(_remark(settings)),
+        note(words("instances_remark", draws=DRAWS, seeds=settings.seeds)),
     )
     return Section(WHAT, TITLE, pieces, failures)
 
@@ -242,28 +245,6 @@ def _tables(settings: Settings, rows: Sequence[Row]) -> list[Markup]:
 def _cell(item: Shown, name: str) -> str:
     low, high = item.intervals[name]
     return f"{item.values[name]:.3f} ({low:.3f} to {high:.3f})"
-
-
-def _about(settings: Settings, test: dict[str, Any], rows: Sequence[Row]) -> str:
-    measured = next(iter(rows[0]["found"].values()))["images"]
-    own = (
-        "that are in no training split"
-        if settings.test_images is None
-        else "of another data set than trained on"
-    )
-    return (
-        "The paper says that the weights reflect how much of the picture each object is, and shows a few images. Here it "
-        f"is measured on {test['data']}: {measured:,} images with two labels or more and known areas, {own}."
-    )
-
-
-def _remark(settings: Settings) -> str:
-    return (
-        f"In brackets 95 % intervals over {DRAWS:,} seeded draws of images with replacement; values and ends are means "
-        f"over {settings.seeds} seed(s) of training. Subtracting 1/c from weight and share leaves nothing of what the "
-        "number of labels alone explains. Ties of the largest weight count as a random choice among them, so that equal "
-        "weights score chance. Points are a seeded sample of labels, first seed."
-    )
 
 
 # Figures

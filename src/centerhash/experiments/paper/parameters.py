@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from centerhash.experiments.paper.common import (
     legend_below,
     printed,
     run_part,
+    words,
     write_figure,
 )
 from centerhash.experiments.rows import Row
@@ -69,18 +72,19 @@ LAMBDA = Study("lambda", "λ", lambda form: {})  # beta is the best printed one,
 def run_beta(settings: Settings) -> Section:
     """Fig. 5: train ICS as printed and exact with every beta, lambda fixed."""
     rows, failures = _run(settings, BETA)
-    pieces = (paragraph(_BETA), *_plots(settings, BETA, rows), _table(settings, BETA, rows), note(_REMARK))
+    plots, remark = _plots(settings, BETA, rows), note(words("parameters_remark"))
+    pieces = (paragraph(words("beta")), *plots, _table(settings, BETA, rows), remark)
     return Section("beta", "The parameter beta", pieces, failures)
 
 
 def run_lambda(settings: Settings) -> Section:
     """Fig. 4 and 6: train ICS as printed and exact with every lambda of the paper, beta as each form has it."""
     rows, failures = _run(settings, LAMBDA)
-    pieces = [paragraph(_LAMBDA), *_plots(settings, LAMBDA, rows), _printed_table()]
+    pieces = [paragraph(words("lambda")), *_plots(settings, LAMBDA, rows), _printed_table()]
     if "ics-printed" in settings.chosen("lambda", FORMS):
         plot = _instability_plot(settings.folder("lambda"), rows, printed()["solver"]["rate"])
-        pieces += [heading("Where the printed step becomes unstable"), paragraph(_UNSTABLE), plot]
-    pieces += [_table(settings, LAMBDA, rows), note(_REMARK)]
+        pieces += [heading("Where the printed step becomes unstable"), paragraph(words("unstable")), plot]
+    pieces += [_table(settings, LAMBDA, rows), note(words("parameters_remark"))]
     return Section("lambda", "The parameter lambda", tuple(pieces), failures)
 
 
@@ -113,13 +117,7 @@ def _work(bench: Bench, task: Task) -> Row:
 
 def _mean(rows: Sequence[Row], *keys: str) -> float:
     """Mean of something that was found, over the seeds."""
-    values = []
-    for row in rows:
-        value = row["found"]
-        for key in keys:
-            value = value[key]
-        values.append(float(value))
-    return float(np.mean(values))
+    return float(np.mean([reduce(getitem, keys, row["found"]) for row in rows]))
 
 
 def _table(settings: Settings, study: Study, rows: Sequence[Row]) -> Markup:
@@ -285,27 +283,3 @@ def _uneven_points(rows: Sequence[Row], rate: float, count: int) -> list[tuple[f
         if found is not None and row["task"]["config"]["method"] == "ics-printed":
             points.append((rate * row["task"]["lambda"] * count, found["uneven"]))
     return sorted(points)
-
-
-_BETA = (
-    "The paper tunes β with λ = 1 and finds the best at 0.001, 0.01 and 0.1 for 16, 32 and 64 bits, β ≤ 1; it does not "
-    "print the other values of its figure. As printed, Eq. (8) multiplies the loss by β, so that a small β mostly means "
-    "a small loss beside the quantisation loss; β does not enter the printed weight step, Eq. (13), at all. The exact "
-    "form divides by β, which then only bends the curve; its λ is the method's default."
-)
-_LAMBDA = (
-    "The paper says that λ → 0 makes the weights equal and λ → ∞ leaves one center. Minimising J₁ + λ Σ w log w does the "
-    "opposite, and the exact form shows it: large λ, equal weights. What the paper saw at λ = 10 "
-    "is best explained by its own step, which overshoots."
-)
-_UNSTABLE = (
-    "Near w = 1/c the printed step multiplies a deviation by 1 - ηλc (the first term of Eq. (13) is nearly 0 there). "
-    "From ηλc = 1 on it overshoots; from 2 on deviations grow with every step until the projection stops them in a "
-    "corner. With η = 0.1 and λ = 10 that is ηλc = c: for two labels nothing is damped, and ten steps multiply the "
-    "deviation of an image with c labels by (c - 1)¹⁰, which is 1,024 for three labels and a million for five."
-)
-_REMARK = (
-    "mAP by the peers' denominator, mean over the seeds. Variance and corner: of the training images with two labels "
-    "or more. The paper does not say which images its variances are of; over all of them equal weights have the least "
-    "variance possible, and on COCO that is more than it prints. Corner: how many have one weight above 0.99."
-)

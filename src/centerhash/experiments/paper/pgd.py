@@ -21,6 +21,7 @@ from centerhash.experiments.paper.common import (
     printed,
     run_part,
     trained,
+    words,
     write_figure,
 )
 from centerhash.experiments.rows import Row
@@ -36,12 +37,12 @@ def run(settings: Settings) -> Section:
     forms = settings.chosen(WHAT, FORMS)
     tasks = [settings.task(form, bits) for form in forms for bits in settings.bits]
     rows, failures = run_part(settings, WHAT, tasks, partial(_work, settings.models))
-    pieces = [paragraph(_about())]
+    pieces = [paragraph(words("pgd", **printed()["solver"]))]
     for form in forms:
         found = [row for row in rows if row["task"]["config"]["method"] == form]
         if found:
             pieces += [heading(METHODS[form].title), _panels(settings.folder(WHAT), form, found)]
-    return Section(WHAT, TITLE, (*pieces, _times(rows), note(_REMARK)), failures)
+    return Section(WHAT, TITLE, (*pieces, _times(rows), note(words("pgd_remark"))), failures)
 
 
 def _work(models: Path, bench: Bench, task: Task) -> Row:
@@ -76,17 +77,6 @@ def _panels(folder: Path, form: str, rows: list[Row]) -> Markup:
         return write_figure(folder / f"convergence-{form}", figure)
 
 
-def _about() -> str:
-    solver = printed()["solver"]
-    return (
-        "The weights of one batch of training images with several labels, with the distances of a trained model: "
-        f"projected gradient descent from equal weights with steps of {solver['rate']}, along the gradient that the "
-        "paper prints and along the true one, and the exact minimum. The paper reports convergence within "
-        f"{solver['iterations']} iterations and about {solver['milliseconds']} ms (hardware and batch not said; "
-        f"trained with batches of {solver['batch']})."
-    )
-
-
 def _times(rows: list[Row]) -> Markup:
     heads = ["", "images", "mean distance", "exact, ms", "10 printed steps, ms", "10 true steps, ms"]
     heads += ["above the minimum at 1/c", "after 10 printed steps", "after 10 true steps"]
@@ -105,11 +95,3 @@ def _line(row: Row) -> list[str]:
         *(f"{time:.2f}" for time in times),
         *(f"{gap - found['minimum']:.2g}" for gap in gaps),
     ]
-
-
-_REMARK = (
-    "Times are medians of twenty solutions of the whole batch on this machine's processor. Both forms are measured "
-    "by the joint objective, Eq. (4) and (10). Where distances are sums over the bits, as printed, the printed "
-    "gradient is nearly 0 and the weights stay near 1/c. With a λ so large that ηλc passes 2, steps of either "
-    "gradient lead away from the minimum; the exact solver has no step to choose."
-)

@@ -20,10 +20,11 @@ from centerhash.experiments.paper.common import (
     legend_below,
     printed,
     printed_map,
+    words,
     write_figure,
 )
 from centerhash.experiments.rows import completed, other_setting, read_rows, row_key, row_line
-from centerhash.experiments.runner import RESULTS, answers, claim, run_tasks
+from centerhash.experiments.runner import RESULTS, answers, claim
 from centerhash.experiments.tables import MAPS, Line, Summary, failure_text, markdown_table, score_cells
 from centerhash.methods.table import METHODS
 
@@ -56,16 +57,7 @@ def _run(
     taken = [place for place in (settings.results, settings.out / shared if shared else None) if place]
     if taken:
         _take_over(settings, folder, tasks, taken)
-    rows, failures = run_tasks(
-        settings.source,
-        tasks,
-        folder,
-        measure,
-        jobs=settings.jobs,
-        progress=settings.progress,
-        on_done=settings.on_done,
-        warn=settings.warn,
-    )
+    rows, failures = settings.run(what, tasks, measure, on_done=settings.on_done)
     kept, failed = answers(rows, tasks), tuple(map(failure_text, failures))
     if not kept:
         return Section(what, title, (paragraph("Every training failed."),), failed)
@@ -75,7 +67,7 @@ def _run(
     for name in tables:
         pieces += [heading(f"Ours beside the paper's {printed()[name]['title']}"), _html_table(summary, name)]
         write_text(folder / f"{name}.md", _markdown(summary, name))
-    return Section(what, title, (*pieces, note(_remark(summary))), failed)
+    return Section(what, title, (*pieces, note(words("scores", k=summary.depth))), failed)
 
 
 def _take_over(settings: Settings, folder: Path, tasks: Sequence[Task], places: Sequence[Path]) -> None:
@@ -92,17 +84,6 @@ def _take_over(settings: Settings, folder: Path, tasks: Sequence[Task], places: 
             if row_key(row) in wanted:
                 wanted.remove(row_key(row))
                 append_line(folder / RESULTS, row_line(row))
-
-
-def _remark(summary: Summary) -> str:
-    k = f"{summary.depth:,}"
-    return (
-        f"Ours: mAP@{k} of this run, mean ± sample standard deviation over the seeds; peers divide by the relevant "
-        f"items among the first {k}, as the paper does, textbook by all relevant items, at most {k}. Printed: copied "
-        "from the paper, trained by its authors with another backbone, fine-tuned, on other images than these; to be "
-        "compared in their order and distances, not digit by digit. A method that the paper does not have, or not "
-        "with this backbone, has no printed figure; the paper's ICS stands beside both of our forms of it."
-    )
 
 
 def _html_table(summary: Summary, name: str) -> Markup:
@@ -134,7 +115,7 @@ def _markdown(summary: Summary, name: str) -> str:
     columns += [f"printed, {spoken}, {head}" for spoken in DATA.values() for head in heads]
     lines = [[line.title, *_ours(summary, line), *_theirs(summary, line, name)] for line in summary.lines]
     head = f"# {summary.first['data']} beside the paper's {printed()[name]['title']}\n\n"
-    return f"{head}{markdown_table(['method', *columns], lines)}\n\n{_remark(summary)}\n"
+    return f"{head}{markdown_table(['method', *columns], lines)}\n\n{words('scores', k=summary.depth)}\n"
 
 
 def _plot(folder: Path, summary: Summary, tables: Sequence[str]) -> Markup:

@@ -28,6 +28,7 @@ from centerhash.experiments.paper.common import (
     printed,
     run_part,
     trained,
+    words,
     write_figure,
 )
 from centerhash.experiments.rows import Row, rounded
@@ -53,16 +54,18 @@ def run(settings: Settings) -> Section:
         return Section(WHAT, TITLE, (), failures)
     folder, examples = settings.folder(WHAT), _examples(settings, found)
     if examples:
-        last = METHODS[list(found)[-1]].title
-        pieces = [paragraph(_rule(len(examples), last)), _example_plot(folder, examples)]
+        last, (fewest, most) = METHODS[list(found)[-1]].title, LABELS
+        about = words("weights", fewest=fewest, most=most, count=len(examples), last=last)
+        pieces = [paragraph(about), _example_plot(folder, examples)]
     else:
         pieces = [paragraph("This data set has features and no images, so there are no pictures to show.")]
     spread = {form: values["weights"] for form, values in found.items()}
+    captions = ", ".join(f"{row['variance']:.4f} for λ = {row['lambda']:g}" for row in printed()["weights"])
     pieces += [
         heading(f"Weights of the training images, {bits} bits"),
         _histogram_plot(folder, spread),
         _table(spread),
-        note(_remark()),
+        note(words("weights_remark", captions=captions)),
     ]
     return Section(WHAT, TITLE, tuple(pieces), failures)
 
@@ -254,46 +257,16 @@ def _histogram_plot(folder: Path, spread: Mapping[str, Mapping[str, Any]]) -> Ma
         return write_figure(folder / "histograms", figure)
 
 
-# Words
-
-
-def _rule(count: int, last: str) -> str:
-    return (
-        f"Query images with {LABELS[0]} to {LABELS[1]} labels, none trained on: {count} of them at even quantiles of the "
-        f"entropy of their weights (over log c) by {last}, most uneven first, ties in a seeded order. "
-        "Nobody chose them. Boxes are the data set's own, where it has them; grey bars are each label's share of the "
-        "labelled area."
-    )
-
-
 def _table(spread: Mapping[str, Any]) -> Markup:
-    heads = [
-        "",
-        "labels",
-        "variance",
-        "variance, two labels or more",
-        "mean square of w - 1/c",
-        "in a corner",
-    ]
+    columns = {  # by what stands over them: what was found, and how it is written
+        "labels": "{labels:,}",
+        "variance": "{variance:.4f}",
+        "variance, two labels or more": "{variance_several:.4f}",
+        "mean square of w - 1/c": "{variance_uneven:.5f}",
+        "in a corner": "{corner:.1%}",
+    }
     lines = [
-        [
-            METHODS[form].title,
-            f"{values['labels']:,}",
-            f"{values['variance']:.4f}",
-            f"{values['variance_several']:.4f}",
-            f"{values['variance_uneven']:.5f}",
-            f"{values['corner']:.1%}",
-        ]
+        [METHODS[form].title, *(text.format(**values) for text in columns.values())]
         for form, values in spread.items()
     ]
-    return table(heads, lines)
-
-
-def _remark() -> str:
-    captions = ", ".join(f"{row['variance']:.4f} for λ = {row['lambda']:g}" for row in printed()["weights"])
-    return (
-        f"The paper prints a variance of {captions} (COCO, AlexNet, 64 bits) and does not say of which images. Equal "
-        "weights have a variance too, since images have different numbers of labels, and over all labels none can have "
-        "less: on COCO more than the paper prints, so that its figures are probably of images with two labels or more. "
-        "The mean square of w - 1/c is what the solver adds."
-    )
+    return table(["", *columns], lines)
