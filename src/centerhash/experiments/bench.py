@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from centerhash.core.options import read_options
 from centerhash.core.progress import Progress, silent
 from centerhash.data import Dataset, Splits, open_dataset
 from centerhash.evaluation import Evaluation, evaluate
-from centerhash.experiments.rows import Row, task_name
+from centerhash.experiments.rows import Row, identity_text, task_name
 from centerhash.methods.spaces import Point, training_options
 from centerhash.methods.table import get_method
 from centerhash.model import HashModel
@@ -51,7 +50,7 @@ class Task:
     @property
     def key(self) -> str:
         """The identity as text, to look rows up by."""
-        return json.dumps(self.identity, sort_keys=True)
+        return identity_text(self.identity)
 
     @property
     def name(self) -> str:

@@ -54,8 +54,14 @@ def row_line(row: Row) -> str:
 
 def row_key(row: Row) -> str:
     """What a row or a failure is the answer to, as `Task.key` writes it."""
-    identity = row["task"] if "task" in row else {**row.get("about", {}), "config": row["config"]}
-    return json.dumps(identity, sort_keys=True)
+    return identity_text(row["task"] if "task" in row else {**row.get("about", {}), "config": row["config"]})
+
+
+def identity_text(identity: Mapping[str, Any]) -> str:
+    """What makes a row the answer to a task, as text; without the units of presence, which decide no row."""
+    config = identity["config"]
+    head = {name: value for name, value in config.get("head", {}).items() if name != "presence_hidden"}
+    return json.dumps({**identity, "config": {**config, "head": head}}, sort_keys=True)
 
 
 def task_name(config: Mapping[str, Any], about: Mapping[str, Any]) -> str:
