@@ -29,7 +29,7 @@ def test_tasks_go_seed_by_seed() -> None:
 
 def test_tasks_know_what_they_resolve_to() -> None:
     (task,) = plan_tasks(["ics"], [16], 1, {"ics": {"options": {"lambda": "0.2"}}}, epochs=7)
-    expected = resolve(TrainConfig(method="ics", bits=16, epochs=7, options={"lambda": 0.2}))
+    expected = resolve(TrainConfig(method="ics", bits=16, epochs=7, sizes=False, options={"lambda": 0.2}))
     assert task.resolved == expected.model_dump(mode="json")
     assert task.resolved["options"]["beta"] is not None
 
