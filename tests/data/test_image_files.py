@@ -162,7 +162,7 @@ def test_a_single_path_is_no_sequence_of_letters(tree: Path) -> None:
 def test_paths_are_made_of_text_when_asked_for(tree: Path) -> None:
     paths = find_images([tree]).images
     assert paths[0] == tree / "a.PNG"
-    assert paths[1:].names == [str(tree / name) for name in ("b.jpg", "sub/c.webp", "sub/deep/d.jpeg")]
+    assert list(paths[1:].names) == [str(tree / name) for name in ("b.jpg", "sub/c.webp", "sub/deep/d.jpeg")]
     assert len(paths) == 4
     assert list(paths) == list_images([tree])
 

@@ -14,8 +14,9 @@ from centerhash.search.engines import idcolumns, ragged
 from centerhash.search.engines.base import Batch
 from centerhash.search.engines.idcolumns import IntegerIds, TextIds, raw_ids, sorted_ids
 from centerhash.search.engines.mapped import damage, map_arrays, write_arrays
+from centerhash.search.engines.merging import merge
 from centerhash.search.engines.ragged import Ragged, decoded, encoded, joined, text_rows, texts
-from centerhash.search.engines.segments import Segment, build, merge, stored_segment
+from centerhash.search.engines.segments import Segment, build, stored_segment
 from tests.search.engines.flat_toys import codes
 
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
@@ -102,9 +103,10 @@ def test_items_that_carry_all_labels_are_found(animals: Segment) -> None:
     assert animals.label_counts(rows(0, 1)) == {"dog": 1}
 
 
-def test_segments_are_merged_row_by_row(animals: Segment) -> None:
+def test_segments_are_merged_row_by_row(animals: Segment, tmp_path: Path) -> None:
     others = build(Batch(codes(2, seed=1), [25, 5], [("ant", "cat"), ("dog",)], [None, "e.jpg"]))
-    both = merge([(animals, rows(0, 1, 3)), (others, rows(0, 1))])
+    write_arrays(tmp_path / "both", merge([(animals, rows(0, 1, 3)), (others, rows(0, 1))]))
+    both = stored_segment(map_arrays(tmp_path / "both").arrays)
     assert both.ids.at(np.arange(5)) == [5, 10, 20, 25, 40]
     assert both.label_names == ["ant", "cat", "dog"]
     found = {item.id: (item.code.tolist(), item.labels, item.path) for item in both.items(np.arange(5))}

@@ -31,7 +31,7 @@ from centerhash.search.engines.rankings import Ranking
 from centerhash.search.engines.segments import Segment, build
 from centerhash.search.engines.snapshot import Part, Snapshot
 
-TAIL_ROWS = 1 << 13  # items in the journal before they become a segment
+TAIL_ROWS = 1 << 12  # items in the journal before they become a segment
 JOURNAL_BYTES = 1 << 23  # of adds and removals before they do
 AT_ONCE = 1 << 16  # ids that become Python objects at a time
 

@@ -6,7 +6,7 @@ a new journal takes its place. Segments are written before a journal names them 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +15,11 @@ import numpy as np
 
 from centerhash.core.errors import DataError
 from centerhash.search.engines import lengths
+from centerhash.search.engines.checked import Array
 from centerhash.search.engines.journal import END, Journal, Record
-from centerhash.search.engines.mapped import ADVICE, damage, write_arrays
-from centerhash.search.engines.segments import Segment, merge
+from centerhash.search.engines.mapped import ADVICE, Column, damage, write_arrays
+from centerhash.search.engines.merging import merge
+from centerhash.search.engines.segments import Segment
 from centerhash.search.engines.snapshot import (
     FORMAT,
     UNNOTED,
@@ -117,7 +119,7 @@ def fold(
     folded = replace(snapshot, sealed=tuple(sealed[:kept]), tail={}, next_file=snapshot.next_file + 1)
     try:
         if chosen:
-            checksum = write_arrays(path, _merged(chosen).arrays())
+            checksum = write_arrays(path, _merged(chosen))
             part = map_part(path, checksum, snapshot.bits)
             add_tables([part], snapshot.bits)
             folded = replace(folded, sealed=(*folded.sealed, part))
@@ -162,9 +164,9 @@ def _unmerged(sealed: Sequence[Part], rows: int) -> int:
     return kept
 
 
-def _merged(parts: Sequence[Part]) -> Segment:
+def _merged(parts: Sequence[Part]) -> Mapping[str, Array | Column]:
     if len(parts) == 1 and parts[0].alive is None:
-        return parts[0].segment
+        return parts[0].segment.arrays()
     return merge([(part.segment, part.rows()) for part in parts])
 
 
