@@ -141,9 +141,8 @@ class Adding:
         packed, labels = pack(self.model.encode_features(features)), self.labelling(paths, features)
         looks, seen = visual_of(self.model, features), seen_in(self.model, features, labels)
         with self.lock:
-            rows = [
-                row for row, id in enumerate(ids) if id not in self.store
-            ]  # another may have been quicker
+            known = set(self.store.present(ids))  # another may have been quicker
+            rows = [row for row, id in enumerate(ids) if id not in known]
             self.store.add(
                 packed[rows],
                 [ids[row] for row in rows],

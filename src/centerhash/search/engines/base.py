@@ -201,18 +201,15 @@ class HammingIndex(ABC):
             twice = next(id for id in ids if counts[id] > 1)
             raise InputError(f"the id {twice!r} comes twice: give every item its own id.")
         with self._changing:
-            present = self._first_present(ids)
-            if present is not None:
-                raise InputError(
-                    f"the id {present!r} is in the index already: remove it first to replace it."
-                )
+            for id in self.present(ids):
+                raise InputError(f"the id {id!r} is in the index already: remove it first to replace it.")
             if count:
                 self._add(Batch(packed, ids, labels, paths, looks, seen))
                 self.changes += 1
 
-    def _first_present(self, ids: Sequence[Id]) -> Id | None:
-        """The first of these ids that is there; engines that can look up many at once do so."""
-        return next((id for id in ids if id in self), None)
+    def present(self, ids: Sequence[Id]) -> list[Id]:
+        """Those of these ids, all of one kind, that are there; engines that can look up many at once do so."""
+        return [id for id in ids if id in self]
 
     def paths(self) -> Iterator[tuple[Id, str]]:
         """The id and the path of every item that has one, in the order of the ids."""
@@ -296,7 +293,9 @@ def check_labels(labels: Sequence[str]) -> tuple[str, ...]:
         raise InputError(f"the labels of an item are a list of strings, got {labels!r}.")
     for label in labels:
         _encoded(label, "label")
-    return tuple(dict.fromkeys(labels))
+    different = dict.fromkeys(labels)
+    same = isinstance(labels, tuple) and len(different) == len(labels)
+    return labels if same else tuple(different)  # items may share their labels
 
 
 def _check_visual(code: Packed | None) -> bytes | None:

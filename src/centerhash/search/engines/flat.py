@@ -98,6 +98,10 @@ class FlatIndex(HammingIndex):
             return False
         return bool(self._now.present([id]))
 
+    def present(self, ids: Sequence[Id]) -> list[Id]:
+        """Those of these ids, all of one kind, that are there, in the same order."""
+        return self._now.present(ids)
+
     def ids(self) -> Iterator[Id]:
         """All ids, in ascending order, as they are now."""
         return iter(heapq.merge(*map(_part_ids, self._now.parts)))
@@ -185,9 +189,6 @@ class FlatIndex(HammingIndex):
                 f"the index '{self.folder}' was opened with read_only=True: open it for writing."
             )
         return snapshot
-
-    def _first_present(self, ids: Sequence[Id]) -> Id | None:
-        return next(iter(self._now.present(ids)), None)
 
     def _add(self, batch: Batch) -> None:
         snapshot, ids = self._writable, batch.ids

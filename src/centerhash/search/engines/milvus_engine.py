@@ -157,6 +157,14 @@ class MilvusIndex(HammingIndex):
         plain: Id = int(id) if isinstance(id, np.integer) else id
         return fits(plain) and bool(self._rows([key_of(plain)]))
 
+    def present(self, ids: Sequence[Id]) -> list[Id]:
+        """Those of these ids that are there, in the same order, whoever added them."""
+        found: list[Id] = []
+        for part in parts(list(filter(fits, ids)), _KEYS):
+            there = self._rows([key_of(id) for id in part], level=CHANGING)
+            found += [id for id in part if key_of(id) in there]
+        return found
+
     def ids(self) -> Iterator[Id]:
         """All ids in ascending order, read page by page."""
         return (id_of(row["id"]) for row in self._scan([]))
@@ -165,14 +173,6 @@ class MilvusIndex(HammingIndex):
         """Every label with the number of its items; Milvus cannot count them, so all items' labels are read."""
         counts = Counter(label for row in self._scan(["labels"]) for label in row["labels"])
         return dict(sorted((unescaped(label), count) for label, count in counts.items()))
-
-    def _first_present(self, ids: Sequence[Id]) -> Id | None:
-        for part in parts(ids, _KEYS):
-            there = self._rows([key_of(id) for id in part], level=CHANGING)
-            if there:
-                first: Id = next(id for id in part if key_of(id) in there)
-                return first
-        return None
 
     def _add(self, batch: Batch) -> None:
         self._check_writable()
