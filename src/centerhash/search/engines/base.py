@@ -294,8 +294,9 @@ def check_labels(labels: Sequence[str]) -> tuple[str, ...]:
     for label in labels:
         _encoded(label, "label")
     different = dict.fromkeys(labels)
-    same = isinstance(labels, tuple) and len(different) == len(labels)
-    return labels if same else tuple(different)  # items may share their labels
+    if isinstance(labels, tuple) and len(different) == len(labels):
+        return labels  # which items may share
+    return tuple(different)
 
 
 def _check_visual(code: Packed | None) -> bytes | None:
