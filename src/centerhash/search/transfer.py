@@ -24,9 +24,7 @@ Coded: TypeAlias = tuple[Any, ...]  # what `Index.add_codes` takes
 
 FAISS, IDS = "codes.faiss", "ids.json"  # of a folder that was exported for faiss
 _MAGIC = b"IB"  # that files of all binary indexes of faiss begin with
-_PAGE = (
-    1 << 16
-)  # codes that are stored at a time: a kill loses at most these, and every change takes its time
+_PAGE = 1 << 16  # codes that are stored at a time: a kill loses at most these, and every change takes a while
 
 
 def add_codes(

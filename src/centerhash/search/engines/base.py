@@ -68,6 +68,13 @@ class Batch:
     visual: Sequence[bytes | None] | None = None
     seen: Sequence[Seen] | None = None
 
+    @classmethod
+    def of(cls, items: Sequence[Item]) -> Self:
+        """These items, of which there is one at least."""
+        ids, codes, labels, paths, visual, seen = zip(*(vars(item).values() for item in items), strict=True)
+        looks = [None if code is None else code.tobytes() for code in visual]
+        return cls(np.stack(codes), ids, labels, paths, looks, seen)
+
 
 @dataclass(frozen=True)
 class Filter:
@@ -281,6 +288,14 @@ def check_ids(ids: Sequence[Id]) -> list[Id]:
     if len({type(id) for id in checked}) > 1:
         raise InputError("ids are all integers or all strings: an index holds one kind.")
     return checked
+
+
+def plain_id(id: object) -> Id | None:
+    """An id as it is stored; None for what no index can hold."""
+    try:
+        return check_ids([id])[0]  # type: ignore[list-item]
+    except InputError:
+        return None
 
 
 def check_labels(labels: Sequence[str]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from centerhash.core.errors import InputError
 from centerhash.core.files import explained, make_folder, refuse_links, sync_folder
 from centerhash.core.locks import WriterLock
 from centerhash.search.engines import answers, storage
-from centerhash.search.engines.base import Batch, Filter, HammingIndex, Hits, Id, Item
+from centerhash.search.engines.base import Batch, Filter, HammingIndex, Hits, Id, Item, plain_id
 from centerhash.search.engines.idcolumns import kind_of
 from centerhash.search.engines.journal import Journal, Record, add_record, remove_record
 from centerhash.search.engines.ragged import decoded, text_rows
@@ -90,13 +90,8 @@ class FlatIndex(HammingIndex):
         return len(self._now)
 
     def __contains__(self, id: object) -> bool:
-        if isinstance(id, np.integer):
-            id = int(id)
-        if isinstance(id, bool) or not isinstance(id, int | str):
-            return False
-        if isinstance(id, int) and not -(2**63) <= id < 2**63:
-            return False
-        return bool(self._now.present([id]))
+        plain = plain_id(id)
+        return plain is not None and bool(self._now.present([plain]))
 
     def present(self, ids: Sequence[Id]) -> list[Id]:
         """Those of these ids, all of one kind, that are there, in the same order."""

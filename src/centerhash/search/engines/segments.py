@@ -231,11 +231,9 @@ def _starts_with(paths: Ragged, rows: NDArray[np.integer[Any]], beginning: bytes
     """Which (m,) of these rows begin with these bytes."""
     first = paths.starts[rows].astype(np.int64)
     found: NDArray[np.bool_] = paths.starts[rows + 1].astype(np.int64) - first >= len(beginning)
-    for place, byte in reversed(
-        list(enumerate(beginning))
-    ):  # folders differ at their end, so few rows are left soon
+    for place in reversed(range(len(beginning))):  # folders differ at their end, so few rows are left soon
         left = np.flatnonzero(found)
-        found[left] = paths.values[first[left] + place] == byte
+        found[left] = paths.values[first[left] + place] == beginning[place]
     return found
 
 

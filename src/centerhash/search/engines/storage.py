@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,8 @@ JOURNAL = "journal"
 LOCK = "lock"
 LARGE = 1 << 19  # rows of a segment from which tables are quicker than the scan, measured
 MERGED_ROWS = 1 << 20  # segments are merged as they come, but not to larger ones than this
+FORMER = ("segment-*.faiss", "faiss.json")  # structures of faiss, which nothing reads now
+LEFT_BEHIND = ("segment-*.seg", f"segment-*{SUFFIX}", ".segment-*.part", ".journal.*.part", *FORMER)
 ATTEMPTS = 20  # to open an index whose writer replaces the journal just then
 
 
@@ -82,17 +85,8 @@ def _repaired(journal: Journal, records: Sequence[Record], begun: int) -> Journa
 def tidy(folder: Path, snapshot: Snapshot) -> None:
     """Delete what a writer that was killed has left behind."""
     named = {part.file for part in snapshot.sealed}
-    for path in [
-        *folder.glob("segment-*.seg"),
-        *folder.glob(f"segment-*{SUFFIX}"),
-        *folder.glob("segment-*.faiss"),
-        *folder.glob("faiss.json"),
-        *folder.glob(".segment-*.part"),
-        *folder.glob(".journal.*.part"),
-    ]:
-        if (
-            path.with_suffix(".seg").name not in named
-        ):  # structures of faiss, which nothing reads now, neither
+    for path in chain.from_iterable(map(folder.glob, LEFT_BEHIND)):
+        if path.with_suffix(".seg").name not in named:
             _delete(path)
 
 
@@ -156,9 +150,7 @@ def _check(folder: Path, parts: Sequence[Part]) -> None:
 def _unmerged(sealed: Sequence[Part], rows: int) -> int:
     """How many of the first segments stay when `rows` new items come: each is then much larger than the next."""
     kept = len(sealed)
-    while (
-        rows and kept and sealed[kept - 1].count <= 2 * rows and sealed[kept - 1].count + rows <= MERGED_ROWS
-    ):
+    while rows and kept and sealed[kept - 1].count <= min(2 * rows, MERGED_ROWS - rows):
         kept -= 1
         rows += sealed[kept].count
     return kept
