@@ -184,6 +184,7 @@ def test_folders_that_are_links_are_not_gone_into(tree: Path) -> None:
     (tree / "linked").symlink_to(tree / "sub")
     (tree / "c.jpg").symlink_to(tree / "b.jpg")
     (tree / "gone.jpg").symlink_to(tree / "no.jpg")
+    (tree / "itself.jpg").symlink_to(tree / "itself.jpg")
     assert found(tree, ".") == ["a.PNG", "b.jpg", "c.jpg", "sub/c.webp", "sub/deep/d.jpeg"]
 
 

@@ -153,11 +153,7 @@ def _files_below(home: str, closed: list[OSError]) -> Iterator[str]:
     """
     try:
         with os.scandir(home or os.curdir) as entries:
-            seen = [entry for entry in entries if not entry.name.startswith(".")]
-            # a folder is sorted as the beginning of what is below it; one that is a link is not gone into
-            names = sorted(
-                entry.name + _SEPARATOR * entry.is_dir() for entry in seen if not _leads_away(entry)
-            )
+            names = sorted(filter(None, map(_sorted_by, entries)))
     except OSError as error:
         closed.append(error)
         return
@@ -168,8 +164,17 @@ def _files_below(home: str, closed: list[OSError]) -> Iterator[str]:
             yield home + name
 
 
-def _leads_away(entry: os.DirEntry[str]) -> bool:
-    return entry.is_symlink() and entry.is_dir()
+def _sorted_by(entry: os.DirEntry[str]) -> str:
+    """What an entry of a folder is sorted by: a folder as the beginning of what is below it; "" to pass it over.
+
+    Hidden entries are passed over, and links to folders.
+    """
+    try:
+        folder = entry.is_dir()
+    except OSError:  # a link that leads to itself
+        folder = False
+    passed = entry.name.startswith(".") or (folder and entry.is_symlink())
+    return "" if passed else entry.name + _SEPARATOR * folder
 
 
 def kind_of(name: str) -> str:
