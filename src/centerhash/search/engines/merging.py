@@ -70,7 +70,8 @@ def _places(parts: Sequence[tuple[Segment, Rows]]) -> Rows:
         streams = [
             _texts(part, cast(TextIds, segment.ids), rows) for part, (segment, rows) in enumerate(parts)
         ]
-        return np.fromiter((place for _, place in heapq.merge(*streams)), np.int64)
+        total = sum(len(rows) for _, rows in parts)
+        return np.fromiter((place for _, place in heapq.merge(*streams)), np.int64, total)
     ids = np.concatenate([segment.ids.raw(rows) for segment, rows in parts])
     return np.concatenate([part << _PART | rows for part, (_, rows) in enumerate(parts)])[np.argsort(ids)]
 
