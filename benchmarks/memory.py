@@ -63,6 +63,24 @@ with ch.Index.create(folder / "index") as index:
 """
 )
 
+STORE = """
+import hashlib, sys, numpy as np, centerhash.search.engines.flat as flat
+rng, names = np.random.default_rng(0), [f"class {number}" for number in range(80)]
+with flat.FlatIndex.create(sys.argv[1], 64) as store:
+    for at in range(0, int(sys.argv[2]), 256):
+        rows = range(at, min(at + 256, int(sys.argv[2])))
+        chosen, parts = rng.random((len(rows), 80)).argsort(axis=1)[:, :8], rng.integers(0, 256, (len(rows), 8, 2))
+        seen = [{names[j]: tuple(pair) for j, pair in zip(*row)} for row in zip(chosen.tolist(), parts.tolist())]
+        store.add(
+            rng.integers(0, 256, (len(rows), 8), np.uint8),
+            [hashlib.sha256(b"%d" % row).hexdigest()[:16] for row in rows],
+            [list(row)[:2] for row in seen],
+            [f"/home/somebody/collection/photos/{row:06d}.jpg" for row in rows],
+            rng.integers(0, 256, (len(rows), 16), np.uint8),
+            seen,
+        )
+"""
+
 EVALUATE = """
 import numpy as np, sys, centerhash as ch
 rng = np.random.default_rng(0)
@@ -115,6 +133,11 @@ def indexing(folder: Path, count: int) -> float:
     return peak([*_CENTERHASH, "index", "add", str(place / "index"), str(place / "photos")])
 
 
+def storing(folder: Path, count: int) -> float:
+    """The flat store alone, to which so many items are added, 256 at a time as `index add` does."""
+    return peak(["-c", STORE, str(folder), str(count)])
+
+
 def _words(place: Path) -> list[str]:
     return [
         *_CENTERHASH,
@@ -152,6 +175,7 @@ def serving(folder: Path, count: int) -> float:
 
 WORK = {
     indexing: (2_000, 100_000),
+    storing: (2_000, 100_000),
     encoding: (200_000, 1_000_000),
     importing: (2_000_000, 4_000_000),  # segments grow to a million items, and memory with them
     evaluation: (56_230, 112_459),

@@ -15,7 +15,7 @@ from centerhash.data.images import (
     load_pixels,
     squash_and_crop,
 )
-from centerhash.data.listing import find_images, list_images
+from centerhash.data.listing import Paths, find_images, list_images
 from tests.data.pictures import encoded, photo
 
 # ---------------------------------------------------------------- the network's view
@@ -162,9 +162,30 @@ def test_a_single_path_is_no_sequence_of_letters(tree: Path) -> None:
 def test_paths_are_made_of_text_when_asked_for(tree: Path) -> None:
     paths = find_images([tree]).images
     assert paths[0] == tree / "a.PNG"
-    assert paths[1:].names == [str(tree / name) for name in ("b.jpg", "sub/c.webp", "sub/deep/d.jpeg")]
+    assert list(paths[1:].names) == [str(tree / name) for name in ("b.jpg", "sub/c.webp", "sub/deep/d.jpeg")]
     assert len(paths) == 4
     assert list(paths) == list_images([tree])
+
+
+def test_many_paths_of_any_bytes_come_back_in_their_order() -> None:
+    names = [f"photos/{number:05d}/\udcff é \n.jpg" for number in range(1_000)]
+    paths = Paths(iter(names))
+    assert list(paths.names) == names
+    assert [str(paths[place]) for place in (0, 255, 256, 999, -1)] == [
+        names[place] for place in (0, 255, 256, 999, 999)
+    ]
+    assert list(paths[250:600:100]) == [Path(names[place]) for place in (250, 350, 450, 550)]
+    with pytest.raises(IndexError):
+        paths[1_000]
+    assert not Paths([])
+
+
+def test_folders_that_are_links_are_not_gone_into(tree: Path) -> None:
+    (tree / "linked").symlink_to(tree / "sub")
+    (tree / "c.jpg").symlink_to(tree / "b.jpg")
+    (tree / "gone.jpg").symlink_to(tree / "no.jpg")
+    (tree / "itself.jpg").symlink_to(tree / "itself.jpg")
+    assert found(tree, ".") == ["a.PNG", "b.jpg", "c.jpg", "sub/c.webp", "sub/deep/d.jpeg"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from centerhash.encoding.code_files import encode_to_file, evaluate_files
 from centerhash.encoding.parts import read_parts
 from centerhash.encoding.work import encode_parts
 from centerhash.model import HashModel
-from centerhash.search import Added, Index
+from centerhash.search import Added, Index, transfer
 from centerhash.search.adding import given_labels
 from centerhash.training.run import train
 from tests.toys import CLASSES, feature_dataset, separable, toy_config
@@ -153,6 +153,39 @@ def test_parts_are_added_once(index: Index, feature_run: Path, feature_folder: P
         for id, code, names in zip(ids, packed, labels, strict=True):
             assert items[id].code.tobytes() == code.tobytes()
             assert set(items[id].labels) == set(names)
+
+
+def test_parts_are_stored_several_at_a_time(
+    index: Index, feature_run: Path, feature_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode_parts(feature_run, [str(feature_folder)], tmp_path / "parts", part_size=30)
+    monkeypatch.setattr(transfer, "_PAGE", 70)
+    before = index.store.changes
+    assert index.import_codes(tmp_path / "parts") == Added(160, 0, {})
+    assert index.store.changes == before + 3  # 60, 60 and 40
+
+
+def test_an_import_that_was_stopped_goes_on_where_it_was(
+    index: Index, feature_run: Path, feature_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode_parts(feature_run, [str(feature_folder)], tmp_path / "parts", part_size=30)
+    monkeypatch.setattr(transfer, "_PAGE", 70)
+    broken = (tmp_path / "parts" / "part-00004.parquet").read_bytes()
+    (tmp_path / "parts" / "part-00004.parquet").write_bytes(broken[:-9])
+    with pytest.raises(DataError, match=r"part-00004\.parquet' is damaged"):
+        index.import_codes(tmp_path / "parts")
+    assert len(index) == 60  # what was stored stays, and what was read is not half there
+    (tmp_path / "parts" / "part-00004.parquet").write_bytes(broken)
+    assert index.import_codes(tmp_path / "parts") == Added(100, 60, {})
+
+
+def test_an_id_that_comes_again_in_a_later_part_is_known_by_then(
+    index: Index, feature_run: Path, feature_folder: Path, tmp_path: Path
+) -> None:
+    encode_parts(feature_run, [str(feature_folder)], tmp_path / "parts", part_size=80)
+    first, second = (tmp_path / "parts" / f"part-0000{number}.parquet" for number in (0, 1))
+    second.write_bytes(first.read_bytes())
+    assert index.import_codes(tmp_path / "parts") == Added(80, 80, {})
 
 
 def test_parts_of_another_model_or_unfinished_ones_are_refused(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import overload
@@ -25,24 +28,44 @@ _KINDS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys((".txt", ".md", ".csv", ".json", ".jsonl", ".xml", ".html", ".pdf", ".doc", ".docx"), "texts"),
     }
 )  # fmt: skip
+_BLOCK = 256  # paths that are compressed together
+_SEPARATOR = "\0"  # no name has it, and it comes before all that names have
 _DESCRIPTIONS = ("labels.csv", "classes.txt")  # read with the images, not passed over
 
 
 class Paths(Sequence[Path]):
-    """Many paths, kept as text: a `Path` takes several times the memory, and is made when one is asked for."""
+    """Many paths, kept as compressed text: names in a folder resemble each other, so each takes a few bytes."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self.names = list(names)
+        left, self._blocks, self._count = iter(names), list[bytes](), 0
+        while block := list(islice(left, _BLOCK)):
+            self._blocks.append(zlib.compress(_SEPARATOR.join(block).encode("utf-8", "surrogatepass")))
+            self._count += len(block)
+        self._block = lru_cache(maxsize=4)(self._read)  # threads read one path after the other
+
+    def _read(self, number: int) -> list[str]:
+        return zlib.decompress(self._blocks[number]).decode("utf-8", "surrogatepass").split(_SEPARATOR)
+
+    @property
+    def names(self) -> Iterator[str]:
+        """The paths as text."""
+        return chain.from_iterable(map(self._read, range(len(self._blocks))))
 
     @overload
     def __getitem__(self, at: int) -> Path: ...
     @overload
     def __getitem__(self, at: slice) -> Paths: ...
     def __getitem__(self, at: int | slice) -> Path | Paths:
-        return Paths(self.names[at]) if isinstance(at, slice) else Path(self.names[at])
+        if isinstance(at, slice):
+            return Paths(str(self[place]) for place in range(self._count)[at])
+        block, place = divmod(range(self._count)[at], _BLOCK)
+        return Path(self._block(block)[place])
+
+    def __iter__(self) -> Iterator[Path]:
+        return map(Path, self.names)
 
     def __len__(self) -> int:
-        return len(self.names)
+        return self._count
 
 
 @dataclass(frozen=True)
@@ -63,14 +86,13 @@ def list_images(paths: Sequence[str | Path]) -> list[Path]:
 
 def find_images(paths: Sequence[str | Path]) -> Found:
     """As `list_images`, and what was passed over in folders and patterns."""
-    wanted: Iterable[str | Path] = [paths] if isinstance(paths, str | Path) else paths
-    names: dict[str, None] = {}
+    wanted: Sequence[str | Path] = [paths] if isinstance(paths, str | Path) else paths
     skipped: Counter[str] = Counter()
-    for entry in wanted:
-        names.update(dict.fromkeys(_expand(entry, skipped)))
-    if not names:
+    names: Iterable[str] = chain.from_iterable(_expand(entry, skipped) for entry in wanted)
+    images = Paths(names if len(wanted) == 1 else dict.fromkeys(names))
+    if not images:
         raise DataError("no images were named: give files, folders or patterns such as 'photos/*.jpg'.")
-    return Found(Paths(names), dict(skipped))
+    return Found(images, dict(skipped))
 
 
 def skipped_text(skipped: Mapping[str, int]) -> str:
@@ -80,50 +102,80 @@ def skipped_text(skipped: Mapping[str, int]) -> str:
     return ", ".join(f"{kind} {count:,}{advice.get(kind, '')}" for kind, count in ranked)
 
 
-def _expand(entry: str | Path, skipped: Counter[str]) -> list[str]:
+def _expand(entry: str | Path, skipped: Counter[str]) -> Iterator[str]:
     """The images that one argument stands for; a file that is named is taken whatever its suffix."""
-    path, passed = Path(entry), Counter[str]()
+    path, passed, found = Path(entry), Counter[str](), False
     closed: list[OSError] = []  # folders below that cannot be read
     try:
         if path.is_file() or is_stored_image(path):
-            return [str(path)]
+            yield str(path)
+            return
+        candidates: Iterable[str]
         if path.is_dir():
-            place, candidates = f"the folder '{path}'", _files_below(path, closed)
+            os.scandir(path).close()  # raises where the folder that was asked for is itself closed
+            # './photos' is 'photos/', '.' is nothing
+            place, candidates = f"the folder '{path}'", _files_below(str(path / "_")[:-1], closed)
         elif any(map(_is_wild, path.parts)):
             place, named = f"the pattern '{entry}'", [_is_wild(part) for part in path.parts].index(True)
             matches = Path(path.anchor).glob(str(path.relative_to(path.anchor)))
-            candidates = (str(file) for file in matches if not _is_hidden(file, named))
+            files = (str(file) for file in matches if not _is_hidden(file, named))
+            candidates = sorted(files, key=_in_folders)
         else:
             raise FileNotFoundError("no such file or folder")
-        images = []
         for file in candidates:
             name = file.rpartition(os.sep)[2]
             if not Path(file).is_file() or name in _DESCRIPTIONS:
                 continue
             if is_picture_name(name):
-                images.append(file)
+                found = True
+                yield file
             else:
                 passed[kind_of(name)] += 1
     except (OSError, ValueError) as error:  # ValueError: a pattern such as '**x'
         raise DataError(f"cannot list '{entry}': {getattr(error, 'strerror', None) or error}.") from error
     if closed:
         passed[FOLDERS] = len(closed)
-    if not images:
+    if not found:
         others = f"; passed over {skipped_text(passed)}" if passed else ""
         looked = sorted(SUFFIXES | HEIC_SUFFIXES if reads_heic() else SUFFIXES)
         raise DataError(f"no image in {place}: looked for {', '.join(looked)}{others}.")
     skipped.update(passed)
-    # folder by folder, as paths are sorted: 'a/b.jpg' comes before 'a-b.jpg'
-    return sorted(images, key=lambda name: name.replace(os.sep, "\0"))
 
 
-def _files_below(folder: Path, closed: list[OSError]) -> Iterator[str]:
-    """Yield all files in a folder and below it that are not hidden; folders that cannot be read go to `closed`."""
-    os.scandir(folder).close()  # raises where the folder that was asked for is itself closed
-    for place, below, files in os.walk(folder, onerror=closed.append):
-        below[:] = [name for name in below if not name.startswith(".")]
-        home = str(Path(place, "_"))[:-1]  # './photos' is 'photos/', '.' is nothing
-        yield from (home + name for name in files if not name.startswith("."))
+def _in_folders(name: str) -> str:
+    """A key that sorts names folder by folder, as paths are sorted: 'a/b.jpg' comes before 'a-b.jpg'."""
+    return name.replace(os.sep, _SEPARATOR)
+
+
+def _files_below(home: str, closed: list[OSError]) -> Iterator[str]:
+    """Yield all files below a folder that are not hidden, sorted; folders that cannot be read go to `closed`.
+
+    `home` ends with a separator, or is "" for the folder that we are in.
+    """
+    try:
+        with os.scandir(home or os.curdir) as entries:
+            names = sorted(filter(None, map(_sorted_by, entries)))
+    except OSError as error:
+        closed.append(error)
+        return
+    for name in names:
+        if name.endswith(_SEPARATOR):
+            yield from _files_below(home + name[:-1] + os.sep, closed)
+        else:
+            yield home + name
+
+
+def _sorted_by(entry: os.DirEntry[str]) -> str:
+    """What an entry of a folder is sorted by: a folder as the beginning of what is below it; "" to pass it over.
+
+    Hidden entries are passed over, and links to folders.
+    """
+    try:
+        folder = entry.is_dir()
+    except OSError:  # a link that leads to itself
+        folder = False
+    passed = entry.name.startswith(".") or (folder and entry.is_symlink())
+    return "" if passed else entry.name + _SEPARATOR * folder
 
 
 def kind_of(name: str) -> str:

@@ -154,8 +154,10 @@ class Encoder:
             name = "" if key is None else key(images[place])
             return name, None if name is None else self.pixels(images[place])
 
-        batches = [range(start, min(start + batch, len(images))) for start in range(0, len(images), batch)]
-        for places, futures in zip(batches, batches_ahead(read, batches), strict=True):
+        def batches() -> Iterator[range]:
+            return (range(start, min(start + batch, len(images))) for start in range(0, len(images), batch))
+
+        for places, futures in zip(batches(), batches_ahead(read, batches()), strict=True):
             yield self._step(places, futures)
 
     def _step(self, batch: Sequence[int], futures: Sequence[Future[_Read]]) -> Step:

@@ -43,13 +43,13 @@ class Labelling:
     """Labels by path where they are given; else what the model predicts, or none."""
 
     model: HashModel
-    given: Mapping[Path, Labels]
+    given: Mapping[str, Labels]  # by the path as text, which takes a fraction of a Path's memory
     predict: bool = True
 
     def __call__(self, paths: Sequence[Path], features: NDArray[np.float32]) -> list[Labels]:
         """The labels of the images at `paths`, of which these are the features (N, D)."""
         others = self.model.label_names(features) if self.predict else [()] * len(paths)
-        return [self.given.get(path, other) for path, other in zip(paths, others, strict=True)]
+        return [self.given.get(str(path), other) for path, other in zip(paths, others, strict=True)]
 
 
 @dataclass
@@ -116,7 +116,8 @@ class Adding:
             items = self.store.get(lost)
             paths = [waiting[id] for id in lost]
             labels = [
-                self.labelling.given.get(path, item.labels) for path, item in zip(paths, items, strict=True)
+                self.labelling.given.get(str(path), item.labels)
+                for path, item in zip(paths, items, strict=True)
             ]
             self.store.remove(lost)
             if items:
@@ -140,9 +141,8 @@ class Adding:
         packed, labels = pack(self.model.encode_features(features)), self.labelling(paths, features)
         looks, seen = visual_of(self.model, features), seen_in(self.model, features, labels)
         with self.lock:
-            rows = [
-                row for row, id in enumerate(ids) if id not in self.store
-            ]  # another may have been quicker
+            known = set(self.store.present(ids))  # another may have been quicker
+            rows = [row for row, id in enumerate(ids) if id not in known]
             self.store.add(
                 packed[rows],
                 [ids[row] for row in rows],
@@ -152,7 +152,7 @@ class Adding:
                 None if seen is None else [seen[row] for row in rows],
             )
         self.added += len(rows)
-        self.given += sum(paths[row] in self.labelling.given for row in rows)
+        self.given += sum(str(paths[row]) in self.labelling.given for row in rows)
         self.known += len(ids) - len(rows)
 
 
@@ -168,7 +168,7 @@ def images_and_labels(
 ) -> tuple[Found, Labelling]:
     """The image files that `entries` mean, and what says their labels: see `Index.add`."""
     if isinstance(labels, Mapping):
-        known = {Path(path).resolve(): check_labels(names) for path, names in labels.items()}
+        known = {str(Path(path).resolve()): check_labels(names) for path, names in labels.items()}
         return find_images(entries), Labelling(model, known)
     if labels is not None and labels not in LABELS:
         raise unknown_name("choice of labels", str(labels), LABELS)
@@ -178,7 +178,7 @@ def images_and_labels(
             "labels are to be 'given', but no labels.csv in or above the folders among the images names any of them: "
             "name such a folder, or choose 'predicted'."
         )
-    known = {path.resolve(): names for path, names in given.items()}
+    known = {str(path.resolve()): names for path, names in given.items()}
     files = find_images([*entries, *given])  # a labels.csv may name files whose suffix says nothing
     return files, Labelling(model, known, predict=labels in (None, "predicted"))
 

@@ -122,10 +122,8 @@ def write_faiss(rows: Iterator[Row], folder: Path, bits: int) -> None:
         codes += row.code
         ids.append(row.id)
     packed = _packed(codes, bits)
-    flat = faiss.IndexBinaryFlat(
-        8 * packed.shape[1]
-    )  # faiss counts bits by eights; those past K are 0 in all codes
-    made = faiss.IndexBinaryIDMap2(flat)
+    # faiss counts bits by eights; those past K are 0 in all codes
+    made = faiss.IndexBinaryIDMap2(faiss.IndexBinaryFlat(8 * packed.shape[1]))
     made.add_with_ids(packed, np.arange(len(packed)))
     with atomic(folder / FAISS) as stream:  # faiss itself would not say that a disk is full
         stream.write(faiss.serialize_index_binary(made).tobytes())

@@ -19,9 +19,8 @@ from centerhash.search.engines.rankings import SHARPNESS
 from centerhash.search.facts import ModelFacts
 from centerhash.search.names import label_named, match
 
-LabelQuestion: TypeAlias = (
-    Mapping[str, float] | Sequence[str] | str
-)  # {"dog": 0.7}, ["dog"] or "dog:0.7, bicycle"
+# {"dog": 0.7}, ["dog"] or "dog:0.7, bicycle"
+LabelQuestion: TypeAlias = Mapping[str, float] | Sequence[str] | str
 
 _QUOTED = re.compile(r'\s*"((?:[^"]|"")*)"\s*(?::([^,]*))?(?:,|$)')
 _UNQUOTED = re.compile(r"([^,]*)(?:,|$)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -23,7 +24,7 @@ Coded: TypeAlias = tuple[Any, ...]  # what `Index.add_codes` takes
 
 FAISS, IDS = "codes.faiss", "ids.json"  # of a folder that was exported for faiss
 _MAGIC = b"IB"  # that files of all binary indexes of faiss begin with
-_PAGE = 10_000  # codes that are stored at a time
+_PAGE = 1 << 16  # codes that are stored at a time: a kill loses at most these, and every change takes a while
 
 
 def add_codes(
@@ -49,7 +50,8 @@ def add_codes(
     for start in range(0, len(keys), _PAGE):
         page = range(start, min(start + _PAGE, len(keys)))
         with index.lock:
-            new = [row for row in page if keys[row] not in index.store]
+            known = set(index.store.present(keys[start : page.stop]))
+            new = [row for row in page if keys[row] not in known]
             index.store.add(
                 packed[new],
                 [keys[row] for row in new],
@@ -87,7 +89,21 @@ def _of_parts(index: Index, folder: Path) -> Iterator[Coded]:
             f"the parts in '{folder}' are of another model than the index's: encode by the run that the index was "
             "made of."
         )
-    yield from ((packed, ids, labels) for ids, packed, labels in read_parts(folder))
+    page, there = list[Coded](), set[str]()
+    shared = dict[tuple[str, ...], tuple[str, ...]]()  # items of the same labels need them once
+    for ids, packed, labels in read_parts(folder):
+        if page and (len(there) + len(ids) > _PAGE or not there.isdisjoint(ids)):  # these are known then
+            yield _together(page)
+            page, there, shared = [], set(), {}
+        page.append((packed, ids, [shared.setdefault(row, row) for row in labels]))
+        there.update(ids)
+    yield _together(page)
+
+
+def _together(parts: Sequence[Coded]) -> Coded:
+    """Parts as one."""
+    packed, ids, labels = zip(*parts, strict=True)
+    return np.concatenate(packed), list(chain(*ids)), list(chain(*labels))
 
 
 def _of_file(index: Index, path: Path) -> Coded:

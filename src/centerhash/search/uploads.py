@@ -11,9 +11,7 @@ from centerhash.core.errors import ImageError, OutputError
 from centerhash.core.files import atomic, refuse_links
 
 IMAGES = "images"
-ID_LETTERS = (
-    16  # of the SHA-256 of an image's bytes: 64 bits, so a million images collide with odds of 1 : 4e7
-)
+ID_LETTERS = 16  # of the SHA-256 of an image's bytes: 64 bits; a million images collide with odds of 1 : 4e7
 
 _NAME = re.compile(rf"{IMAGES}/[0-9a-f]{{{ID_LETTERS}}}\.[a-z0-9]{{1,5}}")
 

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError
-from centerhash.search.engines import idcolumns, ragged
+from centerhash.search.engines import idcolumns, merging, ragged
 from centerhash.search.engines.base import Batch
 from centerhash.search.engines.idcolumns import IntegerIds, TextIds, raw_ids, sorted_ids
 from centerhash.search.engines.mapped import damage, map_arrays, write_arrays
+from centerhash.search.engines.merging import merge
 from centerhash.search.engines.ragged import Ragged, decoded, encoded, joined, text_rows, texts
-from centerhash.search.engines.segments import Segment, build, merge, stored_segment
+from centerhash.search.engines.segments import Segment, build, stored_segment
 from tests.search.engines.flat_toys import codes
 
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
@@ -102,9 +103,10 @@ def test_items_that_carry_all_labels_are_found(animals: Segment) -> None:
     assert animals.label_counts(rows(0, 1)) == {"dog": 1}
 
 
-def test_segments_are_merged_row_by_row(animals: Segment) -> None:
+def test_segments_are_merged_row_by_row(animals: Segment, tmp_path: Path) -> None:
     others = build(Batch(codes(2, seed=1), [25, 5], [("ant", "cat"), ("dog",)], [None, "e.jpg"]))
-    both = merge([(animals, rows(0, 1, 3)), (others, rows(0, 1))])
+    write_arrays(tmp_path / "both", merge([(animals, rows(0, 1, 3)), (others, rows(0, 1))]))
+    both = stored_segment(map_arrays(tmp_path / "both").arrays)
     assert both.ids.at(np.arange(5)) == [5, 10, 20, 25, 40]
     assert both.label_names == ["ant", "cat", "dog"]
     found = {item.id: (item.code.tolist(), item.labels, item.path) for item in both.items(np.arange(5))}
@@ -113,6 +115,33 @@ def test_segments_are_merged_row_by_row(animals: Segment) -> None:
             assert found.pop(item.id) == (item.code.tolist(), item.labels, item.path)
     assert not found
     assert both.carrying(["cat"]).tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", [int, str])
+def test_segments_merged_in_blocks_are_what_is_built_at_once(
+    kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "BLOCK", 7)
+    random = np.random.default_rng(3)
+    ids = [kind(number) for number in random.permutation(60).tolist()]
+    labels = [tuple("abcdef"[j] for j in random.choice(6, size, replace=False)) for size in [0, 1, 3] * 20]
+    looks = [random.bytes(16) if row % 3 else None for row in range(60)]
+    seen = [{"xyz"[row % 3]: (row, 255 - row), "a": (0, 1)} if row % 2 else {} for row in range(60)]
+    paths = [None if row % 5 == 0 else f"/p/{'é' * row}.jpg" for row in range(60)]
+
+    def some(first: int, last: int) -> Segment:
+        part = slice(first, last)
+        columns = (ids[part], labels[part], paths[part], looks[part], seen[part])
+        return build(Batch(codes(60)[part], *columns))
+
+    segments = [some(0, 20), some(20, 25), some(25, 60)]
+    whole = some(0, 60).arrays()
+    write_arrays(tmp_path / "merged", merge([(each, np.arange(len(each))) for each in segments]))
+    merged = map_arrays(tmp_path / "merged").arrays
+    assert merged.keys() == whole.keys()
+    for name, array in whole.items():
+        assert merged[name].dtype == array.dtype, name
+        assert np.array_equal(np.asarray(merged[name]), np.asarray(array)), name
 
 
 @pytest.mark.parametrize("ids", [[3, 1], ["b", "a"]])

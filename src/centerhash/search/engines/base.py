@@ -68,6 +68,13 @@ class Batch:
     visual: Sequence[bytes | None] | None = None
     seen: Sequence[Seen] | None = None
 
+    @classmethod
+    def of(cls, items: Sequence[Item]) -> Self:
+        """These items, of which there is one at least."""
+        ids, codes, labels, paths, visual, seen = zip(*(vars(item).values() for item in items), strict=True)
+        looks = [None if code is None else code.tobytes() for code in visual]
+        return cls(np.stack(codes), ids, labels, paths, looks, seen)
+
 
 @dataclass(frozen=True)
 class Filter:
@@ -201,18 +208,15 @@ class HammingIndex(ABC):
             twice = next(id for id in ids if counts[id] > 1)
             raise InputError(f"the id {twice!r} comes twice: give every item its own id.")
         with self._changing:
-            present = self._first_present(ids)
-            if present is not None:
-                raise InputError(
-                    f"the id {present!r} is in the index already: remove it first to replace it."
-                )
+            for id in self.present(ids):
+                raise InputError(f"the id {id!r} is in the index already: remove it first to replace it.")
             if count:
                 self._add(Batch(packed, ids, labels, paths, looks, seen))
                 self.changes += 1
 
-    def _first_present(self, ids: Sequence[Id]) -> Id | None:
-        """The first of these ids that is there; engines that can look up many at once do so."""
-        return next((id for id in ids if id in self), None)
+    def present(self, ids: Sequence[Id]) -> list[Id]:
+        """Those of these ids, all of one kind, that are there; engines that can look up many at once do so."""
+        return [id for id in ids if id in self]
 
     def paths(self) -> Iterator[tuple[Id, str]]:
         """The id and the path of every item that has one, in the order of the ids."""
@@ -286,6 +290,14 @@ def check_ids(ids: Sequence[Id]) -> list[Id]:
     return checked
 
 
+def plain_id(id: object) -> Id | None:
+    """An id as it is stored; None for what no index can hold."""
+    try:
+        return check_ids([id])[0]  # type: ignore[list-item]
+    except InputError:
+        return None
+
+
 def check_labels(labels: Sequence[str]) -> tuple[str, ...]:
     """Return the labels of one item, each once, or raise InputError."""
     if (
@@ -296,7 +308,10 @@ def check_labels(labels: Sequence[str]) -> tuple[str, ...]:
         raise InputError(f"the labels of an item are a list of strings, got {labels!r}.")
     for label in labels:
         _encoded(label, "label")
-    return tuple(dict.fromkeys(labels))
+    different = dict.fromkeys(labels)
+    if isinstance(labels, tuple) and len(different) == len(labels):
+        return labels  # which items may share
+    return tuple(different)
 
 
 def _check_visual(code: Packed | None) -> bytes | None:

@@ -23,7 +23,7 @@ from centerhash.core.errors import InputError
 from centerhash.core.files import explained, make_folder, refuse_links, sync_folder
 from centerhash.core.locks import WriterLock
 from centerhash.search.engines import answers, storage
-from centerhash.search.engines.base import Batch, Filter, HammingIndex, Hits, Id, Item
+from centerhash.search.engines.base import Batch, Filter, HammingIndex, Hits, Id, Item, plain_id
 from centerhash.search.engines.idcolumns import kind_of
 from centerhash.search.engines.journal import Journal, Record, add_record, remove_record
 from centerhash.search.engines.ragged import decoded, text_rows
@@ -31,7 +31,7 @@ from centerhash.search.engines.rankings import Ranking
 from centerhash.search.engines.segments import Segment, build
 from centerhash.search.engines.snapshot import Part, Snapshot
 
-TAIL_ROWS = 1 << 13  # items in the journal before they become a segment
+TAIL_ROWS = 1 << 12  # items in the journal before they become a segment
 JOURNAL_BYTES = 1 << 23  # of adds and removals before they do
 AT_ONCE = 1 << 16  # ids that become Python objects at a time
 
@@ -90,13 +90,12 @@ class FlatIndex(HammingIndex):
         return len(self._now)
 
     def __contains__(self, id: object) -> bool:
-        if isinstance(id, np.integer):
-            id = int(id)
-        if isinstance(id, bool) or not isinstance(id, int | str):
-            return False
-        if isinstance(id, int) and not -(2**63) <= id < 2**63:
-            return False
-        return bool(self._now.present([id]))
+        plain = plain_id(id)
+        return plain is not None and bool(self._now.present([plain]))
+
+    def present(self, ids: Sequence[Id]) -> list[Id]:
+        """Those of these ids, all of one kind, that are there, in the same order."""
+        return self._now.present(ids)
 
     def ids(self) -> Iterator[Id]:
         """All ids, in ascending order, as they are now."""
@@ -185,9 +184,6 @@ class FlatIndex(HammingIndex):
                 f"the index '{self.folder}' was opened with read_only=True: open it for writing."
             )
         return snapshot
-
-    def _first_present(self, ids: Sequence[Id]) -> Id | None:
-        return next(iter(self._now.present(ids)), None)
 
     def _add(self, batch: Batch) -> None:
         snapshot, ids = self._writable, batch.ids

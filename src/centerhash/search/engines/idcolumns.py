@@ -81,6 +81,12 @@ class TextIds:
         """These ids."""
         return [decoded(id) for id in self.raw(rows)]
 
+    def checksums_of_rows(self) -> NDArray[np.uint32]:
+        """The checksum of each id, in their order."""
+        found = np.empty(len(self), np.uint32)
+        found[np.asarray(self.rows)] = self.checksums
+        return found
+
     def arrays(self) -> dict[str, Array]:
         """What is stored."""
         return {
@@ -121,8 +127,13 @@ def sorted_ids(ids: Raw) -> tuple[Ids, NDArray[np.int64]]:
     order = np.array(sorted(range(len(ids)), key=ids.__getitem__), np.int64)
     ascending = [ids[place] for place in order.tolist()]
     checksums = np.fromiter(map(crc32, ascending), np.uint32, len(ids))
-    rows = np.argsort(checksums, kind="stable")
-    return TextIds(texts(ascending), checksums[rows], rows.astype(np.uint32)), order
+    return TextIds(texts(ascending), *by_checksum(checksums)), order
+
+
+def by_checksum(checksums: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """The checksums of rows (n,) in ascending order, and the row of each."""
+    rows = np.argsort(checksums, kind="stable").astype(np.uint32)
+    return checksums[rows], rows
 
 
 def stored_ids(arrays: Mapping[str, Array]) -> Ids:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
+from sys import intern
 from typing import NamedTuple, Self
 from zlib import crc32
 
@@ -83,7 +84,9 @@ def added(record: Record) -> Iterator[tuple[Id, Entry]]:
     for place, (id, names, path, visual, pairs) in enumerate(rows):
         code = codes[place * width : (place + 1) * width]
         visual = None if visual is None else bytes.fromhex(visual)
-        yield id, Entry(code, tuple(names), path, visual, {name: tuple(pair) for name, pair in pairs.items()})
+        # thousands of items share the names of their labels
+        seen = {intern(name): tuple(pair) for name, pair in pairs.items()}
+        yield id, Entry(code, tuple(map(intern, names)), path, visual, seen)
 
 
 def _record_at(content: bytes, place: int) -> Record | None:

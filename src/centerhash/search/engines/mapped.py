@@ -13,13 +13,14 @@ first read (see `checked`), and `damage` reads every byte.
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from zlib import crc32
 
 import numpy as np
@@ -34,7 +35,7 @@ UNSUMMED = b"CHARRAY1"  # of earlier versions, without sums of blocks
 SUMS = "blocks"
 PREFIX = struct.Struct("<8sII")
 ALIGNMENT = 64
-CHUNK = 1 << 24  # bytes that a checksum takes at a time
+_MOST = 0xFFFFFFFF  # the longest checksum in decimals
 ADVICE = "restore it from a backup, or create the index again"
 
 
@@ -47,47 +48,79 @@ class Mapped:
     bytes: int
 
 
-def write_arrays(path: Path, arrays: Mapping[str, Array]) -> int:
+@dataclass(frozen=True)
+class Column:
+    """An array (n, ...) that is made a few rows at a time while it is written: it is never whole in memory."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    blocks: Callable[[], Iterable[NDArray[Any]]]
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Array | Column]) -> int:
     """Write the arrays, whole or not at all, and return the checksum of the header."""
-    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    sums = [_padded_sums(array) for array in contiguous.values()]
-    contiguous[SUMS] = np.concatenate([np.empty(0, np.uint32), *sums])
-    header = _header(contiguous)
+    columns = {name: _column(array) for name, array in arrays.items()}
+    blocks = sum(-(-_stored_bytes(column) // BLOCK) for column in columns.values())
+    sums = np.empty(blocks, np.uint32)
+    columns[SUMS] = _column(sums)  # the last: by then they are known
+    room, checksums, known = len(_header(columns, dict.fromkeys(columns, _MOST))), dict[str, int](), 0
     with atomic(path) as stream:
-        stream.write(PREFIX.pack(MAGIC, len(header), crc32(header)))
-        stream.write(header)
-        for array in contiguous.values():
-            stream.write(_bytes(array))
-            stream.write(bytes(_padding(array.nbytes)))
+        stream.seek(PREFIX.size + room)
+        for name, column in columns.items():
+            checksums[name], found = _written(stream, column)
+            if name != SUMS:
+                sums[known : known + len(found)] = found
+                known += len(found)
+        header = _header(columns, checksums).ljust(room)
+        stream.seek(0)
+        stream.write(PREFIX.pack(MAGIC, len(header), crc32(header)) + header)
     return crc32(header)
 
 
-def _padded_sums(array: NDArray[Any]) -> NDArray[np.uint32]:
-    """The sums of the blocks of an array and its padding, of which only the last block knows."""
-    content = array.reshape(-1).view(np.uint8)
-    last = content.size // BLOCK * BLOCK
-    padded = np.concatenate([content[last:], np.zeros(_padding(content.size), np.uint8)])
-    return np.concatenate([block_sums(content[:last]), block_sums(padded)])
+def _column(array: Array | Column) -> Column:
+    if isinstance(array, Column):
+        return array
+    whole = np.ascontiguousarray(array)
+    return Column(whole.dtype, whole.shape, lambda: [whole])
 
 
-def _bytes(array: NDArray[Any]) -> memoryview:
-    return array.reshape(-1).view(np.uint8).data
+def _stored_bytes(column: Column) -> int:
+    """The bytes of a column with its padding."""
+    size = math.prod(column.shape) * column.dtype.itemsize
+    return size + _padding(size)
 
 
 def _padding(size: int) -> int:
     return -size % ALIGNMENT
 
 
-def _checksum(array: NDArray[Any]) -> int:
-    return crc32(bytes(_padding(array.nbytes)), crc32(_bytes(array)))
+def _written(stream: IO[bytes], column: Column) -> tuple[int, NDArray[np.uint32]]:
+    """Write a column and its padding; return the checksum of both, and the sums of their blocks."""
+    checksum, size, rest, sums = 0, 0, np.empty(0, np.uint8), [np.empty(0, np.uint32)]
+
+    def write(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Write bytes and return those of them that are no whole block yet, after the rest of those before."""
+        nonlocal checksum, size
+        stream.write(content.data)
+        checksum, size = crc32(content.data, checksum), size + content.size
+        content = np.concatenate([rest, content]) if rest.size else content
+        whole = content.size // BLOCK * BLOCK
+        sums.append(block_sums(content[:whole]))
+        return content[whole:]
+
+    for block in column.blocks():
+        rest = write(np.ascontiguousarray(block).reshape(-1).view(np.uint8))
+    rest = write(np.zeros(_padding(size), np.uint8))
+    assert size == _stored_bytes(column)
+    return checksum, np.concatenate([*sums, block_sums(rest)])
 
 
-def _header(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+def _header(columns: Mapping[str, Column], checksums: Mapping[str, int]) -> bytes:
     """The padded header; its own length decides the offsets, so these count from its end."""
     entries, end = {}, 0
-    for name, array in arrays.items():
-        size = array.nbytes + _padding(array.nbytes)
-        entries[name] = [array.dtype.str, list(array.shape), end, size, _checksum(array)]
+    for name, column in columns.items():
+        size = _stored_bytes(column)
+        entries[name] = [column.dtype.str, list(column.shape), end, size, checksums[name]]
         end += size
     text = json.dumps({"arrays": entries, "bytes": end}).encode()
     return text + b" " * _padding(PREFIX.size + len(text))
@@ -181,9 +214,6 @@ def damage(path: Path, checksum: int) -> str | None:
         return str(_damaged(path, "it is not the file that the index wrote"))
     for name, (_, _, offset, size, stored) in json.loads(header)["arrays"].items():
         begin = PREFIX.size + len(header) + offset
-        found = 0
-        for top in range(begin, begin + size, CHUNK):
-            found = crc32(content[top : min(top + CHUNK, begin + size)], found)
-        if found != stored:
+        if crc32(memoryview(content)[begin : begin + size]) != stored:
             return str(_damaged(path, f"`{name}` does not match its checksum"))
     return None

@@ -24,7 +24,7 @@ import numpy as np
 from centerhash.codes import Packed
 from centerhash.core.errors import DataError, InputError
 from centerhash.search.engines import answers
-from centerhash.search.engines.base import Batch, Filter, HammingIndex, Hits, Id, Item
+from centerhash.search.engines.base import Batch, Filter, HammingIndex, Hits, Id, Item, plain_id
 from centerhash.search.engines.milvus_connection import Connection
 from centerhash.search.engines.milvus_rows import (
     Row,
@@ -152,10 +152,16 @@ class MilvusIndex(HammingIndex):
         return int(self._query("", ["count(*)"])[0]["count(*)"])
 
     def __contains__(self, id: object) -> bool:
-        if isinstance(id, bool) or not isinstance(id, int | str | np.integer):
-            return False
-        plain: Id = int(id) if isinstance(id, np.integer) else id
-        return fits(plain) and bool(self._rows([key_of(plain)]))
+        plain = plain_id(id)
+        return plain is not None and bool(self._rows([key_of(plain)]))
+
+    def present(self, ids: Sequence[Id]) -> list[Id]:
+        """Those of these ids that are there, in the same order, whoever added them."""
+        found: list[Id] = []
+        for part in parts(list(filter(fits, ids)), _KEYS):
+            there = self._rows([key_of(id) for id in part], level=CHANGING)
+            found += [id for id in part if key_of(id) in there]
+        return found
 
     def ids(self) -> Iterator[Id]:
         """All ids in ascending order, read page by page."""
@@ -165,14 +171,6 @@ class MilvusIndex(HammingIndex):
         """Every label with the number of its items; Milvus cannot count them, so all items' labels are read."""
         counts = Counter(label for row in self._scan(["labels"]) for label in row["labels"])
         return dict(sorted((unescaped(label), count) for label, count in counts.items()))
-
-    def _first_present(self, ids: Sequence[Id]) -> Id | None:
-        for part in parts(ids, _KEYS):
-            there = self._rows([key_of(id) for id in part], level=CHANGING)
-            if there:
-                first: Id = next(id for id in part if key_of(id) in there)
-                return first
-        return None
 
     def _add(self, batch: Batch) -> None:
         self._check_writable()
@@ -215,15 +213,7 @@ class MilvusIndex(HammingIndex):
         items = [item for item in self._get(near.ids) if item is not None]
         if not items:
             return Hits((), np.empty(0, np.int64))
-        batch = Batch(
-            np.stack([item.code for item in items]),
-            [item.id for item in items],
-            [item.labels for item in items],
-            [item.path for item in items],
-            [None if item.visual is None else item.visual.tobytes() for item in items],
-            [item.seen for item in items],
-        )
-        return answers.ranked([Part(build(batch))], ranking, self.bits, k, Filter())
+        return answers.ranked([Part(build(Batch.of(items)))], ranking, self.bits, k, Filter())
 
     def _search(self, packed: Packed, k: int, only: Filter) -> list[Hits]:
         def ties_end(answer: Found) -> bool:

@@ -30,10 +30,8 @@ from centerhash.search.engines.tabling import key_of, read_only
 COUNTED = 1.25  # a ring costs so much more where it has to be counted yet
 ROOM = 256  # codes that a query has room for before it takes more
 TOGETHER = 64  # values whose codes are asked from memory before the first of them is needed
-FIRST, TRIED = (
-    256,
-    32,
-)  # parts of the scan's cost after which the rest is judged first, and not by hope any more
+# parts of the scan's cost after which the rest is judged first, and not by hope any more
+FIRST, TRIED = 256, 32
 HOPE = 4.0  # times as many codes as those that were seen speak for
 SCANNED = 256  # bytes that a thread of the scan reads while one value or code is looked at, measured
 SHARED = 3  # times as many for many queries, which the scan reads them for together

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from centerhash.search.engines.checked import Array
 
-BLOCK = 1 << 16  # rows that are gathered at a time: the places of their values take memory
+BLOCK = 1 << 12  # rows that are gathered at a time: the place of a value takes many times its memory
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ presences and shares are columns that a segment need not have.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from centerhash.codes import Packed, packed_width
 from centerhash.search.engines.base import LEVELS, VISUAL_BITS, Batch, Filter, Item, Seen
 from centerhash.search.engines.checked import Array
-from centerhash.search.engines.idcolumns import Ids, joined_ids, raw_ids, sorted_ids, stored_ids
-from centerhash.search.engines.ragged import Ragged, decoded, encoded, ends_of, joined, text_rows, texts
+from centerhash.search.engines.idcolumns import Ids, raw_ids, sorted_ids, stored_ids
+from centerhash.search.engines.ragged import Ragged, decoded, encoded, ends_of, text_rows, texts
 
 NO_PATH = b"\xff"  # a byte that UTF-8 never has
 _BYTE = 8  # bits of a presence and of a share
-_PAIR = 2 * _BYTE
+PAIR = 2 * _BYTE
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Segment:
         paths = [None if path == NO_PATH else decoded(path) for path in text_rows(self.paths, rows)]
         looks = [np.array(self.visual[row]) if self.looks[row] else None for row in rows.tolist()]
         seen = [
-            {self.label_names[value >> _PAIR]: (value >> _BYTE & LEVELS, value & LEVELS) for value in values}
+            {self.label_names[value >> PAIR]: (value >> _BYTE & LEVELS, value & LEVELS) for value in values}
             for values in (self.seen[row].tolist() for row in rows.tolist())
         ]
         return [Item(*item) for item in zip(ids, codes, labels, paths, looks, seen, strict=True)]
@@ -81,7 +81,7 @@ class Segment:
         """The ascending rows (m,) for which a presence of this label is stored, the presences and the shares (m,)."""
         number = self.label_numbers.get(label, -1)
         known = np.asarray(self.seen.values)
-        places = np.flatnonzero(known >> _PAIR == number)
+        places = np.flatnonzero(known >> PAIR == number)
         values = known[places]
         owners = np.asarray(self.seen.starts).searchsorted(places, side="right").astype(np.int64) - 1
         pairs = np.stack([values >> _BYTE & LEVELS, values & LEVELS]) / LEVELS
@@ -213,55 +213,27 @@ def _seen_rows(seen: Sequence[Seen], numbers: Mapping[str, int]) -> Ragged:
     lengths = np.fromiter(map(len, seen), np.int64, len(seen))
     values = np.fromiter(
         (
-            numbers[label] << _PAIR | presence << _BYTE | share
+            numbers[label] << PAIR | presence << _BYTE | share
             for row in seen
             for label, (presence, share) in row.items()
         ),
-        _seen_type(len(numbers)),
+        seen_type(len(numbers)),
     )
     return Ragged(ends_of(lengths), values)
 
 
-def _seen_type(names: int) -> type[np.uint32] | type[np.uint64]:
-    return np.uint32 if names <= 1 << _PAIR else np.uint64
-
-
-def merge(parts: Sequence[tuple[Segment, NDArray[np.int64]]]) -> Segment:
-    """Make one segment of the given rows of several; all their ids are different."""
-    column, order = sorted_ids(joined_ids([segment.ids.raw(rows) for segment, rows in parts]))
-    names = sorted(set(chain.from_iterable(segment.label_names for segment, _ in parts)))
-    numbers = {name: number for number, name in enumerate(names)}
-    labels = [_renumbered(segment, segment.labels.take(rows), numbers) for segment, rows in parts]
-    seen = [_renumbered(segment, segment.seen.take(rows), numbers, _PAIR) for segment, rows in parts]
-    return _segment(
-        np.concatenate([segment.codes[rows] for segment, rows in parts])[order],
-        column,
-        joined(labels).take(order),
-        names,
-        joined([segment.paths.take(rows) for segment, rows in parts]).take(order),
-        np.concatenate([segment.visual[rows] for segment, rows in parts])[order],
-        np.concatenate([segment.looks[rows] for segment, rows in parts])[order],
-        joined(seen).take(order),
-    )
-
-
-def _renumbered(segment: Segment, rows: Ragged, numbers: Mapping[str, int], shift: int = 0) -> Ragged:
-    """Rows of label numbers, `shift` bits up, by the numbers that the labels have in a larger list of names."""
-    kind = np.uint32 if shift == 0 else _seen_type(len(numbers))
-    table = np.array([numbers[name] << shift for name in segment.label_names], kind)
-    values = np.asarray(rows.values)
-    return Ragged(rows.starts, table[values >> shift] | (values & ((1 << shift) - 1)).astype(kind))
+def seen_type(names: int) -> type[np.uint32] | type[np.uint64]:
+    """What holds the number of any of so many labels, a presence and a share."""
+    return np.uint32 if names <= 1 << PAIR else np.uint64
 
 
 def _starts_with(paths: Ragged, rows: NDArray[np.integer[Any]], beginning: bytes) -> NDArray[np.bool_]:
     """Which (m,) of these rows begin with these bytes."""
     first = paths.starts[rows].astype(np.int64)
     found: NDArray[np.bool_] = paths.starts[rows + 1].astype(np.int64) - first >= len(beginning)
-    for place, byte in reversed(
-        list(enumerate(beginning))
-    ):  # folders differ at their end, so few rows are left soon
+    for place in reversed(range(len(beginning))):  # folders differ at their end, so few rows are left soon
         left = np.flatnonzero(found)
-        found[left] = paths.values[first[left] + place] == byte
+        found[left] = paths.values[first[left] + place] == beginning[place]
     return found
 
 
@@ -276,9 +248,24 @@ def _segment(
     seen: Ragged,
 ) -> Segment:
     """Add the items of every label, the inverse of the labels of every item."""
-    owners = np.repeat(np.arange(len(labels), dtype=np.uint32), labels.lengths())
-    values = np.asarray(labels.values)
-    members = owners[np.argsort(values, kind="stable")]
-    starts = ends_of(np.bincount(values, minlength=len(names)))
-    text = texts(map(encoded, names))
-    return Segment(codes, ids, labels, Ragged(starts, members), text, paths, visual, looks, seen)
+    members = inverse(lambda: [labels], len(names))
+    return Segment(codes, ids, labels, members, texts(map(encoded, names)), paths, visual, looks, seen)
+
+
+def inverse(blocks: Callable[[], Iterable[Ragged]], names: int) -> Ragged:
+    """The ascending rows of each of L labels, by the numbers of the labels of all rows, which come in blocks."""
+    counts = np.zeros(names, np.int64)
+    for block in blocks():
+        counts += np.bincount(np.asarray(block.values), minlength=names)
+    starts, top = ends_of(counts), 0
+    free, members = starts[:-1].astype(np.int64), np.empty(int(starts[-1]), np.uint32)
+    for block in blocks():
+        values = np.asarray(block.values)
+        owners = np.repeat(np.arange(top, top + len(block), dtype=np.uint32), block.lengths())
+        order = np.argsort(values, kind="stable")
+        ascending = values[order]
+        places = free[ascending] + np.arange(len(values)) - ascending.searchsorted(ascending)
+        members[places] = owners[order]
+        free += np.bincount(values, minlength=names)
+        top += len(block)
+    return Ragged(starts, members)

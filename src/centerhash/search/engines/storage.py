@@ -6,18 +6,21 @@ a new journal takes its place. Segments are written before a journal names them 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from centerhash.core.errors import DataError
 from centerhash.search.engines import lengths
+from centerhash.search.engines.checked import Array
 from centerhash.search.engines.journal import END, Journal, Record
-from centerhash.search.engines.mapped import ADVICE, damage, write_arrays
-from centerhash.search.engines.segments import Segment, merge
+from centerhash.search.engines.mapped import ADVICE, Column, damage, write_arrays
+from centerhash.search.engines.merging import merge
+from centerhash.search.engines.segments import Segment
 from centerhash.search.engines.snapshot import (
     FORMAT,
     UNNOTED,
@@ -35,6 +38,8 @@ JOURNAL = "journal"
 LOCK = "lock"
 LARGE = 1 << 19  # rows of a segment from which tables are quicker than the scan, measured
 MERGED_ROWS = 1 << 20  # segments are merged as they come, but not to larger ones than this
+FORMER = ("segment-*.faiss", "faiss.json")  # structures of faiss, which nothing reads now
+LEFT_BEHIND = ("segment-*.seg", f"segment-*{SUFFIX}", ".segment-*.part", ".journal.*.part", *FORMER)
 ATTEMPTS = 20  # to open an index whose writer replaces the journal just then
 
 
@@ -80,17 +85,8 @@ def _repaired(journal: Journal, records: Sequence[Record], begun: int) -> Journa
 def tidy(folder: Path, snapshot: Snapshot) -> None:
     """Delete what a writer that was killed has left behind."""
     named = {part.file for part in snapshot.sealed}
-    for path in [
-        *folder.glob("segment-*.seg"),
-        *folder.glob(f"segment-*{SUFFIX}"),
-        *folder.glob("segment-*.faiss"),
-        *folder.glob("faiss.json"),
-        *folder.glob(".segment-*.part"),
-        *folder.glob(".journal.*.part"),
-    ]:
-        if (
-            path.with_suffix(".seg").name not in named
-        ):  # structures of faiss, which nothing reads now, neither
+    for path in chain.from_iterable(map(folder.glob, LEFT_BEHIND)):
+        if path.with_suffix(".seg").name not in named:
             _delete(path)
 
 
@@ -117,7 +113,7 @@ def fold(
     folded = replace(snapshot, sealed=tuple(sealed[:kept]), tail={}, next_file=snapshot.next_file + 1)
     try:
         if chosen:
-            checksum = write_arrays(path, _merged(chosen).arrays())
+            checksum = write_arrays(path, _merged(chosen))
             part = map_part(path, checksum, snapshot.bits)
             add_tables([part], snapshot.bits)
             folded = replace(folded, sealed=(*folded.sealed, part))
@@ -154,17 +150,15 @@ def _check(folder: Path, parts: Sequence[Part]) -> None:
 def _unmerged(sealed: Sequence[Part], rows: int) -> int:
     """How many of the first segments stay when `rows` new items come: each is then much larger than the next."""
     kept = len(sealed)
-    while (
-        rows and kept and sealed[kept - 1].count <= 2 * rows and sealed[kept - 1].count + rows <= MERGED_ROWS
-    ):
+    while rows and kept and sealed[kept - 1].count <= min(2 * rows, MERGED_ROWS - rows):
         kept -= 1
         rows += sealed[kept].count
     return kept
 
 
-def _merged(parts: Sequence[Part]) -> Segment:
+def _merged(parts: Sequence[Part]) -> Mapping[str, Array | Column]:
     if len(parts) == 1 and parts[0].alive is None:
-        return parts[0].segment
+        return parts[0].segment.arrays()
     return merge([(part.segment, part.rows()) for part in parts])
 
 

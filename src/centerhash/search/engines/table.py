@@ -29,9 +29,7 @@ class Engine:
     home: str  # "module:Class" below centerhash
     extra: str | None = None  # the optional part of the package to install for it
     settings: tuple[str, ...] = ()  # what its text may set
-    remote: bool = (
-        False  # whether it keeps the items at an address of its own, not in the folder of the index
-    )
+    remote: bool = False  # whether it keeps the items at an address of its own, not in the index's folder
 
     def load(self) -> Any:
         """The engine's class, imported only when it is used."""

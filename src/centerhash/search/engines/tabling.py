@@ -15,7 +15,7 @@ from centerhash.search.engines.scan import Words, words
 from centerhash.search.engines.tables import GROUPED, Rows, Tables, table_edges
 
 TABLE_BITS = (
-    20  # of a code for each table: it takes 5 bytes of a row, so that all are at most twice the codes
+    20  # of a code for each table: it takes 5 bytes of a row, and all at most twice those of the codes
 )
 EMPTY = 0xFFFFFFFF  # no row
 MOST_BITS = 31  # of a stretch
