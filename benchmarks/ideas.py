@@ -141,32 +141,44 @@ def work(bench: Bench, task: Task) -> Row:
     return cut(bench, task) if task.about["idea"] == "cut" else measure(bench, task)
 
 
-# idea: what it is beside, what is trained, at which bits
+# idea: what it is beside, what is trained, at which bits; centers are random where there are no Hadamard ones
 IDEAS: dict[str, tuple[str, str, dict[str, Any], tuple[int, ...]]] = {
     "ours": ("ours", "as it is", {}, (16, 32, 64)),
-    "mdsh": ("ours", "centers with the largest minimum distance found", {"centers": "mdsh"}, (16,)),
+    "mdsh": ("ours", "centers with the largest minimum distance found", {"centers": "mdsh"}, (16, 32)),
     "scheduled": ("ours", Scheduled.__doc__ or "", {"method": "benchmarks.ideas:Scheduled"}, (16, 64)),
     "turned": ("ours", Turned.__doc__ or "", {"method": "benchmarks.ideas:Turned"}, (16, 64)),
     "precision": ("ours", Precision.__doc__ or "", {"method": "benchmarks.ideas:Precision"}, (16, 64)),
     "cut": ("ours", f"{LONG} bits cut to the best ones", {"bits": LONG}, (16, 32)),
     "wide": ("ours", "2,048 hidden units instead of 1,024", {"head": {"hidden": (2048,)}}, (64,)),
     "long": ("ours", "60 epochs instead of 30", {"epochs": 60}, (64,)),
-    "ics": ("ics", "the paper's method as it is", {"method": "ics"}, (16,)),
-    "ics-mdsh": (
-        "ics",
-        "ICS: centers with the largest minimum distance found",
-        {"method": "ics", "centers": "mdsh"},
-        (16,),
-    ),
 }
+
+for _rival in ("csq", "ics", "orthohash"):
+    IDEAS |= {
+        _rival: (_rival, f"{_rival} as it is", {"method": _rival}, (16,)),
+        f"{_rival}-mdsh": (
+            _rival,
+            f"{_rival}: the same centers",
+            {"method": _rival, "centers": "mdsh"},
+            (16,),
+        ),
+    }
+
+
+def _centers(bits: int) -> dict[str, str]:
+    return {} if bits == LONG else {"centers": "random"}
 
 
 def tasks_of(idea: str, seeds: int) -> list[Task]:
     _, _, options, lengths = IDEAS[idea]
     given = {"method": "ics-softmax", **options}
-    head = {**CODES_ALONE, **given.get("head", {})}
+    head = {**(CODES_ALONE if given["method"] == "ics-softmax" else {}), **given.get("head", {})}
     return [
-        make_task({"bits": bits, **given, "head": head, "seed": seed}, idea=idea, bits=bits)
+        make_task(
+            {"bits": bits, **_centers(given.get("bits", bits)), **given, "head": head, "seed": seed},
+            idea=idea,
+            bits=bits,
+        )
         for seed in range(seeds)
         for bits in lengths
     ]
@@ -210,9 +222,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--only", nargs="*", default=list(IDEAS), choices=list(IDEAS))
     chosen = parser.parse_args()
     out = chosen.out or Path("benchmarks/results/ideas")
-    tasks = [replace(task, note=idea) for idea in IDEAS for task in tasks_of(idea, chosen.seeds)]
+    tasks = [replace(task, note=idea) for idea in chosen.only for task in tasks_of(idea, chosen.seeds)]
     tasks.sort(key=lambda task: task.config.seed)
 
     def tell(done: int, total: int, task: Task, row: Row, left: float) -> None:

@@ -386,6 +386,9 @@ def test_printed_is_the_papers_rule_to_the_letter(bits: int, kind: str) -> None:
     assert (len(set(found.sum(axis=1))) > 3) == (kind == "bernoulli")  # coins are not balanced
 
 
-@pytest.mark.parametrize(("classes", "bits"), [(80, 16), (81, 32), (20, 92)])
-def test_auto_is_the_papers_random_rule_where_no_hadamard_matrix_serves(classes: int, bits: int) -> None:
-    np.testing.assert_array_equal(hash_centers(classes, bits, 5), hash_centers(classes, bits, 5, "random"))
+@pytest.mark.parametrize(
+    ("classes", "bits", "kind"),
+    [(80, 16, "mdsh"), (65, 16, "mdsh"), (64, 16, "random"), (81, 32, "random"), (20, 92, "random")],
+)
+def test_auto_is_the_papers_random_rule_until_classes_are_crowded(classes: int, bits: int, kind: str) -> None:
+    np.testing.assert_array_equal(hash_centers(classes, bits, 5), hash_centers(classes, bits, 5, kind))

@@ -9,13 +9,15 @@ Centers (C, K) are int8 in {-1, +1}. The kinds:
     random     the paper's rule: each center has exactly half its bits +1, best of n draws by minimum, then mean.
     mdsh       any C and K: the largest smallest distance that a bounded search finds (separation.py).
     bernoulli  every bit is a fair coin, drawn once; only a center that another one equals is drawn again.
-    auto       the paper's rule: hadamard where it exists, else random.
+    auto       hadamard where it exists, else random, which is the paper's rule; mdsh where more than CROWDED classes
+               share a bit, and random centers come too near to each other.
     printed    the paper's rule to the letter: hadamard where K is a power of two and C <= 2K, else bernoulli.
 
 Smallest and mean distance, random (best of up to 100 draws) against spread, seed 0. No C codes of K bits have a
 mean distance above K/2 * C/(C - 1). Far apart is not all: once classes that share images are given near centers
-(assignment.py), the uneven distances of random centers retrieve a little better, so spread is not the default.
-mdsh starts from spread, so its smallest distance is no smaller: 6, 14 and 20 in the first column.
+(assignment.py), uneven distances serve as well, so centers are random until they are crowded: COCO's 80 classes
+gain by mdsh at 16 bits and not at 32 (benchmarks/results/ideas). mdsh starts from spread, so its smallest distance
+is no smaller: 6, 14 and 20 in the first column.
 
         C    K   random        spread              C    K   random        spread
        80   16   2   8.06      6   8.09          200   64   18  32.05     28  32.14
@@ -51,6 +53,7 @@ from centerhash.methods.separation import (
 
 KINDS = ("auto", "hadamard", "spread", "random", "mdsh", "bernoulli", "printed")
 MIN_BITS, MAX_BITS, MAX_CLASSES = 8, 1024, 1_000_000
+CROWDED = 4  # classes per bit
 
 Score: TypeAlias = tuple[float, float]  # compared in this order
 
@@ -74,7 +77,7 @@ def hash_centers(classes: int, bits: int, seed: int = 0, kind: str = "auto") -> 
     if kind == "hadamard" and not exists:
         raise _no_hadamard(classes, bits)
     if kind == "auto":
-        kind = "hadamard" if exists else "random"
+        kind = "hadamard" if exists else "mdsh" if classes > CROWDED * bits else "random"
     if kind == "printed":
         kind = "hadamard" if exists and bits & (bits - 1) == 0 else "bernoulli"
     make = {
