@@ -12,8 +12,8 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from centerhash.core.errors import ImageError
 from centerhash.data.images import load_pixels
 
-_PIXELS, _ERROR = b"P", b"E"  # what an answer begins with; then pixels, or an error's text
+_PIXELS, _ERROR = b"P", b"E"  # what an answer begins with; then its length, and pixels or an error's text
 _PACKAGES = Path(__file__).parents[2]
 _ADVICE = "Shrink it, or save it again as JPEG or PNG"
 
@@ -125,13 +125,8 @@ def _ask(process: subprocess.Popen[bytes], data: bytes) -> tuple[bytes, bytes]:
     """Send an image, wait for the answer: its kind, and what it holds."""
     assert process.stdin is not None
     assert process.stdout is not None
-    with (
-        Connection(os.dup(process.stdin.fileno()), readable=False) as target,
-        Connection(os.dup(process.stdout.fileno()), writable=False) as source,
-    ):
-        target.send_bytes(data)
-        answer = source.recv_bytes()
-    return answer[:1], answer[1:]
+    _send(process.stdin, data)
+    return _receive(process.stdout, 1), _received(process.stdout)
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
@@ -140,21 +135,39 @@ def _end(process: subprocess.Popen[bytes]) -> int:
     return process.returncode
 
 
-def decode_for(view: View, source: Connection, target: Connection) -> None:
+def _send(stream: IO[bytes], data: bytes) -> None:
+    stream.write(len(data).to_bytes(8, "big"))
+    stream.write(data)
+    stream.flush()
+
+
+def _received(stream: IO[bytes]) -> bytes:
+    return _receive(stream, int.from_bytes(_receive(stream, 8), "big"))
+
+
+def _receive(stream: IO[bytes], count: int) -> bytes:
+    data = stream.read(count)
+    if len(data) < count:
+        raise EOFError
+    return data
+
+
+def decode_for(view: View, source: IO[bytes], target: IO[bytes]) -> None:
     """Answer images with pixels until there are no more: what a process does."""
     while True:
         try:
-            data = source.recv_bytes()
+            data = _received(source)
         except EOFError:
             return
         try:
             pixels = load_pixels(
                 data, view.resize, view.crop, interpolation=view.interpolation, max_pixels=view.max_pixels
             )
-            answer = _PIXELS + pixels.tobytes()
+            kind, answer = _PIXELS, pixels.tobytes()
         except ImageError as error:
-            answer = _ERROR + str(error).encode()
-        target.send_bytes(answer)
+            kind, answer = _ERROR, str(error).encode()
+        target.write(kind)
+        _send(target, answer)
 
 
 def limit_memory(extra: int) -> None:
@@ -176,10 +189,10 @@ def main(arguments: Sequence[str]) -> None:
         AvifImagePlugin.DEFAULT_MAX_THREADS = 1
     resize, crop, interpolation, max_pixels, memory = arguments
     view = View(int(resize), int(crop), interpolation, int(max_pixels))
-    answers = Connection(os.dup(1), readable=False)
+    answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a library that prints must not write into the answers
     limit_memory(int(memory))
-    decode_for(view, Connection(0, writable=False), answers)
+    decode_for(view, sys.stdin.buffer, answers)
 
 
 if __name__ == "__main__":
