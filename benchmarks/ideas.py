@@ -138,7 +138,8 @@ def cut(bench: Bench, task: Task) -> Row:
 
 
 def work(bench: Bench, task: Task) -> Row:
-    return cut(bench, task) if task.about["idea"] == "cut" else measure(bench, task)
+    row = cut(bench, task) if task.about["idea"] == "cut" else measure(bench, task)
+    return {**row, "about": dict(task.about)}
 
 
 # idea: what it is beside, what is trained, at which bits; centers are random where there are no Hadamard ones
@@ -184,37 +185,31 @@ def tasks_of(idea: str, seeds: int) -> list[Task]:
     ]
 
 
+def scores_of(rows: list[Row], idea: str, bits: int, seeds: int) -> dict[int, NDArray[np.float64]]:
+    """Both mAPs by seed."""
+    wanted = [task for task in tasks_of(idea, seeds) if task.about["bits"] == bits]
+    return {
+        row["config"]["seed"]: np.array([row["evaluation"][name] for name in ("map_peers", "map_textbook")])
+        for row in answers(rows, wanted)
+    }
+
+
 def table(rows: list[Row], seeds: int) -> str:
-    """Means and deviations over seeds, each idea beside what it is measured against."""
+    """Means and deviations over seeds; what changed, over the seeds that an idea shares with what it stands beside."""
     lines = []
     for idea, (beside, about, _, lengths) in IDEAS.items():
         for bits in lengths:
-            scores = {
-                name: [
-                    [row["evaluation"][measure_] for measure_ in ("map_peers", "map_textbook")]
-                    for row in answers(
-                        rows, [task for task in tasks_of(name, seeds) if task.about["bits"] == bits]
-                    )
-                ]
-                for name in (idea, beside)
-            }
-            if all(scores.values()):
-                means = {name: np.mean(found, axis=0) for name, found in scores.items()}
-                spread = np.std(scores[idea], axis=0, ddof=1) if len(scores[idea]) > 1 else np.zeros(2)
-                cells = [f"{m:.4f} ± {s:.4f}" for m, s in zip(means[idea], spread, strict=True)]
-                change = means[idea] - means[beside]
-                lines.append(
-                    [
-                        idea,
-                        about.strip().rstrip("."),
-                        str(bits),
-                        *cells,
-                        "" if idea == beside else f"{change[0]:+.4f} / {change[1]:+.4f}",
-                        str(len(scores[idea])),
-                    ]
-                )
-    head = ["idea", "what", "bits", "mAP peers", "textbook", "change", "seeds"]
-    return markdown_table(head, lines)
+            own, other = (scores_of(rows, name, bits, seeds) for name in (idea, beside))
+            shared = sorted(own.keys() & other.keys())
+            if not shared:
+                continue
+            mean, changes = np.mean(list(own.values()), axis=0), np.array([own[s] - other[s] for s in shared])
+            spread = np.std(list(own.values()), axis=0, ddof=1) if len(own) > 1 else np.zeros(2)
+            cells = [f"{value:.3f} ± {by:.3f}" for value, by in zip(mean, spread, strict=True)]
+            change = "" if idea == beside else " / ".join(f"{value:+.3f}" for value in changes.mean(axis=0))
+            what = " ".join(about.split()).rstrip(".")
+            lines.append([idea, what, str(bits), *cells, change, str(len(own))])
+    return markdown_table(["idea", "what", "bits", "mAP peers", "textbook", "change", "seeds"], lines)
 
 
 def main() -> None:

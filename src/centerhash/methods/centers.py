@@ -16,7 +16,7 @@ Centers (C, K) are int8 in {-1, +1}. The kinds:
 Smallest and mean distance, random (best of up to 100 draws) against spread, seed 0. No C codes of K bits have a
 mean distance above K/2 * C/(C - 1). Far apart is not all: once classes that share images are given near centers
 (assignment.py), uneven distances serve as well, so centers are random until they are crowded: COCO's 80 classes
-gain by mdsh at 16 bits and not at 32 (benchmarks/results/ideas). mdsh starts from spread, so its smallest distance
+gain by mdsh at 16 bits and hardly at 32 (benchmarks/results/ideas). mdsh starts from spread, so its smallest distance
 is no smaller: 6, 14 and 20 in the first column.
 
         C    K   random        spread              C    K   random        spread
