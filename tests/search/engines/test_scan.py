@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -112,6 +112,46 @@ def test_any_collection_agrees_with_the_loop(
     alive = None if share is None else (generator.random(count) < share).astype(np.uint8)
     answers = list(scan.nearest(scan.words(queries, bits), scan.words(database, bits), bits, k, alive))
     assert [listed(answer) for answer in answers] == [naive(row, database, alive, k=k) for row in queries]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    counts=st.lists(st.sampled_from([0, 1, 7, 33, 600]), min_size=1, max_size=5),
+    asked=st.integers(1, 7),
+    distinct=st.sampled_from([1, 2, 256]),
+    k=st.sampled_from([1, 2, 10, 50, 2000, None]),
+    cut=st.sampled_from([0, 3, 16]),
+    threads=st.integers(1, 3),
+)
+def test_several_databases_are_scanned_as_one_but_for_ties(
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    counts: list[int],
+    asked: int,
+    distinct: int,
+    k: int | None,
+    cut: int,
+    threads: int,
+) -> None:
+    monkeypatch.setattr(scan, "THREAD_BYTES", 1)
+    monkeypatch.setattr(scan, "processors", lambda: threads)
+    generator = np.random.default_rng(seed)
+    parts = [random_codes(generator, count, 16, distinct) for count in counts]
+    masks = [(generator.random(count) < 0.7).astype(np.uint8) if count % 2 else None for count in counts]
+    queries = random_codes(generator, asked, 16, distinct)
+    databases = [(scan.words(part, 16), mask) for part, mask in zip(parts, masks, strict=True)]
+    found = list(scan.several(scan.words(queries, 16), databases, 16, k, np.full(asked, cut)))
+    for query, answers in zip(queries, found, strict=True):
+        every = [naive(query, part, mask, k, radius=cut) for part, mask in zip(parts, masks, strict=True)]
+        together = sorted(distance for _, distances in every for distance in distances)
+        last = together[k - 1] if k is not None and len(together) >= k else cut
+        for answer, (positions, distances) in zip(answers, every, strict=True):
+            # what may be among the k first is there, in order, and nothing that is not among the part's own
+            wanted = sum(distance <= last for distance in distances)
+            assert listed(answer)[0][:wanted] == positions[:wanted]
+            assert listed(answer)[1][:wanted] == distances[:wanted]
+            assert len(answer[0]) <= len(positions)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Exact answers from several parts: each is searched by its tables or scanned, what they found is put into one order.
+"""Exact answers from several parts, searched by their tables or scanned together, then put into one order.
 
 The rows of a part are in the order of their ids, so the first k of its answer are all that can be wanted of it,
 however many items are tied: only the parts' own k best are compared by id.
@@ -7,7 +7,8 @@ however many items are tied: only the parts' own k best are compared by id.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -33,21 +34,12 @@ Found: TypeAlias = tuple[Part, NDArray[np.int64], NDArray[np.int64]]  # a part, 
 
 def nearest(parts: Sequence[Part], packed: Packed, bits: int, k: int, only: Filter) -> list[Hits]:
     """The `k` nearest items of each code (Q, ceil(K/8)) that pass the filter."""
-    columns, cuts = list[list[Found]](), [bits] * len(packed)
-    for place, part in enumerate(parts):
-        columns.append(_nearest_rows(part, packed, bits, k, only, cuts))
-        if place + 1 < len(parts):
-            cuts = [
-                int(_cut_of([column[query][2] for column in columns], k, bits))
-                for query in range(len(packed))
-            ]
-    return [_ordered([column[query] for column in columns], k) for query in range(len(packed))]
+    return [_ordered(found, k) for found in _found(parts, packed, bits, k, bits, only)]
 
 
 def within(parts: Sequence[Part], packed: Packed, bits: int, radius: int, only: Filter) -> list[Hits]:
     """All items at distance `radius` or less of each code (Q, ceil(K/8)) that pass the filter."""
-    columns = [_rows_within(part, packed, bits, radius, only) for part in parts]
-    return [_ordered([column[query] for column in columns], None) for query in range(len(packed))]
+    return [_ordered(found, None) for found in _found(parts, packed, bits, None, radius, only)]
 
 
 def ranked(parts: Sequence[Part], ranking: Ranking, bits: int, k: int, only: Filter) -> Hits:
@@ -71,12 +63,13 @@ def _near_enough(
     larger than the combined one.
     """
     code = ranking.code[None]
-    first = [_nearest_rows(part, code, bits, SPARE * k, only)[0] for part in parts]
+    [first] = _found(parts, code, bits, SPARE * k, bits, only)
     known = np.concatenate([np.empty(0), *(ranking.penalties(part.segment, rows) for part, rows, _ in first)])
     if len(known) < k:
         return [(part, rows) for part, rows, _ in first]
     radius = min(int(np.partition(known, k - 1)[k - 1]), bits)
-    return [(part, _rows_within(part, code, bits, radius, only)[0][1]) for part in parts]
+    [near] = _found(parts, code, bits, None, radius, only)
+    return [(part, rows) for part, rows, _ in near]
 
 
 def _first(
@@ -105,53 +98,42 @@ def _allowed(part: Part, only: Filter) -> NDArray[np.int64]:
     return (rows if part.alive is None else rows[part.alive[rows] == 1]).astype(np.int64)
 
 
-def _nearest_rows(
-    part: Part, packed: Packed, bits: int, k: int, only: Filter, cuts: Sequence[int] | None = None
-) -> list[Found]:
-    """The k nearest rows of a part to each code; those beyond its cut, if there is one, may be left out."""
-    if part.tables is None and _plainly(len(packed) * len(part.segment)):
-        return [_cut(found, k) for found in _plain(part, packed, only)]
-    from centerhash.search.engines import scan  # numba takes a while to import
+def _found(
+    parts: Sequence[Part], packed: Packed, bits: int, k: int | None, radius: int, only: Filter
+) -> list[list[Found]]:
+    """For each code what each part has of its k nearest (None: all) within the radius, nearest first.
 
-    def scanned(asked: Words, database: Words, alive: Mask | None) -> Iterator[Answer]:
-        return scan.nearest(asked, database, bits, k, alive)
-
-    return _searched(part, packed, bits, k, only, cuts or [bits] * len(packed), scanned)
-
-
-def _rows_within(part: Part, packed: Packed, bits: int, radius: int, only: Filter) -> list[Found]:
-    """The rows of a part at distance `radius` or less of each code, nearest first."""
-    if part.tables is None and _plainly(len(packed) * len(part.segment)):
-        near = [(rows, distances, distances <= radius) for _, rows, distances in _plain(part, packed, only)]
-        return [_cut((part, rows[kept], distances[kept]), None) for rows, distances, kept in near]
-    from centerhash.search.engines import scan
-
-    def scanned(asked: Words, database: Words, alive: Mask | None) -> Iterator[Answer]:
-        return scan.within(asked, database, bits, radius, alive)
-
-    return _searched(part, packed, bits, len(part.segment) + 1, only, [radius] * len(packed), scanned)
+    At most k of each part, and all that may be among the k first by distance and id. Small parts and those with tables
+    come first; what they leave is scanned together, within the distance that is known to be enough by then.
+    """
+    found, cuts = list[list[Found]]([] for _ in packed), [radius] * len(packed)
+    left = defaultdict[tuple[int, ...], list[Part]](list)
+    for part in parts:
+        answers = _unscanned(part, packed, bits, k, only, cuts)
+        for query, answer in enumerate(answers):
+            if answer is not None:
+                found[query].append((part, *answer))
+                cuts[query] = int(_cut_of([distances for *_, distances in found[query]], k, cuts[query]))
+        left[tuple(query for query, answer in enumerate(answers) if answer is None)].append(part)
+    for queries, some in left.items():
+        if queries:
+            scanned = _scanned(some, packed[list(queries)], bits, k, only, [cuts[query] for query in queries])
+            for query, more in zip(queries, scanned, strict=True):
+                found[query] += more
+    return found
 
 
-def _searched(
-    part: Part,
-    packed: Packed,
-    bits: int,
-    k: int,
-    only: Filter,
-    cuts: Sequence[int],
-    scanned: Callable[[Words, Words, Mask | None], Iterator[Answer]],
-) -> list[Found]:
-    """The k nearest rows to each code within its cut, by the tables of the part; what these leave is scanned."""
-    from centerhash.search.engines import scan
-
-    found = _by_tables(part, packed, bits, k, only, cuts)
-    left = [query for query, answer in enumerate(found) if answer is None]
-    if left:
-        rows, database, alive = _candidates(part, bits, only)
-        asked = scan.words(packed[left], bits)
-        for query, answer in zip(left, scanned(asked, database, alive), strict=True):
-            found[query] = _of(rows, answer)
-    return [(part, *answer) for answer in found if answer is not None]
+def _unscanned(
+    part: Part, packed: Packed, bits: int, k: int | None, only: Filter, cuts: Sequence[int]
+) -> list[Answer | None]:
+    """What numpy finds for each code if the part is small, or its tables; None where it has to be scanned."""
+    if part.tables is not None:
+        return _by_tables(part, packed, bits, len(part.segment) + 1 if k is None else k, only, cuts)
+    if not _plainly(len(packed) * len(part.segment)):
+        return [None] * len(packed)
+    rows = _allowed(part, only)
+    codes = part.segment.codes[rows]
+    return [_cut(rows, code_distances(codes, code), k, cut) for code, cut in zip(packed, cuts, strict=True)]
 
 
 def _by_tables(
@@ -196,21 +178,28 @@ def _plainly(distances: int) -> bool:
     return distances <= (SMALL if _SCAN in sys.modules else PLAIN)
 
 
-def _plain(part: Part, packed: Packed, only: Filter) -> list[Found]:
-    """Distances of all rows that may be found to each code."""
-    rows = _allowed(part, only)
-    codes = part.segment.codes[rows]
-    return [(part, rows, code_distances(codes, code)) for code in packed]
-
-
-def _cut(found: Found, k: int | None) -> Found:
-    """The k nearest of ascending rows, nearest first; None: all."""
-    part, rows, distances = found
+def _cut(rows: NDArray[np.int64], distances: NDArray[np.int64], k: int | None, cut: int) -> Answer:
+    """The k nearest (None: all) of ascending rows within the cut, nearest first."""
     if k is not None and len(rows) > k:
-        near = np.flatnonzero(distances <= np.partition(distances, k - 1)[k - 1])
-        rows, distances = rows[near], distances[near]
-    order = np.argsort(distances, kind="stable")[:k]
-    return part, rows[order], distances[order]
+        cut = min(cut, int(np.partition(distances, k - 1)[k - 1]))
+    near = np.flatnonzero(distances <= cut)
+    order = near[np.argsort(distances[near], kind="stable")[:k]]
+    return rows[order], distances[order]
+
+
+def _scanned(
+    parts: Sequence[Part], packed: Packed, bits: int, k: int | None, only: Filter, cuts: Sequence[int]
+) -> Iterator[list[Found]]:
+    """What a scan of all these parts finds for each code within its cut."""
+    from centerhash.search.engines import scan  # numba takes a while to import
+
+    candidates = [_candidates(part, bits, only) for part in parts]
+    databases = [(database, alive) for _, database, alive in candidates]
+    for answers in scan.several(scan.words(packed, bits), databases, bits, k, np.array(cuts)):
+        yield [
+            (part, positions if rows is None else rows[positions].astype(np.int64), distances)
+            for part, (rows, _, _), (positions, distances) in zip(parts, candidates, answers, strict=True)
+        ]
 
 
 def _candidates(part: Part, bits: int, only: Filter) -> tuple[NDArray[np.uint32] | None, Words, Mask | None]:
@@ -230,12 +219,6 @@ def _candidates(part: Part, bits: int, only: Filter) -> tuple[NDArray[np.uint32]
     database = scan.words(codes, bits)
     database.flags.writeable = False  # as mapped ones are: numba compiles the two kinds apart
     return rows, database, alive
-
-
-def _of(rows: NDArray[np.uint32] | None, answer: Answer) -> Answer:
-    """An answer's positions as rows of the part."""
-    positions, distances = answer
-    return positions if rows is None else rows[positions].astype(np.int64), distances
 
 
 def _ordered(
@@ -272,4 +255,4 @@ def _ordered(
 def _cut_of(keys: Sequence[NDArray[Any]], k: int | None, most: float = float("inf")) -> float:
     """The k-th smallest of all keys, or `most` where all are wanted."""
     together = np.concatenate(keys)
-    return most if k is None or len(together) <= k else float(np.partition(together, k - 1)[k - 1])
+    return most if k is None or len(together) < k else float(np.partition(together, k - 1)[k - 1])

@@ -13,9 +13,8 @@ release the interpreter lock: over parts of the database for a few queries, over
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,6 +30,9 @@ Small: TypeAlias = NDArray[np.uint16]
 Integers: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.uint8]
 Answer: TypeAlias = tuple[Integers, Integers]  # positions and distances (m,)
+Database: TypeAlias = tuple[
+    Words, Mask | None
+]  # words (N, W), and which rows (N,) may be returned; None: all
 
 STRIDE, STEP = 512, 32  # rows counted at once; where some are near, again in steps, then one by one
 CACHED_BYTES = 1 << 18  # of the database, read from memory once for all queries: fits the L2 cache
@@ -39,6 +41,7 @@ SPARE = 1024  # items a query has room for beyond k
 ROOM = 1 << 22  # items that the queries of one batch have room for, together
 WIDEST_INTERLEAVED = 5  # rows of more words are added up word by word: LLVM would gather them instead
 
+_NO_MASK: Mask = np.empty(0, np.uint8)
 CUT, NEAR, STORED = range(3)  # the columns of a query's state in a part of the database
 
 
@@ -156,48 +159,67 @@ def _scanner(width: int) -> Callable[..., None]:
 
 
 class _Found:
-    """What the scans of P parts of the database noted for Q queries: states, counts by distance, items."""
+    """What the scans of P parts of a database noted for Q queries: states, counts by distance, items."""
 
-    def __init__(self, parts: int, queries: int, bits: int, cut: int, room: int) -> None:
+    def __init__(self, parts: int, queries: int, bits: int, room: int) -> None:
         self.states = np.zeros((parts, queries, 3), np.int64)
-        self.states[:, :, CUT] = cut
         self.counts = np.zeros((parts, queries, bits + 1), np.int64)
         self.positions = np.empty((parts, queries, room), np.int64)
         self.distances = np.empty((parts, queries, room), np.uint16)
 
 
-def _scan(queries: Words, database: Words, alive: Mask, bits: int, cut: int, k: int, room: int) -> _Found:
-    """Scan with a thread for each part of the queries if there are many, else of the database if it is large."""
-    threads = queries.shape[0] * database.nbytes // THREAD_BYTES
+def _scan(
+    queries: Words, databases: Sequence[Database], bits: int, cuts: Integers, k: int, room: int
+) -> list[_Found]:
+    """Scan with a thread for each part of the queries if there are many, else of each database if they are large.
+
+    A thread takes its part of one database after the other, and what it found in the first ones lowers the cut in
+    the next. What ties with the k-th nearest stays within it: ties of different databases are not in order yet.
+    """
+    threads = queries.shape[0] * sum(rows.nbytes for rows, _ in databases) // THREAD_BYTES
     threads = 1 if threads <= 1 else min(threads, processors())
     over_queries = queries.shape[0] >= 2 * threads
     parts = 1 if over_queries else threads
-    found = _Found(parts, queries.shape[0], bits, cut, room)
-    if queries.shape[0] == 1:
-        block = database.shape[0]
-    else:
-        block = max(1, CACHED_BYTES // max(1, database.strides[0]) // STRIDE) * STRIDE
     lots = split(queries.shape[0], threads) if over_queries else [slice(None)] * threads
-    stretches = [slice(0, database.shape[0])] * threads if over_queries else split(database.shape[0], threads)
-    scan = _scanner(database.shape[1])
+    found = [_Found(parts, queries.shape[0], bits, room) for _ in databases]
+    scan = _scanner(queries.shape[1])
 
     def work(part: int) -> None:
-        lot, stretch, row = lots[part], stretches[part], part % parts
-        scan(
-            queries[lot],
-            database[stretch],
-            alive[stretch] if alive.size else alive,
-            stretch.start,
-            k,
-            max(block, 1),
-            found.states[row, lot],
-            found.counts[row, lot],
-            found.positions[row, lot],
-            found.distances[row, lot],
-        )
+        lot, row = lots[part], part % parts
+        asked, within = queries[lot], cuts[lot]
+        counts = np.zeros((asked.shape[0], bits + 1), np.int64)
+        for place, ((rows, alive), noted) in enumerate(zip(databases, found, strict=True)):
+            if place:
+                counts += found[place - 1].counts[row, lot]
+                within = np.minimum(within, _reached(counts, k, bits))
+            noted.states[row, lot, CUT] = within
+            stretch = slice(0, len(rows)) if over_queries else split(len(rows), threads)[part]
+            scan(
+                asked,
+                rows[stretch],
+                _NO_MASK if alive is None else alive[stretch],
+                stretch.start,
+                k,
+                max(1, len(rows)) if queries.shape[0] == 1 else _block(rows),
+                noted.states[row, lot],
+                noted.counts[row, lot],
+                noted.positions[row, lot],
+                noted.distances[row, lot],
+            )
 
     in_threads(work, threads)
     return found
+
+
+def _block(rows: Words) -> int:
+    """Rows of a database that all queries are compared with while they are in the cache."""
+    return max(1, CACHED_BYTES // max(1, rows.strides[0]) // STRIDE) * STRIDE
+
+
+def _reached(counts: Integers, k: int, bits: int) -> Integers:
+    """The distances (Q,) within which k items were counted (Q, K + 1); K where there are fewer."""
+    enough = counts.cumsum(axis=1) >= k
+    return np.where(enough.any(axis=1), enough.argmax(axis=1), bits)
 
 
 @compiled
@@ -227,23 +249,37 @@ def _sorted(states: Integers, positions: Integers, distances: Small, k: int, bit
     return items, ends
 
 
+def several(
+    queries: Words, databases: Sequence[Database], bits: int, k: int | None, cuts: Integers
+) -> Iterator[list[Answer]]:
+    """Yield for each query an answer of each of S databases: what is within its cut, nearest first, then by position.
+
+    All of the k nearest in all databases together are there, with what ties with the last, at most k of each database;
+    None: all items. Queries (Q, W) and databases (N, W), at least one, are `words`, a mask (N,) is 1 where an item may
+    be returned, cuts (Q,) are distances.
+    """
+    largest, total = max(len(rows) for rows, _ in databases), sum(len(rows) for rows, _ in databases)
+    k, room = (total + 1, SPARE) if k is None else (min(k, total + 1), min(k, largest) + SPARE)
+    yield from _answers(queries, databases, bits, cuts, k, room)
+
+
 def _answers(
-    queries: Words, database: Words, alive: Mask | None, bits: int, cut: int, k: int, room: int
-) -> Iterator[Answer]:
-    """Yield the answer to each query, as many together as have room; one that has too little is scanned again."""
-    mask = np.empty(0, np.uint8) if alive is None else alive
-    together = max(1, ROOM // room)
+    queries: Words, databases: Sequence[Database], bits: int, cuts: Integers, k: int, room: int
+) -> Iterator[list[Answer]]:
+    """Yield the answers to each query, as many together as have room; one that has too little is scanned again."""
+    together = max(1, ROOM // room // len(databases))
     for first in range(0, queries.shape[0], together):
-        asked = queries[first : first + together]
-        found = _scan(asked, database, mask, bits, cut, k, room)
-        items, ends = _sorted(found.states, found.positions, found.distances, k, bits)
-        needed = found.states[:, :, NEAR].max(axis=0).tolist()
-        for query, (begin, end) in enumerate(pairwise([0, *ends.tolist()])):
-            if needed[query] > room:
-                alone = asked[query : query + 1]
-                yield from _answers(alone, database, alive, bits, cut, k, needed[query])
+        asked, within = queries[first : first + together], cuts[first : first + together]
+        found = _scan(asked, databases, bits, within, k, room)
+        items = [_sorted(noted.states, noted.positions, noted.distances, k, bits) for noted in found]
+        needed = np.max([noted.states[:, :, NEAR].max(axis=0) for noted in found], axis=0).tolist()
+        for query, wanted in enumerate(needed):
+            if wanted > room:
+                alone = slice(query, query + 1)
+                yield from _answers(asked[alone], databases, bits, within[alone], k, wanted)
             else:
-                yield items[0, begin:end], items[1, begin:end]
+                parts = [slice(ends[query - 1] if query else 0, ends[query]) for _, ends in items]
+                yield [(both[0, part], both[1, part]) for (both, _), part in zip(items, parts, strict=True)]
 
 
 def nearest(
@@ -253,12 +289,13 @@ def nearest(
 
     Queries (Q, W) and database (N, W) are `words`; `alive` (N,) is 1 where an item may be returned.
     """
-    k = min(k, database.shape[0] + 1)
-    return _answers(queries, database, alive, bits, bits, k, k + SPARE)
+    cuts = np.full(len(queries), bits)
+    return (answer for [answer] in several(queries, [(database, alive)], bits, k, cuts))
 
 
 def within(
     queries: Words, database: Words, bits: int, radius: int, alive: Mask | None = None
 ) -> Iterator[Answer]:
     """Yield for each query all positions, with distances, at most `radius` away, in the order of `nearest`."""
-    return _answers(queries, database, alive, bits, radius, database.shape[0] + 1, SPARE)
+    cuts = np.full(len(queries), radius)
+    return (answer for [answer] in several(queries, [(database, alive)], bits, None, cuts))
