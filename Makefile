@@ -58,10 +58,12 @@ checks: setup
 	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src
 
 # figures as json with facts of the machine, and docs/images/bench.svg from them
+# FEATURES: a file (N, 2560) of the built-in model's features, to draw codes from rather than from a mixture
 RESULTS ?= benchmarks/results
 bench: setup
-	for part in speed search multi_index loading encoding load busy memory; do \
-	  $(BIN)/python -m benchmarks.$$part --out $(RESULTS)/$$part.json || exit 1; \
+	for part in speed search loading encoding load busy multi_index milvus memory; do \
+	  case $$part in multi_index|milvus) drawn="$(addprefix --features ,$(FEATURES))";; *) drawn=;; esac; \
+	  $(BIN)/python -m benchmarks.$$part --out $(RESULTS)/$$part.json $$drawn || exit 1; \
 	done
 	$(BIN)/python -m benchmarks.chart --results $(RESULTS)
 

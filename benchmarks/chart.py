@@ -15,8 +15,21 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).parent.parent
-NAMES = ("search", "encoding", "speed", "load", "busy")
+NAMES = ("search", "encoding", "speed", "load", "busy", "multi_index", "memory")
 SIZES = {"100,000": "100,000", "1,000,000": "1 million", "10,000,000": "10 million"}
+TABLES = {  # the share of a whole scan's time that is the goal
+    "10,000,000 drawn": ("10 million codes of a model", 1 / 20),
+    "10,000,000 random": ("10 million random codes", 1 / 20),
+    "100,000,000 drawn": ("100 million codes of a model", 1 / 50),
+    "100,000,000 random": ("100 million random codes", 1 / 50),
+}
+MEMORY = {
+    "indexing": "Adding 100,000 photos",
+    "encoding": "Encoding a million rows of features",
+    "importing": "Importing 4 million codes",
+    "evaluation": "Evaluating COCO",
+    "serving": "Serving 10 million codes",
+}
 COMPILED = {"onnx": "ONNX Runtime", "openvino": "OpenVINO"}
 Results = Mapping[str, Mapping[str, Any]]
 
@@ -109,7 +122,7 @@ def _times(title: str, against: str, value: float, goal: float) -> Bar:
 def shares(results: Results) -> Panel:
     """How much of the compiled network's own speed is left when files have to be decoded beside it."""
     bars = []
-    for size in ("256 x 256", "500 x 375"):
+    for size in ("256 x 256", "500 x 375", "4000 x 3000"):
         for name, title in COMPILED.items():
             share = results["encoding"][f"photos of {size}"][name]["share_of_alone"]
             against = "of what the network alone does"
@@ -159,6 +172,56 @@ def limits(results: Results) -> Panel:
     return Panel("Within a limit", "shorter is better; share of the limit", bars, _PERCENT, limit=True)
 
 
+def searching(results: Results) -> Panel:
+    """How much of a scan's time a search by tables takes."""
+    tables, bars = results["multi_index"], []
+    for key, (title, goal) in TABLES.items():
+        if found := tables.get(f"{key} codes, k 10"):
+            share = found["tables_to_whole"]
+            bars.append(_share_of_scan(title, "median, of a scan that reads them all", share, goal))
+            share = found["tables_p99_to_scan_p99"]
+            bars.append(_share_of_scan(title, "99th percentile, of the scan's", share, 1))
+    ticks = {0.001: "0.1 %", 0.01: "1 %", 0.1: "10 %", 1: "100 %"}
+    note = "shorter is better; share of a scan, logarithmic"
+    return Panel("Exact search by tables, one thread", note, bars, ticks, log=True, limit=True)
+
+
+def _share_of_scan(title: str, against: str, share: float, goal: float) -> Bar:
+    return Bar(title, against, share, goal, f"{100 * share:.3g} %", f"limit {100 * goal:g} %")
+
+
+def growing(results: Results) -> Panel:
+    """By how much memory grows with each item."""
+    memory = results["memory"]
+    code = memory["bytes of a code"]
+    bars = [
+        Bar(
+            title,
+            "at its peak",
+            max(1.0, growth),
+            code,
+            f"{growth:.0f} bytes",
+            f"limit {code}, those of a code",
+        )
+        for name, title in MEMORY.items()
+        for growth in [memory[name]["bytes per item"]]
+    ]
+    ticks = {1: "1", 10: "10", 100: "100", 1000: "1,000"}
+    return Panel(
+        "Memory per item",
+        "shorter is better; growth, logarithmic",
+        bars,
+        ticks,
+        log=True,
+        limit=True,
+    )
+
+
+def panels(results: Results) -> list[Panel]:
+    """All panels, from the top."""
+    return [made(results) for made in (faster, searching, limits, shares, growing)]
+
+
 _PERCENT = {0: "0 %", 0.25: "25 %", 0.5: "50 %", 0.75: "75 %", 1: "100 %"}
 
 
@@ -168,8 +231,7 @@ def _percent(title: str, against: str, value: float, goal: float, shown: str, go
 
 def missed(results: Results) -> list[str]:
     """A line for every measurement that misses its goal."""
-    panels = (faster(results), limits(results), shares(results))
-    bars = [bar for panel in panels for bar in panel.bars if not panel.is_met(bar)]
+    bars = [bar for panel in panels(results) for bar in panel.bars if not panel.is_met(bar)]
     return [f"goal missed: {bar.title} ({bar.against}): {bar.shown}, {bar.goal_shown}" for bar in bars]
 
 
@@ -188,16 +250,17 @@ def server_line(results: Results) -> str:
 def machine_line(results: Results) -> str:
     """What it was measured on."""
     machine, versions = results["speed"]["machine"], results["speed"]["versions"]
+    commits = {part.get("commit") or "an unknown commit" for part in results.values()}
     return (
-        f"Measured on {machine['cores']} cores ({machine['processor']}), PyTorch {versions['torch']}; "
-        "`make bench` measures your machine"
+        f"Measured on {machine['cores']} cores ({machine['processor']}), PyTorch {versions['torch']}, "
+        f"{' and '.join(sorted(commits))}; `make bench` measures your machine"
     )
 
 
 def draw(results: Results) -> str:
     """The whole picture as an SVG."""
     top, parts = 62.0, list[str]()
-    for panel in (faster(results), limits(results), shares(results)):
+    for panel in panels(results):
         parts += _panel(panel, top)
         top += HEAD + ROW * len(panel.bars) + 18
     parts += [

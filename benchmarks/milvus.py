@@ -1,8 +1,10 @@
-"""Milvus beside the flat index: one question at a time by each consistency, and batches, in one run.
+"""Milvus beside the flat index and faiss: one question at a time by each consistency, and batches, in one run.
 
-    python -m benchmarks.milvus [--codes 100000] [--address http://host:19530] [--out benchmarks/results/milvus.json]
+    python -m benchmarks.milvus [--codes 200000] [--features FEATURES.npy] [--address http://host:19530]
+        [--out benchmarks/results/milvus.json]
 
-Without an address, the server of the package `milvus` is started for the time of the run, on this machine.
+Codes and questions are those that `benchmarks.multi_index` draws. Without an address, the server of the package
+`milvus` is started for the time of the run, on this machine; where there is no such package, nothing is measured.
 """
 
 from __future__ import annotations
@@ -12,13 +14,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.drawn_codes import drawn_codes, logits_of, queries_of
 from benchmarks.reporting import arguments_of, show, store
-from benchmarks.search import random_codes
+from benchmarks.search import faiss_search
 from centerhash.search.engines.base import HammingIndex
 from centerhash.search.engines.milvus_rows import CONSISTENCIES
 from centerhash.search.engines.table import create_store, open_store
@@ -54,12 +59,11 @@ def median_ms(work: Callable[[int], Any], repeats: int) -> float:
     return 1000 * statistics.median(times)
 
 
-def questions(index: HammingIndex, queries: np.ndarray) -> dict[str, float]:
+def questions(search: Callable[[np.ndarray], Any], queries: np.ndarray) -> dict[str, float]:
     """Milliseconds of one question, alone and in a batch."""
-    single = median_ms(lambda number: index.search(queries[number : number + 1], K), SINGLES)
     return {
-        "one_ms": single,
-        "in_a_batch_ms": median_ms(lambda _: index.search(queries, K), 3) / len(queries),
+        "one_ms": median_ms(lambda number: search(queries[number : number + 1]), SINGLES),
+        "in_a_batch_ms": median_ms(lambda _: search(queries), 3) / len(queries),
     }
 
 
@@ -76,24 +80,34 @@ def filled(index: HammingIndex, packed: np.ndarray) -> float:
 def main() -> None:
     parser = arguments_of(__doc__)
     parser.add_argument("--codes", type=int, default=100_000)
+    parser.add_argument("--features", type=Path, help="features (N, D) of images, to draw from their codes")
     parser.add_argument("--address")
     arguments = parser.parse_args()
-    packed, queries = random_codes(arguments.codes, BITS, 0), random_codes(BATCH, BITS, 1)
+    if arguments.address is None and find_spec("milvus") is None:
+        print("Milvus is not measured: no --address, and no package `milvus`.")
+        return
+    logits = logits_of("coco", arguments.features)
+    packed, queries = drawn_codes(logits, arguments.codes, 1), queries_of(logits)[:BATCH]
     measured: dict[str, Any] = {"setting": {"codes": arguments.codes, "bits": BITS, "k": K, "batch": BATCH}}
+
+    def note(name: str, figures: dict[str, float]) -> None:
+        measured[name] = figures
+        show(name, figures)
+
     with tempfile.TemporaryDirectory() as folder, server(arguments.address) as address:
+        note("faiss", questions(faiss_search(packed), queries))
         with create_store("flat", Path(folder) / "flat", BITS) as flat:
-            measured["flat"] = {"added_per_second": filled(flat, packed), **questions(flat, queries)}
+            rate = filled(flat, packed)
+            flat.compact()
+            note("flat", {"added_per_second": rate, **questions(partial(flat.search, k=K), queries)})
             expected = flat.search(queries, K)
-        show("flat", measured["flat"])
         with create_store(f"milvus:{address}#benchmark", Path(folder), BITS) as index:
-            measured["milvus"] = {"added_per_second": filled(index, packed)}
-        show("milvus", measured["milvus"])
+            note("milvus", {"added_per_second": filled(index, packed)})
         for level in CONSISTENCIES:
             with open_store(f"milvus:{address}?consistency={level}#benchmark", Path(folder)) as index:
-                figures = questions(index, queries)
+                figures = questions(partial(index.search, k=K), queries)
                 same = [a.ids == b.ids for a, b in zip(index.search(queries, K), expected, strict=True)]
-                measured[level] = {**figures, "same_answers": float(np.mean(same))}
-            show(level, measured[level])
+            note(level, {**figures, "same_answers": float(np.mean(same))})
     store(arguments.out, measured)
 
 

@@ -1,6 +1,6 @@
 """Exact multi-index search against the scan, faiss and usearch, as ratios measured in one run: part of `make bench`.
 
-    python -m benchmarks.multi_index [--out benchmarks/results/multi_index.json] [--sizes 100000000]
+    python -m benchmarks.multi_index [--out benchmarks/results/multi_index.json] [--sizes 1000000]
         [--run RUN --features FEATURES.npy] [--quick]
 
 Codes of 64 bits drawn as a model makes them (see `drawn_codes`), with more noise than that, and without any structure;
@@ -8,13 +8,12 @@ queries one at a time, in one thread, by processor time, which other work on the
 query by query in random order, after a call that does not count; codes and tables are mapped from files, as in an index.
 `whole` is the scan of all codes for a query that nothing is near to: the scan itself stops when k codes equal the query.
 `recall` is how many of the k answers are as near as the k nearest; structures that take many minutes to build are left
-out at larger sizes. 100 million codes need 8 GB of memory and are measured only if they are asked for; `--out` keeps the
-other sizes.
+out at larger sizes. 100 million codes need 8 GB of memory and are left out on a machine with less than 16, unless they
+are asked for.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import tempfile
@@ -37,7 +36,8 @@ from centerhash.search.engines.tables import Tables, TablesFile
 from centerhash.search.engines.tabling import build
 
 BITS = 64
-SIZES, KS = (10**6, 10**7), (10, 100)
+SIZES, KS = (10**6, 10**7, 10**8), (10, 100)
+ROOMY = 16 * 10**9  # bytes of memory that a machine has for the largest size
 MOST = {
     "noisy": 10**7,
     "multihash": 10**7,
@@ -178,9 +178,15 @@ def measured(packed: Packed, queries: Packed, others: bool) -> Iterator[tuple[st
             yield f"k {k}, with others", seconds | compared({**works[k], **other_works(k, built)}, queries)
 
 
+def sizes() -> list[int]:
+    """The numbers of codes that this machine has the memory for."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    return [size for size in SIZES if size < max(SIZES) or memory >= ROOMY]
+
+
 def main() -> None:
     parser = arguments_of(__doc__)
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of codes")
+    parser.add_argument("--sizes", type=int, nargs="+", default=sizes(), help="numbers of codes")
     parser.add_argument(
         "--run", default="coco", help="the run whose logits are drawn from, or a built-in model"
     )
@@ -197,10 +203,7 @@ def main() -> None:
         "noisy": lambda count: (drawn_codes(logits, count, 1, MANY_NOISE), queries_of(logits)),
         "random": lambda count: (random_codes(count, BITS, 0), random_codes(1000, BITS, 1)),
     }
-    results: dict[str, Any] = {}
-    if arguments.out is not None and arguments.out.exists():
-        stored = json.loads(arguments.out.read_text())
-        results = {name: figures for name, figures in stored.items() if " codes, " in name}
+    results: dict[str, Any] = {"drawn from": "a mixture" if arguments.features is None else "features"}
     in_one_thread()
     for size in [10**4] if arguments.quick else arguments.sizes:
         for name in arguments.kinds:

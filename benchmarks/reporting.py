@@ -6,11 +6,31 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from centerhash.training.folder import versions
+
+ROOT = Path(__file__).parent.parent
+
+
+def commit() -> str | None:
+    """The commit that is measured, marked if the code differs from it; None outside of a clone."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        changed = git(
+            "status", "--porcelain", "--", "src", "benchmarks/*.py", "pyproject.toml", "constraints.txt"
+        )
+        return git("rev-parse", "HEAD")[:10] + (" with changes" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def arguments_of(about: str | None) -> argparse.ArgumentParser:
@@ -40,5 +60,6 @@ def store(out: Path | None, measured: Mapping[str, Any], *, threads: int | None 
         machine["load"] = round(os.getloadavg()[1], 1)  # of five minutes
     if threads is not None:
         machine["threads"] = threads
+    facts = {"machine": machine, "versions": versions(), "commit": commit()}
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps({"machine": machine, "versions": versions(), **measured}, indent=2) + "\n")
+    out.write_text(json.dumps(facts | dict(measured), indent=2) + "\n")
