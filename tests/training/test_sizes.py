@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from centerhash import HashModel, train
@@ -28,6 +28,7 @@ def sized_dataset() -> Dataset:
 
 
 @given(st.integers(0, 10_000))
+@example(2112)  # flat enough for a search that stops early
 def test_sizes_that_made_the_areas_are_found(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     labels = torch.rand(300, 5, generator=generator) < 0.6

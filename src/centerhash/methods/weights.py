@@ -296,7 +296,9 @@ def class_sizes(weights: Tensor, labels: Tensor, areas: Tensor, ridge: float = 1
         return sizes.detach()
     shares = visible / visible.sum(dim=1, keepdim=True)
     scores = torch.log(weights[known].double().clamp_min(_SMALLEST_WEIGHT))
-    optimizer = torch.optim.LBFGS([sizes], max_iter=200, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(
+        [sizes], max_iter=200, tolerance_grad=1e-9, tolerance_change=1e-15, line_search_fn="strong_wolfe"
+    )
 
     def objective() -> Tensor:
         optimizer.zero_grad()
