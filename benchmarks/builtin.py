@@ -33,7 +33,15 @@ TARGET = Path(__file__).parent.parent / "src" / "centerhash" / "builtin" / "coco
 BACKBONE = "efficientnet-lite0"
 # 672 hidden units for the code and 256 for presence keep the file under 6 MB
 HEAD = {"hidden": (672,), "presence_hidden": 256}
-SETTINGS: dict[str, Any] = {"method": "ics-softmax", "bits": 64, "epochs": 10, "head": HEAD}
+# the defaults of when it was trained, so that the same command makes the same model
+SETTINGS: dict[str, Any] = {
+    "method": "ics-softmax",
+    "bits": 64,
+    "epochs": 10,
+    "learning_rate": 4e-3,
+    "head": HEAD,
+    "options": {"scale": 8.0, "lambda": 2.0},
+}
 
 
 def train(data: ch.Dataset, run: Path) -> HashModel:

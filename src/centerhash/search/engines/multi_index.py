@@ -33,7 +33,9 @@ TOGETHER = 64  # values whose codes are asked from memory before the first of th
 # parts of the scan's cost after which the rest is judged first, and not by hope any more
 FIRST, TRIED = 256, 32
 HOPE = 4.0  # times as many codes as those that were seen speak for
-SCANNED = 256  # bytes that a thread of the scan reads while one value or code is looked at, measured
+# bytes that a thread of the scan reads while one value or code is looked at: 250 where others use the memory too, 500
+# where nobody does; the larger, as tables are to be quicker everywhere
+SCANNED = 512
 SHARED = 3  # times as many for many queries, which the scan reads them for together
 SAMPLE, TYPICAL = 64, 10  # codes that tables are tried with, and answers to each
 NEVER = 1 << 62
