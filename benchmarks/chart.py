@@ -250,10 +250,10 @@ def server_line(results: Results) -> str:
 def machine_line(results: Results) -> str:
     """What it was measured on."""
     machine, versions = results["speed"]["machine"], results["speed"]["versions"]
-    commits = {part.get("commit") or "an unknown commit" for part in results.values()}
+    commits = {part.get("commit") or "unknown" for part in results.values()}
     return (
         f"Measured on {machine['cores']} cores ({machine['processor']}), PyTorch {versions['torch']}, "
-        f"{' and '.join(sorted(commits))}; `make bench` measures your machine"
+        f"commit {' and '.join(sorted(commits))}; `make bench` measures your machine"
     )
 
 

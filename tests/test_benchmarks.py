@@ -40,6 +40,14 @@ def test_the_chart_is_drawn_from_stored_results(tmp_path: Path, monkeypatch: pyt
     )  # `python -m benchmarks.chart`
 
 
+def test_all_that_is_stored_was_measured_on_one_commit() -> None:
+    parts = re.findall(r"for part in (.*?);", (ROOT / "Makefile").read_text())[0].split()
+    stored = {part: json.loads((RESULTS / f"{part}.json").read_text()) for part in parts}
+    assert set(chart.NAMES) <= set(parts)
+    [commit] = {figures["commit"] for figures in stored.values()}
+    assert re.fullmatch("[0-9a-f]{10}", commit)  # and without changes
+
+
 def test_every_bar_is_labelled_with_its_figure_and_its_goal(results: dict[str, Any]) -> None:
     results["speed"]["evaluation"]["times_faster"] = 33.3
     results["speed"]["solver"]["exact_share_of_step"] = 0.123
