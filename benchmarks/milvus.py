@@ -3,7 +3,7 @@
     python -m benchmarks.milvus [--codes 200000] [--features FEATURES.npy] [--address http://host:19530]
         [--out benchmarks/results/milvus.json]
 
-Codes and questions are those that `benchmarks.multi_index` draws. Without an address, the server of the package
+Codes and questions are drawn as by `benchmarks.multi_index`. Without an address, the server of the package
 `milvus` is started for the time of the run, on this machine; where there is no such package, nothing is measured.
 """
 
@@ -80,7 +80,7 @@ def filled(index: HammingIndex, packed: np.ndarray) -> float:
 def main() -> None:
     parser = arguments_of(__doc__)
     parser.add_argument("--codes", type=int, default=100_000)
-    parser.add_argument("--features", type=Path, help="features (N, D) of images, to draw from their codes")
+    parser.add_argument("--features", type=Path, help="features (N, D) of images to draw codes from")
     parser.add_argument("--address")
     arguments = parser.parse_args()
     if arguments.address is None and find_spec("milvus") is None:

@@ -30,9 +30,7 @@ Small: TypeAlias = NDArray[np.uint16]
 Integers: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.uint8]
 Answer: TypeAlias = tuple[Integers, Integers]  # positions and distances (m,)
-Database: TypeAlias = tuple[
-    Words, Mask | None
-]  # words (N, W), and which rows (N,) may be returned; None: all
+Database: TypeAlias = tuple[Words, Mask | None]  # (N, W), and which rows (N,) may be returned; None: all
 
 STRIDE, STEP = 512, 32  # rows counted at once; where some are near, again in steps, then one by one
 CACHED_BYTES = 1 << 18  # of the database, read from memory once for all queries: fits the L2 cache
