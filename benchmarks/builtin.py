@@ -20,11 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import centerhash as ch
-from centerhash.core.checksums import sealed
-from centerhash.core.files import write_json
+from centerhash.core.files import sealed, write_json
 from centerhash.data.splits import Splits
 from centerhash.experiments.agreement import measure_agreement
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.networks.backbones import get_backbone
 from centerhash.networks.tensors import save_tensors
 from centerhash.training.frozen import with_sizes

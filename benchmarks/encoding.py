@@ -25,8 +25,8 @@ import torch
 from benchmarks.loading import plain, write_photos
 from benchmarks.reporting import arguments_of, show, store
 from centerhash import hash_centers
-from centerhash.codes import binarise, pack
-from centerhash.model import HashModel, ModelSpec
+from centerhash.codes import binarize, pack
+from centerhash.model.model import HashModel, ModelSpec
 from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
 from centerhash.networks.encoder import Encoder
 from centerhash.networks.engines import ENGINES, Engine, open_engine
@@ -72,7 +72,7 @@ def eager(paths: Sequence[Path], batch: int = 32) -> Callable[[], Any]:
         for start in range(0, len(paths), batch):
             pixels = torch.from_numpy(np.stack(plain(paths[start : start + batch])))
             with torch.inference_mode():
-                codes.append(pack(binarise(head(network(pixels)).logits.numpy())))
+                codes.append(pack(binarize(head(network(pixels)).logits.numpy())))
         return codes
 
     return work

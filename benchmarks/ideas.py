@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax, normalize
 
 from benchmarks.reporting import arguments_of
-from centerhash.codes import binarise, pack, unpack
+from centerhash.codes import binarize, pack, unpack
 from centerhash.core.progress import silent
 from centerhash.experiments.bench import Bench, Source, Task, make_task
 from centerhash.experiments.compare import measure
@@ -128,7 +128,7 @@ def cut(bench: Bench, task: Task) -> Row:
     model = bench.train(task)
     splits, bits = bench.dataset.splits, int(task.about["bits"])
     sample = np.sort(splits.train)[:: max(1, len(splits.train) // SAMPLE)]
-    kept = best_bits(binarise(model.logits(bench.features[sample])), bench.dataset.labels[sample], bits)
+    kept = best_bits(binarize(model.logits(bench.features[sample])), bench.dataset.labels[sample], bits)
     codes = [
         pack(np.ascontiguousarray(unpack(bench.encode(model, rows), LONG)[:, kept]))
         for rows in (splits.query, splits.database)

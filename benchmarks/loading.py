@@ -23,7 +23,7 @@ from PIL import Image
 
 from benchmarks.reporting import arguments_of, show, store
 from benchmarks.speed import seconds
-from centerhash.core.prefetch import batches_ahead
+from centerhash.core.parallel import batches_ahead
 from centerhash.data.images import load_image, squash_and_crop
 from centerhash.data.scenes.scenes import render_scene
 from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone

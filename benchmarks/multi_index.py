@@ -29,7 +29,7 @@ from benchmarks.drawn_codes import drawn_codes, logits_of, queries_of
 from benchmarks.reporting import arguments_of, in_one_thread, show, store
 from benchmarks.search import random_codes
 from centerhash.codes import Packed
-from centerhash.core.compiled import processors
+from centerhash.core.parallel import cpu_count
 from centerhash.search.engines import multi_index, scan
 from centerhash.search.engines.mapped import map_arrays, write_arrays
 from centerhash.search.engines.tables import Tables, TablesFile
@@ -76,7 +76,7 @@ def structures(packed: Packed) -> Iterator[tuple[str, Any]]:
     import faiss
     from usearch.index import Index
 
-    faiss.omp_set_num_threads(processors())
+    faiss.omp_set_num_threads(cpu_count())
     cells = faiss.IndexBinaryIVF(faiss.IndexBinaryFlat(BITS), BITS, max(16, int(len(packed) ** 0.5)))
     hashes, graph = faiss.IndexBinaryMultiHash(BITS, 3, 21), faiss.IndexBinaryHNSW(BITS, 32)
     cells.nprobe, hashes.nflip, graph.hnsw.efSearch = 16, 1, 64
@@ -89,7 +89,7 @@ def structures(packed: Packed) -> Iterator[tuple[str, Any]]:
             yield name, structure
     if len(packed) <= MOST["usearch"]:
         other = Index(ndim=BITS, metric="hamming", dtype="b1")
-        other.add(np.arange(len(packed)), packed, threads=processors())
+        other.add(np.arange(len(packed)), packed, threads=cpu_count())
         yield "usearch", other
 
 
@@ -213,7 +213,7 @@ def main() -> None:
             for what, figures in measured(packed, queries, not arguments.exact and name != "noisy"):
                 results[f"{size:,} {name} codes, {what}"] = figures
                 show(f"{size:,} {name} codes, {what}", figures)
-                store(arguments.out, results, threads=processors())
+                store(arguments.out, results, threads=cpu_count())
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 import centerhash as ch
 from benchmarks.reporting import arguments_of, show, store
 from centerhash.core.progress import silent
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.search import Index, Results
 from centerhash.search.engines import rankings
 from centerhash.search.engines.rankings import code_distances

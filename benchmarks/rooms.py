@@ -22,7 +22,7 @@ PICTURE = ROOT / "docs" / "images" / "architecture.svg"
 # bottom to top, with what each is for
 ROOMS = {
     "core": "errors, files, options, progress",
-    "codes": "bits: binarise, pack, hamming",
+    "codes": "bits: binarize, pack, hamming",
     "evaluation": "mAP and other measures",
     "data": "data sets, layouts, images, scenes",
     "networks": "backbones, engines, encoder, heads",

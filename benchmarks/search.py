@@ -25,7 +25,8 @@ import numpy as np
 
 from benchmarks.reporting import arguments_of, show, store
 from centerhash.codes import Packed
-from centerhash.core.compiled import compiled, processors
+from centerhash.core.compiled import compiled
+from centerhash.core.parallel import cpu_count
 from centerhash.search.engines import scan
 from centerhash.search.engines.flat import FlatIndex
 
@@ -91,7 +92,7 @@ def _xor(values: Any) -> Any:
 def reader(packed: Packed) -> Callable[[], Any]:
     """Read the codes once, in as many threads as the scan has."""
     values = packed.reshape(-1).view(np.uint64)
-    parts = [part for part in np.array_split(values, processors()) if part.size]
+    parts = [part for part in np.array_split(values, cpu_count()) if part.size]
     return lambda: scan.in_threads(lambda number: _xor(parts[number]), len(parts))
 
 
@@ -111,7 +112,7 @@ def numpy_search(packed: Packed) -> Work:
 def faiss_search(packed: Packed) -> Work:
     import faiss
 
-    faiss.omp_set_num_threads(processors())
+    faiss.omp_set_num_threads(cpu_count())
     index = faiss.IndexBinaryFlat(8 * packed.shape[1])
     index.add(packed)
     return lambda queries: index.search(queries, K)
@@ -183,7 +184,7 @@ def main() -> None:
     for name, figures in measurements(arguments.quick):
         measured[name] = figures
         show(name, figures)
-    store(arguments.out, measured, threads=processors())
+    store(arguments.out, measured, threads=cpu_count())
 
 
 if __name__ == "__main__":

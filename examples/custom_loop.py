@@ -32,7 +32,7 @@ def main(bits: int = 32, epochs: int = 10) -> float:
 
     questions, wanted = features_and_labels(200)
     with torch.no_grad():
-        query, database = (ch.binarise(head(rows).numpy()) for rows in (questions, features))
+        query, database = (ch.binarize(head(rows).numpy()) for rows in (questions, features))
     found = ch.evaluate_codes(query, database, wanted.numpy(), labels.numpy(), k=len(database))
     print(f"mAP {found.map_textbook:.3f}, by chance {found.chance_textbook:.3f}")
     return found.map_textbook

@@ -36,7 +36,7 @@ def main(bits: int = 32, epochs: int = 10) -> float:
 
     def coded(split: str) -> tuple[np.ndarray, np.ndarray]:
         features, labels = next(iter(DataLoader(data.to_torch(split), batch_size=len(data))))
-        return ch.binarise(head(features).detach().numpy()), labels.numpy()
+        return ch.binarize(head(features).detach().numpy()), labels.numpy()
 
     (query, wanted), (database, there) = coded("query"), coded("database")
     found = ch.evaluate_codes(query, database, wanted, there, k=len(database))

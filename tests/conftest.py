@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-# processes that run beside each other must not all take all processors: read by libraries that are imported below
+# processes that run beside each other must not all take all cpu_count: read by libraries that are imported below
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
 
 import atexit
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import torch
 
     from centerhash.data import Dataset
-    from centerhash.model import HashModel
+    from centerhash.model.model import HashModel
     from centerhash.networks.backbones import Backbone
     from centerhash.networks.engines import Engine
 

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 class Fork:
     """A process of the command line, or of `-c PROGRAM`, as `subprocess.Popen` would show it."""
 
-    seconds = 0.0  # what all of them that have ended cost the processors
+    seconds = 0.0  # what all of them that have ended cost the cpu_count
 
     def __init__(
         self, words: list[str], out: int, err: int, environment: dict[str, str], session: bool = False
@@ -116,7 +116,7 @@ def _serve(line: socket.socket) -> list[str] | None:
 
 
 def _ended(pid: int) -> tuple[int | None, float]:
-    """The code that a child ended with, if it did, and what it cost the processors."""
+    """The code that a child ended with, if it did, and what it cost the cpu_count."""
     ended, status, used = os.wait4(pid, os.WNOHANG)
     return (os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime) if ended else (None, 0.0)
 

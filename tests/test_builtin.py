@@ -10,7 +10,7 @@ import pytest
 
 import centerhash as ch
 from centerhash.core.errors import DataError
-from centerhash.model import BUILTIN, model_folder
+from centerhash.model.model import BUILTIN, model_folder
 from tests.toys import noise_image
 
 FOLDER = model_folder("coco")

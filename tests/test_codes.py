@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from centerhash.codes import as_codes, binarise, check_codes, hamming, pack, to_words, unpack
+from centerhash.codes import as_codes, binarize, check_codes, hamming, pack, to_words, unpack
 from centerhash.core.errors import InputError
 from centerhash.search.engines.flat import FlatIndex
 from tests.reference.hamming import hamming_naive
@@ -22,20 +22,20 @@ def random_codes(rows: int, bits: int, seed: int) -> NDArray[np.int8]:
 
 
 def test_binarise_by_hand() -> None:
-    codes = binarise(np.array([[-0.5, 0.0, -0.0, 2.0, -np.inf, np.inf, 1e-30]]))
+    codes = binarize(np.array([[-0.5, 0.0, -0.0, 2.0, -np.inf, np.inf, 1e-30]]))
     assert codes.tolist() == [[-1, 1, 1, 1, -1, 1, 1]]  # sign(0) is +1, of both zeros
     assert codes.dtype == np.int8
 
 
 def test_binarise_leaves_its_input() -> None:
     values = np.array([[0.25, -0.25]])
-    binarise(values)[0, 0] = -1
+    binarize(values)[0, 0] = -1
     assert values.tolist() == [[0.25, -0.25]]
 
 
 def test_binarise_refuses_nan() -> None:
-    with pytest.raises(InputError, match=r"cannot binarise NaN: check the features or the training"):
-        binarise(np.array([[1.0, np.nan]]))
+    with pytest.raises(InputError, match=r"cannot binarize NaN: check the features or the training"):
+        binarize(np.array([[1.0, np.nan]]))
 
 
 def test_pack_by_hand() -> None:
@@ -123,7 +123,7 @@ def test_check_codes_refuses_a_wrong_shape(shape: tuple[int, ...]) -> None:
         (0, r"\[0, 1\]: make codes of 0 and 1 into such by `2 \* codes - 1`"),
         (np.uint8(0), r'\[0, 1\]: make codes of 0 and 1 into such by `2 \* codes.astype\("int8"\) - 1`'),
         (2, r"\[1, 2\]: none is negative, so first subtract"),
-        (-3, r"\[-3, 1\]: use binarise\(\) first"),
+        (-3, r"\[-3, 1\]: use binarize\(\) first"),
         (257, r"\[1, 257\]: none is negative"),
         (1.5, r"\[1\.0, 1\.5\]: none is negative"),
         ("a", r"\['1', 'a'\]: give numbers"),

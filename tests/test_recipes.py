@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from centerhash.encoding.code_files import encode_to_file
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.search import Index
 from tests.toys import cli
 

@@ -31,7 +31,7 @@ def test_the_picture_is_the_one_that_the_code_draws() -> None:
         ("import centerhash.data.images", ["data.images"]),
         ("from centerhash import cli", ["cli"]),
         ("from centerhash.serve.app import create", ["serve.app"]),
-        ("def f():\n    from centerhash.model import HashModel", ["model"]),
+        ("def f():\n    from centerhash.model.model import HashModel", ["model.model"]),
         ("import numpy", []),
     ],
 )

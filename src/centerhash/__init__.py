@@ -15,13 +15,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from centerhash.core.threads import wait_quietly
+from centerhash.core.parallel import use_passive_omp_wait
 from centerhash.core.version import __version__
 
-wait_quietly()  # before anything here imports torch
+use_passive_omp_wait()  # before anything here imports torch
 
 if TYPE_CHECKING:
-    from centerhash.codes import binarise, hamming, pack, unpack
+    from centerhash.codes import binarize, hamming, pack, unpack
     from centerhash.core.errors import CenterhashError
     from centerhash.data import Dataset, Splits, open_dataset
     from centerhash.evaluation import Evaluation, ranking
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from centerhash.methods.centers import hash_centers
     from centerhash.methods.registration import register_method
     from centerhash.methods.table import METHODS, get_method
-    from centerhash.model import HashModel, load
+    from centerhash.model.model import HashModel, load
     from centerhash.search import Index
     from centerhash.training.config import TrainConfig
     from centerhash.training.run import train
@@ -42,18 +42,18 @@ _HOMES = {
     "CenterhashError": "core.errors",
     "Dataset": "data",
     "Evaluation": "evaluation",
-    "HashModel": "model",
+    "HashModel": "model.model",
     "Index": "search",
     "METHODS": "methods.table",
     "Splits": "data",
     "TrainConfig": "training.config",
-    "binarise": "codes",
+    "binarize": "codes",
     "evaluate": "training.scoring",
     "evaluate_codes": "evaluation:evaluate",
     "get_method": "methods.table",
     "hamming": "codes",
     "hash_centers": "methods.centers",
-    "load": "model",
+    "load": "model.model",
     "losses": "methods",
     "open_dataset": "data",
     "pack": "codes",
@@ -74,7 +74,7 @@ __all__ = [
     "Splits",
     "TrainConfig",
     "__version__",
-    "binarise",
+    "binarize",
     "evaluate",
     "evaluate_codes",
     "get_method",

@@ -17,7 +17,7 @@ Codes: TypeAlias = NDArray[np.int8]
 Packed: TypeAlias = NDArray[np.uint8]
 
 
-def binarise(values: NDArray[Any]) -> Codes:
+def binarize(values: NDArray[Any]) -> Codes:
     """Turn real values (N, K) into codes (N, K): x >= 0 becomes +1, everything else -1.
 
     The one rule for sign(0) in the whole package. NaN has no sign and is refused.
@@ -25,7 +25,7 @@ def binarise(values: NDArray[Any]) -> Codes:
     values = np.asarray(values)
     if np.isnan(values).any():
         raise InputError(
-            "cannot binarise NaN: check the features or the training that produced these values."
+            "cannot binarize NaN: check the features or the training that produced these values."
         )
     return np.where(values >= 0, np.int8(1), np.int8(-1))
 
@@ -49,8 +49,8 @@ def _advice(codes: NDArray[Any]) -> str:
         small = '.astype("int8")' if codes.dtype.kind == "u" else ""  # unsigned, 0 - 1 would be 255
         return f"make codes of 0 and 1 into such by `2 * codes{small} - 1`"
     if (codes >= 0).all():
-        return "none is negative, so first subtract the value that parts -1 from +1, then use binarise()"
-    return "use binarise() first"
+        return "none is negative, so first subtract the value that parts -1 from +1, then use binarize()"
+    return "use binarize() first"
 
 
 def _zeros_and_ones(codes: NDArray[Any]) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from centerhash.cli import console
-from centerhash.core.tables import text_table
+from centerhash.core.rendering import text_table
 from tests.own_images import write_class_folders, write_pictures
 from tests.toys import cli, command, process_environment, refused, write_feature_folder
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from centerhash.codes import hamming, unpack
 from centerhash.data import open_dataset
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from tests.toys import (
     QUICK,
     cli,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from centerhash.data import content_key
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.search import Index
 from tests.toys import cli, noise_image, refused, write_images
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from centerhash.core.allocator import CHOSEN
+from centerhash.core.parallel import CHOSEN
 
 pytestmark = [
     pytest.mark.slow,
@@ -21,7 +21,7 @@ pytestmark = [
 STEPS = """
 import mmap, resource
 import numpy as np
-from centerhash.core.allocator import freed_memory_kept
+from centerhash.core.parallel import freed_memory_kept
 
 def step():
     blocks = [np.ones(3 << 20, np.uint8) for _ in range(40)]  # too small for huge pages

@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as arrays
 
 from centerhash.core.errors import CenterhashError
 from centerhash.encoding.code_files import read_codes
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.search.facts import read_facts
 from tests.mutations import changed_json, damaged, damages, seeded
 

@@ -11,12 +11,12 @@ import pytest
 from filelock import FileLock
 
 from centerhash.core.errors import InputError, OutputError
-from centerhash.core.locks import WriterLock
+from centerhash.core.files import WriterLock
 
 HOLDER = """
 import sys
 from pathlib import Path
-from centerhash.core.locks import WriterLock
+from centerhash.core.files import WriterLock
 
 lock = WriterLock.take(Path(sys.argv[1]))
 print("taken", flush=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from centerhash.core.prefetch import batches_ahead
+from centerhash.core.parallel import batches_ahead
 
 
 def test_results_come_batch_by_batch_in_order() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
-from centerhash.core.threads import WAITING, one_numpy_thread, torch_threads
+from centerhash.core.parallel import WAITING, one_numpy_thread, torch_threads
 
 
 def waiting(code: str, **chosen: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from centerhash.codes import binarise, pack, unpack
+from centerhash.codes import binarize, pack, unpack
 from centerhash.core.errors import CenterhashError, ConfigError, DataError, InputError
 from centerhash.data import open_dataset
 from centerhash.encoding.code_files import (
@@ -18,13 +18,13 @@ from centerhash.encoding.code_files import (
     write_codes,
 )
 from centerhash.evaluation import evaluate
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from tests.toys import separable, write_feature_folder
 
 pytestmark = pytest.mark.usefixtures("kept_networks")
 
 GENERATOR = np.random.default_rng(4)
-CODES = binarise(GENERATOR.normal(size=(12, 20)))
+CODES = binarize(GENERATOR.normal(size=(12, 20)))
 LABELS = GENERATOR.random((12, 5)) < 0.5
 
 

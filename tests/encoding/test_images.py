@@ -19,7 +19,7 @@ from centerhash.data import open_dataset
 from centerhash.encoding.inputs import Inputs, list_inputs
 from centerhash.encoding.parts import read_parts
 from centerhash.encoding.work import encode_parts
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from tests.own_images import png
 from tests.toys import cli_process, started, wait_for_process, write_images
 

@@ -24,7 +24,7 @@ from centerhash.encoding.parts import (
     write_part,
 )
 from centerhash.encoding.work import encode_parts, model_digest, open_folder
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from tests.toys import CLASSES, Killed, cli, refused, separable, write_feature_folder
 
 MANIFEST = Manifest(bits=20, model="m", inputs="i", count=3, part_size=2, labels="given")

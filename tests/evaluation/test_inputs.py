@@ -32,7 +32,7 @@ def call(**changes: Any) -> None:
         ({"query_codes": CODES[0]}, r"query_codes must be \(items, bits\) .* got shape \(8,\)"),
         ({"query_codes": CODES[:0]}, r"query_codes must .* at least one of each, got shape \(0, 8\)"),
         ({"database_labels": LABELS[:, :0]}, r"database_labels must be .* got shape \(4, 0\)"),
-        ({"database_codes": CODES * 2}, r"database_codes must hold only -1 and \+1, found .*2.*binarise"),
+        ({"database_codes": CODES * 2}, r"database_codes must hold only -1 and \+1, found .*2.*binarize"),
         ({"query_labels": LABELS[:2] * 3}, "query_labels must be bool, or hold only 0 and 1, found .*3"),
         ({"query_labels": np.full((2, 3), np.nan)}, "query_labels must be bool.* nan"),
         ({"query_codes": pack(CODES[:2])}, r"query_codes of shape \(2, 1\) are bytes.* pass bits="),

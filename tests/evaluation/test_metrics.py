@@ -298,9 +298,9 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("threads", [2, 7, 64])
 def test_threads_change_nothing(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = random_task(7, 30, 500, 8, 5)
-    monkeypatch.setattr(kernels, "processors", lambda: 1)
+    monkeypatch.setattr(kernels, "cpu_count", lambda: 1)
     alone = evaluate(*arrays, k=20)
-    monkeypatch.setattr(kernels, "processors", lambda: threads)
+    monkeypatch.setattr(kernels, "cpu_count", lambda: threads)
     together = evaluate(*arrays, k=20)
     assert together == alone
     for name, values in vars(alone.per_query).items():

@@ -19,13 +19,13 @@ from torch import nn
 from typer.testing import CliRunner
 
 from centerhash.cli.commands.export import export as export_command
-from centerhash.codes import binarise, pack
+from centerhash.codes import binarize, pack
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.export import onnx as module
 from centerhash.export.deployment import Deployed, Hyperplanes, deployed, fix_padding
 from centerhash.export.onnx import CodeComparison, compare_codes, export_model, image_sample, scene_sample
 from centerhash.methods.shallow.projections import Lsh
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.networks.backbones import BACKBONES
 from centerhash.networks.heads import Head
 from centerhash.training.run import train
@@ -69,8 +69,8 @@ def test_logits_and_codes_are_those_of_the_model(model: HashModel, file: Path, b
     assert code.shape == (batch, 3)
     assert code.dtype == np.uint8
     np.testing.assert_allclose(logits, expected, atol=1e-4 * np.abs(expected).max())
-    np.testing.assert_array_equal(code, pack(binarise(logits)))
-    assert len(np.unique(pack(binarise(expected)), axis=0)) == batch
+    np.testing.assert_array_equal(code, pack(binarize(logits)))
+    assert len(np.unique(pack(binarize(expected)), axis=0)) == batch
 
 
 @pytest.mark.slow
@@ -95,7 +95,7 @@ def test_a_logit_of_zero_sets_its_bit_and_bits_past_the_last_are_zero() -> None:
     logits = torch.tensor([[0.0, -1, 1, -0.0, -1e-30, 1, 1, 1, 2, -2]])
     _, code = network(logits)
     assert code.tolist() == [[0b10110111, 0b10000000]]
-    np.testing.assert_array_equal(code.numpy(), pack(binarise(logits.numpy())))
+    np.testing.assert_array_equal(code.numpy(), pack(binarize(logits.numpy())))
 
 
 def test_fixed_paddings_change_nothing() -> None:

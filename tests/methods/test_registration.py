@@ -23,7 +23,7 @@ from centerhash.methods.shallow.base import Training
 from centerhash.methods.shallow.inputs import ShallowOptions
 from centerhash.methods.shallow.projections import LinearHash
 from centerhash.methods.table import METHODS, get_method, stored_method
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from tests.methods.registering import forgotten
 from tests.toys import QUICK, cli, cli_process, feature_dataset, toy_config, write_feature_folder
 

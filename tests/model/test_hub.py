@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import centerhash as ch
-from centerhash.core.checksums import sealed
 from centerhash.core.errors import ConfigError, DataError
-from centerhash.model import HashModel, remote
+from centerhash.core.files import with_checksum
+from centerhash.model import remote
+from centerhash.model.model import HashModel
 from tests.hub import Hub, serving
 from tests.toys import WIDTH, cli, names, process_environment, refused
 
@@ -143,7 +144,7 @@ def test_what_is_no_model(
 def changed(run: Path, **fields: Any) -> bytes:
     spec = {**json.loads((run / "model.json").read_text()), **fields}
     del spec["checksum"]
-    return json.dumps(sealed(spec)).encode()
+    return json.dumps(with_checksum(spec)).encode()
 
 
 def test_a_model_that_names_files_of_this_machine_is_refused(hub: Hub, feature_run: Path) -> None:

@@ -14,12 +14,12 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from centerhash.codes import hamming
-from centerhash.core.checksums import sealed, unsealed
 from centerhash.core.errors import ConfigError, DataError, InputError, OutputError, UnknownMethodError
+from centerhash.core.files import verify_checksum, with_checksum
 from centerhash.data import Dataset, open_dataset
 from centerhash.methods.centers import hash_centers
 from centerhash.methods.table import METHODS
-from centerhash.model import HashModel, ModelSpec, load
+from centerhash.model.model import HashModel, ModelSpec, load
 from centerhash.networks.heads import HeadOptions, build_head
 from centerhash.training.run import train
 from tests.toys import CLASSES, WIDTH, noise_image, toy_config
@@ -441,7 +441,7 @@ def test_a_model_of_before_the_checksums_still_opens(
     stored: Path, tmp_path: Path, toy_model: HashModel
 ) -> None:
     (tmp_path / "run").mkdir()
-    spec = unsealed(json.loads((stored / "model.json").read_text()), "")
+    spec = verify_checksum(json.loads((stored / "model.json").read_text()), "")
     (tmp_path / "run" / "model.json").write_text(json.dumps(spec))
     save_file(load_file(stored / "model.safetensors"), tmp_path / "run" / "model.safetensors")
     tensors = HashModel.load(tmp_path / "run").tensors()
@@ -465,7 +465,9 @@ def test_a_json_that_does_not_fit_the_numbers_is_named(
 ) -> None:
     shutil.copytree(stored, tmp_path / "run")
     path = tmp_path / "run" / "model.json"
-    path.write_text(json.dumps(sealed({**unsealed(json.loads(path.read_text()), ""), key: value})))
+    path.write_text(
+        json.dumps(with_checksum({**verify_checksum(json.loads(path.read_text()), ""), key: value}))
+    )
     with pytest.raises(DataError):
         HashModel.load(tmp_path / "run")
 
@@ -473,7 +475,9 @@ def test_a_json_that_does_not_fit_the_numbers_is_named(
 def test_a_model_of_an_unknown_method_is_named(stored: Path, tmp_path: Path) -> None:
     shutil.copytree(stored, tmp_path / "run")
     path = tmp_path / "run" / "model.json"
-    path.write_text(json.dumps(sealed({**unsealed(json.loads(path.read_text()), ""), "method": "icss"})))
+    path.write_text(
+        json.dumps(with_checksum({**verify_checksum(json.loads(path.read_text()), ""), "method": "icss"}))
+    )
     with pytest.raises(UnknownMethodError):
         HashModel.load(tmp_path / "run")
 

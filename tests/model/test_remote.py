@@ -12,7 +12,8 @@ import pytest
 
 import centerhash as ch
 from centerhash.core.errors import CenterhashError
-from centerhash.model import HashModel, remote
+from centerhash.model import remote
+from centerhash.model.model import HashModel
 from tests.toys import WIDTH, cli, names, refused
 from tests.webserver import FileServer
 

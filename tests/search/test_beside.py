@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from centerhash.core.errors import ConfigError, DataError
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.search import Index, beside
 from centerhash.search.beside import open_beside, place_beside
 from tests.toys import write_images

@@ -11,7 +11,7 @@ from PIL import Image, ImageOps
 from centerhash.codes import Packed
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.data import content_key
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.search import duplicates
 from centerhash.search.duplicates import Duplicates, Looks, find_duplicates, folder_duplicates
 from tests.toys import noise_image, write_images

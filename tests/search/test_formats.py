@@ -13,7 +13,7 @@ import pytest
 
 from centerhash.codes import pack, unpack
 from centerhash.core.errors import ConfigError, DataError
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.search import Index, formats
 from centerhash.search.formats import FORMATS, Row, copy_line
 from centerhash.training.run import train

@@ -13,7 +13,7 @@ from PIL import Image
 from centerhash.codes import hamming, pack, unpack
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.data import Dataset, content_key
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.search import Index, Result, verify_index
 from centerhash.training.run import train
 from tests.toys import noise_image, toy_config, write_images

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from centerhash.core.errors import ConfigError, InputError
 from centerhash.data import Dataset
 from centerhash.methods.centers import hash_centers
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.search.facts import ModelFacts, read_facts
 from centerhash.search.label_query import (
     label_code,

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from centerhash.core.errors import ConfigError
-from centerhash.core.explained import Explained
+from centerhash.model.explanation import Explained
 from centerhash.search import Result, Results
 from tests.toys import noise_image
 

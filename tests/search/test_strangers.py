@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from centerhash.core.errors import DataError, InputError
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.search import Index, verify_index
 from centerhash.search.engines.journal import STATE, Record
 from centerhash.training.run import train

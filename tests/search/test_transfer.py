@@ -13,7 +13,7 @@ from centerhash.core.files import read_npz, write_npz
 from centerhash.encoding.code_files import encode_to_file, evaluate_files
 from centerhash.encoding.parts import read_parts
 from centerhash.encoding.work import encode_parts
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.search import Added, Index, transfer
 from centerhash.search.adding import given_labels
 from centerhash.training.run import train

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from centerhash.codes import pack
 from centerhash.data.images import content_key
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.search import Index
 from centerhash.serve import Settings, create_app
 from tests.browser import chromium

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from centerhash.core.errors import ConfigError, DataError, ImageError
 from centerhash.data import open_dataset
 from centerhash.data.scenes.scenes import write_scenes
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.networks.backbones import get_backbone
 from centerhash.training import loop
 from centerhash.training.config import TrainConfig

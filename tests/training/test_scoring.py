@@ -9,7 +9,7 @@ import pytest
 from centerhash.core.errors import ConfigError, InputError
 from centerhash.data import Dataset
 from centerhash.encoding.code_files import evaluate_files
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.training.scoring import evaluate
 from tests.toys import feature_dataset
 

@@ -22,7 +22,7 @@ from centerhash.cli.commands import (
     training,
 )
 from centerhash.core.errors import CenterhashError
-from centerhash.core.text import visible
+from centerhash.core.rendering import visible
 from centerhash.core.version import __version__
 
 app = typer.Typer(

@@ -82,7 +82,7 @@ ValidationOption = Annotated[
 DepthOption = Annotated[
     int, typer.Option("-k", "--top", min=1, help="depth of mAP: how many results of a query count")
 ]
-JobsOption = Annotated[int, running("trainings at the same time, sharing the processors", min=1)]
+JobsOption = Annotated[int, running("trainings at the same time, sharing the cpu_count", min=1)]
 
 # parameters that messages of the library name as `name=value`, and that are options here
 FLAGS = frozenset(

@@ -15,8 +15,7 @@ import typer
 from centerhash.cli.arguments import with_flags
 from centerhash.core.errors import first_reasons
 from centerhash.core.progress import Progress, bars
-from centerhash.core.tables import text_table
-from centerhash.core.text import visible
+from centerhash.core.rendering import text_table, visible
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -141,8 +141,8 @@ def folder_size(folder: Path) -> int:
 
 
 def _machine() -> tuple[dict[str, str], list[str]]:
-    """The system, its processors and its device; a torch that cannot be imported is a problem."""
-    facts = {"system": platform.platform(), "processors": str(os.cpu_count() or "unknown")}
+    """The system, its cpu_count and its device; a torch that cannot be imported is a problem."""
+    facts = {"system": platform.platform(), "cpu_count": str(os.cpu_count() or "unknown")}
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: a shared library of it is missing

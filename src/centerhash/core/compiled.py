@@ -1,12 +1,11 @@
-"""Compiled loops: numba with its results kept on disk, and how many plain threads may run them.
+"""Compile loops with numba and keep the machine code on disk.
 
-The compiled loops release the interpreter lock, so plain threads run them side by side. numba's own parallel loops are
+Compiled loops release the interpreter lock, so plain threads run them side by side. numba's own parallel loops are
 not used: they go through OpenMP and change the number of threads that torch computes with in the same process.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -22,10 +21,3 @@ def compiled(function: Function) -> Function:
         return cast(Function, njit(cache=True, **options)(function))
     except RuntimeError:  # no such folder, for example in a read-only container
         return cast(Function, njit(**options)(function))
-
-
-def processors() -> int:
-    """The processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

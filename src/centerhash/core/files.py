@@ -1,4 +1,4 @@
-"""Writing results so that a kill, a full disk or a read-only folder never leaves half a file behind, and reading them."""
+"""Read and write files: atomic writes, locks, checksums, and limits on what an untrusted file may allocate."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ import tempfile
 import tomllib
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
+from zlib import crc32
 
 import numpy as np
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from rich.filesize import decimal
 
-from centerhash.core.errors import DataError, OutputError
+from centerhash.core.errors import DataError, InputError, OutputError
 
 _ADVICE = {
     errno.ENOSPC: "the disk is full: free some space, then run the same command again",
@@ -42,7 +44,7 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explain_write_errors(path: Path) -> Iterator[None]:
     """Turn an OSError of writing `path` into an OutputError that says what to do."""
     try:
         yield
@@ -67,7 +69,7 @@ def refuse_links(folder: Path, names: Iterable[str] | None = None) -> None:
 def make_folder(path: str | Path) -> Path:
     """Create the folder `path` (parents too) unless it is there."""
     folder = Path(path)
-    with explained(folder):
+    with explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -80,7 +82,7 @@ def atomic(path: str | Path) -> Iterator[IO[bytes]]:
     """
     target = Path(path)
     make_folder(target.parent)
-    with explained(target):
+    with explain_write_errors(target):
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
         temporary = Path(name)
         try:
@@ -102,7 +104,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     """Give an empty folder beside `path` to fill; rename it to `path`, new or empty, only when all went well."""
     target = Path(path)
     parent = make_folder(Path(os.path.realpath(target)).parent)
-    with explained(target):
+    with explain_write_errors(target):
         draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=parent))
         try:
             yield draft
@@ -162,7 +164,7 @@ def append_line(path: str | Path, text: str) -> None:
     """Add one line to the end of `path`, and return when it is on the disk: a kill can tear only the last line."""
     target = Path(path)
     make_folder(target.parent)
-    with explained(target), target.open("ab") as stream:
+    with explain_write_errors(target), target.open("ab") as stream:
         stream.write(f"{text}\n".encode())
         stream.flush()
         os.fsync(stream.fileno())
@@ -223,3 +225,102 @@ def read_npz(path: str | Path, *names: str) -> dict[str, NDArray[Any]]:
         raise DataError(f"no such file: '{path}'.") from None
     except _DAMAGED as error:
         raise DataError(f"'{path}' is damaged, or no .npz file of plain arrays: {error}.") from None
+
+
+CHECKSUM = "checksum"  # of all other fields of a json object
+CHECKSUMS = "checksums"  # of tensors by name, in the metadata of their file
+
+
+def with_checksum(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A json object with a checksum of itself."""
+    return {**value, CHECKSUM: _json_checksum(value)}
+
+
+def verify_checksum(value: Any, what: str) -> dict[str, Any]:
+    """The json object without its checksum, or ValueError where that does not match; it may have none."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} is no json object")
+    rest = {name: part for name, part in value.items() if name != CHECKSUM}
+    if CHECKSUM in value and value[CHECKSUM] != _json_checksum(rest):
+        raise ValueError(f"{what} does not match its checksum")
+    return rest
+
+
+def read_with_checksum(path: Path) -> dict[str, Any]:
+    """The json object in a file, as `verify_checksum` gives it."""
+    return verify_checksum(parse_json(path.read_text(encoding="utf-8")), path.name)
+
+
+def _json_checksum(value: Mapping[str, Any]) -> int:
+    return crc32(json.dumps(value, sort_keys=True).encode())
+
+
+def tensor_checksum(name: str, dtype: object, shape: Sequence[int], content: Any) -> int:
+    """The checksum of a tensor's bytes with its name, type and shape, as torch or numpy call the type."""
+    return crc32(content, crc32(f"{name} {str(dtype).removeprefix('torch.')} {list(shape)}".encode()))
+
+
+def stored_checksums(metadata: Mapping[str, str] | None) -> dict[str, int] | None:
+    """The checksums of tensors in the metadata of their file; None in a file of earlier versions."""
+    text = (metadata or {}).get(CHECKSUMS)
+    return None if text is None else dict(json.loads(text))
+
+
+INDEX = (
+    "the index '{folder}' is being written by process {holder}: wait until it has closed the index, or open it with "
+    "read_only=True."
+)
+
+
+class WriterLock:
+    """The right to write in a folder."""
+
+    def __init__(self, lock: FileLock, holder: Path) -> None:
+        self._lock, self._holder = lock, holder
+
+    @classmethod
+    def take(cls, path: Path, refusal: str = INDEX) -> Self:
+        """Lock the file `path`, or raise InputError: the `refusal` names the {folder} and the process of its {holder}."""
+        lock = FileLock(path, timeout=0, thread_local=False)  # any thread may give it back
+        # beside the lock, since not every system lets others read a file that is locked
+        holder = path.with_name(f"{path.name}.pid")
+        with explain_write_errors(path):
+            path.parent.stat()  # filelock would make a folder that is not there
+            refuse_links(path.parent, (path.name, holder.name))  # both are written to
+            try:
+                lock.acquire()
+                if not _is_in_place(lock, path):  # its last holder has just deleted it
+                    lock.release()
+                    return cls.take(path, refusal)
+                holder.write_text(str(os.getpid()))
+            except Timeout:
+                words = refusal.format(folder=path.parent, holder=_named_in(holder))
+                raise InputError(words) from None
+            except BaseException:
+                lock.release()
+                raise
+        return cls(lock, holder)
+
+    def release(self, *, delete: bool = False) -> None:
+        """Let others write, and leave no files behind where `delete` says so."""
+        if delete:
+            with suppress(OSError):  # a file too many
+                self._holder.unlink(missing_ok=True)
+                Path(self._lock.lock_file).unlink(missing_ok=True)
+        self._lock.release()
+
+
+def _is_in_place(lock: FileLock, path: Path) -> bool:
+    """Whether the file that is locked is still the one that others would lock."""
+    descriptor = lock._context.lock_file_fd
+    try:
+        return descriptor is None or os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _named_in(holder: Path) -> str:
+    try:
+        return holder.read_text() or "unknown"
+    except OSError:
+        return "unknown"

@@ -1,19 +1,32 @@
-"""Parts of one piece of work in plain threads that are kept: starting some each time would take longer than the work."""
+"""Threads: a shared pool for compiled loops, prefetching, and limits on the threads of torch and numpy."""
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import sys
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
+from typing import TypeVar
 
-from centerhash.core.compiled import processors
+from centerhash.core.errors import ImageError
+from centerhash.core.progress import Progress
+
+
+def cpu_count() -> int:
+    """The cpu_count that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(processors(), thread_name_prefix="parts")
+    return ThreadPoolExecutor(cpu_count(), thread_name_prefix="parts")
 
 
 if hasattr(os, "register_at_fork"):
@@ -37,3 +50,120 @@ def in_threads(work: Callable[[int], None], parts: int) -> None:
     finally:
         for other in others:
             other.result()
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+_BATCH = 64  # images that are read together
+
+
+def batches_ahead(
+    work: Callable[[Item], Result], batches: Iterable[Sequence[Item]], depth: int = 2, most_threads: int = 8
+) -> Generator[list[Future[Result]], None, None]:
+    """Yield the futures of `work` on every item, batch by batch; `depth` batches are in work while one is in use.
+
+    Memory holds the results of depth + 1 batches, however many there are.
+    """
+    with ThreadPoolExecutor(max_workers=min(most_threads, (os.cpu_count() or 1) + 1)) as pool:
+        waiting: deque[list[Future[Result]]] = deque()
+        try:
+            for batch in batches:
+                waiting.append([pool.submit(work, item) for item in batch])
+                if len(waiting) > depth:
+                    yield waiting.popleft()
+            while waiting:
+                yield waiting.popleft()
+        except BaseException:  # also a caller that stops half-way: it need not wait for what lies ahead
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def read_all(
+    read: Callable[[Item], Result], images: Mapping[int, Item], stage: str, progress: Progress
+) -> tuple[dict[int, Result], dict[int, ImageError]]:
+    """What threads `read` of each image by its row, and why others cannot be read."""
+    found: dict[int, Result] = {}
+    broken: dict[int, ImageError] = {}
+    rows = list(images)
+    batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
+    for batch, futures in zip(batches, batches_ahead(lambda row: read(images[row]), batches), strict=True):
+        for row, future in zip(batch, futures, strict=True):
+            try:
+                found[row] = future.result()
+            except ImageError as error:
+                broken[row] = error
+            progress(stage, len(found) + len(broken), len(rows))
+    return found, broken
+
+
+# how OpenMP's threads wait for each other: read once, when torch loads its OpenMP library
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+
+
+def use_passive_omp_wait() -> None:
+    """Let threads of torch sleep while they wait, unless the user has chosen how they wait or torch is there already.
+
+    By default they spin. On a machine that does other work too, a spinning thread takes the processor from the very
+    thread that it waits for, and an epoch of seconds takes a minute.
+    """
+    if "torch" not in sys.modules and not any(name in os.environ for name in WAITING):
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[int]:
+    """Let torch compute on this many threads meanwhile; yields on how many it did before."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield before
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def one_numpy_thread() -> Iterator[None]:
+    """Let numpy use one thread meanwhile: for decompositions, and for many small products in a row.
+
+    Its threads spin while they wait for each other, and beside other programs that takes many times as long.
+    """
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    with threadpool_limits(1, "blas"):
+        yield
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
+_OWN_LIMIT = 32 << 20  # the largest block that glibc itself may take from the heap; it trims from twice that
+_KEPT = 256 << 20
+CHOSEN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD")
+
+
+@contextmanager
+def freed_memory_kept() -> Iterator[None]:
+    """Meanwhile, up to 256 MB of freed memory are used again instead of going back to the system.
+
+    By default glibc gives a gradient of some megabytes back after every step, and the next step waits until the system
+    has cleared as many pages. Other allocators, and settings that the user has made, are left alone.
+    """
+    library = None if any(name in os.environ for name in CHOSEN) else _glibc()
+    if library is None:
+        yield
+        return
+    library.mallopt(_MMAP_THRESHOLD, _OWN_LIMIT)
+    library.mallopt(_TRIM_THRESHOLD, _KEPT)
+    try:
+        yield
+    finally:
+        library.mallopt(_TRIM_THRESHOLD, 2 * _OWN_LIMIT)
+        library.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    """The C library of this process, if it is glibc."""
+    if os.name != "posix":
+        return None
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "gnu_get_libc_version") else None

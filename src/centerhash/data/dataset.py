@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError, InputError, unknown_name
-from centerhash.core.text import is_text
+from centerhash.core.rendering import is_text
 from centerhash.data.layouts.arrays import no_labels, read_arrays, read_labels
 from centerhash.data.layouts.contents import Contents
 from centerhash.data.layouts.parquet import SUFFIX

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.core.prefetch import read_all
+from centerhash.core.parallel import read_all
 from centerhash.core.progress import Progress, silent
 from centerhash.data.dataset import Dataset
 from centerhash.data.images import check_image, content_key

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from centerhash.core.figures import as_it_is, new_figure
 from centerhash.core.files import atomic
+from centerhash.core.rendering import as_it_is, new_figure
 from centerhash.data.inspection import Inspection
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.core.arrays import as_array, whole_number
+from centerhash.core.checks import as_array, whole_number
 from centerhash.core.errors import ConfigError, DataError, did_you_mean
 
 Indices: TypeAlias = NDArray[np.int64]

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils import data
 
-from centerhash.core.arrays import as_array
+from centerhash.core.checks import as_array
 from centerhash.core.errors import InputError
 from centerhash.data.images import load_image
 

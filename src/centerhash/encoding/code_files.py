@@ -26,7 +26,7 @@ from centerhash.evaluation import evaluate
 
 if TYPE_CHECKING:
     from centerhash.evaluation import Evaluation
-    from centerhash.model import HashModel
+    from centerhash.model.model import HashModel
     from centerhash.networks.engines import Engine
 
 # what may stand beside the codes, and its dimensions

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError
-from centerhash.core.text import is_text
+from centerhash.core.rendering import is_text
 from centerhash.data import list_images, open_dataset
 from centerhash.data.layouts.label_cells import LABEL_COLUMNS
 from centerhash.data.layouts.parquet import SUFFIX, find_parquet, open_parquet

@@ -17,12 +17,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from centerhash.core.compiled import processors
 from centerhash.core.errors import CenterhashError, ConfigError, DataError, InputError, OutputError
 from centerhash.core.extras import require
+from centerhash.core.parallel import cpu_count
 from centerhash.encoding.parts import read_manifest
 from centerhash.encoding.work import Seen, finish_part, model_digest
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.networks.encoder import Encoder
 
 _STORE = 200 * 2**20  # bytes of shared memory for a Ray of our own: only numbers of parts go through it
@@ -133,7 +133,7 @@ def _ray(address: str | None) -> Iterator[Any]:
 def _start(ray: Any, address: str) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == "local":
-        quiet |= {"num_cpus": processors(), "object_store_memory": _STORE, "include_dashboard": False}
+        quiet |= {"num_cpus": cpu_count(), "object_store_memory": _STORE, "include_dashboard": False}
     try:
         _reach(address)
         with _muted_stderr():

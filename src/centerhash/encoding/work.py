@@ -33,7 +33,7 @@ from centerhash.encoding.parts import (
     read_manifest,
     write_part,
 )
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.networks.backbones import choose_device
 from centerhash.networks.encoder import Encoder
 from centerhash.networks.engines import choose_engine

@@ -18,8 +18,8 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from centerhash.core.compiled import compiled, processors
-from centerhash.core.parallel import in_threads, split
+from centerhash.core.compiled import compiled
+from centerhash.core.parallel import cpu_count, in_threads, split
 
 Words: TypeAlias = NDArray[np.uint64]
 Small: TypeAlias = NDArray[np.uint16]
@@ -33,7 +33,7 @@ NEGLIGIBLE = 1e-20
 def _over_rows(work: Callable[..., None], by_row: Sequence[NDArray[Any]], *whole: Any) -> None:
     """Call `work` on slices of the arrays `by_row` and on what is `whole`, in a thread per processor."""
     rows = len(by_row[0])
-    parts = split(rows, max(1, min(processors(), rows)))
+    parts = split(rows, max(1, min(cpu_count(), rows)))
     in_threads(lambda part: work(*(array[parts[part]] for array in by_row), *whole), len(parts))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.core.arrays import whole_number
+from centerhash.core.checks import whole_number
 from centerhash.evaluation import kernels
 from centerhash.evaluation.result import Curve, Evaluation, PerQuery
 from centerhash.evaluation.task import (

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.core.tables import to_frame
+from centerhash.core.rendering import to_frame
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import as_codes, check_packed, pack, to_words
-from centerhash.core.arrays import as_array, whole_number
+from centerhash.core.checks import as_array, whole_number
 from centerhash.core.errors import InputError
 from centerhash.evaluation import kernels
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed, binarise, pack
+from centerhash.codes import Packed, binarize, pack
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.options import read_options
 from centerhash.core.progress import Progress, silent
@@ -20,7 +20,7 @@ from centerhash.evaluation import Evaluation, evaluate
 from centerhash.experiments.rows import Row, identity_text, task_name
 from centerhash.methods.spaces import Point, training_options
 from centerhash.methods.table import get_method
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
 from centerhash.networks.cache import default_cache
 from centerhash.training.config import TrainConfig, resolve
@@ -138,7 +138,7 @@ class Bench:
     ) -> tuple[Packed, Packed]:
         """Packed codes of some images as the model gives them, and with its logits rotated by (K, K) as well."""
         pairs = (
-            (pack(binarise(logits)), pack(binarise(logits @ rotation)))
+            (pack(binarize(logits)), pack(binarize(logits @ rotation)))
             for _, logits in logits_in_parts(model, self.features, rows)
         )
         own, rotated = zip(*pairs, strict=True)

@@ -27,7 +27,7 @@ from centerhash.methods.weights import (
     true_gradient,
     weight_objective,
 )
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 
 TIMED_STEPS = 10  # within which the paper says that the loss has converged
 

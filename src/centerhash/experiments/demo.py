@@ -17,7 +17,7 @@ from centerhash.codes import Codes
 from centerhash.core.errors import ConfigError
 from centerhash.core.files import write_json
 from centerhash.core.progress import Progress, silent
-from centerhash.core.tables import text_table
+from centerhash.core.rendering import text_table
 from centerhash.data import Dataset, open_dataset
 from centerhash.data.scenes.scenes import write_scenes
 from centerhash.encoding.code_files import evaluate_files
@@ -25,7 +25,7 @@ from centerhash.evaluation import Evaluation, evaluate
 from centerhash.experiments.agreement import Agreement, measure_agreement
 from centerhash.experiments.convergence import Convergence, batch_distances, solver_convergence
 from centerhash.methods.table import METHODS
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.training.config import TrainConfig
 from centerhash.training.distributed import Team
 from centerhash.training.features import dataset_features

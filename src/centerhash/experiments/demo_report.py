@@ -8,8 +8,8 @@ import numpy as np
 from markupsafe import Markup
 
 from centerhash.codes import Codes, unpack
-from centerhash.core.figures import new_figure, svg_text
 from centerhash.core.files import write_text
+from centerhash.core.rendering import new_figure, svg_text
 from centerhash.core.version import __version__
 from centerhash.encoding.code_files import read_run_codes
 from centerhash.evaluation import ranking

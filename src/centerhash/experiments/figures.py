@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from centerhash.core.figures import new_figure, svg_text
+from centerhash.core.rendering import new_figure, svg_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

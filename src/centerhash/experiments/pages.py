@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment
 from markupsafe import Markup
 
-from centerhash.core.templates import templates_of
+from centerhash.core.rendering import templates_of
 from centerhash.experiments.figures import look, swatch
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from rich.table import Table
 
 from centerhash.core.errors import DataError
-from centerhash.core.tables import text_table
+from centerhash.core.rendering import text_table
 from centerhash.experiments.rows import Row, other_setting, task_name
 from centerhash.methods.table import METHODS
 

@@ -12,7 +12,7 @@ from centerhash.codes import packed_width
 from centerhash.core.errors import ConfigError
 from centerhash.methods.shallow.projections import LinearHash
 from centerhash.methods.table import METHODS
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.networks.backbones import Backbone, import_timm
 from centerhash.networks.heads import HeadOutput
 

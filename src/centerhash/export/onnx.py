@@ -26,7 +26,7 @@ from centerhash.data.listing import list_images
 from centerhash.data.scenes.scenes import render_scene
 from centerhash.evaluation import evaluate
 from centerhash.export.deployment import deployed
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.networks.backbones import Backbone
 from centerhash.networks.encoder import pixels_of
 from centerhash.networks.engines.conversion import converted
@@ -274,7 +274,7 @@ def _quantised(model: bytes, pixels: Pixels) -> bytes:
             _Images(pixels),
             quant_format=quantization.QuantFormat.QDQ,
             per_channel=True,
-            # sums of products of 8 and 8 bits overflow on processors without VNNI, of 8 and 7 bits nowhere
+            # sums of products of 8 and 8 bits overflow on cpu_count without VNNI, of 8 and 7 bits nowhere
             reduce_range=True,
             nodes_to_exclude=_outside_backbone(prepared),
         )

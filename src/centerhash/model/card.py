@@ -10,7 +10,7 @@ from typing import Any
 
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import packaged, parse_json, refuse_links
-from centerhash.core.text import visible
+from centerhash.core.rendering import visible
 from centerhash.core.version import __version__
 from centerhash.evaluation import Evaluation
 from centerhash.model.spec import ModelSpec, file_name, for_others
@@ -25,7 +25,7 @@ def model_card(
     spec: ModelSpec, folder: Path | None, repository: str, evaluation: Evaluation | None, licence: str | None
 ) -> str:
     """The README.md of a model: its data and command are those of the run in `folder`, where there is one."""
-    from centerhash.core.templates import filled
+    from centerhash.core.rendering import filled
 
     if licence is not None and not _LICENCE.fullmatch(licence):
         raise ConfigError(

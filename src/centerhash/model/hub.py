@@ -14,9 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from centerhash.core.checksums import sealed
 from centerhash.core.errors import ConfigError, DataError
-from centerhash.core.files import write_json, write_text
+from centerhash.core.files import with_checksum, write_json, write_text
 from centerhash.model.remote import (
     LARGEST,
     check_spec,
@@ -156,7 +155,7 @@ def push(
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             save(folder)
-            write_json(folder / "model.json", sealed(for_others(spec).model_dump(mode="json")))
+            write_json(folder / "model.json", with_checksum(for_others(spec).model_dump(mode="json")))
             write_text(folder / CARD, card)
             files = [folder / file for file in (*FILES, CARD) if (folder / file).is_file()]
             api.create_repo(repository, exist_ok=True, private=private)

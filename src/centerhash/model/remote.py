@@ -20,9 +20,8 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock
 
-from centerhash.core.checksums import read_sealed
 from centerhash.core.errors import ConfigError, DataError
-from centerhash.core.files import explained, make_folder
+from centerhash.core.files import explain_write_errors, make_folder, read_with_checksum
 from centerhash.core.version import __version__
 from centerhash.data.published import unpack
 from centerhash.model.spec import CARD, FILES, TUNED, ModelSpec
@@ -55,7 +54,7 @@ def kept(folder: Path, fill: Callable[[Path], None]) -> Path:
     part = folder.with_name(f".{folder.name}.part")
     if not folder.is_dir():
         make_folder(folder.parent)
-        with explained(folder), FileLock(folder.with_name(f".{folder.name}.lock")):
+        with explain_write_errors(folder), FileLock(folder.with_name(f".{folder.name}.lock")):
             if not folder.is_dir():  # else another process was first
                 part.mkdir(exist_ok=True)
                 fill(part)
@@ -81,7 +80,7 @@ def no_model(source: str, reason: str) -> DataError:
 def check_spec(source: str, file: Path) -> ModelSpec:
     """What the model.json that was fetched says; DataError where it is none of ours, or cannot be used elsewhere."""
     try:
-        spec = ModelSpec.model_validate(read_sealed(file))
+        spec = ModelSpec.model_validate(read_with_checksum(file))
     except (ValueError, TypeError) as error:  # no json, no UTF-8, other fields
         raise no_model(
             source, (str(error).splitlines() or ["model.json is damaged"])[0].rstrip(".")
@@ -146,7 +145,7 @@ def _download(address: str, target: Path) -> str:
                 if max(done, announced) > LARGEST_ZIP:
                     raise too_large(address, "the archive", max(done, announced), LARGEST_ZIP)
                 digest.update(block)
-                with explained(target):  # a full disk must not look like a cut connection
+                with explain_write_errors(target):  # a full disk must not look like a cut connection
                     stream.write(block)
     except urllib.error.HTTPError as error:
         error.close()  # it is the open answer itself

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError, ImageError, first_reasons
-from centerhash.core.prefetch import batches_ahead
+from centerhash.core.parallel import batches_ahead
 from centerhash.core.progress import Progress, silent
 from centerhash.data.apart import Decoders, View
 from centerhash.data.images import MAX_PIXELS, ImageSource, content_key, load_pixels

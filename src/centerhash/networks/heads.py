@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from centerhash.core.errors import InputError
 from centerhash.core.options import Options
-from centerhash.core.parallel import in_threads, split
-from centerhash.core.threads import torch_threads
+from centerhash.core.parallel import in_threads, split, torch_threads
 
 # share of a row's largest |logit| (at least 1) below which float32 rounding, which varies with the batch, could flip a
 # sign; about a hundred times what rounding was seen to change

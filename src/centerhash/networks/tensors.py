@@ -12,8 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from centerhash.core.checksums import CHECKSUMS, stored_checksums, tensor_checksum
-from centerhash.core.files import atomic
+from centerhash.core.files import CHECKSUMS, atomic, stored_checksums, tensor_checksum
 
 
 def _checksums(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> dict[str, int]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from centerhash.codes import pack
 from centerhash.core.errors import ConfigError, InputError, unknown_name
 from centerhash.core.progress import Progress
-from centerhash.core.text import is_text
+from centerhash.core.rendering import is_text
 from centerhash.data.images import ImageSource, content_key
 from centerhash.data.layouts.labels_csv import read_image_folder
 from centerhash.data.listing import Found, Paths, find_images
@@ -27,7 +27,7 @@ from centerhash.search.results import Added
 from centerhash.search.uploads import ID_LETTERS, Uploads, has_file
 
 if TYPE_CHECKING:
-    from centerhash.model import HashModel
+    from centerhash.model.model import HashModel
     from centerhash.networks.encoder import Encoder, Step
     from centerhash.search.index import Index
 

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from centerhash.codes import Packed, check_packed, pack
 from centerhash.core.errors import ConfigError, DataError, ImageError, InputError, unknown_name
-from centerhash.core.prefetch import read_all
+from centerhash.core.parallel import read_all
 from centerhash.core.progress import Progress, shown, silent
-from centerhash.core.tables import Listed, to_frame
+from centerhash.core.rendering import Listed, to_frame
 from centerhash.data.images import check_image, content_key
 from centerhash.data.listing import list_images
-from centerhash.model import HashModel, load
+from centerhash.model.model import HashModel, load
 from centerhash.search.engines.join import (
     VISUAL_BITS,
     complete_link_groups,

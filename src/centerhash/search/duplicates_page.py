@@ -11,7 +11,7 @@ from rich.filesize import decimal
 
 from centerhash.core.errors import ImageError
 from centerhash.core.files import write_text
-from centerhash.core.templates import templates_of
+from centerhash.core.rendering import templates_of
 from centerhash.search.results import thumbnail
 
 if TYPE_CHECKING:

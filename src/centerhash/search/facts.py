@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from centerhash.codes import Codes
-from centerhash.core.checksums import read_sealed, stored_checksums, tensor_checksum
 from centerhash.core.errors import ConfigError, DataError
-from centerhash.core.files import refuse_links
+from centerhash.core.files import read_with_checksum, refuse_links, stored_checksums, tensor_checksum
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +41,7 @@ def read_facts(folder: Path) -> ModelFacts:
     """Read them from the folder of a model, or DataError."""
     refuse_links(folder, ("model.json", "model.safetensors"))
     try:
-        spec = read_sealed(folder / "model.json")
+        spec = read_with_checksum(folder / "model.json")
         classes = tuple(map(str, spec["classes"]))
         with safe_open(folder / "model.safetensors", framework="numpy") as tensors:
             sums, names = stored_checksums(tensors.metadata()), tensors.keys()

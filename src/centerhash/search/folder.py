@@ -16,7 +16,7 @@ from centerhash.search.engines.table import create_store, read_store
 from centerhash.search.uploads import IMAGES
 
 if TYPE_CHECKING:
-    from centerhash.model import HashModel
+    from centerhash.model.model import HashModel
     from centerhash.search.index import Index
 
 SPEC, MODEL, ITEMS = "index.json", "model", "items"

@@ -44,7 +44,7 @@ from centerhash.search.uploads import ID_LETTERS, Uploads, has_file
 
 if TYPE_CHECKING:  # what reads images takes long to import, so it is when the first one comes
     from centerhash.data.images import ImageSource
-    from centerhash.model import HashModel
+    from centerhash.model.model import HashModel
     from centerhash.networks.encoder import Encoder
     from centerhash.networks.engines import Engine
     from centerhash.search.adding import GivenLabels
@@ -70,7 +70,7 @@ class Index:
         """The model that makes the codes; it is loaded when it is first needed."""
         with self.lock:
             if self._model is None:
-                from centerhash.model import HashModel
+                from centerhash.model.model import HashModel
 
                 self._model = HashModel.load(self.folder / MODEL)
             return self._model
@@ -83,7 +83,7 @@ class Index:
 
         `store` says where the items live: "flat", or "milvus:ADDRESS", with "#NAME" for the name there.
         """
-        from centerhash.model import HashModel
+        from centerhash.model.model import HashModel
 
         if not isinstance(model, HashModel | str | Path):
             raise InputError(f"model must be a HashModel or the folder of a run, got {type(model).__name__}.")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from centerhash.codes import Codes, check_codes
 from centerhash.core.errors import ConfigError, InputError
-from centerhash.core.explained import Explained
+from centerhash.model.explanation import Explained
 from centerhash.search.engines.base import Seen
 from centerhash.search.engines.rankings import SHARPNESS
 from centerhash.search.facts import ModelFacts
@@ -104,7 +104,7 @@ def label_code(centers: NDArray[Any], weights: NDArray[Any]) -> Codes:
     d_j is the Hamming distance to center j; of two centers D apart, weighted 0.7 and 0.3, the code is 0.3 D from the
     first. Without the square this would be the code nearest to the weighted centroid, the sign of the weighted sum,
     which is the first center itself whatever the second one weighs. That sign (a sum of 0 is +1, as in
-    `codes.binarise`) is the start; then single bits are flipped, the best one first and the first of equally good
+    `codes.binarize`) is the start; then single bits are flipped, the best one first and the first of equally good
     ones, until no flip lowers the sum.
     """
     centers = check_codes(centers, "centers")

@@ -12,7 +12,7 @@ from centerhash.codes import Packed, pack
 from centerhash.search.engines.base import LEVELS, Seen
 
 if TYPE_CHECKING:
-    from centerhash.model import HashModel
+    from centerhash.model.model import HashModel
 
 KEPT = 8  # classes of an item whose presence is stored, beside those of its labels
 LEAST = 0.02  # the presence from which it is; the largest always is

@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 
 from centerhash.core.errors import ImageError
 from centerhash.core.extras import require
-from centerhash.core.prefetch import read_all
+from centerhash.core.parallel import read_all
 from centerhash.core.progress import Progress, silent
 from centerhash.data.images import load_image
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from centerhash.codes import Codes, Packed, pack, unpack
 from centerhash.core.errors import InputError, unknown_name
-from centerhash.core.explained import Explained
+from centerhash.model.explanation import Explained
 from centerhash.search.engines.base import VISUAL_BITS, Filter, HammingIndex, Id, Item, check_labels
 from centerhash.search.engines.rankings import ByBoth, ByLabels, ByLook, Ranking
 from centerhash.search.facts import ModelFacts

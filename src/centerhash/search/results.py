@@ -15,8 +15,8 @@ import numpy as np
 
 from centerhash.codes import Codes, Packed
 from centerhash.core.errors import ImageError
-from centerhash.core.explained import Explained
-from centerhash.core.tables import Listed, to_frame
+from centerhash.core.rendering import Listed, to_frame
+from centerhash.model.explanation import Explained
 from centerhash.search.engines.base import Item
 from centerhash.search.uploads import Uploads
 

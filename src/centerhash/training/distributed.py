@@ -1,7 +1,7 @@
 """One process or many: what training needs to know of the others.
 
 `torchrun --nproc-per-node 2 -m centerhash train ...` starts the processes and Lightning Fabric joins them (gloo on
-processors, nccl on GPUs). Every process works on its share of each batch, and the loss sees the gathered batch, so
+cpu_count, nccl on GPUs). Every process works on its share of each batch, and the loss sees the gathered batch, so
 that pairs and triplets cross the processes and the result is that of one process with the same batch, up to rounding.
 
 How the gradients add up: every process computes the whole loss, and the backward pass of `gather` sums over the

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from centerhash.core.errors import ConfigError, DataError, ImageError, first_reasons
 from centerhash.core.files import atomic
-from centerhash.core.prefetch import batches_ahead
+from centerhash.core.parallel import batches_ahead
 from centerhash.core.progress import Progress, silent
 from centerhash.data import Dataset
 from centerhash.data.images import ImageSource, load_image
-from centerhash.model import TUNED, HashModel
+from centerhash.model.model import TUNED, HashModel
 from centerhash.networks.backbones import Backbone, get_backbone
 from centerhash.networks.encoder import pixels_of
 from centerhash.networks.heads import HeadOutput, build_head

@@ -26,12 +26,19 @@ import torch
 from numpy.typing import NDArray
 
 from centerhash.core.errors import ConfigError, DataError
-from centerhash.core.files import explained, parse_json, refuse_links, write_json, write_npz, write_text
+from centerhash.core.files import (
+    explain_write_errors,
+    parse_json,
+    refuse_links,
+    write_json,
+    write_npz,
+    write_text,
+)
 from centerhash.core.progress import Progress
 from centerhash.core.version import __version__
 from centerhash.data import Dataset
 from centerhash.data.splits import Splits
-from centerhash.model import TUNED, HashModel
+from centerhash.model.model import TUNED, HashModel
 from centerhash.networks.backbones import Backbone, first_preprocessing, get_backbone
 from centerhash.training.checkpoints import EpochRow
 from centerhash.training.config import TrainConfig, backbone_of
@@ -84,7 +91,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def _delete(folder: Path, files: Iterable[Path]) -> None:
-    with explained(folder):
+    with explain_write_errors(folder):
         for file in files:
             file.unlink(missing_ok=True)
 

@@ -20,7 +20,7 @@ from centerhash.methods.losses.central import center_similarities
 from centerhash.methods.shallow.projections import Itq, ItqOptions
 from centerhash.methods.table import get_method
 from centerhash.methods.weights import class_sizes
-from centerhash.model import HashModel, ModelSpec
+from centerhash.model.model import HashModel, ModelSpec
 from centerhash.networks.backbones import Backbone
 from centerhash.networks.heads import float_rows
 from centerhash.training.config import TrainConfig, backbone_of, resolve

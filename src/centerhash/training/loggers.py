@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from centerhash.core.errors import ConfigError, DataError, unknown_name
 from centerhash.core.extras import require
-from centerhash.core.files import explained, make_folder, parse_json, write_json, write_text
+from centerhash.core.files import explain_write_errors, make_folder, parse_json, write_json, write_text
 from centerhash.training.checkpoints import EpochRow
 from centerhash.training.config import TrainConfig
 from centerhash.training.loop import OnEpoch, no_log
@@ -108,7 +108,7 @@ def _tensorboard(folder: Path | None, config: TrainConfig) -> Iterator[OnEpoch]:
 
     assert folder is not None
     place = make_folder(folder / "tensorboard")
-    with explained(place):
+    with explain_write_errors(place):
         for file in place.glob("events.out.tfevents.*"):
             file.unlink()
     logger = TensorBoardLogger(folder, name=place.name, version="")

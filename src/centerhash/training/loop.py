@@ -17,10 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from centerhash.core.allocator import freed_memory_kept
 from centerhash.core.errors import DataError
+from centerhash.core.parallel import freed_memory_kept, torch_threads
 from centerhash.core.progress import Progress, silent
-from centerhash.core.threads import torch_threads
 from centerhash.methods.losses.base import Objective
 from centerhash.networks.heads import HeadOutput, build_head, float_rows
 from centerhash.training.checkpoints import EpochRow, restore, store

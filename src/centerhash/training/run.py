@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import ConfigError, unknown_name
-from centerhash.core.files import make_folder
-from centerhash.core.locks import WriterLock
+from centerhash.core.files import WriterLock, make_folder
 from centerhash.core.progress import Progress, shown
 from centerhash.data import Dataset
 from centerhash.data.splits import Splits
 from centerhash.methods.table import get_method
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.networks.backbones import Backbone
 from centerhash.training.checkpoints import EpochRow
 from centerhash.training.config import TrainConfig, backbone_of, resolve, suited

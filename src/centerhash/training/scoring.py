@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Packed, binarise, pack, packed_width
+from centerhash.codes import Packed, binarize, pack, packed_width
 from centerhash.core.errors import InputError
 from centerhash.core.progress import Progress, shown, silent
 from centerhash.data import Dataset
 from centerhash.evaluation import Evaluation
 from centerhash.evaluation import evaluate as evaluate_codes
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.training.distributed import Team
 from centerhash.training.features import as_dataset, cache_folder, dataset_features
 
@@ -96,7 +96,7 @@ def packed_codes(
     for rows in sides:
         packed = np.empty((len(rows), packed_width(model.bits)), dtype=np.uint8)
         for part, logits in logits_in_parts(model, features, rows):
-            packed[part] = pack(binarise(logits))
+            packed[part] = pack(binarize(logits))
             done += len(logits)
             progress("encoding", done, total)
         codes.append(packed)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from centerhash.codes import binarise, pack
+from centerhash.codes import binarize, pack
 from centerhash.core.errors import DataError
 from centerhash.data import Dataset
 from centerhash.evaluation import evaluate
@@ -72,6 +72,6 @@ def validation_map(
     if rotate:  # as the end of training will do
         rotation = code_rotation(trained[:: -(-len(trained) // _ROTATED)], _ROUNDS)
         sides = [side @ rotation for side in sides]
-    query, database = (pack(binarise(side)) for side in sides)
+    query, database = (pack(binarize(side)) for side in sides)
     bits = held.shape[1]
     return evaluate(query, database, held_labels, trained_labels, bits=bits, precision_at=()).map_peers

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from centerhash.codes import binarise, hamming
+from centerhash.codes import binarize, hamming
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.options import MethodOptions
 from centerhash.methods.shallow.base import ShallowHash
@@ -51,7 +51,7 @@ def fitted(case: Case, clusters: Data) -> ShallowHash:
 def test_clusters_are_told_apart(case: Case, clusters: Data, unseen_clusters: Data) -> None:
     """Unseen rows: nearly all of a row's nearest codes are of its own cluster."""
     fitted = fit(case, clusters, bits=32)
-    distances = hamming(binarise(fitted.values(unseen_clusters[0])), binarise(fitted.values(clusters[0])))
+    distances = hamming(binarize(fitted.values(unseen_clusters[0])), binarize(fitted.values(clusters[0])))
     same = unseen_clusters[1].astype(int) @ clusters[1].T.astype(int) > 0
     assert distances[same].mean() < 0.5 * distances[~same].mean()
     nearest = np.argsort(distances, axis=1, kind="stable")[:, :20]
@@ -76,7 +76,7 @@ def test_the_seed_decides_and_inputs_are_left_alone(case: Case, fitted: ShallowH
         np.testing.assert_array_equal(array, again.arrays()[name])
     if case[0] is not Sh:  # which draws nothing
         other = fit(case, clusters, seed=1)
-        assert (binarise(fitted.values(features)) != binarise(other.values(features))).any()
+        assert (binarize(fitted.values(features)) != binarize(other.values(features))).any()
 
 
 def test_arrays_carry_everything(fitted: ShallowHash, clusters: Data) -> None:
@@ -90,17 +90,17 @@ def test_arrays_carry_everything(fitted: ShallowHash, clusters: Data) -> None:
 
 
 def test_a_row_has_one_code_in_every_batch(fitted: ShallowHash, clusters: Data) -> None:
-    whole = binarise(fitted.values(clusters[0]))
-    single = [binarise(fitted.values(clusters[0][row : row + 1]))[0] for row in range(0, 200, 7)]
+    whole = binarize(fitted.values(clusters[0]))
+    single = [binarize(fitted.values(clusters[0][row : row + 1]))[0] for row in range(0, 200, 7)]
     np.testing.assert_array_equal(single, whole[::7])
-    np.testing.assert_array_equal(binarise(fitted.values(clusters[0][50:110])), whole[50:110])
-    np.testing.assert_array_equal(binarise(fitted.values(clusters[0].astype(np.float64))), whole)
+    np.testing.assert_array_equal(binarize(fitted.values(clusters[0][50:110])), whole[50:110])
+    np.testing.assert_array_equal(binarize(fitted.values(clusters[0].astype(np.float64))), whole)
 
 
 @pytest.mark.parametrize("bits", [8, 150])
 def test_fewer_rows_than_bits_axes_or_anchors(case: Case, clusters: Data, bits: int) -> None:
     few = clusters[0][:7], clusters[1][:7]
-    codes = binarise(fit(case, few, bits=bits).values(clusters[0]))
+    codes = binarize(fit(case, few, bits=bits).values(clusters[0]))
     assert codes.shape == (200, bits)
     assert len(np.unique(codes, axis=0)) > 1
 
@@ -118,7 +118,7 @@ def test_copies_constant_columns_and_rows_of_zeros(case: Case, clusters: Data) -
     fitted = fit(case, (features, labels))
     values = fitted.values(features)
     assert np.isfinite(values).all()
-    np.testing.assert_array_equal(binarise(values)[8], binarise(values)[9])
+    np.testing.assert_array_equal(binarize(values)[8], binarize(values)[9])
 
 
 def test_rows_without_labels_and_several_labels(case: Case, clusters: Data) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from centerhash.core.arrays import check_features
+from centerhash.core.checks import check_features
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.options import read_options
 from centerhash.methods.shallow import inputs
@@ -40,7 +40,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = project(features, True, weights, np.ones(3))
     axes = principal_axes(features, True)
     monkeypatch.setattr(inputs, "BLOCK", 5)
-    monkeypatch.setattr("centerhash.core.arrays.BLOCK", 5)
+    monkeypatch.setattr("centerhash.core.checks.BLOCK", 5)
     np.testing.assert_allclose(mean_features(features, True), prepare(features, True).mean(axis=0))
     np.testing.assert_allclose(project(features, True, weights, np.ones(3)), whole, rtol=1e-12)
     np.testing.assert_allclose(principal_axes(features, True).variances, axes.variances, rtol=1e-10)

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.data import open_dataset
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.networks.backbones import get_backbone
 from centerhash.training.config import TrainConfig
 from centerhash.training.run import train

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from centerhash.codes import binarise
+from centerhash.codes import binarize
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.data.images import squash_and_crop
 from centerhash.data.scenes.scenes import render_scene
@@ -107,8 +107,8 @@ def test_codes_of_scenes_are_those_of_torch(name: str) -> None:
     values = (expected - expected.mean(axis=0)) @ planes
     sure = np.abs(values) > 1e-4 * np.abs(values).max()
     assert sure.mean() > 0.99
-    codes = binarise((found - expected.mean(axis=0)) @ planes)
-    np.testing.assert_array_equal(codes[sure], binarise(values)[sure])
+    codes = binarize((found - expected.mean(axis=0)) @ planes)
+    np.testing.assert_array_equal(codes[sure], binarize(values)[sure])
 
 
 @pytest.mark.parametrize("name", list(ENGINES))

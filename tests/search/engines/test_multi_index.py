@@ -184,7 +184,7 @@ def test_many_codes_at_the_same_distance() -> None:
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(6)
     database, queries = (random_codes(generator, n, 48, 16) for n in (900, 20))
-    monkeypatch.setattr(multi_index, "processors", lambda: 3)
+    monkeypatch.setattr(multi_index, "cpu_count", lambda: 3)
     expected = [naive(row, database, None, k=7) for row in queries]
     assert found(database, queries, 48, 7) == expected
 

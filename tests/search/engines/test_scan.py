@@ -135,7 +135,7 @@ def test_several_databases_are_scanned_as_one_but_for_ties(
     threads: int,
 ) -> None:
     monkeypatch.setattr(scan, "THREAD_BYTES", 1)
-    monkeypatch.setattr(scan, "processors", lambda: threads)
+    monkeypatch.setattr(scan, "cpu_count", lambda: threads)
     generator = np.random.default_rng(seed)
     parts = [random_codes(generator, count, 16, distinct) for count in counts]
     masks = [(generator.random(count) < 0.7).astype(np.uint8) if count % 2 else None for count in counts]
@@ -158,7 +158,7 @@ def test_several_databases_are_scanned_as_one_but_for_ties(
 def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Share even small scans among three threads."""
     monkeypatch.setattr(scan, "THREAD_BYTES", 1)
-    monkeypatch.setattr(scan, "processors", lambda: 3)
+    monkeypatch.setattr(scan, "cpu_count", lambda: 3)
 
 
 @pytest.mark.usefixtures("in_threads")

@@ -31,7 +31,7 @@ def export(
     Example: `centerhash export run --out model.onnx`
     """
     from centerhash.export import export_model
-    from centerhash.model import HashModel
+    from centerhash.model.model import HashModel
 
     with console.progress() as progress:
         done = export_model(
@@ -57,7 +57,7 @@ def publish(
     Example: `centerhash publish run jane/photos-64 --licence apache-2.0`
     """
     from centerhash.encoding.code_files import DATABASE, evaluate_codes_of, read_run_codes
-    from centerhash.model import HashModel
+    from centerhash.model.model import HashModel
 
     model, found = HashModel.load(run), None
     if (run / DATABASE).exists():

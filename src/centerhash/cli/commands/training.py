@@ -315,7 +315,7 @@ def encode(
 
 def _encode_file(source: str, images: list[str], out: Path, cache: Path | None, **reading: Any) -> None:
     from centerhash.encoding.code_files import encode_to_file
-    from centerhash.model import HashModel
+    from centerhash.model.model import HashModel
     from centerhash.networks.cache import default_cache
 
     model = HashModel.load(source)
@@ -341,7 +341,7 @@ def explain(
     Example: `centerhash explain run photo.jpg`
     """
     from centerhash.data import list_images
-    from centerhash.model import HashModel
+    from centerhash.model.model import HashModel
 
     loaded = HashModel.load(model)
     paths = list_images(images)

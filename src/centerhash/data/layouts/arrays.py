@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.core.arrays import as_array
+from centerhash.core.checks import as_array
 from centerhash.core.errors import DataError
 from centerhash.data.layouts.contents import Contents, named_splits
 from centerhash.data.layouts.label_cells import label_matrix, read_cell

@@ -17,8 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from centerhash.core.errors import ConfigError, DataError, OutputError
-from centerhash.core.files import explained, make_folder, write_json
-from centerhash.core.locks import WriterLock
+from centerhash.core.files import WriterLock, explain_write_errors, make_folder, write_json
 from centerhash.core.progress import Progress, silent
 from centerhash.core.version import __version__
 from centerhash.data.published.unpack import check_space, in_megabytes, unpack
@@ -141,7 +140,7 @@ def fetch(
     if wrong:
         _part(target).unlink()
         raise DataError(f"'{file.name}' {wrong}. It was deleted: fetch it again, or from another mirror.")
-    with explained(target):
+    with explain_write_errors(target):
         _part(target).replace(target)
     _note(target).unlink(missing_ok=True)
     return target
@@ -274,11 +273,11 @@ def _take(
     if total is not None:
         check_space(target.parent, total - start)
     done, part = start, _part(target)
-    with explained(part):
+    with explain_write_errors(part):
         stream = part.open("ab" if start else "wb")
     with stream:
         while block := answer.read(_BLOCK):
-            with explained(part):  # a full disk must not look like a cut connection
+            with explain_write_errors(part):  # a full disk must not look like a cut connection
                 stream.write(block)
                 stream.flush()
             done += len(block)

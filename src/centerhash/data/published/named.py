@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.core.arrays import whole_number
+from centerhash.core.checks import whole_number
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.data.dataset import Dataset, assemble, open_dataset
 from centerhash.data.published.catalogue import DATASETS, ClassSplit, NamedSet, RandomSplit, get_dataset

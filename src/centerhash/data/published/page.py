@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from centerhash.core.files import packaged
-from centerhash.core.templates import filled
+from centerhash.core.rendering import filled
 from centerhash.data.published.catalogue import DATASETS
 
 

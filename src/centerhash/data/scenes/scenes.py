@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from centerhash.core.arrays import whole_number
+from centerhash.core.checks import whole_number
 from centerhash.core.errors import DataError, OutputError
 from centerhash.core.files import atomic, make_folder, write_json, write_text
 from centerhash.core.progress import Progress, silent

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from centerhash.core.errors import ConfigError
-from centerhash.core.figures import png_bytes, svg_text
 from centerhash.core.files import atomic, make_folder, packaged, write_text
 from centerhash.core.progress import Progress, silent
+from centerhash.core.rendering import png_bytes, svg_text
 from centerhash.experiments.bench import Bench, Source, Task, make_task, plan_tasks
 from centerhash.experiments.figures import named_series
 from centerhash.experiments.rows import Row, rounded
 from centerhash.experiments.runner import TaskDone, Work, answers, run_tasks
 from centerhash.experiments.tables import failure_text
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

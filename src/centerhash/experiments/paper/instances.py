@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from centerhash.core.figures import new_figure
 from centerhash.core.files import write_text
+from centerhash.core.rendering import new_figure
 from centerhash.data import open_dataset
 from centerhash.experiments.agreement import MEASURES, bootstrap_intervals, measure_agreement
 from centerhash.experiments.bench import Bench, Task
@@ -30,7 +30,7 @@ from centerhash.methods.losses.base import Batch, Objective
 from centerhash.methods.losses.central import center_distances
 from centerhash.methods.table import METHODS
 from centerhash.methods.weights import class_sizes, resized, softmax_weights
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 from centerhash.training.config import TrainConfig
 from centerhash.training.distributed import Team
 from centerhash.training.loop import fit_head

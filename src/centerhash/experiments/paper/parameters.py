@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from markupsafe import Markup
 
-from centerhash.core.figures import new_figure
 from centerhash.core.files import write_text
+from centerhash.core.rendering import new_figure
 from centerhash.experiments.agreement import BINS, weight_distribution
 from centerhash.experiments.bench import Bench, Task
 from centerhash.experiments.figures import CHANCE, look, weight_histogram

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from centerhash.core.figures import new_figure
+from centerhash.core.rendering import new_figure
 from centerhash.experiments.bench import Bench, Task
 from centerhash.experiments.convergence import TIMED_STEPS, batch_distances, solver_convergence
 from centerhash.experiments.figures import SOLVERS

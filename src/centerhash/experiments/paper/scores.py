@@ -7,8 +7,8 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from centerhash.core.figures import new_figure
 from centerhash.core.files import append_line, write_text
+from centerhash.core.rendering import new_figure
 from centerhash.experiments.bench import Task
 from centerhash.experiments.compare import measure, read_results, write_comparison
 from centerhash.experiments.figures import CHANCE, look, swatch

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from pydantic import Field, TypeAdapter, ValidationError
 
 from centerhash.core.errors import DataError
-from centerhash.core.figures import new_figure
+from centerhash.core.rendering import new_figure
 from centerhash.data import load_image
 from centerhash.data.layouts.labels_csv import read_rows
 from centerhash.data.textfiles import normal_name
@@ -33,7 +33,7 @@ from centerhash.experiments.paper.common import (
 )
 from centerhash.experiments.rows import Row, rounded
 from centerhash.methods.table import METHODS
-from centerhash.model import HashModel
+from centerhash.model.model import HashModel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from centerhash.core.arrays import BLOCK, check_features
+from centerhash.core.checks import BLOCK, check_features
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.options import MethodOptions
-from centerhash.core.threads import one_numpy_thread
+from centerhash.core.parallel import one_numpy_thread
 
 Floats = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from centerhash.core.arrays import check_features
+from centerhash.core.checks import check_features
 from centerhash.methods.shallow.base import ShallowHash
 from centerhash.methods.shallow.inputs import (
     Floats,

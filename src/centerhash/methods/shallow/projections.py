@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from centerhash.core.arrays import check_features
+from centerhash.core.checks import check_features
+from centerhash.core.parallel import one_numpy_thread
 from centerhash.core.progress import Progress, silent
-from centerhash.core.threads import one_numpy_thread
 from centerhash.methods.shallow.base import STAGE, ShallowHash, Training
 from centerhash.methods.shallow.inputs import (
     Floats,

@@ -34,10 +34,10 @@ def block_sums(content: NDArray[np.uint8]) -> NDArray[np.uint32]:
     """The sum of every block of an array's bytes."""
     if content.size < _LARGE:
         return _block_sums(content)
-    from centerhash.core.compiled import processors  # numba takes a while to import; a scan needs it anyway
+    from centerhash.core.parallel import cpu_count  # numba takes a while to import; a scan needs it anyway
 
-    share = -(-content.size // processors() // BLOCK) * BLOCK
-    with ThreadPoolExecutor(processors()) as pool:  # numpy's sums run beside each other
+    share = -(-content.size // cpu_count() // BLOCK) * BLOCK
+    with ThreadPoolExecutor(cpu_count()) as pool:  # numpy's sums run beside each other
         return np.concatenate(
             list(pool.map(_block_sums, (content[at : at + share] for at in range(0, content.size, share))))
         )

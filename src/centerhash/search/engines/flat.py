@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from centerhash.codes import Packed, check_bits
 from centerhash.core.errors import InputError
-from centerhash.core.files import explained, make_folder, refuse_links, sync_folder
-from centerhash.core.locks import WriterLock
+from centerhash.core.files import WriterLock, explain_write_errors, make_folder, refuse_links, sync_folder
 from centerhash.search.engines import answers, storage
 from centerhash.search.engines.base import Batch, Filter, HammingIndex, Hits, Id, Item, plain_id
 from centerhash.search.engines.idcolumns import kind_of
@@ -52,7 +51,7 @@ class FlatIndex(HammingIndex):
         """Make an empty index for codes of `bits` bits in a folder, and open it for writing."""
         check_bits(bits)
         folder = make_folder(folder)
-        with explained(folder):
+        with explain_write_errors(folder):
             sync_folder(folder.parent)  # a new folder, too, must survive a power cut
         with ExitStack() as undo:
             lock = WriterLock.take(folder / storage.LOCK)

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import Packed, check_packed, to_words
-from centerhash.core.compiled import compiled, processors
+from centerhash.core.compiled import compiled
+from centerhash.core.parallel import cpu_count
 from centerhash.core.progress import Progress, silent
 from centerhash.search.engines.scan import differing
 
@@ -116,7 +117,7 @@ def linked_pairs(visual: Packed, views: Words, radius: int, most: int, progress:
             room = size
 
     parts = [(np.empty((2, 0), np.int64), np.empty((2, 0), np.uint8))]
-    with ThreadPoolExecutor(processors()) as pool:
+    with ThreadPoolExecutor(cpu_count()) as pool:
         for done, part in enumerate(pool.map(work, starts), 1):
             parts.append(part)
             progress("pairs", min(done * _ROWS, len(visual)), len(visual))

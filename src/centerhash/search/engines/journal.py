@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 from zlib import crc32
 
 from centerhash.core.errors import DataError, OutputError
-from centerhash.core.files import atomic, explained
+from centerhash.core.files import atomic, explain_write_errors
 from centerhash.search.engines import lengths
 from centerhash.search.engines.base import Batch, Id, Seen
 from centerhash.search.engines.mapped import ADVICE
@@ -196,7 +196,7 @@ class Journal:
         """Append a record and return when it is on the disk; on failure nothing of it stays."""
         self.check()
         content = record.to_bytes()
-        with explained(self.path):
+        with explain_write_errors(self.path):
             try:
                 self._stream.seek(self.end)
                 _write(self._stream, content)
@@ -221,7 +221,7 @@ class Journal:
         finally:
             noted = self.noted()
             if noted is None or noted.length <= self.end:  # a journal must not be shorter than is noted
-                with explained(self.path):
+                with explain_write_errors(self.path):
                     self._stream.truncate(self.end)
                     os.fsync(self._stream.fileno())
 

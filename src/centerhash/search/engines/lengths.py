@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-from centerhash.core.files import explained
+from centerhash.core.files import explain_write_errors
 
 NAME = "journal.length"
 SLOT = struct.Struct("<4sIQI")  # mark, key of the journal, length, withdrawals
@@ -37,7 +37,7 @@ def noted(path: Path, key: int) -> Noted | None:
 
 def note(path: Path, key: int, what: Noted, kept: int | None = None) -> None:
     """Note the length of a journal durably; the slot of the journal `kept` stays as it is."""
-    with explained(path):
+    with explain_write_errors(path):
         keys = [known for known, _ in _slots(path)]
         place = keys.index(key) if key in keys else int(keys[0] == kept)
         header = SLOT.pack(MARK, key, *what)

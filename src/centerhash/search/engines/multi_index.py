@@ -21,8 +21,8 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from centerhash.codes import Packed
-from centerhash.core.compiled import compiled, processors
-from centerhash.core.parallel import in_threads, split
+from centerhash.core.compiled import compiled
+from centerhash.core.parallel import cpu_count, in_threads, split
 from centerhash.search.engines.scan import Answer, Integers, Mask, Words, differing, words
 from centerhash.search.engines.tables import GROUPED, Rows, Tables
 from centerhash.search.engines.tabling import key_of, read_only
@@ -321,7 +321,7 @@ def nearest(
     if len(packed) == 1:
         return [answer(0)]
     answers = list[Answer | None]([None]) * len(packed)
-    lots = split(len(packed), max(1, min(len(packed), processors())))
+    lots = split(len(packed), max(1, min(len(packed), cpu_count())))
 
     def work(part: int) -> None:
         for query in range(lots[part].start, lots[part].stop):
@@ -340,5 +340,5 @@ def pays(tables: Tables, codes: Words, bits: int) -> bool:
 
 def scan_looks(codes: Words, queries: int) -> int:
     """How many looks at values and codes, in one thread, take as long as the scan of all codes (n, W) for a query."""
-    threads = processors()
+    threads = cpu_count()
     return codes.nbytes // (SCANNED * (threads if queries < 2 * threads else SHARED))

@@ -22,8 +22,8 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from centerhash.codes import Packed, packed_width
-from centerhash.core.compiled import compiled, processors
-from centerhash.core.parallel import in_threads, split
+from centerhash.core.compiled import compiled
+from centerhash.core.parallel import cpu_count, in_threads, split
 
 Words: TypeAlias = NDArray[Any]  # (n, W) of an unsigned type
 Small: TypeAlias = NDArray[np.uint16]
@@ -175,7 +175,7 @@ def _scan(
     the next. What ties with the k-th nearest stays within it: ties of different databases are not in order yet.
     """
     threads = queries.shape[0] * sum(rows.nbytes for rows, _ in databases) // THREAD_BYTES
-    threads = 1 if threads <= 1 else min(threads, processors())
+    threads = 1 if threads <= 1 else min(threads, cpu_count())
     over_queries = queries.shape[0] >= 2 * threads
     parts = 1 if over_queries else threads
     lots = split(queries.shape[0], threads) if over_queries else [slice(None)] * threads

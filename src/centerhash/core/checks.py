@@ -1,4 +1,4 @@
-"""Arrays as callers have them: numpy arrays, torch tensors on any device, nested lists."""
+"""Check arrays and numbers that callers pass: numpy arrays, torch tensors on any device, nested lists."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from centerhash.core.tables import to_frame
+from centerhash.core.rendering import to_frame
 
 
 @dataclass(frozen=True)
