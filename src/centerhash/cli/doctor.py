@@ -25,14 +25,12 @@ from centerhash.core.version import __version__
 from centerhash.networks.backbones import BACKBONES, DEFAULT_BACKBONE, choose_device
 from centerhash.networks.cache import default_cache
 from centerhash.networks.engines.table import ENGINES as INFERENCE_ENGINES
-from centerhash.search.engines.table import ENGINES as INDEX_ENGINES
 
 NOT_INSTALLED = "not installed"
 
 USER_EXTRAS = tuple(sorted({extra.name for extra in EXTRAS.values()}))  # not those of developers
 
 _ALSO_AS = {"faiss-cpu": ("faiss-gpu", "faiss-gpu-cu12"), "onnxruntime": ("onnxruntime-gpu",)}
-_INDEX_LIBRARIES = {"milvus": "pymilvus"}  # what an engine of the index imports
 _LEAST_FREE = 10**8  # bytes: a thousand images' features with a margin
 _REINSTALL = "run `pip install --force-reinstall centerhash`, or `make setup` in a clone"
 
@@ -76,7 +74,7 @@ def diagnose(cache: Path | None = None) -> Diagnosis:
         versions={"centerhash": __version__, "python": platform.python_version(), **versions},
         machine=machine,
         engines={row.name: "usable" if row.is_here else NOT_INSTALLED for row in INFERENCE_ENGINES.values()},
-        stores={name: _store(name) for name in INDEX_ENGINES},
+        stores={"sqlite": "usable", "milvus": _milvus()},
         backbones={
             name: "weights here" if row.is_here else f"no weights here: {row.weights}"
             for name, row in BACKBONES.items()
@@ -154,12 +152,9 @@ def _machine() -> tuple[dict[str, str], list[str]]:
     return {**facts, "threads": str(torch.get_num_threads()), "device": shown}, []
 
 
-def _store(name: str) -> str:
-    library = _INDEX_LIBRARIES.get(name)
-    if library is None or find_spec(library) is not None:
-        return "usable"
-    extra = INDEX_ENGINES[name].extra
-    return NOT_INSTALLED if extra is None else f"{NOT_INSTALLED}: pip install 'centerhash[{extra}]'"
+def _milvus() -> str:
+    """Return whether an index can be stored in Milvus."""
+    return "usable" if find_spec("pymilvus") else f"{NOT_INSTALLED}: pip install 'centerhash[milvus]'"
 
 
 def _cache(folder: Path) -> tuple[dict[str, str], list[str]]:

@@ -11,30 +11,31 @@ of a group are near each other, not only neighbours in a chain. Nothing is ever 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageOps
+from rich.filesize import decimal
 
 from centerhash.codes import Packed, check_packed, pack
 from centerhash.core.errors import ConfigError, DataError, ImageError, InputError, unknown_name
+from centerhash.core.extras import require
+from centerhash.core.files import write_text
 from centerhash.core.parallel import read_all
 from centerhash.core.progress import Progress, shown, silent
-from centerhash.core.rendering import Listed, to_frame
-from centerhash.data.images import check_image, content_key
+from centerhash.core.rendering import Listed, templates_of, to_frame
+from centerhash.data.images import check_image, content_key, load_image
 from centerhash.data.listing import list_images
 from centerhash.model.model import HashModel, load
-from centerhash.search.engines.join import (
-    VISUAL_BITS,
-    complete_link_groups,
-    pixel_distance,
-    visual_distance,
-)
-from centerhash.search.pixels import VIEWS, read_views
-from centerhash.search.uploads import ID_LETTERS
+from centerhash.search.items import VISUAL_BITS
+from centerhash.search.near_pairs import complete_link_groups, pixel_distance, visual_distance
+from centerhash.search.results import thumbnail
+from centerhash.search.uploads import ID_DIGITS
 
 if TYPE_CHECKING:
     from centerhash.search.index import Index
@@ -119,8 +120,6 @@ class Duplicates(Listed[Group]):
 
     def write_page(self, path: str | Path) -> None:
         """Write an HTML page, one file with all thumbnails in it."""
-        from centerhash.search.duplicates_page import write_page
-
         write_page(self, Path(path))
 
     def __repr__(self) -> str:
@@ -128,7 +127,7 @@ class Duplicates(Listed[Group]):
         return f"Duplicates({counts}; {self.looked_at:,} images)"
 
 
-# ---------------------------------------------------------------- the three stages
+# --- the three kinds
 
 
 @dataclass(frozen=True)
@@ -267,7 +266,7 @@ def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-# ---------------------------------------------------------------- the two doors
+# --- of an index, or of image files
 
 
 def index_duplicates(
@@ -290,7 +289,7 @@ def index_duplicates(
     visual = np.stack([blank if item.visual is None else item.visual for item in items])
     paths = [None if item.path is None else index.uploads.path(item.path) for item in items]
     with shown(progress) as report:
-        looks = Looks([str(item.id) for item in items], paths, visual, coded)
+        looks = Looks([item.id for item in items], paths, visual, coded)
         return find_duplicates(looks, near=near, kind=kind, progress=report)
 
 
@@ -309,7 +308,7 @@ def folder_duplicates(
     paths = list_images([images] if isinstance(images, str | Path) else images)
     with shown(progress) as report:
         files = dict(enumerate(paths))
-        keys, broken = read_all(lambda path: content_key(path)[:ID_LETTERS], files, "contents", report)
+        keys, broken = read_all(lambda path: content_key(path)[:ID_DIGITS], files, "contents", report)
         visual = np.zeros((len(paths), VISUAL_BITS // 8), np.uint8)
         coded = np.zeros(len(paths), bool)
         if kind != "same":
@@ -355,3 +354,77 @@ def _visual_codes(
         done += step.seen
         progress("features", done, len(paths))
     return codes, broken
+
+
+# --- pixel hashes
+
+
+VIEWS = 11
+_SIDE = 128  # of the grey square that all views are cut from
+_WINDOW = 0.9  # of its side
+
+
+def views_of(image: Image.Image) -> NDArray[np.uint64]:
+    """Hashes (VIEWS,) of an RGB image: the whole, mirrored, and nine windows."""
+    phash = require("imagehash").phash
+    grey = image.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
+    hashes = [phash(view).hash for view in (grey, ImageOps.mirror(grey), *_windows(grey))]
+    packed = np.packbits(np.stack(hashes).reshape(VIEWS, 64), axis=1)
+    return packed.view(np.uint64).ravel()
+
+
+def _windows(image: Image.Image) -> Iterator[Image.Image]:
+    side = round(_WINDOW * image.width)
+    starts = (0, (image.width - side) // 2, image.width - side)
+    for top in starts:
+        for left in starts:
+            yield image.crop((left, top, left + side, top + side))
+
+
+def read_views(
+    paths: Mapping[int, Path], progress: Progress = silent
+) -> tuple[dict[int, NDArray[np.uint64]], dict[int, ImageError]]:
+    """The views of image files by their rows, and why others cannot be read; threads decode side by side."""
+    require("imagehash")  # a missing library is said before anything is read
+    return read_all(lambda path: views_of(load_image(path, at_least=_SIDE)), paths, "pixels", progress)
+
+
+# --- the page
+
+
+MOST_GROUPS = 500  # of each kind; a page with more thumbnails is too large to open
+MEANINGS = {
+    "same": "Equal files: every byte is the same.",
+    "near": "The same photo: encoded again, resized, brightened, cropped a little or mirrored.",
+    "similar": "Photos that look alike. They are different photos: look before you remove one.",
+}
+
+
+def write_page(found: Duplicates, path: Path) -> None:
+    """Write the page of the groups that were found."""
+    templates = templates_of("centerhash.search")
+    page = templates.get_template("duplicates.html").render(
+        found=found,
+        kinds=[(kind, text, found.of_kind(kind)) for kind, text in MEANINGS.items()],
+        most=MOST_GROUPS,
+        shown=_shown,
+        size=decimal,
+        folder=common_folder([one.path for group in found for one in group.photos if one.path is not None]),
+    )
+    write_text(path, page)
+
+
+def common_folder(paths: Sequence[str]) -> str:
+    """The folder that all paths lie in, with its separator, so that names need not repeat it; "" where there is none."""
+    parents = [Path(path).parents for path in paths]
+    shared = set.intersection(*(set(map(str, each)) for each in parents)) if parents else set()
+    longest = max(shared, key=len, default="")
+    return "" if longest in ("", ".", "/") else str(Path(longest) / "x")[:-1]
+
+
+def _shown(photo: Photo) -> str | None:
+    """The thumbnail as an address that holds its own data; None where there is no readable file."""
+    if photo.path is not None:
+        with suppress(ImageError):
+            return thumbnail(Path(photo.path), 240)
+    return None

@@ -1,93 +1,107 @@
 """An index: the folder that makes images searchable, with the model that made their codes.
 
-    index.json          what this folder is: store, bits, classes
-    model/              a copy of the model, so that the index stands on its own
-    items/              codes, ids, labels, paths and looks, in a flat store; Milvus keeps them itself
+    index.json          store, bits, classes
+    model/              a copy of the model, so that the index does not depend on other files
+    items.db            codes, ids, labels, paths and label scores, in SQLite; Milvus keeps them itself
+    items.commits       the number of commits of items.db
     images/             only images that came without a file: uploads, named by their id
 
-The id of an image is the first 16 letters of the SHA-256 of its bytes: the same image is stored once, whatever
-its name.
+The id of an image is the first 16 hex digits of the SHA-256 of its bytes: the same image is stored once, whatever its
+name.
 """
 
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import os
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
-from centerhash.codes import Packed, pack
-from centerhash.core.errors import ConfigError, DataError, ImageError, InputError
-from centerhash.core.files import refuse_links
+import numpy as np
+from numpy.typing import NDArray
+
+from centerhash.codes import Packed, check_packed, pack
+from centerhash.core.errors import ConfigError, DataError, ImageError, InputError, unknown_name
+from centerhash.core.files import atomic_folder, parse_json, refuse_links, write_json
+from centerhash.core.options import Options
 from centerhash.core.progress import Progress, shown
-from centerhash.search.engines.base import HammingIndex, Item, Seen
-from centerhash.search.engines.table import open_store
-from centerhash.search.facts import ModelFacts, read_facts
-from centerhash.search.folder import (
-    ITEMS,
-    MODEL,
-    OWN,
-    IndexSpec,
-    create_folder,
-    problems,
-    read_spec,
-    spec_file,
+from centerhash.core.rendering import is_text
+from centerhash.search.database import FILES
+from centerhash.search.items import Filter, Item, ItemStore, LabelScores, check_labels
+from centerhash.search.query import (
+    LabelQuery,
+    ModelInfo,
+    Query,
+    filter_of,
+    label_scores,
+    query_by_features,
+    query_by_item,
+    query_by_labels,
+    read_model_info,
+    visual_codes,
 )
-from centerhash.search.label_query import LabelQuestion
-from centerhash.search.parts import seen_in, visual_of
-from centerhash.search.questions import ask, filter_of, question_of
 from centerhash.search.results import Added, Result, Results, as_result
-from centerhash.search.transfer import add_codes, import_codes
-from centerhash.search.uploads import ID_LETTERS, Uploads, has_file
+from centerhash.search.store import Store
+from centerhash.search.uploads import ID_DIGITS, IMAGES, Uploads, has_file
 
 if TYPE_CHECKING:  # what reads images takes long to import, so it is when the first one comes
     from centerhash.data.images import ImageSource
+    from centerhash.data.listing import Found, Paths
     from centerhash.model.model import HashModel
-    from centerhash.networks.encoder import Encoder
+    from centerhash.networks.encoder import Encoder, Step
     from centerhash.networks.engines import Engine
-    from centerhash.search.adding import GivenLabels
     from centerhash.search.duplicates import Duplicates
 
-__all__ = ["Added", "Index", "Result", "Results", "verify_index"]
+Labels: TypeAlias = tuple[str, ...]
+GivenLabels: TypeAlias = Mapping[Any, Sequence[str]] | str | None  # by path, or a word of LABELS
+
+SPEC, MODEL = "index.json", "model"
+LOCAL = "sqlite"  # the store in the folder of the index; others are "milvus:ADDRESS"
+LABELS = ("given", "predicted", "none")
+_EARLIER = ("collection.json", "items")  # entries of formats that no version reads any more
+_LEVELS_ABOVE = 3  # folders above the images in which their labels.csv is looked for
+_PAGE = 1 << 16  # codes that are added at a time
+
+
+class IndexSpec(Options):
+    """The content of index.json."""
+
+    format: Literal[2] = 2
+    store: str
+    bits: int
+    classes: tuple[str, ...]
 
 
 class Index:
-    """Images that can be searched, with their model; `create` or `open` one. Safe to use from several threads."""
+    """Images that can be searched, with their model; use `create` or `open`. Threads may share it."""
 
-    def __init__(self, folder: Path, spec: IndexSpec, facts: ModelFacts, store: HammingIndex) -> None:
-        self.folder, self.spec, self.facts, self.store = folder, spec, facts, store
+    def __init__(self, folder: Path, spec: IndexSpec, info: ModelInfo, store: ItemStore) -> None:
+        self.folder, self.spec, self.model_info, self.store = folder, spec, info, store
         self.read_only, self.closed = False, False
         self.uploads = Uploads(folder)
+        self.lock = store.lock  # one thread changes the index at a time; searches do not wait
         self._encoding: dict[str, Any] = {}  # how images are read: device, engine, max_pixels
-        self.lock = threading.RLock()  # one thread changes it at a time; searches do not wait
         self._model: HashModel | None = None
-        self._loaded: Encoder | None = None
-
-    @property
-    def model(self) -> HashModel:
-        """The model that makes the codes; it is loaded when it is first needed."""
-        with self.lock:
-            if self._model is None:
-                from centerhash.model.model import HashModel
-
-                self._model = HashModel.load(self.folder / MODEL)
-            return self._model
+        self._encoder: Encoder | None = None
 
     @classmethod
     def create(
-        cls, folder: str | Path, model: HashModel | str | Path = "coco", *, store: str = "flat"
+        cls, folder: str | Path, model: HashModel | str | Path = "coco", *, store: str = LOCAL
     ) -> Self:
-        """Make an empty index for the codes of a model, of the one in a run's folder, or the built-in one; open it.
+        """Create an empty index for the codes of a model, of the one in a run's folder, or the built-in one; open it.
 
-        `store` says where the items live: "flat", or "milvus:ADDRESS", with "#NAME" for the name there.
+        `store` is "sqlite", or "milvus:ADDRESS" for a Milvus server, with "#NAME" for the name of the collection.
         """
         from centerhash.model.model import HashModel
 
         if not isinstance(model, HashModel | str | Path):
             raise InputError(f"model must be a HashModel or the folder of a run, got {type(model).__name__}.")
-        create_folder(Path(folder), model if isinstance(model, HashModel) else HashModel.load(model), store)
+        _create_folder(Path(folder), model if isinstance(model, HashModel) else HashModel.load(model), store)
         return cls.open(folder)
 
     @classmethod
@@ -102,28 +116,58 @@ class Index:
     ) -> Self:
         """Open an index; one process may write to it, any number may read.
 
-        Images are read on `device`, and refused from `max_pixels` on, 100 million unless given. `engine` runs the
-        network: "torch", "onnx", "openvino", or "auto" for the fastest one here.
+        Images are read on `device`, and rejected above `max_pixels`, 100 million by default. `engine` runs the
+        network: "torch", "onnx", "openvino", or "auto" for the fastest one installed.
         """
         place = Path(folder)
         spec = read_spec(place)
-        refuse_links(place, OWN)
-        facts = read_facts(place / MODEL)
-        store = open_store(spec.store, place / ITEMS, read_only=read_only)
-        if not store.bits == facts.bits == spec.bits or facts.classes != spec.classes:
+        refuse_links(place, (SPEC, MODEL, IMAGES, *FILES))
+        info = read_model_info(place / MODEL)
+        if spec.store == LOCAL:
+            store: ItemStore = Store.open(place, read_only=read_only)
+        else:
+            from centerhash.search.milvus import MilvusStore
+
+            store = MilvusStore.open(spec.store, read_only=read_only)
+        if not store.bits == info.bits == spec.bits or info.classes != spec.classes:
             store.close()
             raise DataError(
-                f"'{place}' is of {spec.bits} bits, its model of {facts.bits}, its items of {store.bits}, or their "
-                "classes differ: it is damaged, or its parts are of different indexes. Create it again."
+                f"'{place}' has codes of {spec.bits} bits, its model of {info.bits}, its items of {store.bits}, or their "
+                "classes differ: it is damaged, or mixed from different indexes. Create it again."
             )
-        index = cls(place, spec, facts, store)
+        index = cls(place, spec, info, store)
         index.read_only = read_only
         index._encoding = {"device": device, "engine": engine}
         if max_pixels is not None:
             index._encoding["max_pixels"] = max_pixels
         return index
 
-    # --- changing it
+    @property
+    def model(self) -> HashModel:
+        """Return the model that makes the codes; it is loaded on first use."""
+        with self.lock:
+            if self._model is None:
+                from centerhash.model.model import HashModel
+
+                self._model = HashModel.load(self.folder / MODEL)
+            return self._model
+
+    def encoder(self) -> Encoder:
+        """Return what reads images; it is loaded on first use."""
+        if self.model_info.backbone is None:
+            raise ConfigError(
+                "the model of this index was trained on features and has no backbone, so it cannot read images: "
+                "search by an id or by labels, add codes with `centerhash index import`, or train on images."
+            )
+        self._encoder = self._encoder or self.model.encoder(**self._encoding)
+        return self._encoder
+
+    @property
+    def used_engine(self) -> Engine | None:
+        """Return the engine that runs the network; None before the first image is read."""
+        return None if self._encoder is None else self._encoder.used_engine
+
+    # --- changes
 
     def add(
         self,
@@ -135,29 +179,24 @@ class Index:
     ) -> Added:
         """Add images: files, folders, patterns. Every `batch` of new ones is stored durably before the next.
 
-        A kill loses at most the batch in work, and the same call resumes: what is there is skipped by content.
+        A crash loses at most the batch in progress, and the same call resumes: known images are skipped by content.
         Labels come from the labels.csv in a folder or above it, and are predicted by the model for all other images;
-        `labels` "given", "predicted" or "none" chooses, or a mapping gives those of single images by their paths.
-        An image whose stored path leads nowhere any more gets the new one, and is not encoded again.
+        `labels` "given", "predicted" or "none" selects one source, or a mapping gives the labels of paths. An image
+        whose stored path no longer exists gets the new path and is not encoded again.
         """
-        from centerhash.search.adding import Adding, images_and_labels, listed
-
         self._check_writable()
         if type(batch) is not int or batch < 1:
             raise InputError(f"batch must be a whole number of at least 1, got {batch!r}.")
-        files, labelling = images_and_labels(self.model, listed(images, "images"), labels)
-        work = Adding(self.store, self.model, self.uploads, self.lock, labelling)
+        files, labelling = _images_and_labels(self.model, _listed(images, "images"), labels)
         with shown(progress) as report:
-            done = work.run(files.images, self.encoder(), batch, report)
+            done = _Adding(self, labelling).run(files.images, batch, report)
         return replace(done, skipped=files.skipped)
 
     def add_bytes(self, data: bytes, name: str = "") -> Result:
-        """Add an image that has no file; its bytes are kept in images/. One that is there already stays as it is.
+        """Add an image without a file; its bytes are kept in images/. A known image stays as it is.
 
-        `name` is what error texts call it.
+        Errors refer to the image by `name`.
         """
-        from centerhash.search.adding import holds_with_file
-
         self._check_writable()
         if not isinstance(data, bytes):
             raise InputError(f"the bytes of an image file are needed, got {type(data).__name__}.")
@@ -167,17 +206,31 @@ class Index:
             raise ImageError(
                 str(error).replace("image bytes", f"'{name}'" if name else "image bytes")
             ) from None
-        id = hashlib.sha256(data).hexdigest()[:ID_LETTERS]
+        id = hashlib.sha256(data).hexdigest()[:ID_DIGITS]
         with self.lock:
-            if not holds_with_file(self.store, self.uploads, id):
-                # first: an item without its image is worse than an image without its item
+            if not self._has_file(id):
+                # the file first: an item without its image is worse than an image without its item
                 path = self.uploads.write(id, data)
-                packed = pack(self.model.encode_features(features))
-                self.store.remove([id])  # there when its own file is gone
-                labels = self.model.label_names(features)
-                looks, seen = visual_of(self.model, features), seen_in(self.model, features, labels)
-                self.store.add(packed, [id], labels, [path], looks, seen)
+                self._store([id], [path], features, self.model.label_names(features), replace=True)
             return self.get(id)
+
+    def _store(
+        self,
+        ids: Sequence[str],
+        paths: Sequence[str],
+        features: NDArray[np.float32],
+        labels: Sequence[Sequence[str]],
+        *,
+        replace: bool = False,
+    ) -> None:
+        """Store images by their features (n, D)."""
+        packed, visual = pack(self.model.encode_features(features)), visual_codes(self.model, features)
+        scores = label_scores(self.model, features, labels)
+        self.store.add(packed, ids, labels, paths, visual, scores, replace=replace)
+
+    def _has_file(self, id: str) -> bool:
+        """Return whether an item is stored and its file, if it has one, still exists."""
+        return id in self.store and has_file(self.uploads, self.store.get([id])[0].path)
 
     def add_codes(
         self,
@@ -186,29 +239,50 @@ class Index:
         labels: Sequence[Sequence[str]] | None = None,
         paths: Sequence[str | None] | None = None,
         visual: Sequence[Packed | None] | None = None,
-        seen: Sequence[Seen] | None = None,
+        scores: Sequence[LabelScores] | None = None,
     ) -> Added:
         """Add codes (N, ceil(K/8)) that the same model made elsewhere; known ids are skipped.
 
-        Ids are texts: numbers become such. Items without a visual code, or of which no presences are `seen`, are
-        searched by what they have.
+        Ids are texts; numbers are converted. Paths are absolute.
         """
         self._check_writable()
-        return add_codes(self, packed, ids, labels, paths, visual, seen)
+        packed, keys = check_packed(packed, self.model_info.bits), list(map(str, ids))
+        for path in paths or ():
+            if path is not None and not Path(path).is_absolute():
+                raise InputError(
+                    f"the path of an item is absolute, got '{path}': an index may be opened from another folder."
+                )
+        columns: list[Sequence[Any] | None] = [keys, labels, paths, visual, scores]
+        for column in columns:
+            if column is not None and len(column) != len(packed):
+                raise InputError(
+                    f"{len(packed):,} codes do not fit {len(column):,} ids, labels, paths or scores."
+                )
+        added = 0
+        for start in range(0, len(keys), _PAGE):
+            with self.lock:
+                known = set(self.store.present(keys[start : start + _PAGE]))
+                new = [row for row in range(start, min(start + _PAGE, len(keys))) if keys[row] not in known]
+                chosen: list[Any] = [None if one is None else [one[row] for row in new] for one in columns]
+                self.store.add(packed[new], *chosen)
+            added += len(new)
+        return Added(added, len(keys) - added, {})
 
     def import_codes(self, path: str | Path) -> Added:
-        """Add the codes of a code file or of a folder of parts; see `transfer.import_codes`."""
-        return import_codes(self, path)
+        """Add the codes of a code file or of a folder of shards; see `exchange.import_codes`."""
+        from centerhash.search.exchange import import_codes
+
+        return import_codes(self, Path(path))
 
     def export(self, path: str | Path, to: str = "npz", *, progress: bool | Progress = True) -> int:
         """Write all items for other programs, and return how many: "npz", "npy", "parquet", "faiss" or "pgvector"."""
-        from centerhash.search.formats import export_items
+        from centerhash.search.exchange import export_items
 
         with shown(progress) as report:
             return export_items(self, Path(path), to, report)
 
     def remove(self, ids_or_paths: str | Path | Sequence[str | Path]) -> int:
-        """Remove items by id, by the path of their image or by a folder of it; return how many there were."""
+        """Remove items by id, by the path of their image or by a folder of it; return how many were removed."""
         self._check_writable()
         with self.lock:
             ids = list(dict.fromkeys(id for found in self.find(ids_or_paths).values() for id in found))
@@ -220,7 +294,7 @@ class Index:
         return removed
 
     def compact(self) -> None:
-        """Give back the space of removed items, and of uploads that a kill kept from being indexed."""
+        """Reclaim the space of removed items, and of uploads that a crash kept from being indexed."""
         self._check_writable()
         with self.lock:
             self.store.compact()
@@ -228,14 +302,18 @@ class Index:
                 if file.stem not in self.store:
                     self.uploads.drop(file)
 
-    # --- asking it
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise InputError(f"'{self.folder}' was opened read-only: open it for writing to change it.")
+
+    # --- queries
 
     def search(
         self,
         image: ImageSource | None = None,
         *,
         id: str | None = None,
-        labels: LabelQuestion | None = None,
+        labels: LabelQuery | None = None,
         k: int = 10,
         by: str = "both",
         having: str | Sequence[str] = (),
@@ -243,96 +321,162 @@ class Index:
         under: str | Path | None = None,
         within: int | None = None,
     ) -> Results:
-        """The `k` items nearest to one image, to an item of the index by its `id`, or to `labels` with weights.
+        """Return the `k` items nearest to an image, to an item of the index by its `id`, or to `labels` with weights.
 
         An image is a path, bytes, a PIL image or a uint8 array (height, width, 3). Labels are a mapping of names to
         weights, a list of names, or a text such as "dog:0.7, person:0.3", and need a central method. `by` is "both"
-        (semantic distance with a small part of the visual one; presence and shares of labels), "look" (visual codes
-        alone) or "meaning" (semantic codes alone). Only items that carry all labels of `having` and none of `without`
-        are found, with files `under` a folder, and none farther than `within` bits. An item does not find itself.
+        (semantic distance plus a small part of the visual one; for labels, probabilities and shares), "visual" or
+        "semantic" (one kind of code alone). Results carry all labels of `having` and none of `without`, have their
+        file `under` a folder, and a Hamming distance of at most `within`. An item is not among its own results.
         """
-        only = filter_of(self.store, self.facts, self.folder, having, without, under)
-        question = question_of(self, image, id, labels)
-        hits = ask(self.store, self.facts, question, k, by, only, within)
-        asked = None if question.weights is None else list(question.weights)
-        found = [as_result(item, far, self.uploads, question.visual, asked) for item, far in hits]
-        return Results(found, question.explained, question.code, len(self))
+        if type(k) is not int or k < 1:
+            raise InputError(f"k must be a whole number of at least 1, got {k!r}.")
+        only = self._filter(having, without, under)
+        query = self._query(image, id, labels)
+        ranking = query.ranking(self.model_info, by, within)
+        hits = self.store.search(ranking, k if query.item is None else k + 1, only)
+        asked = None if query.weights is None else list(query.weights)
+        found = [
+            as_result(item, distance, self.uploads, query.visual, asked)
+            for item, distance in hits
+            if item.id != query.item
+        ]
+        return Results(found[:k], query.explained, query.code, len(self))
+
+    def _query(self, image: ImageSource | None, id: str | None, labels: LabelQuery | None) -> Query:
+        given = {"image": image, "id": id, "labels": labels}
+        names = [name for name, value in given.items() if value is not None]
+        if len(names) != 1:
+            raise InputError(
+                f"search by exactly one of an image, an id or labels, got {' and '.join(names) or 'none'}."
+            )
+        if id is not None:
+            return query_by_item(self.model_info, self.store.get([id])[0])
+        if labels is not None:
+            return query_by_labels(self.model_info, labels)
+        from PIL import Image
+
+        if not isinstance(image, str | Path | bytes | Image.Image | np.ndarray):
+            raise InputError(
+                f"an image is a path, bytes, a PIL image or a uint8 array, got {type(image).__name__}."
+            )
+        return query_by_features(self.model, self.encoder().features([image]))
+
+    def _filter(
+        self, having: str | Sequence[str], without: str | Sequence[str], under: str | Path | None
+    ) -> Filter:
+        return filter_of(self.store, self.model_info, having, without, under, self.folder / IMAGES)
+
+    def newest(
+        self,
+        offset: int = 0,
+        limit: int = 100,
+        *,
+        having: str | Sequence[str] = (),
+        without: str | Sequence[str] = (),
+        under: str | Path | None = None,
+    ) -> tuple[list[Result], int]:
+        """Return a page of the images, last modified first, and the number of all images that pass the filter."""
+        items, total = self.store.newest(offset, limit, self._filter(having, without, under))
+        return [as_result(item, 0, self.uploads) for item in items], total
 
     def duplicates(
         self, *, near: int | None = None, kind: str | None = None, progress: bool | Progress = True
     ) -> Duplicates:
-        """Groups of items that are the same photo or look alike, and which to keep: see `search.duplicates`."""
+        """Return groups of items that are the same photo or look alike, and which to keep: see `search.duplicates`."""
         from centerhash.search.duplicates import index_duplicates
 
         return index_duplicates(self, near=near, kind=kind, progress=progress)
 
     def get(self, id: str) -> Result:
-        """One item by its id, at distance 0; InputError when there is none."""
+        """Return one item by its id, at distance 0; InputError if there is none."""
         return as_result(self.store.get([id])[0], 0, self.uploads)
 
     def image(self, id: str) -> Path:
-        """The image file of an item, as the index knows it; no other file is ever named. An upload is unchanged."""
+        """Return the image file of an item; an upload that has changed is an ImageError."""
         path = self.get(id).path
         if path is None:
             raise InputError(f"the item '{id}' has no image: only its code was imported.")
         return self.uploads.checked(Path(path))
 
     def find(self, ids_or_paths: str | Path | Sequence[str | Path]) -> dict[str, list[str]]:
-        """The ids that each id, path of an image or folder of images means; an empty list where it means none.
-
-        Paths are compared with all those stored, one after the other, so that files which are gone can be named.
-        """
-        from centerhash.search.adding import find_items
-
-        return find_items(self, ids_or_paths)
+        """Return the ids that each id, path of an image or folder of images refers to; the files may be missing."""
+        entries = list(dict.fromkeys(map(str, _listed(ids_or_paths, "ids or paths"))))
+        found = {entry: [entry] if entry in self.store else [] for entry in entries}
+        # unlike Path.resolve, realpath also accepts links that lead to themselves
+        places = {Path(os.path.realpath(entry)): entry for entry in entries if not found[entry]}
+        for id, stored in self.store.paths() if places else ():
+            path = self.uploads.path(stored)
+            if path is not None:
+                for place in (path, *path.parents):
+                    if place in places:
+                        found[places[place]].append(id)
+        return found
 
     def items(self) -> Iterator[Item]:
-        """All items, in the order of their ids."""
+        """Iterate over all items, in the order in which they were added."""
         return self.store.items()
 
     def missing(self) -> list[str]:
-        """The ids of the images whose file is gone: they are found, but cannot be shown.
-
-        To mend it, `add` the place where the files are now, or `remove` these ids.
-        """
-        return [str(id) for id, path in self.store.paths() if not has_file(self.uploads, path)]
+        """Return the ids of the images whose file is missing: `add` the folder where they are now, or `remove` them."""
+        return [id for id, path in self.store.paths() if not has_file(self.uploads, path)]
 
     def labels(self) -> dict[str, int]:
-        """Every label that some item carries, with the number of items, in the order of the names."""
+        """Return every label that an item carries with the number of its items, sorted by name."""
         return self.store.labels()
 
+    def folders(self) -> dict[str, int]:
+        """Return the folders of the images with the number of images directly in each."""
+        uploads = os.path.realpath(self.folder / IMAGES)
+        return {uploads if name == IMAGES else name: count for name, count in self.store.folders().items()}
+
+    @property
+    def version(self) -> Hashable:
+        """Return a value that changes whenever the index changes."""
+        return self.store.version
+
     def info(self) -> dict[str, Any]:
-        """What a user asks first: store, model, size and labels."""
+        """Return store, model, size and labels."""
         return {
             "index": str(self.folder),
             "store": self.spec.store,
             "size": len(self),
             "uploads": sum(1 for _ in self.uploads.files()),
             "missing": len(self.missing()),
-            "bits": self.facts.bits,
-            "method": self.facts.method,
-            "backbone": self.facts.backbone,
-            "classes": len(self.facts.classes),
+            "bits": self.model_info.bits,
+            "method": self.model_info.method,
+            "backbone": self.model_info.backbone,
+            "classes": len(self.model_info.classes),
             "labels": self.labels(),
             "details": self.store.info(),
         }
 
     def verify(self) -> list[str]:
-        """What is damaged, one sentence each, naming the file; an empty list when all is well."""
-        return problems(self)
-
-    @property
-    def used_engine(self) -> Engine | None:
-        """What runs the network; None until an image has been read."""
-        return None if self._loaded is None else self._loaded.used_engine
+        """Read everything and return one sentence for each damage, naming the file."""
+        found = []
+        try:
+            if self.model.tuned_weights is not None:  # a damaged model raises, and so does its backbone
+                self.model.backbone()
+        except InputError as error:
+            found.append(str(error))
+        found += [*self.store.verify(), *self.uploads.damaged()]
+        for id, path in self.store.paths() if not found else ():  # a damaged store cannot be read to the end
+            file = self.uploads.path(path)
+            if file is None:
+                found.append(
+                    f"the item '{id}' has the path '{path}', which is no image of this index: remove it."
+                )
+            elif self.uploads.holds(path) and not file.exists():
+                found.append(f"'{file}', the image of the item '{id}', is missing.")
+        return found
 
     def refresh(self) -> bool:
-        """See what another process has written since this one opened the index; say whether there was something."""
+        """Return whether the index has changed since the last call, also by another process."""
         return self.store.refresh()
 
     def close(self) -> None:
-        """Give back files, connections and the right to write; a second call does nothing."""
-        with self.lock:  # a change that runs is finished first
+        """Release files, connections and the right to write; a second call does nothing."""
+        with self.lock:  # a change in progress is finished first
             self.closed = True
             self.store.close()
 
@@ -340,7 +484,7 @@ class Index:
         return len(self.store)
 
     def __bool__(self) -> bool:
-        return True  # an index is there, also an empty one
+        return True  # also an empty index
 
     def __contains__(self, id: object) -> bool:
         return id in self.store
@@ -350,7 +494,7 @@ class Index:
 
     def __repr__(self) -> str:
         size = "closed" if self.closed else f"{len(self):,} items"
-        return f"Index('{self.folder}', {size}, {self.facts.bits} bits, {self.spec.store})"
+        return f"Index('{self.folder}', {size}, {self.model_info.bits} bits, {self.spec.store})"
 
     def __enter__(self) -> Self:
         return self
@@ -358,31 +502,230 @@ class Index:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    # --- how
-
-    def _check_writable(self) -> None:
-        if self.read_only:
-            raise InputError(
-                f"'{self.folder}' was opened for reading only: open it for writing to change it."
-            )
-
-    def encoder(self) -> Encoder:
-        """What reads images: the model loads it once."""
-        if self.facts.backbone is None:
-            raise ConfigError(
-                "the model of this index was trained on features and has no backbone, so it cannot read images: "
-                "search by an id or by labels, add codes with `centerhash index import`, or train on images."
-            )
-        self._loaded = self._loaded or self.model.encoder(**self._encoding)
-        return self._loaded
-
 
 def verify_index(folder: str | Path) -> list[str]:
-    """What is damaged in an index, also in one that is too damaged to be opened; InputError if it is none."""
-    if spec_file(Path(folder)) is None:
-        read_spec(Path(folder))  # says what to do
+    """Return the damages of an index, also of one that cannot be opened; InputError if the folder is no index."""
+    if not is_index(Path(folder)):
+        read_spec(Path(folder))  # raises
     try:
         with Index.open(folder, read_only=True) as index:
             return index.verify()
     except InputError as error:
         return [str(error)]
+
+
+# --- the folder
+
+
+def is_index(folder: Path) -> bool:
+    """Return whether a folder holds an index."""
+    return os.path.isfile(folder / SPEC)  # noqa: PTH113 - Path.is_file raises if the folder is closed to us
+
+
+def _create_folder(folder: Path, model: HashModel, store: str) -> None:
+    """Create the folder of an empty index atomically: it is prepared next to its place and renamed."""
+    if is_index(folder):
+        raise ConfigError(f"'{folder}' is an index already: open it and add to it.")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"'{folder}' exists and is not empty: choose a new folder for the index.")
+    if store != LOCAL:
+        if not store.startswith("milvus:"):
+            raise unknown_name("store", store, (LOCAL, "milvus:ADDRESS"))
+        from centerhash.search.milvus import MilvusStore, complete_address
+
+        store = complete_address(store, blake2b(str(folder.resolve()).encode(), digest_size=4).hexdigest())
+    spec = IndexSpec(store=store, bits=model.bits, classes=model.classes)
+    with atomic_folder(folder) as draft:
+        model.save(draft / MODEL)
+        made = Store.create(draft, spec.bits) if store == LOCAL else MilvusStore.create(store, spec.bits)
+        made.close()
+        write_json(draft / SPEC, spec.model_dump())
+
+
+def read_spec(folder: Path) -> IndexSpec:
+    """Read index.json, or raise DataError with what the folder is instead."""
+    file = folder / SPEC
+    try:
+        stored = parse_json(file.read_text(encoding="utf-8"))
+        if isinstance(stored, dict) and stored.get("format") == 1:
+            raise FileNotFoundError
+        return IndexSpec.model_validate(stored)
+    except (FileNotFoundError, NotADirectoryError):
+        if any((folder / name).exists() for name in _EARLIER):
+            raise DataError(
+                f"'{folder}' was made by an earlier version, whose format is not supported: move it away, then run "
+                "`centerhash index create` and `centerhash index add` again."
+            ) from None
+        raise DataError(
+            f"'{folder}' is no index ({SPEC} is missing): create one first, with `centerhash index create` or "
+            "centerhash.Index.create."
+        ) from None
+    except OSError as error:
+        raise DataError(f"cannot read '{file}': {error.strerror or error}.") from None
+    except ValueError as error:  # no json, no UTF-8, other fields
+        raise DataError(f"'{file}' is damaged or of another version: {str(error).splitlines()[0]}") from None
+
+
+# --- adding images
+
+
+@dataclass(frozen=True)
+class _Labelling:
+    """Labels of images: given ones by path, otherwise predicted ones or none."""
+
+    model: HashModel
+    given: Mapping[str, Labels]  # by the path as text, which takes a fraction of a Path's memory
+    predict: bool = True
+
+    def __call__(self, paths: Sequence[Path], features: NDArray[np.float32]) -> list[Labels]:
+        """Return the labels of the images at `paths`, of which these are the features (N, D)."""
+        others = self.model.label_names(features) if self.predict else [()] * len(paths)
+        return [self.given.get(str(path), other) for path, other in zip(paths, others, strict=True)]
+
+
+@dataclass
+class _Adding:
+    """One call of `add`: what waits to be stored, and the counts so far."""
+
+    index: Index
+    labelling: _Labelling
+    waiting: dict[str, tuple[Path, NDArray[np.float32]]] = field(default_factory=dict)
+    elsewhere: dict[str, Path] = field(default_factory=dict)  # known images whose file is here now
+    done: Added = field(default_factory=lambda: Added(0, 0, {}))
+
+    def run(self, files: Paths, batch: int, progress: Progress) -> Added:
+        """Encode and store `files`; every `batch` of new ones is stored durably before the next."""
+        from centerhash.data.listing import Paths
+
+        broken = self.done.broken
+        unnamed = [name for name in files.names if not is_text(str(Path(name).absolute()))]
+        broken.update((name, f"cannot store {name!a}: its name is not UTF-8. Rename it.") for name in unnamed)
+        named = Paths(name for name in files.names if name not in broken) if unnamed else files
+        seen = len(broken)
+        with closing(self.index.encoder().stream(named, self._new_id)) as steps:
+            for step in steps:
+                self._collect(step, named, batch)
+                seen += step.seen
+                progress("images", seen, len(files))
+        self._write(self.waiting)
+        self._move()
+        predicts = self.labelling.predict and self.labelling.model.has_centers
+        return replace(self.done, predicted=self.done.added - self.done.given if predicts else 0)
+
+    def _count(self, **more: int) -> None:
+        self.done = replace(
+            self.done, **{name: getattr(self.done, name) + number for name, number in more.items()}
+        )
+
+    def _collect(self, step: Step, files: Sequence[Path], batch: int) -> None:
+        """Count what became of a few files, and store full batches."""
+        self.done.broken.update((str(files[place]), str(error)) for place, error in step.broken.items())
+        twice = sum(id in self.waiting for id in step.keys)
+        for id, place, features in zip(step.keys, step.places, step.features, strict=True):
+            self.waiting.setdefault(id, (files[place].resolve(), features))
+        self._count(known=step.known + twice)
+        while len(self.waiting) >= batch:
+            self._write({id: self.waiting.pop(id) for id in list(islice(self.waiting, batch))})
+        if len(self.elsewhere) >= batch:
+            self._move()
+
+    def _new_id(self, image: ImageSource) -> str | None:
+        """Return the id of an image file that is not stored yet, otherwise None; note files that have moved."""
+        from centerhash.data.images import content_key
+
+        if not isinstance(image, str | Path):
+            raise InputError(f"only files are added, got {type(image).__name__}.")
+        id = content_key(image)[:ID_DIGITS]
+        if id not in self.index.store:
+            return id
+        if not self.index._has_file(id):
+            self.elsewhere.setdefault(id, Path(image).resolve())
+        return None
+
+    def _move(self) -> None:
+        """Give known images whose file is missing the path at which it was found again; nothing is encoded."""
+        store, moved = self.index.store, []
+        with self.index.lock:
+            found = {id: self.elsewhere.pop(id) for id in list(self.elsewhere)}
+            for item in store.get([id for id in found if id in store]):
+                if not has_file(self.index.uploads, item.path):
+                    path = str(found[item.id])
+                    labels = self.labelling.given.get(path, item.labels)
+                    moved.append(replace(item, path=path, labels=labels, modified=None))
+            if moved:
+                store.add_items(moved, replace=True)
+        self._count(moved=len(moved), known=-len(moved))
+
+    def _write(self, images: Mapping[str, tuple[Path, NDArray[np.float32]]]) -> None:
+        """Store images by id; they are stored durably on return."""
+        if not images:
+            return
+        paths = [path for path, _ in images.values()]
+        features = np.stack([features for _, features in images.values()])
+        labels, ids = self.labelling(paths, features), list(images)
+        with self.index.lock:
+            known = set(self.index.store.present(ids))  # another thread may have been quicker
+            rows = [row for row, id in enumerate(ids) if id not in known]
+            chosen = [str(paths[row]) for row in rows]
+            if rows:
+                self.index._store(
+                    [ids[row] for row in rows], chosen, features[rows], [labels[row] for row in rows]
+                )
+        given = sum(path in self.labelling.given for path in chosen)
+        self._count(added=len(rows), given=given, known=len(ids) - len(rows))
+
+
+def _images_and_labels(
+    model: HashModel, entries: Sequence[str | Path], labels: GivenLabels
+) -> tuple[Found, _Labelling]:
+    """Return the image files of `entries`, and the source of their labels: see `Index.add`."""
+    from centerhash.data.listing import find_images
+
+    if isinstance(labels, Mapping):
+        known = {str(Path(path).resolve()): check_labels(names) for path, names in labels.items()}
+        return find_images(entries), _Labelling(model, known)
+    if labels is not None and labels not in LABELS:
+        raise unknown_name("choice of labels", str(labels), LABELS)
+    given = _given_labels(entries) if labels in (None, "given") else {}
+    if labels == "given" and not given:
+        raise ConfigError(
+            "no labels.csv in or above the folders lists any of the images: name such a folder, or choose labels "
+            "'predicted' instead of 'given'."
+        )
+    known = {str(path.resolve()): names for path, names in given.items()}
+    files = find_images(
+        [*entries, *given]
+    )  # a labels.csv may list files whose suffix is not that of an image
+    return files, _Labelling(model, known, predict=labels in (None, "predicted"))
+
+
+def _given_labels(entries: Sequence[str | Path]) -> dict[Path, Labels]:
+    """Return the labels of every image in the `entries` that are folders, by the labels.csv in or above them."""
+    from centerhash.data.layouts.labels_csv import read_image_folder
+
+    found: dict[Path, Labels] = {}
+    for entry in map(Path, entries):
+        home = _labels_home(entry) if entry.is_dir() else None
+        if home is not None:
+            inside, folder = entry.resolve(), read_image_folder(home)
+            for path, row in zip(folder.paths or (), folder.labels, strict=True):
+                if home == entry or path.resolve().is_relative_to(inside):
+                    # as the listing of the folder names it, or it would be read twice
+                    named = entry / path.relative_to(inside) if path.is_relative_to(inside) else path
+                    found[named] = tuple(folder.classes[column] for column in np.flatnonzero(row).tolist())
+    return found
+
+
+def _labels_home(folder: Path) -> Path | None:
+    """Return the folder whose labels.csv may describe the images in `folder`: itself, or one of the next above it."""
+    above = folder.resolve().parents[:_LEVELS_ABOVE]
+    # Path.is_file would raise if a folder is closed to us
+    return next((home for home in (folder, *above) if os.path.isfile(home / "labels.csv")), None)  # noqa: PTH113
+
+
+def _listed(entries: str | Path | Sequence[str | Path], what: str) -> list[str | Path]:
+    """Return one entry or several as a list, or raise InputError for what is neither text nor path."""
+    found = [entries] if isinstance(entries, str | Path) else entries
+    if not isinstance(found, Sequence) or not all(isinstance(entry, str | Path) for entry in found):
+        raise InputError(f"{what} must be a path or a list of them, got {entries!r:.80}.")
+    return list(found)

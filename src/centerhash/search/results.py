@@ -1,4 +1,4 @@
-"""What a search answers: results in order, the labels of the question, and how a notebook shows them."""
+"""Results of a search and of an `add`, and how a notebook shows them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from centerhash.codes import Codes, Packed
 from centerhash.core.errors import ImageError
 from centerhash.core.rendering import Listed, to_frame
 from centerhash.model.explanation import Explained
-from centerhash.search.engines.base import Item
+from centerhash.search.items import Item
 from centerhash.search.uploads import Uploads
 
 _SHOWN = 50  # results with a thumbnail in a notebook: more would make it large
@@ -26,11 +26,11 @@ _SIDE = 128  # pixels of a thumbnail's longer side
 
 @dataclass(frozen=True)
 class Added:
-    """What became of the images of one `add`: how many are new, how many were there, why others cannot be read.
+    """Counts of one `add`: new images, images that were stored already, and why others cannot be read.
 
-    `moved` counts those that were there by a path at which there is no file any more: they now have the new path.
-    Of the new ones, so many have the labels that were `given`, and so many what the model `predicted`. `skipped`
-    counts the files in the folders that are no images, by kind, such as {"videos": 3}.
+    `moved` images were stored under a path that no longer exists, and have the new path now. Of the new images, `given`
+    have the labels of a labels.csv or of the caller, `predicted` those of the model. `skipped` counts files in the
+    folders that are no images, by kind, such as {"videos": 3}.
     """
 
     added: int
@@ -48,29 +48,30 @@ class Added:
 
 @dataclass(frozen=True)
 class Result:
-    """One item of an answer; `path` is absolute, or None for an item without an image.
+    """One item of a result list; `path` is absolute, or None for an item without an image.
 
-    `look` is the distance of the visual codes, None where the question or the item has none. `presence` and `share`
-    are those of the labels asked for, else of the labels it carries; None where none are stored.
+    `visual` is the distance of the visual codes, None if the query or the item has none. `probability` and `share` are
+    those of the labels of the query, otherwise of the labels that the item carries; None if none are stored.
     """
 
     id: str
     distance: int  # of the semantic codes
     labels: tuple[str, ...]
     path: str | None
-    look: int | None = None
-    presence: Mapping[str, float] | None = None
+    visual: int | None = None
+    probability: Mapping[str, float] | None = None
     share: Mapping[str, float] | None = None
+    modified: float | None = None  # time of its file, in seconds since 1970
 
     def to_dict(self) -> dict[str, Any]:
-        """Its fields."""
+        """Return its fields."""
         return {**vars(self), "labels": list(self.labels)}  # dataclasses.asdict takes ten times as long
 
 
 class Results(Listed[Result]):
-    """What a search found, the best first.
+    """The results of a search, best first.
 
-    `labels` explain the question, where the method has centers; `code` (K,) is what was searched by; `size` is the
+    `labels` explain the query if the method has centers; `code` (K,) is the semantic code of the query; `size` is the
     number of items in the index.
     """
 
@@ -79,7 +80,7 @@ class Results(Listed[Result]):
         self.labels, self.code, self.size = tuple(labels), code, size
 
     def to_dict(self, shown: Callable[[Result], dict[str, Any]] = Result.to_dict) -> dict[str, Any]:
-        """What `centerhash search --json` prints, and the server answers, each result as it is to be `shown`."""
+        """Return what `centerhash search --json` prints and the server sends, with each result as `shown` returns it."""
         return {
             "labels": [asdict(row) for row in self.labels],
             "results": [shown(row) for row in self],
@@ -141,19 +142,20 @@ def as_result(
     visual: Packed | None = None,
     asked: Sequence[str] | None = None,
 ) -> Result:
-    """An item as users see it, by the visual code (16,) and the labels of the question, if it has any."""
+    """Return an item as users see it, compared with the visual code (16,) and the labels of the query, if it has any."""
     place = None if item.path is None else uploads.path(item.path)
-    path = None if place is None else str(place)
-    compared = visual is not None and item.visual is not None
-    look = int(np.bitwise_count(item.visual ^ visual).sum()) if compared else None  # type: ignore[operator]
+    apart = None
+    if visual is not None and item.visual is not None:
+        apart = int(np.bitwise_count(item.visual ^ visual).sum())
     names = item.labels if asked is None else asked
-    presence, share = (item.presence(names), item.shares(names)) if item.seen else (None, None)
-    return Result(str(item.id), distance, tuple(item.labels), path, look, presence, share)
+    probability, share = (item.probabilities(names), item.shares(names)) if item.scores else (None, None)
+    path = None if place is None else str(place)
+    return Result(item.id, distance, item.labels, path, apart, probability, share, item.modified)
 
 
 def missing_text(folder: Path, count: int) -> str:
-    """Say that files of an index's images are gone, and how to mend it."""
+    """Return the warning that files of images are missing, and how to fix it."""
     return (
-        f"the files of {count:,} images are gone: `centerhash index add {folder} FOLDER` finds them in the folder where "
-        f"they are now, `centerhash index remove {folder} --missing` drops them."
+        f"the files of {count:,} images are missing: `centerhash index add {folder} FOLDER` finds them in the folder to "
+        f"which they were moved, `centerhash index remove {folder} --missing` removes them from the index."
     )

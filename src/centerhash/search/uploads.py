@@ -11,9 +11,9 @@ from centerhash.core.errors import ImageError, OutputError
 from centerhash.core.files import atomic, refuse_links
 
 IMAGES = "images"
-ID_LETTERS = 16  # of the SHA-256 of an image's bytes: 64 bits; a million images collide with odds of 1 : 4e7
+ID_DIGITS = 16  # of the SHA-256 of an image's bytes: 64 bits; a million images collide with odds of 1 : 4e7
 
-_NAME = re.compile(rf"{IMAGES}/[0-9a-f]{{{ID_LETTERS}}}\.[a-z0-9]{{1,5}}")
+_NAME = re.compile(rf"{IMAGES}/[0-9a-f]{{{ID_DIGITS}}}\.[a-z0-9]{{1,5}}")
 
 # what the formats that we decode begin with; the suffix is only for people who look into the folder
 _SIGNATURES = (
@@ -77,7 +77,7 @@ class Uploads:
         from centerhash.data.images import content_key
 
         own = file.parent == self.folder.resolve() / IMAGES and self.holds(f"{IMAGES}/{file.name}")
-        if own and content_key(file)[:ID_LETTERS] != file.stem:
+        if own and content_key(file)[:ID_DIGITS] != file.stem:
             raise ImageError(f"'{file}' is not the image that was added: its content has changed.")
         return file
 

@@ -48,10 +48,10 @@ def duplicates(
     """
     from centerhash.search import Index
     from centerhash.search.duplicates import folder_duplicates
-    from centerhash.search.folder import spec_file
+    from centerhash.search.index import is_index
 
     with console.progress() as report:
-        if spec_file(images) is not None:
+        if is_index(images):
             with Index.open(images, read_only=True) as index:
                 found = index.duplicates(near=near, kind=kind, progress=report)
         else:
@@ -75,8 +75,7 @@ def duplicates(
 
 
 def _show(found: Duplicates) -> None:
-    from centerhash.search.duplicates import KINDS
-    from centerhash.search.duplicates_page import common_folder
+    from centerhash.search.duplicates import KINDS, common_folder
 
     folder = common_folder([one.path for group in found for one in group.photos if one.path is not None])
     counts = ", ".join(f"{len(found.of_kind(kind)):,} {kind}" for kind in KINDS)

@@ -252,13 +252,13 @@ def search(
             id=id,
             labels=labels,
             k=k,
-            by="look" if look else "meaning" if meaning else "both",
+            by="visual" if look else "semantic" if meaning else "both",
             having=having or (),
             without=without or (),
             under=under,
             within=within,
         )
-        known = [*opened.labels(), *opened.facts.classes] if having or without else []
+        known = [*opened.labels(), *opened.model_info.classes] if having or without else []
         by = console.features_by(opened.used_engine)
     if as_json:
         console.print_json(results.to_dict())
@@ -270,11 +270,11 @@ def search(
     if results.labels:
         shown = ", ".join(f"{row.label} {row.weight:.2f}" for row in results.labels)
         console.say(f"query: {shown}")
-    looks = any(row.look is not None for row in results)
+    looks = any(row.visual is not None for row in results)
     heads = (">distance", *([">look"] if looks else []), "id", "labels", "path")
     rows = []
     for row in results:
-        numbers = [str(row.distance), "-" if row.look is None else str(row.look)][: 1 + looks]
+        numbers = [str(row.distance), "-" if row.visual is None else str(row.visual)][: 1 + looks]
         rows.append((*numbers, row.id, _labels_shown(row), row.path or "-"))
     console.show(f"{len(results):,} results{by}", heads, rows)
 

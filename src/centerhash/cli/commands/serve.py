@@ -56,7 +56,7 @@ def serve(
 
     from centerhash.core.options import read_options
     from centerhash.search import Index
-    from centerhash.search.folder import spec_file
+    from centerhash.search.index import is_index
     from centerhash.search.results import missing_text
     from centerhash.serve.process import reading, serve_index
     from centerhash.serve.settings import Settings
@@ -74,7 +74,7 @@ def serve(
     settings = read_options(
         Settings, {name: given[name] for name in Settings.model_fields if name in given}, "serving"
     )
-    if spec_file(index) is None:
+    if not is_index(index):
         _serve_images(index, model, settings, host, port)
     elif model is not None:
         raise ConfigError(f"'{index}' is an index and has its model: leave out --model.")
@@ -89,17 +89,17 @@ def _announce(place: str, index: Index, settings: Settings) -> None:
 
     console.say(f"{place}{console.features_by(index.used_engine)}")
     changes = "can be added and removed with the token" if settings.may_write else "can only be searched"
-    console.say(f"{len(index):,} images of {index.facts.bits} bits, which {changes}")
+    console.say(f"{len(index):,} images of {index.model_info.bits} bits, which {changes}")
 
 
 def _serve_images(images: Path, model: str | None, settings: Settings, host: str, port: int) -> None:
     """Make or open the index of a folder of images, and add them while it is served."""
-    from centerhash.search.beside import open_beside
+    from centerhash.search.default_index import open_default
     from centerhash.search.results import missing_text
     from centerhash.serve.background import Filling
     from centerhash.serve.process import reading, serve_index
 
-    opened, warning = open_beside(images, model, **reading(settings))
+    opened, warning = open_default(images, model, **reading(settings))
     console.warn([warning] if warning else [])
 
     def announce(address: str, index: Index) -> None:

@@ -1,12 +1,12 @@
-"""The join: all pairs of codes that are near each other, and groups in which every two are.
+"""Near pairs: all pairs of codes that are near each other, and groups in which every two are.
 
-An item is a visual code of two words and, where its pixels were read, the hashes of its views, one word each: the first
-of the whole image, the others of what may have become of it (see `search.pixels`). Two items are linked when their
-visual codes are at most `radius` bits apart, and the whole of one is at most `most` bits from some view of the other.
-Without views the visual code decides alone.
+An item is a visual code of two words and, if its pixels were read, the hashes of its views, one word each: the first of
+the whole image, the others of what it may have become (see `duplicates`). Two items are linked when their visual codes
+are at most `radius` bits apart, and the whole of one is at most `most` bits from some view of the other. Without views
+the visual code decides alone.
 
-All pairs are looked at, so the time does not depend on how the codes lie: N^2 / 2 distances, a few tenths of a
-nanosecond each. As in `scan`, plain threads run loops that release the interpreter lock.
+All pairs are compared, so the time does not depend on the distribution of the codes: N^2 / 2 distances, a few tenths of
+a nanosecond each. As in `scan`, plain threads run loops that release the interpreter lock.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from centerhash.codes import Packed, check_packed, to_words
 from centerhash.core.compiled import compiled
 from centerhash.core.parallel import cpu_count
 from centerhash.core.progress import Progress, silent
-from centerhash.search.engines.scan import differing
+from centerhash.search.items import VISUAL_BITS
+from centerhash.search.scan import differing
 
 Words: TypeAlias = NDArray[np.uint64]
 Integers: TypeAlias = NDArray[np.int64]
 Small: TypeAlias = NDArray[np.uint8]
 
-VISUAL_BITS = 128
 FAR = 255  # the pixel distance where nothing is known of the pixels
 _ROWS = 512  # whose pairs are found in one call
 _COLUMNS = 4096  # compared with all these rows before the next: they stay in the L2 cache

@@ -1,4 +1,4 @@
-"""The index of a folder of images: beside the folder, or in the cache where nothing may be written there."""
+"""The default index of a folder of images: next to the folder, or in the cache if that is not writable."""
 
 from __future__ import annotations
 
@@ -12,34 +12,33 @@ from centerhash.data.listing import find_images
 from centerhash.encoding.work import model_digest
 from centerhash.model.model import BUILTIN, HashModel
 from centerhash.networks.cache import default_cache
-from centerhash.search.folder import spec_file
-from centerhash.search.index import Index
+from centerhash.search.index import Index, is_index
 
 
-def place_beside(images: Path) -> Path:
-    """Where the index of a folder of images is, or is to be made: `photos.index` beside `photos`, or in the cache."""
+def default_place(images: Path) -> Path:
+    """Return the folder of the default index of a folder of images: `photos.index` next to `photos`, or in the cache."""
     home = images.resolve()
     name = f"{home.name or 'images'}.index"
     beside = home.parent / name
     digest = blake2b(str(home).encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
     cached = default_cache() / "indexes" / digest / name
-    if spec_file(beside) is not None and os.access(beside, os.W_OK):
+    if is_index(beside) and os.access(beside, os.W_OK):
         return beside
     free = not beside.exists() and os.access(home.parent, os.W_OK)
-    return beside if free and spec_file(cached) is None else cached
+    return beside if free and not is_index(cached) else cached
 
 
-def open_beside(images: Path, model: str | Path | None = None, **opening: Any) -> tuple[Index, str]:
-    """Open the index of a folder of images for writing, made by `model` (the built-in one) where there is none.
+def open_default(images: Path, model: str | Path | None = None, **opening: Any) -> tuple[Index, str]:
+    """Open the default index of a folder of images for writing; create it with `model` (the built-in one) if missing.
 
-    Returns it with a warning, or "", where it was made by another version of the built-in model. `opening` is passed
-    on to `Index.open`.
+    Returns it with a warning, or "", if it was made by another version of the built-in model. `opening` is passed on
+    to `Index.open`.
     """
     if not images.is_dir():
         raise DataError(f"no such index or folder of images: '{images}'.")
     find_images([images])  # a folder without images leaves no index behind
-    place = place_beside(images)
-    if spec_file(place) is None:
+    place = default_place(images)
+    if not is_index(place):
         Index.create(place, BUILTIN[0] if model is None else model).close()
         return Index.open(place, **opening), ""
     index = Index.open(place, **opening)

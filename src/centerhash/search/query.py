@@ -1,0 +1,362 @@
+"""Queries: by an image, by an item of the index, or by labels with weights; and the filters that restrict them."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from centerhash.codes import Codes, Packed, check_codes, pack, unpack
+from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
+from centerhash.core.files import read_with_checksum, refuse_links, stored_checksums, tensor_checksum
+from centerhash.model.explanation import Explained
+from centerhash.search.items import LEVELS, VISUAL_BITS, Filter, Item, ItemStore, LabelScores, check_labels
+from centerhash.search.names import label_named, match
+from centerhash.search.rankings import SHARPNESS, ByBoth, ByLabels, BySemantic, ByVisual, Ranking
+
+if TYPE_CHECKING:
+    from centerhash.model.model import HashModel
+
+# {"dog": 0.7}, ["dog"] or "dog:0.7, bicycle"
+LabelQuery: TypeAlias = Mapping[str, float] | Sequence[str] | str
+
+BY = ("both", "visual", "semantic")
+KEPT = 8  # classes of an item whose scores are stored, besides those of its labels
+LEAST = 0.02  # the smallest probability that is stored; the largest one always is
+_QUOTED = re.compile(r'\s*"((?:[^"]|"")*)"\s*(?::([^,]*))?(?:,|$)')
+_UNQUOTED = re.compile(r"([^,]*)(?:,|$)")
+_TIE = 1e-9  # a sum this near to 0 is 0: 0.1 + 0.2 - 0.3 must be
+
+
+# --- the model of an index, without torch
+
+
+@dataclass(frozen=True, eq=False)
+class ModelInfo:
+    """What a query by labels or by an item needs of a stored model: its classes and centers."""
+
+    method: str
+    backbone: str | None
+    bits: int
+    classes: tuple[str, ...]
+    label_threshold: float  # cosine to a center from which its label is predicted
+    known_centers: Codes | None  # (C, K); None for a method without centers
+    directions: NDArray[np.float32] | None = None  # (C, K), what logits are compared with; None: the centers
+
+    @property
+    def centers(self) -> Codes:
+        """Return the hash centers (C, K), or raise ConfigError for a method without."""
+        if self.known_centers is None:
+            raise ConfigError(
+                f"a model of method '{self.method}' has no hash centers, so it supports neither label queries nor "
+                "weights: train a model of a central method, such as ics-softmax."
+            )
+        return self.known_centers
+
+
+def read_model_info(folder: Path) -> ModelInfo:
+    """Read the information from the folder of a model, or raise DataError."""
+    refuse_links(folder, ("model.json", "model.safetensors"))
+    try:
+        spec = read_with_checksum(folder / "model.json")
+        classes = tuple(map(str, spec["classes"]))
+        with safe_open(folder / "model.safetensors", framework="numpy") as tensors:
+            sums, names = stored_checksums(tensors.metadata()) or {}, tensors.keys()
+            found = {name: tensors.get_tensor(name) for name in ("centers", "directions") if name in names}
+        for name, array in found.items():
+            content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            if sums.get(name) != tensor_checksum(name, array.dtype, array.shape, content):
+                raise ValueError(f"the {name} do not match their checksum")
+        if sums.keys() != set(names):
+            raise ValueError("tensors are missing")
+        centers = found["centers"].astype(np.int8) if "centers" in found else None
+        directions = found["directions"].astype(np.float32) if "directions" in found else None
+        if centers is not None and centers.shape != (len(classes), spec["bits"]):
+            raise ValueError(f"centers of shape {centers.shape} do not fit {len(classes)} classes")
+        return ModelInfo(
+            str(spec["method"]),
+            spec.get("backbone"),
+            int(spec["bits"]),
+            classes,
+            float(spec.get("label_threshold") or 0.0),
+            centers,
+            directions,
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(
+            f"'{folder}' holds no finished model (model.json, model.safetensors): create the index again."
+        ) from None
+    except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"the model in '{folder}' is damaged or of another version: {reason}") from None
+
+
+# --- what is stored of an image besides its semantic code
+
+
+def visual_codes(model: HashModel, features: NDArray[np.float32]) -> Packed | None:
+    """Return packed visual codes (N, 16) of features (N, D); None for a model without."""
+    return None if model.visual_bits is None else pack(model.visual_codes(features))
+
+
+def label_scores(
+    model: HashModel, features: NDArray[np.float32], labels: Sequence[Sequence[str]]
+) -> list[LabelScores] | None:
+    """Return probabilities and shares of the labels that matter in each of N images; None for a model without."""
+    if not model.has_presence or not len(features):
+        return None
+    probability = model.presence(features)
+    kept = kept_classes(probability)
+    column = {name: place for place, name in enumerate(model.classes)}
+    for row, names in enumerate(labels):
+        kept[row, [column[name] for name in names if name in column]] = True
+    shares = model.weights(features, kept)
+    levels, amounts = (np.rint(LEVELS * values).astype(int) for values in (probability, shares))
+    return [
+        {model.classes[j]: (int(levels[row, j]), int(amounts[row, j])) for j in np.flatnonzero(chosen)}
+        for row, chosen in enumerate(kept)
+    ]
+
+
+def kept_classes(probability: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Return which probabilities (N, C) are stored: the largest ones, from LEAST on, and always the largest of all."""
+    order = np.argsort(-probability, axis=1, kind="stable")[:, :KEPT]
+    kept = np.zeros(probability.shape, bool)
+    np.put_along_axis(kept, order, np.take_along_axis(probability, order, axis=1) >= LEAST, axis=1)
+    kept[np.arange(len(kept)), order[:, 0]] = True
+    return kept
+
+
+# --- queries
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """A semantic code, the labels that explain it, and a visual code or labels with weights."""
+
+    code: Codes  # (K,)
+    explained: Sequence[Explained] = ()
+    visual: Packed | None = None  # (16,)
+    weights: Mapping[str, float] | None = None
+    item: str | None = None  # the id of the item that is searched by; it is not among its own results
+
+    def ranking(self, info: ModelInfo, by: str, within: int | None) -> Ranking:
+        """Return the order of the results: by both codes or labels, or by one kind of code."""
+        if by not in BY:
+            raise unknown_name("way to search", str(by), BY)
+        bits = VISUAL_BITS if by == "visual" else len(self.code)
+        if within is not None and not (type(within) is int and 0 <= within <= bits):
+            raise InputError(f"within must be 0 to {bits}, the number of bits, got {within!r}.")
+        packed: Packed = pack(self.code[None])[0]
+        if self.weights is not None and by != "semantic":
+            if by == "visual":
+                raise InputError("labels have no visual code: search by an image or by an id, or by='both'.")
+            columns = {name: info.classes.index(name) for name in self.weights}
+            return ByLabels(packed, self.weights, info.centers, columns, within)
+        if by == "visual" and self.visual is None:
+            whose = "the model of this index" if self.item is None else f"the item '{self.item}'"
+            raise InputError(f"{whose} has no visual code: search by='semantic' or by='both'.")
+        if by == "semantic" or self.visual is None:
+            return BySemantic(packed, within)
+        return (ByBoth if by == "both" else ByVisual)(packed, self.visual, within)
+
+
+def query_by_labels(info: ModelInfo, labels: LabelQuery) -> Query:
+    """Return a query by labels; its code lies between their centers."""
+    centers = info.centers  # a clear error for methods without
+    weights = read_labels(labels, info.classes)
+    code = label_code(centers, np.array([weights.get(name, 0.0) for name in info.classes]))
+    return Query(code, explain_code(info, code, weights), weights=weights)
+
+
+def query_by_features(model: HashModel, features: NDArray[np.float32]) -> Query:
+    """Return a query by the features (1, D) of an image."""
+    explained = model.explain_features(features)[0] if model.has_centers else ()
+    visual = visual_codes(model, features)
+    shown = [row for row in explained if row.weight > 0]
+    return Query(model.encode_features(features)[0], shown, None if visual is None else visual[0])
+
+
+def query_by_item(info: ModelInfo, item: Item) -> Query:
+    """Return a query by an item of the index."""
+    code = unpack(item.code[None], info.bits)[0]
+    explained = () if info.known_centers is None else labels_of_code(info, code, item.labels, item.scores)
+    return Query(code, explained, item.visual, item=item.id)
+
+
+def filter_of(
+    store: ItemStore,
+    info: ModelInfo,
+    having: str | Sequence[str],
+    without: str | Sequence[str],
+    under: str | Path | None,
+    uploads: Path,
+) -> Filter:
+    """Return the filter for what a user wrote; `uploads` is the folder of images without a file of their own."""
+    wanted, unwanted = (
+        tuple(
+            _stored_label(store, info, name)
+            for name in check_labels([names] if isinstance(names, str) else names)
+        )
+        for names in (having, without)
+    )
+    if under is None:
+        return Filter(wanted, unwanted)
+    if not isinstance(under, str | Path) or not str(under):
+        raise InputError(f"a folder of images is needed, got {under!r:.80}.")
+    place = os.path.realpath(under).rstrip(os.sep) + os.sep
+    # uploads are stored by paths relative to the folder of the index
+    own = (f"{uploads.name}/",) if (os.path.realpath(uploads) + os.sep).startswith(place) else ()
+    return Filter(wanted, unwanted, (place, *own))
+
+
+def _stored_label(store: ItemStore, info: ModelInfo, name: str) -> str:
+    """Return the label that a name means; the name itself if no item carries such a label."""
+    if name in info.classes:
+        return name
+    known = store.labels()
+    return name if name in known else match(name, [*info.classes, *known]) or name
+
+
+# --- labels
+
+
+def read_labels(query: LabelQuery, classes: Sequence[str]) -> dict[str, float]:
+    """Read a mapping, a list of names, or a text such as "dog:0.7, bicycle:0.3" into weights that sum to 1.
+
+    A label without a number has weight 1 before all are divided by their sum. In a text, a label that itself contains
+    a colon is recognized as it stands, and one that contains a comma is put in double quotes.
+    """
+    if isinstance(query, Mapping):
+        pairs = list(query.items())
+    elif isinstance(query, str):
+        pairs = list(_parse(query, classes))
+    elif isinstance(query, Sequence) and all(isinstance(name, str) for name in query):
+        pairs = [(name, 1.0) for name in query]
+    else:
+        raise InputError(f"labels are names with weights, names, or one text, got {query!r:.80}.")
+    weights: dict[str, float] = {}
+    for name, weight in pairs:
+        label = label_named(str(name), classes)
+        if label in weights:
+            raise ConfigError(f"the label '{label}' is named twice: name it once, with its weight.")
+        weights[label] = weight
+    return _normalized(weights)
+
+
+def _parse(text: str, classes: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """Yield the names and weights of a text; in double quotes a name may contain commas."""
+    place = 0
+    while place < len(text):
+        found = _QUOTED.match(text, place) or _UNQUOTED.match(text, place)
+        assert found is not None  # an unquoted part may be empty
+        place = found.end()
+        if found.re is _QUOTED:
+            name, number = found[1].replace('""', '"'), found[2]
+            yield (name, 1.0) if number is None else (name, _weight(name, number.strip()))
+        elif found[1].strip():
+            yield _parse_part(found[1].strip(), classes)
+
+
+def _parse_part(part: str, classes: Sequence[str]) -> tuple[str, float]:
+    name, colon, number = (piece.strip() for piece in part.rpartition(":"))
+    if not colon or match(part, classes) is not None:
+        return part, 1.0
+    try:
+        return name, _weight(name, number)
+    except ConfigError:
+        if match(name, classes) is None:
+            return part, 1.0  # no label: the error names all of it
+        raise
+
+
+def _weight(name: str, number: str) -> float:
+    try:
+        return float(number)
+    except ValueError:
+        raise ConfigError(
+            f"the weight of '{name}' must be a positive number such as 0.7, got '{number}'."
+        ) from None
+
+
+def _normalized(weights: Mapping[str, float]) -> dict[str, float]:
+    """Divide weights by their sum; raise ConfigError for weights that are not above 0."""
+    if not weights:
+        raise ConfigError('no label was given: write for example "dog, bicycle" or "dog:0.7, bicycle:0.3".')
+    for label, weight in weights.items():
+        if not isinstance(weight, Real) or not 0 < weight < math.inf:
+            raise ConfigError(f"the weight of '{label}' must be a positive number, got {weight!r}.")
+    largest = max(weights.values())  # first, so that no sum overflows
+    total = math.fsum(weight / largest for weight in weights.values())
+    return {label: weight / largest / total for label, weight in weights.items()}
+
+
+def label_code(centers: NDArray[Any], weights: NDArray[Any]) -> Codes:
+    """Return the code (K,) between centers (C, K) by their weights (C,): the one with the least sum_j w_j d_j^2.
+
+    d_j is the Hamming distance to center j; of two centers D apart, weighted 0.7 and 0.3, the code is 0.3 D from the
+    first. Without the square this would be the code nearest to the weighted centroid, the sign of the weighted sum,
+    which is the first center itself whatever the second one weighs. That sign (a sum of 0 is +1, as in
+    `codes.binarize`) is the start; then single bits are flipped, the best one first and the first of equally good
+    ones, until no flip lowers the sum.
+    """
+    centers = check_codes(centers, "centers")
+    weights = np.asarray(weights, dtype=np.float64)
+    if weights.shape != (len(centers),):
+        raise InputError(f"weights must be of shape ({len(centers)},), one per center, got {weights.shape}.")
+    if not np.isfinite(weights).all() or (weights < 0).any() or not (weights > 0).any():
+        raise InputError("weights must be finite, not negative and not all 0.")
+    used, shares = centers[weights > 0], weights[weights > 0] / weights.max()
+    shares = shares / shares.sum()
+    code = np.where(shares @ used >= -_TIE, np.int8(1), np.int8(-1))
+    distances = (used != code).sum(axis=1)
+    while True:
+        # (c, K): a flip takes the code away from the centers that agree, +1, and closer to the others
+        changes = used * code
+        # sum_j w_j ((d_j + change)^2 - d_j^2) with change^2 = 1
+        gains = (shares[:, None] * (2 * distances[:, None] * changes + 1)).sum(axis=0)
+        best = int(np.round(gains, 9).argmin())
+        if gains[best] >= -_TIE:
+            return code
+        code[best] = -code[best]
+        distances = distances + changes[:, best]
+
+
+def explain_code(info: ModelInfo, code: Codes, weights: Mapping[str, float]) -> list[Explained]:
+    """Return how near a code (K,) is to the centers of these labels, the heaviest first, then by name."""
+    rows = []
+    for label, weight in sorted(weights.items(), key=lambda pair: (-pair[1], pair[0])):
+        product = int(info.centers[info.classes.index(label)].astype(int) @ code)
+        rows.append(Explained(label, float(weight), product / info.bits, (info.bits - product) // 2))
+    return rows
+
+
+def labels_of_code(
+    info: ModelInfo, code: Codes, labels: Sequence[str], scores: LabelScores
+) -> list[Explained]:
+    """Explain a stored code (K,) by the labels it carries, or by its nearest centers if they are no classes.
+
+    Weights are the stored shares, or without stored shares how likely each label is given the code.
+    """
+    chosen = [label for label in info.classes if label in labels]
+    if not chosen:
+        directions = info.centers if info.directions is None else info.directions
+        cosines = directions.astype(np.float32) @ code / info.bits
+        near = cosines >= info.label_threshold
+        near[cosines.argmax()] = True
+        chosen = [info.classes[row] for row in np.flatnonzero(near).tolist()]
+    shares = np.array([scores[label][1] if label in scores else 0 for label in chosen], np.float64)
+    if not shares.any():
+        # as `rankings.likelihoods`, for one code; their sum is divided out below
+        columns = [info.classes.index(label) for label in chosen]
+        shares = np.exp(SHARPNESS * (info.centers[columns].astype(np.float64) @ code) / info.bits)
+    return explain_code(info, code, dict(zip(chosen, (shares / shares.sum()).tolist(), strict=True)))

@@ -1,0 +1,196 @@
+"""The compiled scan: find the codes nearest to a query by reading all of them at the speed of the memory.
+
+A code is a row of W words, of the widest unsigned type that divides its bytes. The inner loop only counts how many of a
+few hundred rows are within a cut, which becomes vector instructions; the cut falls as better items are found, so a
+closer look is rare. Of tied items the first positions count, so later ties with the last of k items are skipped.
+
+The total of a row is weight * d_semantic, plus d_visual where visual codes are compared too. Plain threads run the loop
+over parts of the database; it releases the interpreter lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeAlias
+
+import numpy as np
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from centerhash.core.compiled import compiled
+from centerhash.core.parallel import cpu_count, in_threads, split
+
+Words: TypeAlias = NDArray[Any]  # (n, W) of an unsigned type
+Integers: TypeAlias = NDArray[np.int64]
+Mask: TypeAlias = NDArray[np.uint8]
+
+STRIDE, STEP = 512, 32  # rows counted at once; if some are near, again in steps, then one by one
+THREAD_BYTES = 1 << 20  # to read per thread: a scan of less is over before another thread has started
+SPARE = 1024  # items a thread has room for beyond k
+WIDEST_INTERLEAVED = 5  # rows of more words are added up word by word: LLVM would gather them instead
+
+NO_MASK: Mask = np.empty(0, np.uint8)
+NO_VISUAL = np.empty((0, 2), np.uint64)
+CUT, NEAR, STORED = range(3)  # the state of a thread
+
+
+def _differing_rule(_context: Any, first: Any, second: Any) -> Any:
+    """Tell numba how to count the bits in which two words differ, in their own width."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(builder.xor(*arguments))
+
+    return first(first, second), generate
+
+
+differing: Any = intrinsic(_differing_rule)
+
+
+@compiled
+def _keep(
+    position: int,
+    total: np.int64,
+    k: int,
+    state: Integers,
+    counts: Integers,
+    positions: Integers,
+    totals: Integers,
+) -> None:
+    """Store an item within the cut, and lower the cut below the k-th smallest total: later ties come too late."""
+    counts[total] += 1
+    state[NEAR] += 1
+    while state[NEAR] >= k:
+        state[NEAR] -= counts[state[CUT]]
+        state[CUT] -= 1
+    if state[STORED] == positions.size:  # what is still wanted moves to the front
+        stored, tied = 0, k - state[NEAR]
+        for place in range(positions.size):
+            last = totals[place] == state[CUT] + 1
+            if totals[place] <= state[CUT] or (last and tied > 0):
+                positions[stored], totals[stored] = positions[place], totals[place]
+                stored += 1
+                tied -= last
+        state[STORED] = stored
+    positions[state[STORED]], totals[state[STORED]] = position, total
+    state[STORED] += 1
+
+
+@cache
+def _scanner(width: int) -> Callable[..., None]:
+    """Compile the scan of rows of `width` words: a constant, so that LLVM unrolls the loop over them."""
+
+    def scan(
+        query: Words,
+        database: Words,
+        seen: Words,
+        visual: Words,
+        has_visual: Mask,
+        allowed: Mask,
+        first: int,
+        k: int,
+        weight: int,
+        within: int,
+        state: Integers,
+        counts: Integers,
+        positions: Integers,
+        totals: Integers,
+    ) -> None:
+        """Scan the rows of `database`, which start at position `first`; an empty mask allows all rows."""
+        start, closer, bottom = 0, 0, database.shape[0]  # rows before `closer` are counted in small steps
+        while start < bottom and state[CUT] >= 0:
+            end = min(start + (STEP if start < closer else STRIDE), bottom)
+            rows = database[start:end]
+            cut = np.uint64(min(state[CUT] // weight, within))
+            near: Any = 0
+            if width <= WIDEST_INTERLEAVED:
+                flat = rows.reshape(-1)
+                for item in range(np.uint64(rows.shape[0])):  # unsigned: no test for negative indices
+                    distance = np.uint64(0)
+                    for word in range(np.uint64(width)):
+                        distance += differing(query[word], flat[item * np.uint64(width) + word])
+                    near += distance <= cut
+            else:
+                for row in range(rows.shape[0]):
+                    distance = np.uint64(0)
+                    for column in range(width):
+                        distance += differing(query[column], rows[row, column])
+                    near += distance <= cut
+            if near and start >= closer:
+                closer = end
+                continue
+            for row in range(rows.shape[0] if near else 0):
+                if allowed.size and not allowed[start + row]:
+                    continue
+                distance = np.uint64(0)
+                for column in range(width):
+                    distance += differing(query[column], rows[row, column])
+                if np.int64(distance) > within:
+                    continue
+                total = weight * np.int64(distance)
+                if visual.shape[0]:
+                    if has_visual[start + row]:
+                        for column in range(visual.shape[1]):
+                            total += np.int64(differing(seen[column], visual[start + row, column]))
+                    else:
+                        total += 32 * visual.shape[1]
+                if total <= state[CUT]:
+                    _keep(first + start + row, total, k, state, counts, positions, totals)
+            start = end
+
+    return compiled(scan)
+
+
+def nearest(
+    query: Words,
+    database: Words,
+    k: int,
+    *,
+    largest: int,
+    within: int,
+    allowed: Mask | None = None,
+    weight: int = 1,
+    seen: Words | None = None,
+    visual: Words = NO_VISUAL,
+    has_visual: Mask = NO_MASK,
+) -> tuple[Integers, Integers]:
+    """Return the positions (m,) of the k rows with the smallest totals, and the totals: ascending, then by position.
+
+    `query` (W,) and `database` (N, W) are words; `largest` is the largest possible total, `within` the largest
+    distance between query and database, `allowed` (N,) is 1 for rows that may be returned. With `visual` (N, 2), the
+    visual query is `seen` (2,), and a row without a visual code counts as one in which half of the bits differ.
+    """
+    rows = len(database)
+    threads = max(1, min(database.nbytes // THREAD_BYTES, cpu_count()))
+    k, scan = min(k, rows), _scanner(query.size)
+    states, counts = np.zeros((threads, 3), np.int64), np.zeros((threads, largest + 1), np.int64)
+    states[:, CUT] = largest
+    positions, totals = np.empty((2, threads, k + SPARE), np.int64)
+    asked = np.zeros(visual.shape[1], np.uint64) if seen is None else seen
+
+    def work(part: int) -> None:
+        own = split(rows, threads)[part]
+        scan(
+            query,
+            database[own],
+            asked,
+            visual[own],
+            has_visual[own],
+            NO_MASK if allowed is None else allowed[own],
+            own.start,
+            k,
+            weight,
+            within,
+            states[part],
+            counts[part],
+            positions[part],
+            totals[part],
+        )
+
+    if k:
+        in_threads(work, threads)
+    found = [positions[part, : states[part, STORED]] for part in range(threads)]
+    values = [totals[part, : states[part, STORED]] for part in range(threads)]
+    place, value = np.concatenate(found), np.concatenate(values)
+    order = np.lexsort((place, value))[:k]
+    return place[order], value[order]

@@ -1,0 +1,701 @@
+"""The store of an index on one machine: items in SQLite, codes scanned in memory.
+
+Rows are numbered in the order in which items were added. A process holds all codes in memory and scans them; the rest is
+read from the database (see `database`). One process writes, any number read; every read is one transaction and sees one
+commit. A commit is durable when it returns (write-ahead log, synchronous=FULL).
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import struct
+import tempfile
+import threading
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, Self
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centerhash.codes import Packed, check_bits, packed_width
+from centerhash.core.errors import InputError
+from centerhash.core.files import WriterLock, atomic, explain_write_errors, make_folder, sync_folder
+from centerhash.search.database import (
+    CARRIED,
+    CHUNK,
+    COMMITS,
+    ENTRY,
+    FILE,
+    FILES,
+    FOLDER,
+    HAS_IMAGE,
+    HAS_SCORES,
+    HAS_VISUAL,
+    ITEM,
+    LABEL,
+    LOCK,
+    MAX_ROWS,
+    PRESENT,
+    SCORE,
+    SCORED,
+    VISUAL_BYTES,
+    WIDE,
+    Chunk,
+    Database,
+    Flags,
+    Postings,
+    Row,
+    State,
+    Term,
+    check_files,
+    checksum,
+    commit_slot,
+    create,
+    explained,
+    label_numbers,
+    marks,
+    stored_text,
+)
+from centerhash.search.items import Batch, Filter, Item, ItemStore, modified_time
+from centerhash.search.rankings import FEW, Columns, Ranking, code_distances
+
+_CACHE_KB = 1 << 18  # of a writer: the index over the ids is written in random order
+_KEPT_BYTES = 1 << 26  # of postings kept in memory
+_PAGE = 1 << 14  # items that compaction holds in memory
+_DRAFT = ".compact-"  # begins the name of the folder in which compaction writes
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """The columns of one commit in memory."""
+
+    state: State
+    columns: Columns
+    flags: Flags  # (N,)
+    present: Flags | None  # (N,): 1 for rows that were not removed; None: all
+    semantic: Packed  # those of the columns, with room for further rows, as `visual`
+    visual: Packed
+
+    def codes(self, row: int) -> tuple[Packed, Packed | None]:
+        """Return the semantic and the visual code of a row."""
+        return self.semantic[row], self.visual[row] if self.flags[row] & HAS_VISUAL else None
+
+
+class Store(ItemStore):
+    """An exact store in the folder of an index; use `create` or `open`. Threads may share it."""
+
+    def __init__(self, folder: Path, bits: int, writer: Writer | None, *, immutable: bool = False) -> None:
+        super().__init__(bits)
+        self.folder, self.path = folder, folder / FILE
+        self._writer, self._immutable = writer, immutable
+        self._idle: list[Database] = []  # connections that no thread uses
+        self._closed = False
+        self._loading = threading.Lock()
+        self._loaded: Loaded | None = None
+        self._terms: tuple[tuple[int, int], list[Term]] = (
+            (-1, -1),
+            [],
+        )  # of a generation and number of terms
+        self._kept: tuple[int, dict[int, Postings]] = (-1, {})  # of a commit
+        self._seen = -1  # the commit at the last `refresh`
+
+    @classmethod
+    def create(cls, folder: str | Path, bits: int) -> Self:
+        """Create an empty store for codes of `bits` (K) bits in a folder, and open it for writing."""
+        folder = make_folder(folder)
+        if (folder / FILE).exists():
+            raise InputError(f"there is an index in '{folder}' already: open it, or choose another folder.")
+        create(folder / FILE, check_bits(bits))
+        with explain_write_errors(folder):
+            sync_folder(folder)
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, folder: str | Path, *, read_only: bool = False) -> Self:
+        """Open a store for reading, or as its only writer."""
+        folder = Path(folder)
+        state, immutable = check_files(folder)
+        return cls(folder, state.bits, None if read_only else Writer.open(folder), immutable=immutable)
+
+    # --- reading
+
+    @contextmanager
+    def _reading(self) -> Iterator[tuple[Database, State]]:
+        """Read in one transaction; within a transaction of the writer, read in that."""
+        writer = self._writer
+        if writer is not None and writer.thread == threading.get_ident():
+            yield writer.database, writer.state
+            return
+        if self._closed:
+            raise InputError(f"the index '{self.folder}' is closed: open it again.")
+        database = self._idle.pop() if self._idle else Database(self.path, immutable=self._immutable)
+        try:
+            with explained(self.path):
+                database.sql.execute("BEGIN")
+                yield database, database.state()
+        finally:
+            with suppress(sqlite3.Error):
+                database.sql.execute("ROLLBACK")
+            if self._closed:
+                database.sql.close()
+            else:
+                self._idle.append(database)
+
+    def _state(self) -> State:
+        with self._reading() as (_, state):
+            return state
+
+    def __len__(self) -> int:
+        return self._state().items
+
+    @property
+    def version(self) -> Hashable:
+        """Return the number of commits."""
+        return self._state().commits
+
+    def refresh(self) -> bool:
+        """Return whether the items have changed since the last call; every search sees the last commit anyway."""
+        before, self._seen = self._seen, self._state().commits
+        return before not in (-1, self._seen)
+
+    def _all_terms(self, database: Database, state: State) -> list[Term]:
+        """Return all terms; their names stay the same within a generation, their counts may be of an earlier commit."""
+        key = (state.generation, state.terms)
+        if self._terms[0] != key:
+            self._terms = (key, database.terms(state))
+        return self._terms[1]
+
+    def _names(self, database: Database, state: State) -> list[str]:
+        return [term.name for term in self._all_terms(database, state)]
+
+    def items(self) -> Iterator[Item]:
+        """Iterate over all items of one commit, in the order in which they were added."""
+        with self._reading() as (database, state):
+            names, count = self._names(database, state), 0
+            for number in range(state.chunks):
+                chunk = database.chunk(state, number)
+                for row in database.rows_of_chunk(number):
+                    yield database.item(row, names, *chunk.codes(row[0] - number * CHUNK))
+                    count += 1
+            if count != state.items:
+                raise database.damaged(f"{count:,} of {state.items:,} items are there")
+
+    def paths(self) -> Iterator[tuple[str, str]]:
+        """Iterate over the id and path of every item that has a path, in the order in which they were added."""
+        with self._reading() as (database, state):
+            names, count = self._names(database, state), 0
+            for number in range(state.chunks):
+                for row in database.rows_of_chunk(number):
+                    item = database.item(row, names)
+                    if item.path is not None:
+                        yield item.id, item.path
+                        count += 1
+            if count != state.images:
+                raise database.damaged(f"{count:,} of {state.images:,} images are there")
+
+    def labels(self) -> dict[str, int]:
+        """Return every label that an item carries with the number of its items, sorted by name."""
+        return dict(sorted(self._counts(LABEL).items()))
+
+    def folders(self) -> dict[str, int]:
+        """Return the folders of all paths with the number of items directly in each."""
+        return self._counts(FOLDER)
+
+    def _counts(self, kind: str) -> dict[str, int]:
+        with self._reading() as (database, state):
+            terms = database.terms(state)
+        return {term.name: term.items for term in terms if term.kind == kind and term.items}
+
+    def present(self, ids: Sequence[str]) -> list[str]:
+        """Return those of these ids that are stored, in the same order."""
+        with self._reading() as (database, _):
+            found = {row[0] for row in database.select("SELECT id FROM items WHERE id IN", ids)}
+        return [id for id in ids if id in found]
+
+    def _get(self, ids: Sequence[str]) -> list[Item | None]:
+        with self._reading() as (database, state):
+            rows = database.select(f"SELECT {ITEM} FROM items WHERE id IN", ids)
+            found = {item.id: item for item in self._items_of(database, state, rows)}
+            self._check_missing(database, state, [id for id in ids if id not in found])
+            return [found.get(id) for id in ids]
+
+    def _check_missing(self, database: Database, state: State, ids: Sequence[str]) -> None:
+        """Raise DataError if one of these ids is stored, but SQLite's index over the ids does not find it."""
+        hashes = np.array([crc32(id.encode()) for id in ids], np.uint32)
+        for number in range(state.chunks if ids else 0):
+            places = np.flatnonzero(np.isin(database.chunk(state, number).ids, hashes))
+            rows = (number * CHUNK + places).tolist()
+            for id, row in database.select("SELECT id, row FROM items NOT INDEXED WHERE row IN", rows):
+                if id in ids:
+                    raise database.damaged(
+                        f"its index over the ids does not lead to row {row}, the item {id!r}"
+                    )
+
+    def _items_of(self, database: Database, state: State, rows: Sequence[Row]) -> list[Item]:
+        """Return the items of rows of the table `items`; their codes come from memory if they are there."""
+        names, loaded, chunks, items = self._names(database, state), self._loaded, dict[int, Chunk](), []
+        for row in rows:
+            number, place = divmod(row[0], CHUNK)
+            if (
+                loaded is not None
+                and loaded.state.generation == state.generation
+                and row[0] < loaded.state.rows
+            ):
+                code, visual = loaded.codes(row[0])
+            else:
+                chunks[number] = chunk = chunks.get(number) or database.chunk(state, number)
+                code, visual = chunk.codes(place)
+            own = None if visual is None else visual.copy()  # an item does not hold the columns in memory
+            items.append(database.item(row, names, code.copy(), own))
+        return items
+
+    def _items_at(self, database: Database, state: State, rows: Sequence[int]) -> list[Item]:
+        """Return the items of these rows, which are all present."""
+        stored = database.select(f"SELECT {ITEM} FROM items WHERE row IN", rows)
+        found = {
+            row[0]: item for row, item in zip(stored, self._items_of(database, state, stored), strict=True)
+        }
+        for row in rows:
+            if row not in found:
+                raise database.damaged(f"the item of row {row} is missing")
+        return [found[row] for row in rows]
+
+    # --- searching
+
+    @contextmanager
+    def _searching(self) -> Iterator[tuple[Database, Loaded]]:
+        """Read in one transaction, with the columns of its commit."""
+        while True:
+            with self._reading() as (database, state):
+                with self._loading:
+                    loaded = self._loaded
+                    if loaded is None or loaded.state.commits < state.commits:
+                        self._loaded = loaded = _load(database, state, loaded)
+                if loaded.state.commits == state.commits:
+                    yield database, loaded
+                    return
+            # another thread has loaded a later commit: read that
+
+    def _search(self, ranking: Ranking, k: int, only: Filter) -> list[tuple[Item, int]]:
+        with self._searching() as (database, loaded):
+
+            def scores(label: str) -> tuple[Any, Any, Any]:
+                entries = self._postings(database, loaded.state, LABEL, label)
+                scored = entries[entries["kind"] & SCORED > 0]
+                return scored["row"], scored["probability"], scored["share"]
+
+            columns = replace(loaded.columns, scores=scores)
+            rows = ranking.first(columns, k, self._allowed(database, loaded, only))
+            distances = code_distances(columns.semantic[rows], ranking.code).tolist()
+            items = self._items_at(database, loaded.state, rows.tolist())
+            return list(zip(items, distances, strict=True))
+
+    def _allowed(self, database: Database, loaded: Loaded, only: Filter) -> Flags | None:
+        """Return the mask (N,) of the rows that are present and pass the filter; None: all."""
+        if not only:
+            return loaded.present
+        state = loaded.state
+        allowed = np.ones(state.rows, np.uint8) if loaded.present is None else loaded.present.copy()
+        for label in only.having:
+            allowed &= self._carrying(database, state, LABEL, [label])
+        for label in only.without:
+            allowed &= 1 - self._carrying(database, state, LABEL, [label])
+        if only.under is not None:
+            terms = (term for term in self._all_terms(database, state) if term.kind == FOLDER)
+            below = [term.name for term in terms if _is_under(term.name, only.under)]
+            allowed &= self._carrying(database, state, FOLDER, below)
+        return allowed
+
+    def _carrying(self, database: Database, state: State, kind: str, names: Sequence[str]) -> Flags:
+        """Return the mask (N,) of the rows that carry one of these labels, or whose file is in one of these folders."""
+        mask = np.zeros(state.rows, np.uint8)
+        for name in names:
+            entries = self._postings(database, state, kind, name)
+            mask[entries["row"][entries["kind"] & CARRIED > 0]] = 1
+        return mask
+
+    def _postings(self, database: Database, state: State, kind: str, name: str) -> Postings:
+        """Return all entries of a term; none of one that is not stored."""
+        terms = self._all_terms(database, state)
+        number = next((term.number for term in terms if (term.kind, term.name) == (kind, name)), None)
+        if number is None:
+            return np.empty(0, WIDE)
+        if self._kept[0] != state.commits:
+            self._kept = (state.commits, {})
+        kept = self._kept[1]
+        entries = kept.get(number)
+        if entries is None:
+            entries = database.postings(state, database.term(number))
+            if sum(array.nbytes for array in [*kept.values(), entries]) <= _KEPT_BYTES:
+                kept[number] = entries
+        return entries
+
+    def newest(self, offset: int, limit: int, only: Filter) -> tuple[list[Item], int]:
+        """Return a page of the items with an image, last modified first, and the number of all that pass the filter."""
+        order = "FROM items WHERE folder IS NOT NULL ORDER BY modified DESC, row DESC"
+        if not only:
+            with self._reading() as (database, state):
+                page = database.sql.execute(
+                    f"SELECT row {order} LIMIT ? OFFSET ?", (limit, offset)
+                ).fetchall()
+                return self._items_at(database, state, [row for (row,) in page]), state.images
+        with self._searching() as (database, loaded):
+            allowed = self._allowed(database, loaded, only)
+            assert allowed is not None
+            shown = allowed * (loaded.flags & HAS_IMAGE > 0)
+            rows = np.flatnonzero(shown)
+            if len(rows) * FEW < len(shown):  # read their times and sort them
+                timed = database.select("SELECT modified, row FROM items WHERE row IN", rows.tolist())
+                chosen = [row for _, row in sorted(timed, reverse=True)][offset : offset + limit]
+            else:
+                every = (row for (row,) in database.sql.execute(f"SELECT row {order}"))
+                passing = (row for row in every if row < len(shown) and shown[row])
+                chosen = list(islice(passing, offset, offset + limit))
+            return self._items_at(database, loaded.state, chosen), len(rows)
+
+    def info(self) -> dict[str, Any]:
+        """Return the number of removed items that still take space, and the bytes of the database."""
+        state, files = self._state(), [self.folder / name for name in FILES]
+        taken = sum(file.stat().st_size for file in files if file.exists())
+        return {"removed": state.rows - state.items, "bytes": taken}
+
+    def verify(self) -> list[str]:
+        """Read everything and return one sentence for each damage found."""
+        with self._reading() as (database, _):
+            found: list[str] = database.problems()
+            return found
+
+    # --- writing
+
+    @contextmanager
+    def transaction(self) -> Iterator[Writer]:
+        """Make all changes within the block one commit: durable, and seen by others, at its end."""
+        with self.lock:
+            if self._closed:
+                raise InputError(f"the index '{self.folder}' is closed: open it again.")
+            if self._writer is None:
+                raise InputError(f"the index '{self.folder}' was opened read-only: open it for writing.")
+            with explained(self.path), self._writer.transaction():
+                yield self._writer
+
+    def _add(self, batch: Batch, replace: bool) -> None:
+        with self.transaction() as writer:
+            if replace:
+                writer.remove(batch.ids)
+            writer.append(batch)
+
+    def _remove(self, ids: Sequence[str]) -> int:
+        with self.transaction() as writer:
+            return writer.remove(ids)
+
+    def compact(self) -> None:
+        """Number the rows again without removed ones, and reclaim their space; others keep reading meanwhile."""
+        with self.lock:
+            with self.transaction() as writer:
+                state = writer.state
+            if state.rows > state.items:
+                with (
+                    explain_write_errors(self.folder),
+                    tempfile.TemporaryDirectory(prefix=_DRAFT, dir=self.folder) as draft,
+                    Store.create(draft, self.bits) as fresh,
+                ):
+                    items = self.items()
+                    while page := list(islice(items, _PAGE)):
+                        fresh.add_items(page)
+                    with fresh.transaction() as other:
+                        other.state = replace(
+                            other.state, generation=state.generation + 1, commits=state.commits
+                        )
+                    writer.take_over(other)
+            with explained(self.path):
+                writer.database.sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def close(self) -> None:
+        """Release files and the right to write; a second call does nothing."""
+        with self.lock:
+            self._closed = True
+            while self._idle:
+                self._idle.pop().sql.close()
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
+
+
+class Writer:
+    """The right to write, and one transaction at a time."""
+
+    def __init__(self, database: Database, lock: WriterLock, counter: IO[bytes]) -> None:
+        """Use `open`."""
+        self.database, self.lock, self.counter = database, lock, counter
+        self.thread: int | None = None  # the thread that is in a transaction
+        self.state = State(0)
+        self.terms: dict[tuple[str, str], Term] = {}  # by kind and name
+        self._known = -1  # the commit that `terms` is of
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Lock the folder, and connect."""
+        with ExitStack() as undo:
+            lock = WriterLock.take(folder / LOCK)
+            undo.callback(lock.release)
+            state, _ = check_files(folder)  # again: another writer may have changed them before the lock
+            file = folder / COMMITS
+            if not file.exists():
+                with atomic(file) as stream:
+                    stream.write(2 * commit_slot(state.commits)[1])
+            with explain_write_errors(file):
+                counter = undo.enter_context(file.open("r+b"))
+            database = Database(folder / FILE, "rw")
+            undo.callback(database.sql.close)
+            with explained(folder / FILE):
+                database.sql.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
+                database.sql.execute("PRAGMA synchronous = FULL")
+            writer = cls(database, lock, counter)
+            writer._note(database.state().commits)
+            undo.pop_all()
+            return writer
+
+    def _note(self, commits: int) -> None:
+        """Write the number of commits durably next to the database."""
+        place, content = commit_slot(commits)
+        with explain_write_errors(self.database.path.with_name(COMMITS)):
+            self.counter.seek(place)
+            self.counter.write(content)
+            self.counter.flush()
+            os.fsync(self.counter.fileno())
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit what is done within the block, or nothing of it; blocks may be nested."""
+        if self.thread == threading.get_ident():
+            yield
+            return
+        sql = self.database.sql
+        sql.execute("BEGIN IMMEDIATE")
+        try:
+            self.state = before = self.database.state()
+            if self._known != before.commits:
+                self.terms = {(term.kind, term.name): term for term in self.database.terms(before)}
+            self.thread = threading.get_ident()
+            yield
+            if self.state != before:
+                self.state = replace(self.state, commits=self.state.commits + 1)
+                sql.execute("DELETE FROM state")
+                sql.execute(f"INSERT INTO state VALUES ({marks(8)})", self.state.row())
+            sql.execute("COMMIT")
+            self._known = self.state.commits
+        except BaseException:
+            self._known = -1
+            with suppress(sqlite3.Error):
+                sql.execute("ROLLBACK")
+            raise
+        finally:
+            self.thread = None
+        if self.state != before:
+            self._note(self.state.commits)
+
+    def _store(self, table: str, *values: Any) -> None:
+        """Insert or replace a row of a table, with its checksum."""
+        statement = f"INSERT OR REPLACE INTO {table} VALUES ({marks(len(values) + 1)})"
+        self.database.sql.execute(statement, (*values, checksum(*values)))
+
+    def append(self, batch: Batch) -> None:
+        """Add items after the last row."""
+        first, count = self.state.rows, len(batch)
+        if first + count > MAX_ROWS:
+            raise InputError(f"an index holds at most {MAX_ROWS:,} rows: compact it, or use Milvus.")
+        split = [None if path is None else os.path.split(path) for path in batch.paths]
+        folders = [None if parts is None else self._number(FOLDER, parts[0]) for parts in split]
+        labels = [self._packed_labels(names) for names in batch.labels]
+        scores = [
+            b"".join(struct.pack("<IBB", self._number(LABEL, name), *pair) for name, pair in row.items())
+            for row in batch.scores
+        ]
+        rows = []
+        for place, (parts, given) in enumerate(zip(split, batch.modified, strict=True)):
+            name, time = None, None
+            if parts is not None:
+                name = stored_text(parts[1])
+                time = modified_time(str(batch.paths[place])) if given is None else given
+            own = (labels[place], scores[place])
+            values = (first + place, batch.ids[place], folders[place], name, time, *own)
+            rows.append((*values, checksum(*values)))
+        self.database.sql.executemany(f"INSERT INTO items VALUES ({marks(8)})", rows)
+        self._append_codes(batch, first)
+        self._append_postings(labels, scores, folders, first)
+        self.state = replace(
+            self.state,
+            rows=first + count,
+            items=self.state.items + count,
+            images=self.state.images + count - folders.count(None),
+            terms=len(self.terms),
+        )
+
+    def _number(self, kind: str, name: str) -> int:
+        """Return the number of a term, which may be new."""
+        term = self.terms.get((kind, name))
+        if term is None:
+            term = self.terms[kind, name] = Term(len(self.terms), kind, name)
+        return term.number
+
+    def _packed_labels(self, names: Sequence[str]) -> bytes:
+        return struct.pack(f"<{len(names)}I", *(self._number(LABEL, name) for name in names))
+
+    def _append_codes(self, batch: Batch, first: int) -> None:
+        """Write the chunks of codes and flags of new rows; the first chunk may hold earlier rows."""
+        count, shown = len(batch), np.array([code is not None for code in batch.visual])
+        visual, flags = np.zeros((count, VISUAL_BYTES), np.uint8), np.full(count, PRESENT, np.uint8)
+        if shown.any():
+            visual[shown] = np.stack([code for code in batch.visual if code is not None])
+        flags[shown] |= HAS_VISUAL
+        flags[[bool(row) for row in batch.scores]] |= HAS_SCORES
+        flags[[path is not None for path in batch.paths]] |= HAS_IMAGE
+        ids = np.array([crc32(id.encode()) for id in batch.ids], "<u4")
+        for number in range(first // CHUNK, -(-(first + count) // CHUNK)):
+            own = slice(max(number * CHUNK - first, 0), (number + 1) * CHUNK - first)
+            chunk = Chunk(batch.packed[own], visual[own], flags[own], ids[own])
+            if number * CHUNK < first:
+                chunk = self.database.chunk(self.state, number).joined(chunk)
+            self._store("codes", number, *chunk.blobs())
+            self._store("flags", number, chunk.flags.tobytes())
+
+    def _append_postings(
+        self, labels: Sequence[bytes], scores: Sequence[bytes], folders: Sequence[int | None], first: int
+    ) -> None:
+        """Add new rows to the postings of their labels and folders, and count them."""
+        scored = np.frombuffer(b"".join(scores), SCORE)
+        placed = [(place, folder) for place, folder in enumerate(folders) if folder is not None]
+        inside = np.array(placed, np.int64).reshape(-1, 2)
+        rows = [
+            np.repeat(np.arange(len(scores)), [len(row) // SCORE.itemsize for row in scores]),
+            np.repeat(np.arange(len(labels)), [len(row) // 4 for row in labels]),
+            inside[:, 0],
+        ]
+        terms = [scored["term"], np.frombuffer(b"".join(labels), "<u4"), inside[:, 1]]
+        keys = np.concatenate(terms).astype(np.int64) << 32 | (np.concatenate(rows) + first)
+        entries = np.zeros(len(keys), WIDE)
+        entries["row"] = keys & 0xFFFFFFFF
+        entries["kind"][: len(scored)], entries["kind"][len(scored) :] = SCORED, CARRIED
+        entries["probability"][: len(scored)] = scored["probability"]
+        entries["share"][: len(scored)] = scored["share"]
+        order = np.argsort(keys, kind="stable")
+        keys, entries = keys[order], entries[order]
+        again = np.flatnonzero(keys[1:] == keys[:-1])  # both scored and carried: one entry
+        entries["kind"][again] |= CARRIED
+        keys, entries = np.delete(keys, again + 1), np.delete(entries, again + 1)
+        numbers, chunks = keys >> 32, entries["row"] // CHUNK
+        edges = np.flatnonzero((np.diff(numbers, prepend=-1) != 0) | (np.diff(chunks, prepend=-1) != 0))
+        for start, end in zip(edges.tolist(), [*edges[1:].tolist(), len(keys)], strict=True):
+            own = entries[start:end].astype(ENTRY, casting="unsafe")
+            own["row"] = entries["row"][start:end] % CHUNK
+            key, content = int(numbers[start]) << 32 | int(chunks[start]), own.tobytes()
+            if chunks[start] * CHUNK < first:
+                content = self.database.entries(key) + content
+            self._store("postings", key, content)
+        used = np.bincount(numbers, minlength=len(self.terms))
+        carried = np.bincount(numbers[entries["kind"] & CARRIED > 0], minlength=len(self.terms))
+        new = range(self.state.terms, len(self.terms))
+        changed = {*np.flatnonzero(used).tolist(), *new}
+        self._count({number: (int(carried[number]), int(used[number])) for number in changed})
+
+    def _count(self, changes: dict[int, tuple[int, int]]) -> None:
+        """Add to the numbers of items and of entries of terms, and store the terms."""
+        for term in [term for term in self.terms.values() if term.number in changes]:
+            items, entries = changes[term.number]
+            counted = replace(term, items=term.items + items, entries=term.entries + entries)
+            self.terms[term.kind, term.name] = counted
+            statement = f"INSERT OR REPLACE INTO terms VALUES ({marks(6)})"
+            self.database.sql.execute(statement, counted.row())
+
+    def remove(self, ids: Sequence[str]) -> int:
+        """Remove items; their rows stay until the store is compacted, marked as not present."""
+        database, gone, changes = self.database, defaultdict[int, list[int]](list), defaultdict[int, int](int)
+        rows = database.select(f"SELECT {ITEM} FROM items WHERE id IN", ids)
+        for row in rows:
+            database.checked(row)
+            gone[row[0] // CHUNK].append(row[0] % CHUNK)
+            for number in (*label_numbers(row), *(() if row[2] is None else (row[2],))):
+                changes[number] -= 1
+        for number, places in gone.items():
+            flags = database.flags(self.state, number)
+            flags[places] &= ~np.uint8(PRESENT)
+            self._store("flags", number, flags.tobytes())
+        database.select("DELETE FROM items WHERE row IN", [row[0] for row in rows])
+        self._count({number: (items, 0) for number, items in changes.items()})
+        images = sum(row[2] is not None for row in rows)
+        self.state = replace(
+            self.state, items=self.state.items - len(rows), images=self.state.images - images
+        )
+        return len(rows)
+
+    def take_over(self, other: Writer) -> None:
+        """Replace all content by that of another store, which has one more commit."""
+        with explained(self.database.path):
+            other.database.sql.backup(self.database.sql)
+        self._known = -1
+        self._note(other.state.commits)
+
+    def close(self) -> None:
+        """Let others write."""
+        self.database.sql.close()
+        self.counter.close()
+        self.lock.release()
+
+
+def _is_under(folder: str, places: Iterable[str]) -> bool:
+    """Return whether a folder is one of the places, which end in a separator, or below one."""
+    return any(f"{folder}{place[-1]}".startswith(place) for place in places)
+
+
+def _load(database: Database, state: State, before: Loaded | None) -> Loaded:
+    """Read the columns of a commit; of those of an earlier one, only what has changed."""
+    if before is not None and before.state.generation != state.generation:
+        before = None
+    old = 0 if before is None else before.state.rows
+    begin = old // CHUNK  # the first chunk that may have more rows now
+    removed = before is None or old - before.state.items != state.rows - state.items
+    kept = 0 if removed else begin  # the chunks whose flags are the same
+    flags = np.zeros(state.rows, np.uint8)
+    if before is not None:
+        flags[: kept * CHUNK] = before.flags[: kept * CHUNK]
+    for number in range(kept, state.chunks):
+        flags[number * CHUNK : (number + 1) * CHUNK] = database.flags(state, number)
+    if np.count_nonzero(flags & PRESENT) != state.items:
+        raise database.damaged(f"the flags do not mark {state.items:,} items")
+    shown = state.rows if (flags & HAS_VISUAL).any() else 0
+    semantic = _grown(None if before is None else before.semantic, old, state.rows, packed_width(state.bits))
+    visual = _grown(None if before is None else before.visual, old, shown, VISUAL_BYTES)
+    for number in range(begin, state.chunks):
+        own = slice(number * CHUNK, min((number + 1) * CHUNK, state.rows))
+        chunk = database.chunk(state, number, flags[own])
+        semantic[own] = chunk.semantic
+        if shown:
+            visual[own] = chunk.visual if len(chunk.visual) else 0
+    columns = Columns(
+        semantic[: state.rows],
+        visual[:shown],
+        (flags & HAS_VISUAL > 0).astype(np.uint8),
+        (flags & HAS_SCORES > 0).astype(np.uint8),
+        lambda _: (np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.uint8)),
+    )
+    present: NDArray[np.uint8] | None = None if state.items == state.rows else flags & np.uint8(PRESENT)
+    return Loaded(state, columns, flags, present, semantic, visual)
+
+
+def _grown(before: Packed | None, old: int, rows: int, width: int) -> Packed:
+    """Return an array for so many rows that begins with the `old` ones; the same array if it has room."""
+    if before is not None and len(before) >= rows:
+        return before
+    array = np.empty((rows + rows // 8, width), np.uint8)
+    kept = 0 if before is None else min(old, len(before))
+    if before is not None:
+        array[:kept] = before[:kept]
+    array[kept:old] = 0  # rows of before the first visual code
+    return array
