@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import IO, Any, Self
 from zlib import crc32
@@ -592,7 +592,7 @@ class Writer:
         keys, entries = np.delete(keys, again + 1), np.delete(entries, again + 1)
         numbers, chunks = keys >> 32, entries["row"] // CHUNK
         edges = np.flatnonzero((np.diff(numbers, prepend=-1) != 0) | (np.diff(chunks, prepend=-1) != 0))
-        for start, end in zip(edges.tolist(), [*edges[1:].tolist(), len(keys)], strict=True):
+        for start, end in pairwise([*edges.tolist(), len(keys)]):
             own = entries[start:end].astype(ENTRY, casting="unsafe")
             own["row"] = entries["row"][start:end] % CHUNK
             key, content = int(numbers[start]) << 32 | int(chunks[start]), own.tobytes()

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from centerhash.codes import Packed
-from centerhash.search.engines import join
-from centerhash.search.engines.join import FAR, complete_link_groups, linked_pairs
+from centerhash.search import near_pairs
+from centerhash.search.near_pairs import FAR, complete_link_groups, linked_pairs
 
 
 def bits_between(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> int:
@@ -59,7 +59,7 @@ def test_more_pairs_than_there_is_room_for_and_more_rows_than_a_block() -> None:
     visual = np.zeros((1_300, 16), np.uint8)
     visual[:, 0] = np.arange(1_300) % 2
     pairs = linked_pairs(visual, np.empty((1_300, 0), np.uint64), 0, 0)
-    assert pairs.first.size == 2 * 650 * 649 // 2 > join._ROOM
+    assert pairs.first.size == 2 * 650 * 649 // 2 > near_pairs._ROOM
     assert (visual[pairs.first] == visual[pairs.second]).all()
     assert (pairs.first < pairs.second).all()
 
