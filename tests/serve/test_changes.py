@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from centerhash.search import Index
 from centerhash.serve import Settings, create_app
-from tests.serve.toys import BEARER, TOKEN, call, png, upload
+from tests.serve.toys import BEARER, TOKEN, call, ids_of, png, upload
 from tests.toys import wait_until
 
 
@@ -38,7 +38,7 @@ def test_a_broken_picture_is_not_added(writer: TestClient) -> None:
 
 
 def test_removed_pictures_are_gone_with_their_thumbnails(writer: TestClient, own: Index) -> None:
-    id = str(next(iter(own.store.ids())))
+    id = ids_of(own)[0]
     assert writer.get(f"/thumbnails/{id}").status_code == 200
     removed = writer.delete(f"/images/{id}", headers=BEARER)
     assert (removed.status_code, removed.json()) == (200, {"id": id, "size": 2})
@@ -49,14 +49,14 @@ def test_removed_pictures_are_gone_with_their_thumbnails(writer: TestClient, own
 
 def test_nothing_is_removed_by_its_path(writer: TestClient, own: Index) -> None:
     """The index itself takes paths and folders; a request must not."""
-    for path in (own.image(str(next(iter(own.store.ids())))), own.folder / "images", Path("/")):
+    for path in (own.image(ids_of(own)[0]), own.folder / "images", Path("/")):
         assert own.find([path])[str(path)]  # the index would know it
         assert writer.delete(f"/images/{path}", headers=BEARER).status_code == 404
     assert len(own) == 3
 
 
 def test_without_the_token_nothing_changes(writer: TestClient, own: Index) -> None:
-    id = next(iter(own.store.ids()))
+    id = ids_of(own)[0]
     for given in ("", "Bearer", f"Basic {TOKEN}", "Bearer wrong", f"Bearer {TOKEN}x", TOKEN, "Bearer ü"):
         headers = {"Authorization": given.encode("latin-1")} if given else {}
         for answered in (

@@ -53,7 +53,7 @@ def test_more_of_a_large_collection_comes_as_one_scrolls(
             noise_image(40, number).crop((0, 0, 40, 20 + number % 7 * 8)).save(files[-1])
             os.utime(files[-1], (number, number))
         names = [f"{number:03}" for number in range(300)]
-        index.store.add(np.repeat(pack(codes), 300, axis=0), names, paths=list(map(str, files)))
+        index.add_codes(np.repeat(pack(codes), 300, axis=0), names, paths=list(map(str, files)))
     with serving(tmp_path / "many.index", tmp_path / "log") as server:
         watched = Watched(browser, server.address, WIDE)
         watched.page.locator(".wall > li").first.wait_for()

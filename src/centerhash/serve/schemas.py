@@ -1,31 +1,13 @@
-"""What the server answers, field by field; OpenAPI is made from this."""
+"""The answers of the server, field by field; OpenAPI is generated from them."""
 
 from __future__ import annotations
 
-from typing import Any
+from pydantic import BaseModel, Field
 
-from pydantic import BaseModel, ConfigDict, Field
-
-_EXAMPLE: dict[str, Any] = {
-    "labels": [{"label": "dog", "weight": 0.7, "similarity": 0.81, "distance": 6}],
-    "results": [
-        {
-            "id": "9f86d081884c7d65",
-            "distance": 3,
-            "labels": ["dog", "bicycle"],
-            "path": "17.jpg",
-            "folder": "photos/2024",
-            "date": 1718000000.0,
-            "width": 4000,
-            "height": 3000,
-            "look": 31,
-            "presence": {"dog": 0.98, "bicycle": 0.9},
-            "share": {"dog": 0.6, "bicycle": 0.3},
-        }
-    ],
-    "bits": 64,
-    "size": 120_000,
-}
+_ID = Field(
+    description="hex digits of the hash of its bytes, or the id that was imported",
+    examples=["9f86d081884c7d65"],
+)
 
 
 class Weighted(BaseModel):
@@ -42,7 +24,7 @@ class Weighted(BaseModel):
 class Item(BaseModel):
     """One image of the index."""
 
-    id: str
+    id: str = _ID
     labels: list[str] = Field(description="labels it carries in the index")
     path: str | None = Field(
         description="the file's name without folders; None where there is no image to show"
@@ -68,8 +50,6 @@ class Result(Item):
 
 class SearchAnswer(BaseModel):
     """The items that fit best, the best first."""
-
-    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
 
     labels: list[Weighted] = Field(
         description="what the query shows; empty where the model has no hash centers"
@@ -134,13 +114,7 @@ class LabelsAnswer(BaseModel):
 class Added(BaseModel):
     """An image that is stored durably."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {"id": "9f86d081884c7d65", "labels": ["dog"], "new": True, "size": 120_001}
-        }
-    )
-
-    id: str = Field(description="made from its bytes: the same image is stored once")
+    id: str = _ID
     labels: list[str] = Field(description="labels that the model sees in it")
     new: bool = Field(description="whether it was not there before")
     size: int = Field(description="items in the index")
@@ -149,7 +123,7 @@ class Added(BaseModel):
 class Removed(BaseModel):
     """An item that is durably gone."""
 
-    id: str
+    id: str = _ID
     size: int = Field(description="items in the index")
 
 
