@@ -104,12 +104,6 @@ def test_path_tricks_find_nothing(served: Served, path: str) -> None:
     assert list(json.loads(body)) == ["error"]
 
 
-def test_a_file_of_the_collection_cannot_be_had_by_its_path(served: Served) -> None:
-    with served.client() as client:
-        for name in ("index.json", "model/model.json", "items"):
-            assert client.get(f"/thumbnails/{served.folder / name}").status_code == 404
-
-
 def test_slow_clients_are_sent_away_and_hold_up_nobody(
     scene_index: Callable[[int], Path], tmp_path: Path
 ) -> None:
