@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 from centerhash.codes import Packed, pack
 from centerhash.core.errors import ConfigError, DataError, ImageError, InputError
 from centerhash.core.files import refuse_links
-from centerhash.core.progress import Progress, shown
+from centerhash.core.progress import Progress, resolve_progress
 from centerhash.search.engines.base import HammingIndex, Item, Seen
 from centerhash.search.engines.table import open_store
 from centerhash.search.facts import ModelFacts, read_facts
@@ -147,7 +147,7 @@ class Index:
             raise InputError(f"batch must be a whole number of at least 1, got {batch!r}.")
         files, labelling = images_and_labels(self.model, listed(images, "images"), labels)
         work = Adding(self.store, self.model, self.uploads, self.lock, labelling)
-        with shown(progress) as report:
+        with resolve_progress(progress) as report:
             done = work.run(files.images, self.encoder(), batch, report)
         return replace(done, skipped=files.skipped)
 
@@ -204,7 +204,7 @@ class Index:
         """Write all items for other programs, and return how many: "npz", "npy", "parquet", "faiss" or "pgvector"."""
         from centerhash.search.formats import export_items
 
-        with shown(progress) as report:
+        with resolve_progress(progress) as report:
             return export_items(self, Path(path), to, report)
 
     def remove(self, ids_or_paths: str | Path | Sequence[str | Path]) -> int:
