@@ -173,8 +173,8 @@ def add_changes(app: FastAPI, served: ServedIndex, settings: Settings) -> None:
             why = "is read-only" if settings.read_only else "was started without a token (CENTERHASH_TOKEN)"
             raise HTTPException(403, f"this server {why}: nothing can be added or removed.")
         # latin-1 is how headers are decoded: this gives back the bytes that were sent
-        brought = b"" if given is None else given.credentials.strip().encode("latin-1")
-        if not hmac.compare_digest(brought, settings.token.get_secret_value().encode()):
+        brought = None if given is None else given.credentials.strip().encode("latin-1")
+        if not brought or not hmac.compare_digest(brought, settings.token.get_secret_value().encode()):
             message = "adding and removing needs the header 'Authorization: Bearer TOKEN'."
             raise HTTPException(401, message, {"www-authenticate": "Bearer"})
 
