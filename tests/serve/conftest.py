@@ -15,9 +15,8 @@ from centerhash.model.model import HashModel
 from centerhash.search import Index
 from centerhash.serve import Settings, create_app
 from tests.browser import chromium
-from tests.serve.processes import Served, serving
+from tests.serve.processes import WIDE, Served, Watched, serving
 from tests.serve.toys import TOKEN, colour_index
-from tests.serve.watched import WIDE, Watched
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from centerhash.codes import pack
-from tests.serve.processes import Served, serving
+from tests.serve.processes import PHONE, WIDE, Served, Watched, serving
 from tests.serve.toys import TOKEN, colour_index, png
-from tests.serve.watched import PHONE, WIDE, Watched
 from tests.toys import noise_image
 
 pytestmark = pytest.mark.slow
