@@ -12,12 +12,11 @@ from tests.serve.toys import ids_of, png, upload
 from tests.toys import CLASSES
 
 
-def shaped(answer: Results) -> list[tuple[str, int]]:
-    return [(found.id, found.distance) for found in answer]
-
-
-def results(body: Any) -> list[tuple[str, int]]:
-    return [(row["id"], row["distance"]) for row in body["results"]]
+def same(body: Any, found: Results) -> bool:
+    """Whether an answer holds these results, in their order."""
+    return [(row["id"], row["distance"]) for row in body["results"]] == [
+        (row.id, row.distance) for row in found
+    ]
 
 
 def test_an_uploaded_picture_finds_itself(reader: TestClient, pictures: Index) -> None:
@@ -25,7 +24,7 @@ def test_an_uploaded_picture_finds_itself(reader: TestClient, pictures: Index) -
     assert answered.status_code == 200
     body = answered.json()
     assert body["results"][0]["distance"] == 0
-    assert results(body) == shaped(pictures.search(png(7), k=5))
+    assert same(body, pictures.search(png(7), k=5))
     assert (body["bits"], body["size"]) == (16, 20)
     assert sum(row["weight"] for row in body["labels"]) == pytest.approx(1, abs=1e-5)
     assert {row["label"] for row in body["labels"]} <= set(CLASSES)
@@ -36,12 +35,12 @@ def test_by_id_leaves_the_picture_itself_out(reader: TestClient, pictures: Index
     body = reader.get("/search", params={"id": id, "k": 30}).json()
     assert len(body["results"]) == 19
     assert id not in {row["id"] for row in body["results"]}
-    assert results(body) == shaped(pictures.search(id=id, k=30))
+    assert same(body, pictures.search(id=id, k=30))
 
 
 def test_by_labels_with_and_without_weights(reader: TestClient, pictures: Index) -> None:
     body = reader.get("/search", params={"labels": "dog:3, cat", "k": 4}).json()
-    assert results(body) == shaped(pictures.search(labels={"dog": 0.75, "cat": 0.25}, k=4))
+    assert same(body, pictures.search(labels={"dog": 0.75, "cat": 0.25}, k=4))
     assert [(row["label"], row["weight"]) for row in body["labels"]] == [("dog", 0.75), ("cat", 0.25)]
 
 
