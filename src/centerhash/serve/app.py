@@ -62,9 +62,9 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        # while images are being added, files that are gone may yet be found
-        report = counted or (served.warn_of_missing if adding is None else None)
-        tasks = [] if report is None else [asyncio.create_task(served.count_missing(report))]
+        tasks = []
+        if adding is None:  # else files that are gone may yet be found
+            tasks.append(asyncio.create_task(served.count_missing(counted)))
         if index.read_only:  # another process may add to it
             tasks.append(asyncio.create_task(served.keep_fresh()))
         with served.decoding():
@@ -115,9 +115,7 @@ def _add_handlers(app: FastAPI) -> None:
                 return error_response(503, str(error), {"retry-after": "1"})
             case UnknownId():
                 return error_response(404, str(error))
-            case ImageError():
-                return error_response(400, str(error))
-            case InputError() if not isinstance(error, DataError):
+            case InputError() if isinstance(error, ImageError) or not isinstance(error, DataError):
                 return error_response(400, str(error))
         log.error("%s %s failed: %s", request.method, request.url.path, error)  # may name files of ours
         return error_response(500, "the server could not do this; its log says why.")
@@ -148,12 +146,7 @@ def _add_metrics(app: FastAPI, served: ServedIndex, registry: CollectorRegistry)
     memory = Gauge("centerhash_thumbnail_bytes", "Memory of thumbnails.", registry=registry)
     memory.set_function(lambda: served.thumbnails.size)
     queue = Gauge("centerhash_queue", "Requests that run or wait, by lane.", ["lane"], registry=registry)
-    places = Gauge(
-        "centerhash_queue_places",
-        "Most requests that run or wait at once, by lane.",
-        ["lane"],
-        registry=registry,
-    )
+    places = Gauge("centerhash_queue_places", "Their largest number, by lane.", ["lane"], registry=registry)
     for lane in served.lanes:
         queue.labels(lane.name).set_function(partial(getattr, lane, "taken"))
         places.labels(lane.name).set(lane.places)

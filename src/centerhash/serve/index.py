@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 from PIL import Image
@@ -75,19 +75,13 @@ class ServedIndex:
         return self.index.encoder().apart(self._decoding_seconds)
 
     def search(
-        self,
-        image: bytes | None = None,
-        *,
-        id: str | None = None,
-        labels: str | None = None,
-        under: str | None = None,
-        **options: Any,
+        self, image: bytes | None = None, *, id: str | None = None, under: str | None, **query: Any
     ) -> schemas.SearchAnswer:
         """As `Index.search`, by an upload, an id or the text of labels."""
         if id is not None:
             self._check(id)
         path = self._path_of(under)
-        found = self.index.search(image, id=id, labels=labels, under=path, **options)
+        found = self.index.search(image, id=id, under=path, **query)
         empty = under is not None and path is None  # a folder without images, whether or not it exists
         return schemas.SearchAnswer.model_validate(
             found.to_dict() | {"results": [] if empty else self._described(found)}
@@ -207,16 +201,16 @@ class ServedIndex:
         if id not in self.index:
             raise UnknownId("no image of this id in the index.")
 
-    async def count_missing(self, report: Callable[[int], None]) -> None:
-        """Report how many files of indexed images are gone."""
+    async def count_missing(self, report: Callable[[int], None] | None) -> None:
+        """Report how many files of indexed images are gone, or log a warning."""
         try:
-            report(len(await asyncio.to_thread(self.index.missing)))
+            count = len(await asyncio.to_thread(self.index.missing))
         except CenterhashError as error:  # the index is damaged
             log.warning("files that are gone were not counted: %s", error)
-
-    def warn_of_missing(self, count: int) -> None:
-        """Warn that images can be found but not shown."""
-        if count:
+            return
+        if report is not None:
+            report(count)
+        elif count:
             log.warning(missing_text(self.index.folder, count))
 
     async def keep_fresh(self) -> None:
@@ -300,16 +294,16 @@ def make_thumbnail(path: Path) -> Thumbnail:
 
 
 class ThumbnailCache:
-    """The thumbnails used last, up to a number of bytes; for several threads."""
+    """The thumbnails used last, up to a number of bytes; thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._kept: OrderedDict[str, Thumbnail] = OrderedDict()
-        self._lock = Lock()
+        self._lock = RLock()
         self.size = 0  # bytes in use
 
     def get(self, key: str) -> Thumbnail | None:
-        """The thumbnail of `key`, if it is kept."""
+        """The thumbnail of `key`, if it is there."""
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
@@ -317,19 +311,16 @@ class ThumbnailCache:
             return found
 
     def put(self, key: str, thumbnail: Thumbnail) -> None:
-        """Keep a thumbnail, and let go of those unused for longest."""
+        """Store a thumbnail, and evict the least recently used ones."""
         with self._lock:
-            self._drop(key)
+            self.forget(key)
             self._kept[key] = thumbnail
             self.size += len(thumbnail.data)
             while self.size > self._max_bytes:
-                self._drop(next(iter(self._kept)))
+                self.forget(next(iter(self._kept)))
 
     def forget(self, key: str) -> None:
-        """Let go of one thumbnail: its image was removed."""
+        """Remove a thumbnail, if it is there."""
         with self._lock:
-            self._drop(key)
-
-    def _drop(self, key: str) -> None:
-        dropped = self._kept.pop(key, None)
-        self.size -= len(dropped.data) if dropped is not None else 0
+            dropped = self._kept.pop(key, None)
+            self.size -= len(dropped.data) if dropped is not None else 0

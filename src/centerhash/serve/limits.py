@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from threading import Lock
 from time import monotonic, perf_counter
 from typing import Any, TypeVar
@@ -53,17 +54,13 @@ _REFUSAL = (
 class Settings(Options):
     """Settings of a server, most of them limits."""
 
-    token: SecretStr | None = Field(
-        None, description="what a request must bring to add or remove; None: nobody may"
-    )
+    token: SecretStr | None = Field(None, description="needed to add or remove images; None: nobody may")
     read_only: bool = Field(False, description="refuse to add and remove even with the token")
     max_upload_mb: float = Field(20.0, gt=0, le=1000, description="largest upload in megabytes")
     max_megapixels: float = Field(50.0, gt=0, le=1000, description="largest image in million pixels")
     device: str = Field("auto", description="that images are encoded on")
     engine: str = Field("auto", description="that runs the network: auto, torch, onnx, openvino")
-    queue: int = Field(
-        32, ge=0, description="requests of one kind that may wait for a worker; more get a 503"
-    )
+    queue: int = Field(32, ge=0, description="requests of one kind that may wait; more get a 503")
     connections: int = Field(512, ge=1, description="open connections; more are sent away with a 503")
     timeout: float = Field(30.0, gt=0, description="seconds that a request may take, slow clients included")
     workers: int = Field(2, ge=1, description="threads that decode images, and as many that search")
@@ -238,12 +235,10 @@ class _Exchange:
 
     async def _drain(self) -> None:
         """Drop a body that nobody read, within reason: a client that still sends would not see the answer."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_SECONDS):
                 while self.body_pending and self._received <= _DRAIN_BODIES * self._settings.max_upload:
                     await self._next()
-        except TimeoutError:
-            return
 
     async def fail(self, status: int, message: str) -> None:
         """Answer with an error, unless an answer has begun."""

@@ -33,9 +33,7 @@ class _Only(BaseModel):
 
     having: list[str] = Field([], description="only items that carry all of these labels", max_length=32)
     without: list[str] = Field([], description="only items that carry none of these labels", max_length=32)
-    under: str | None = Field(
-        None, description="only images in this folder, named as `folder` of a result is"
-    )
+    under: str | None = Field(None, description="only images in this folder, as in `folder` of a result")
 
 
 class _Search(_Only):
@@ -53,16 +51,14 @@ class _SearchBy(_Search):
     """A search by the id of an item, or by labels."""
 
     id: str | None = Field(None, description="an item of the index", examples=["9f86d081884c7d65"])
-    labels: str | None = Field(
-        None, description="labels, with weights if wanted", examples=["dog:0.7,bicycle:0.3"]
-    )
+    labels: str | None = Field(None, description="with optional weights", examples=["dog:0.7,bicycle:0.3"])
 
 
 class _Page(_Only):
     """Some of all items."""
 
-    offset: int = Field(0, ge=0, description="how many to pass over")
-    limit: int = Field(100, ge=1, le=MAX_RESULTS, description="how many to answer with")
+    offset: int = Field(0, ge=0, description="how many to skip")
+    limit: int = Field(100, ge=1, le=MAX_RESULTS, description="how many to return")
 
 
 def _failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -71,7 +67,7 @@ def _failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 async def _read_image(request: Request) -> bytes:
-    """The bytes of the form field `image` of a multipart upload; the name that comes with it is not looked at."""
+    """Read the form field `image` of a multipart upload; its file name is ignored."""
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise HTTPException(415, "send the image as multipart/form-data, in the field 'image'.")
     async with request.form(max_files=1, max_fields=4, max_part_size=1024) as form:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
-_ID = Field(
-    description="hex digits of the hash of its bytes, or the id that was imported",
-    examples=["9f86d081884c7d65"],
-)
+_ID = Field(description="hex digits of its content's hash, or the imported id", examples=["9f86d081884c7d65"])
 
 
 class Weighted(BaseModel):
     """One label of the query."""
 
     label: str
-    weight: float = Field(
-        description="its share of the query; predicted labels add up to 1, the others have 0"
-    )
+    weight: float = Field(description="weight in the query; predicted labels sum to 1, others have 0")
     similarity: float = Field(description="cosine between the query and the label's hash center, -1 to 1")
     distance: int = Field(description="Hamming distance between the query's code and the hash center")
 
@@ -26,9 +21,7 @@ class Item(BaseModel):
 
     id: str = _ID
     labels: list[str] = Field(description="labels it carries in the index")
-    path: str | None = Field(
-        description="the file's name without folders; None where there is no image to show"
-    )
+    path: str | None = Field(description="file name without folders; None if there is no image to show")
     folder: str | None = Field(None, description="its folder, from the one on that holds all images")
     date: float | None = Field(None, description="when its file was modified, in seconds since 1970")
     width: int | None = Field(None, description="pixels of the upright image; None where it cannot be read")
@@ -51,9 +44,7 @@ class Result(Item):
 class SearchAnswer(BaseModel):
     """The items that fit best, the best first."""
 
-    labels: list[Weighted] = Field(
-        description="what the query shows; empty where the model has no hash centers"
-    )
+    labels: list[Weighted] = Field(description="of the query; empty if the model has no hash centers")
     results: list[Result]
     bits: int = Field(description="length of the codes")
     size: int = Field(description="items in the index")
@@ -63,7 +54,7 @@ class ItemsAnswer(BaseModel):
     """Some images of the index, the newest first."""
 
     items: list[Item]
-    total: int = Field(description="images that the filter lets through")
+    total: int = Field(description="images that pass the filter")
     size: int = Field(description="items in the index")
 
 
@@ -75,11 +66,11 @@ class DuplicateGroup(BaseModel):
 
 
 class DuplicatesAnswer(BaseModel):
-    """Groups of duplicates; while they are looked for, how far that has come: ask again."""
+    """Groups of duplicates; while the search for them runs, its progress: request again."""
 
-    groups: list[DuplicateGroup] | None = Field(None, description="None while they are looked for")
+    groups: list[DuplicateGroup] | None = Field(None, description="None while the search runs")
     images: int | None = Field(None, description="how many were compared")
-    done: int | None = Field(None, description="of `total` steps of the work that goes on")
+    done: int | None = Field(None, description="of `total` steps of the search that runs")
     total: int | None = None
 
 
@@ -115,7 +106,7 @@ class Added(BaseModel):
     """An image that is stored durably."""
 
     id: str = _ID
-    labels: list[str] = Field(description="labels that the model sees in it")
+    labels: list[str] = Field(description="labels that the model predicts")
     new: bool = Field(description="whether it was not there before")
     size: int = Field(description="items in the index")
 
@@ -133,7 +124,7 @@ class Health(BaseModel):
     status: str = Field(description="always 'ok': a server that is not does not answer")
     index: str = Field(description="name of the index's folder")
     size: int = Field(description="items in the index")
-    adding: int = Field(description="images of a folder that are still to be added; 0 where nothing is")
+    adding: int = Field(description="images of a folder that are still to be added; 0 if none are")
     bits: int = Field(description="length of the codes")
     method: str = Field(description="how the model was trained")
     writable: bool = Field(description="whether images can be added and removed, with the token")
