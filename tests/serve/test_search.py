@@ -44,12 +44,12 @@ def test_by_labels_with_and_without_weights(reader: TestClient, pictures: Index)
     assert [(row["label"], row["weight"]) for row in body["labels"]] == [("dog", 0.75), ("cat", 0.25)]
 
 
-def test_searches_by_meaning_and_by_what_is_not_there(reader: TestClient, pictures: Index) -> None:
+def test_searches_by_the_semantic_code_and_by_what_is_not_there(reader: TestClient, pictures: Index) -> None:
     own = ids_of(pictures)[0]
     whole = reader.get("/search", params={"id": own, "k": 20}).json()["results"]
-    assert reader.get("/search", params={"id": own, "by": "meaning", "k": 20}).json()["results"] == whole
-    assert "no visual code" in reader.get("/search", params={"id": own, "by": "look"}).json()["error"]
-    assert set(whole[0]["presence"]) <= set(whole[0]["labels"])
+    assert reader.get("/search", params={"id": own, "by": "semantic", "k": 20}).json()["results"] == whole
+    assert "no visual code" in reader.get("/search", params={"id": own, "by": "visual"}).json()["error"]
+    assert set(whole[0]["probability"]) <= set(whole[0]["labels"])
     name = whole[0]["labels"][0]
     others = reader.get("/search", params={"id": own, "without": name, "k": 20}).json()["results"]
     assert others == [row for row in whole if name not in row["labels"]]

@@ -40,9 +40,9 @@ class _Search(_Only):
     """How an image is searched by."""
 
     k: int = Field(10, ge=1, le=MAX_RESULTS, description="how many results")
-    by: Literal["both", "look", "meaning"] = Field(
+    by: Literal["both", "visual", "semantic"] = Field(
         "both",
-        description="what to compare: semantic and visual codes, the look alone, or the semantic code alone",
+        description="codes to compare: semantic and visual, visual alone, or semantic alone",
     )
     within: int | None = Field(None, ge=0, description="only results at this Hamming distance or less")
 

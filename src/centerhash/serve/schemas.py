@@ -26,11 +26,11 @@ class Item(BaseModel):
     date: float | None = Field(None, description="when its file was modified, in seconds since 1970")
     width: int | None = Field(None, description="pixels of the upright image; None where it cannot be read")
     height: int | None = None
-    presence: dict[str, float] | None = Field(
-        None, description="how surely the labels asked for, else its own, are there, 0 to 1; None: not known"
+    probability: dict[str, float] | None = Field(
+        None, description="label probability of the labels of the query, else of its own; None: not stored"
     )
     share: dict[str, float] | None = Field(
-        None, description="how much of the image each of these labels is, 0 to 1; None: not known"
+        None, description="estimated area share of each of these labels, 0 to 1; None: not stored"
     )
 
 
@@ -38,7 +38,7 @@ class Result(Item):
     """One image that was found."""
 
     distance: int = Field(description="Hamming distance to the query's code, 0 to the number of bits")
-    look: int | None = Field(None, description="distance of the visual codes; None where one is missing")
+    visual: int | None = Field(None, description="distance of the visual codes; None if one is missing")
 
 
 class SearchAnswer(BaseModel):
