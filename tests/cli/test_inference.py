@@ -9,7 +9,6 @@ import pytest
 from centerhash.networks import encoder
 from centerhash.networks.engines import ENGINES, choose_engine, open_engine
 from centerhash.search import Index
-from centerhash.serve import process
 from tests.toys import cli, refused
 
 pytestmark = pytest.mark.usefixtures("kept_networks")
@@ -23,7 +22,7 @@ def pictures(scene_folder: Path) -> list[Path]:
 @pytest.fixture(autouse=True)
 def leave_threads_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server sets them for its whole process, which here is that of all tests."""
-    monkeypatch.setattr(process, "_share_cores", lambda workers: None)
+    monkeypatch.setattr("torch.set_num_threads", lambda count: None)
 
 
 def indexed(folder: Path, run: Path, pictures: list[Path], engine: str) -> str:
@@ -73,7 +72,7 @@ def test_search(engine: str, index: Path, pictures: list[Path]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["torch", "onnx"])
 def test_serve(engine: str, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "run", lambda app, settings, listener: None)
+    monkeypatch.setattr("centerhash.serve.app.run", lambda app, settings, listener: None)
     done = cli("serve", index, "--port", "0", "--device", "cpu", "--engine", engine)
     assert done.code == 0, done.err
     assert f"(stop with Ctrl-C), features by {engine}" in done.text

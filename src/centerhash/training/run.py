@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from centerhash.core.errors import ConfigError, unknown_name
 from centerhash.core.files import WriterLock, make_folder
-from centerhash.core.progress import Progress, shown
+from centerhash.core.progress import Progress, resolve_progress
 from centerhash.data import Dataset
 from centerhash.data.splits import Splits
 from centerhash.methods.table import get_method
@@ -91,7 +91,7 @@ def train(
     folder = None if out is None else make_folder(out)
     held = hold_out(dataset, config.seed) if config.watch else NOTHING
     team = open_team(device, config.precision)
-    with shown(progress if team.first else False) as tell:
+    with resolve_progress(progress if team.first else False) as tell:
         job = _Job(
             dataset, config, held, team, cache_folder(cache), skip_broken, checkpoint_seconds, logger, tell
         )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from centerhash.codes import Packed, binarize, pack, packed_width
 from centerhash.core.errors import InputError
-from centerhash.core.progress import Progress, shown, silent
+from centerhash.core.progress import Progress, resolve_progress, silent
 from centerhash.data import Dataset
 from centerhash.evaluation import Evaluation
 from centerhash.evaluation import evaluate as evaluate_codes
@@ -56,7 +56,7 @@ def evaluate(
         )
     dataset = as_dataset(data, model.spec.seed)
     dataset.check_labels("scoring")
-    with shown(progress) as tell:
+    with resolve_progress(progress) as tell:
         if dataset.features is not None:
             features, splits = dataset.features, dataset.splits
         else:

@@ -13,7 +13,7 @@ from centerhash.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from centerhash.search import Added, Index
-    from centerhash.serve.settings import Settings
+    from centerhash.serve.limits import Settings
 
 
 def serve(
@@ -58,8 +58,8 @@ def serve(
     from centerhash.search import Index
     from centerhash.search.index import is_index
     from centerhash.search.results import missing_text
-    from centerhash.serve.process import reading, serve_index
-    from centerhash.serve.settings import Settings
+    from centerhash.serve.app import reading, serve_index
+    from centerhash.serve.limits import Settings
 
     def announce(address: str, opened: Index) -> None:
         _announce(f"{index} is served at {address} (stop with Ctrl-C)", opened, settings)
@@ -96,8 +96,8 @@ def _serve_images(images: Path, model: str | None, settings: Settings, host: str
     """Make or open the index of a folder of images, and add them while it is served."""
     from centerhash.search.default_index import open_default
     from centerhash.search.results import missing_text
+    from centerhash.serve.app import reading, serve_index
     from centerhash.serve.background import Filling
-    from centerhash.serve.process import reading, serve_index
 
     opened, warning = open_default(images, model, **reading(settings))
     console.warn([warning] if warning else [])
