@@ -80,7 +80,7 @@ def test_filter_by_labels_and_distance(reader: TestClient) -> None:
         ({"labels": "dgo"}, 400, "Did you mean 'dog'?"),
         ({"labels": "dog:-1"}, 400, "positive"),
         ({"labels": "dog:nan"}, 400, "positive"),
-        ({"labels": ""}, 400, "no label was named"),
+        ({"labels": ""}, 400, "no label"),
         ({"labels": "dog", "k": "0"}, 422, "k: "),
         ({"labels": "dog", "k": "1001"}, 422, "k: "),
         ({"labels": "dog", "k": "many"}, 422, "k: "),
