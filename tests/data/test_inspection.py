@@ -26,8 +26,8 @@ from centerhash.data.inspection import (
     name_warnings,
     size_summary,
     split_overlaps,
+    write_plot,
 )
-from centerhash.data.inspection_plot import write_plot
 from tests.own_images import WRITERS, png, write_labels_csv, write_parquet, write_split_folders
 
 SPLITS = Splits(np.array([2, 3, 4]), np.array([0, 1]), np.array([1, 2, 3, 4, 5]))

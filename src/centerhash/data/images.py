@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import io
 import math
+import re
 import stat
 import struct
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +22,6 @@ from PIL import ExifTags, Image, ImageFile
 
 from centerhash.core.errors import ImageError, InputError
 from centerhash.core.extras import EXTRAS, require
-from centerhash.data.jpeg import MAX_SCANS, count_scans
 from centerhash.data.layouts.parquet import is_stored_image, stored_image
 
 ImageSource: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.uint8]
@@ -51,6 +51,12 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _LYING = 5  # orientations from here on swap width and height
+# a JPEG of more scans is rejected: encoders write 1 to about 20, and each is a pass over the whole picture
+MAX_SCANS = 100
+_SCAN, _END = b"\xff\xda", 0xD9
+# a marker: 0xFF and a code, where 0xFF 0x00 is a pixel's byte, 0xFF 0xD0..0xD7 a restart, and 0xFF 0xFF filling
+_MARKER = re.compile(rb"\xff([^\x00\xd0-\xd7\xff])")
+_BARE = frozenset({0x01, 0xD8})  # markers without a length: TEM, SOI
 
 
 def load_image(
@@ -238,6 +244,26 @@ def _read_header(stream: Stream, name: str) -> ImageFile.ImageFile:
         return factory(stream, "")
     except Exception as error:  # damaged headers make Pillow raise nearly anything
         raise ImageError(f"cannot read {name}: damaged {kind} header ({_reason(error)}).") from error
+
+
+def count_scans(stream: IO[bytes]) -> int:
+    """Count the scans of a JPEG up to its end marker, exactly only if they are more than MAX_SCANS."""
+    stream.seek(0)
+    seen, last = 0, b""
+    while piece := stream.read(1 << 20):
+        seen += (last + piece).count(_SCAN)
+        last = piece[-1:]
+    if seen <= MAX_SCANS:  # nearly all files: counting bytes takes no time
+        return seen
+    stream.seek(0)
+    data, scans, place = stream.read(), 0, 0
+    # follow the markers: a thumbnail or a film that is kept inside or behind the picture does not count
+    while (found := _MARKER.search(data, place)) is not None and data[found.start(1)] != _END:
+        code, place = data[found.start(1)], found.end()
+        scans += code == _SCAN[1]
+        if code not in _BARE:
+            place += int.from_bytes(data[place : place + 2], "big")
+    return scans
 
 
 def _format_of(prefix: bytes, name: str) -> tuple[str, Factory]:

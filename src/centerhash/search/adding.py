@@ -19,7 +19,7 @@ from centerhash.core.errors import ConfigError, InputError, unknown_name
 from centerhash.core.progress import Progress
 from centerhash.core.rendering import is_text
 from centerhash.data.images import ImageSource, content_key
-from centerhash.data.layouts.labels_csv import read_image_folder
+from centerhash.data.layouts.tabular import read_image_folder
 from centerhash.data.listing import Found, Paths, find_images
 from centerhash.search.engines.base import HammingIndex, check_labels
 from centerhash.search.parts import seen_in, visual_of

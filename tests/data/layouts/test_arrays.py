@@ -11,7 +11,7 @@ from centerhash.core.errors import DataError
 from centerhash.data import open_dataset
 from centerhash.data.layouts import arrays
 from centerhash.data.layouts.arrays import read_feature_folder
-from centerhash.data.npy import load_array
+from centerhash.data.layouts.contents import load_array
 
 LABELS = np.array([[1, 0], [0, 1], [1, 1]], dtype=np.uint8)
 FEATURES = np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -6,7 +6,7 @@ import pytest
 
 from centerhash.core.errors import DataError
 from centerhash.data import open_dataset
-from centerhash.data.layouts.class_folders import read_class_folders, sign_of_class_folders
+from centerhash.data.layouts.class_folders import detect_class_folders, read_class_folders
 
 
 def fill(root: Path, *names: str) -> Path:
@@ -137,21 +137,21 @@ def test_split_folders_without_classes(tmp_path: Path, folders: tuple[str, str])
     assert "labels=False" in text
 
 
-def test_sign(tmp_path: Path) -> None:
+def test_detection(tmp_path: Path) -> None:
     fill(tmp_path, "1.jpg", ".hidden/2.jpg", "notes/a.txt")
-    assert sign_of_class_folders(tmp_path) is None
+    assert detect_class_folders(tmp_path) == []
     fill(tmp_path, "zebra/deep/3.jpg")
-    assert sign_of_class_folders(tmp_path) is None  # one folder tells no classes apart
+    assert detect_class_folders(tmp_path) == []  # one folder tells no classes apart
     fill(tmp_path, "bee/4.jpg")
-    assert sign_of_class_folders(tmp_path) == "bee/"
+    assert [folder.name for folder in detect_class_folders(tmp_path)] == ["bee", "zebra"]
 
 
 @pytest.mark.parametrize("name", ["train/dog/1.jpg", "test/1.jpg"])
-def test_one_folder_of_a_split_is_a_sign(tmp_path: Path, name: str) -> None:
-    assert sign_of_class_folders(fill(tmp_path, name)) == name[: name.index("/") + 1]
+def test_one_folder_of_a_split_is_enough(tmp_path: Path, name: str) -> None:
+    assert detect_class_folders(fill(tmp_path, name)) == [tmp_path / name.split("/")[0]]
 
 
 def test_one_folder_is_a_class_where_classes_txt_says_so(tmp_path: Path) -> None:
     fill(tmp_path, "dog/1.jpg")
     (tmp_path / "classes.txt").write_text("dog\ncat\n")
-    assert sign_of_class_folders(tmp_path) == "dog/"
+    assert detect_class_folders(tmp_path) == [tmp_path / "dog"]

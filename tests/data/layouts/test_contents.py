@@ -24,12 +24,12 @@ def test_rows_without_labels_leave_and_splits_follow() -> None:
     labels = np.array([[True], [False], [True]])
     splits = {"train": np.array([0, 1]), "query": np.array([2])}
     whole = Contents(("a", "b", "c"), ("dog",), labels, splits, paths=(Path("a"), Path("b"), Path("c")))
-    kept = whole.labelled()
+    kept = whole.labeled()
     assert kept.names == ("a", "c")
     assert kept.paths == (Path("a"), Path("c"))
     assert {name: rows.tolist() for name, rows in kept.splits.items()} == {"train": [0], "query": [1]}
     with pytest.raises(DataError):
-        whole.keep(np.array([1])).labelled()
+        whole.keep(np.array([1])).labeled()
 
 
 # ---------------------------------------------------------------- file names

@@ -8,7 +8,7 @@ import pytest
 
 from centerhash.core.errors import DataError
 from centerhash.data.layouts.contents import Contents
-from centerhash.data.layouts.imagefolder import read_imagefolder
+from centerhash.data.layouts.tabular import read_imagefolder
 
 
 def fill(root: Path, *names: str) -> None:

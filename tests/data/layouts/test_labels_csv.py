@@ -7,7 +7,7 @@ import pytest
 
 from centerhash.core.errors import DataError
 from centerhash.data.layouts.contents import Contents
-from centerhash.data.layouts.labels_csv import read_image_folder
+from centerhash.data.layouts.tabular import read_image_folder
 
 FORM_A = "file_name,labels\na.jpg,dog|cat\nb.jpg,cat\nc.jpg,bird|dog\n"
 FORM_B = "file_name,dog,cat,bird\na.jpg,1,1,0\nb.jpg,0,1,0\nc.jpg,1,0,1\n"

@@ -12,8 +12,9 @@ from pyarrow import parquet
 
 from centerhash.core.errors import DataError
 from centerhash.data import open_dataset
+from centerhash.data.dataset import find_layout, is_described
 from centerhash.data.images import load_image
-from centerhash.data.layouts.table import LAYOUTS, find_layout, is_described
+from centerhash.data.layouts.contents import LAYOUTS
 from centerhash.encoding.code_files import read_run_codes
 from tests.own_images import (
     CLASSES,
@@ -123,7 +124,7 @@ def test_errors_and_the_page_for_users_name_all_layouts(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         open_dataset(tmp_path)
     page = (Path(__file__).parents[3] / "docs" / "own-images.md").read_text()
-    for layout in LAYOUTS:
+    for layout in LAYOUTS.values():
         assert layout.description in str(caught.value)
         assert f"`{layout.name}`" in page
 
@@ -154,7 +155,7 @@ def test_a_table_of_labels_that_is_too_large_is_refused(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     WRITERS[kind](tmp_path)
-    monkeypatch.setattr("centerhash.data.layouts.label_cells.MATRIX", 10)
+    monkeypatch.setattr("centerhash.data.layouts.contents.MATRIX", 10)
     with pytest.raises(
         DataError, match=r"images x .* classes would take .* more than the limit of .* Leave out"
     ):

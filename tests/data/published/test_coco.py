@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from centerhash.data.layouts.coco_json import read_coco_parts
+from centerhash.data.published.coco import read_coco_parts
 from tests.layouts import write_coco
 
 

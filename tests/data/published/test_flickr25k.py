@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from centerhash.core.errors import DataError
-from centerhash.data.published.catalogue import DATASETS
+from centerhash.data.published import DATASETS
 from centerhash.data.published.flickr25k import POTENTIAL, RELEVANT
 from tests.layouts import write_flickr25k
 

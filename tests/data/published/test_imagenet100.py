@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from centerhash.core.errors import DataError
-from centerhash.data.published.listfiles import read_imagenet100
+from centerhash.data.published import DATASETS
 from tests.layouts import write_imagenet100
+
+read_imagenet100 = DATASETS["imagenet100"].reader
 
 
 def test_lists_say_which_images_and_which_splits(tmp_path: Path) -> None:

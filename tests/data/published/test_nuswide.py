@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from centerhash.core.errors import DataError
-from centerhash.data.published.catalogue import DATASETS
+from centerhash.data.published import DATASETS
 from centerhash.data.published.nuswide import FREQUENT
 from tests.layouts import write_nuswide
 
@@ -45,7 +45,7 @@ def test_photos_that_are_gone_are_left_out_and_counted(tmp_path: Path) -> None:
     assert len(folder.names) == 28
     assert folder.names[0] == "Flickr/actor/0001_7919.jpg"
     assert set(folder.labels[0].nonzero()[0]) == {1}
-    assert folder.warnings == (f"2 of 30 photos of NUS-WIDE are not under '{tmp_path}' and are left out.",)
+    assert folder.warnings == (f"2 of 30 photos of NUS-WIDE are not under '{tmp_path}' and are skipped.",)
 
 
 def test_one_flat_folder_of_photos(tmp_path: Path) -> None:

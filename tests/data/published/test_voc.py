@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from centerhash.core.errors import DataError
-from centerhash.data.published.catalogue import DATASETS
+from centerhash.data.published import DATASETS
 from centerhash.data.published.voc import CLASSES, read_annotation
 from tests.layouts import voc_xml, write_voc
 

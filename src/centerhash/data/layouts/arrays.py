@@ -11,15 +11,29 @@ from numpy.typing import NDArray
 
 from centerhash.core.checks import as_array
 from centerhash.core.errors import DataError
-from centerhash.data.layouts.contents import Contents, named_splits
-from centerhash.data.layouts.label_cells import label_matrix, read_cell
-from centerhash.data.npy import load_array, read_header
-from centerhash.data.textfiles import check_classes, read_classes
+from centerhash.data.layouts.contents import (
+    Contents,
+    check_classes,
+    has_file,
+    label_matrix,
+    load_array,
+    named_splits,
+    no_labels,
+    read_cell,
+    read_classes,
+    read_header,
+    register_layout,
+)
 
 _BLOCK_BYTES = 16 * 2**20
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32))
 
 
+@register_layout(
+    "features",
+    has_file("features.npy"),
+    "a folder of features with features.npy (N, D), labels.npy (N, C) and classes.txt",
+)
 def read_feature_folder(root: Path) -> Contents:
     """Open and check `features.npy`, which stays on disk, `labels.npy` and `classes.txt` of a folder."""
     for name in ("features.npy", "labels.npy", "classes.txt"):
@@ -98,11 +112,6 @@ def check_features(features: NDArray[np.floating[Any]], name: str) -> None:
                 f"{name}: {features[start + row, column]} in row {start + row}, column {column}, but features must "
                 "be finite. Compute that image's features again or leave it out."
             )
-
-
-def no_labels(count: int) -> tuple[tuple[str, ...], NDArray[np.bool_]]:
-    """The classes, none, and labels (N, 0) of images of which nothing is known."""
-    return (), np.zeros((count, 0), dtype=np.bool_)
 
 
 def read_labels(

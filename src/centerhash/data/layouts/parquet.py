@@ -17,14 +17,18 @@ from typing import Any
 from centerhash.core.errors import DataError, ImageError
 from centerhash.core.extras import require
 from centerhash.core.files import check_budget, parse_json
-from centerhash.data.layouts.contents import Contents, given_classes, named_splits, subfolders
-from centerhash.data.layouts.label_cells import (
+from centerhash.data.layouts.contents import (
     CATEGORY_KEYS,
     LABEL_COLUMNS,
     Cell,
+    Contents,
+    given_classes,
     label_matrix,
     missing_column,
+    named_splits,
     read_cell,
+    register_layout,
+    subfolders,
 )
 from centerhash.data.splits import file_split, folder_split, splits_from_words
 
@@ -44,6 +48,11 @@ def find_parquet(root: Path) -> list[Path]:
     return sorted(file for place in (root, *inner) for file in place.glob(f"*{SUFFIX}") if file.is_file())
 
 
+@register_layout(
+    "parquet",
+    find_parquet,
+    "a parquet file, or a folder of them, as the library datasets writes them (image, labels)",
+)
 def read_parquet(root: Path) -> Contents:
     """Read the labels of a parquet file, or of all in a folder; the images stay where they are.
 

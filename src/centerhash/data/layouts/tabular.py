@@ -1,7 +1,7 @@
-"""Folders of images with a `labels.csv`: which classes each image shows, in one of two forms.
+"""Read folders of images that a table describes: labels.csv, or Hugging Face's metadata.csv or metadata.jsonl.
 
-Form A has a column `labels` (names joined by `|`) and perhaps `areas` (shares of the frame, in the same
-order), `boxes` (not read here) and `split`. Form B has one column of 0/1 per class and perhaps `split`.
+A labels.csv has one of two forms. Form A has a column `labels` (names joined by `|`) and perhaps `areas` (shares of the
+frame, in the same order), `boxes` (not read) and `split`. Form B has one column of 0/1 per class and perhaps `split`.
 Lines are counted as an editor shows them: the header is line 1.
 """
 
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from itertools import pairwise
+from math import nan
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,16 +20,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError, did_you_mean, nearest
-from centerhash.data.layouts.contents import Contents, checked_names, given_classes, named_splits, present
-from centerhash.data.layouts.label_cells import filled, label_columns, missing_column, read_cell
-from centerhash.data.splits import splits_from_column
-from centerhash.data.textfiles import duplicates, first_few, read_text
+from centerhash.core.files import parse_json
+from centerhash.data.layouts.contents import (
+    LABEL_COLUMNS,
+    Cell,
+    Contents,
+    checked_names,
+    duplicates,
+    first_few,
+    given_classes,
+    has_file,
+    label_columns,
+    label_matrix,
+    missing_column,
+    named_splits,
+    one_hot,
+    present,
+    read_cell,
+    read_lines,
+    read_text,
+    register_layout,
+    subfolders,
+)
+from centerhash.data.splits import folder_split, splits_from_column, splits_from_words
 
 Classes: TypeAlias = tuple[str, ...]
 Parsed: TypeAlias = tuple[Classes, NDArray[np.bool_], NDArray[np.float32] | None, tuple[str, ...]]
 
 _KNOWN = ("file_name", "labels", "areas", "boxes", "split")
-_TYPO = 0.75  # likeness from which an unknown column counts as a misspelt known one
+METADATA = ("metadata.csv", "metadata.jsonl")
+_TYPO = 0.75  # likeness from which an unknown column counts as a misspelled known one
 _TRUTH = {"1": True, "0": False, "true": True, "false": False, "1.0": True, "0.0": False}
 
 
@@ -51,6 +72,12 @@ class Rows:
         return zip(self.where, self.columns[column], strict=True)
 
 
+@register_layout(
+    "images",
+    has_file("labels.csv"),
+    "a folder of images with labels.csv (columns file_name and labels, names joined by '|'; "
+    "or file_name and one column of 0/1 per class)",
+)
 def read_image_folder(root: Path) -> Contents:
     """Read `labels.csv`, `classes.txt` and the splits of a folder, and check that every image is there.
 
@@ -89,19 +116,15 @@ def read_rows(path: Path) -> Rows:
         raise DataError(f"'{path}', line {reader.line_num}: not valid csv ({error}).") from error
     if not header:
         raise DataError(f"'{path}' is empty: it needs a header and one line per image.")
-    _check_header(path, header)
-    if not cells:
-        raise DataError(f"'{path}' has a header but no rows: write one line per image.")
-    return Rows(path, {name: [row[i] for row in cells] for i, name in enumerate(header)}, where)
-
-
-def _check_header(path: Path, header: Sequence[str]) -> None:
     repeated = duplicates(header)
     if repeated:
         raise DataError(f"'{path}' has these columns more than once: {first_few(repeated)}.")
     for mark, spoken in ((";", "semicolons"), ("\t", "tabs")):
         if len(header) == 1 and mark in header[0]:
             raise DataError(f"'{path}' is separated by {spoken}: save it with commas.")
+    if not cells:
+        raise DataError(f"'{path}' has a header but no rows: write one line per image.")
+    return Rows(path, {name: [row[i] for row in cells] for i, name in enumerate(header)}, where)
 
 
 def _typo_of(column: str, rows: Rows) -> str | None:
@@ -110,7 +133,7 @@ def _typo_of(column: str, rows: Rows) -> str | None:
 
 
 def _ignored(rows: Rows, extra: Sequence[str]) -> tuple[str, ...]:
-    """Refuse extra columns that look like misspelt known ones; warn about the others."""
+    """Refuse extra columns that look like misspelled known ones; warn about the others."""
     for column in extra:
         match = _typo_of(column, rows)
         if match:
@@ -126,33 +149,31 @@ def _read_joined(rows: Rows, given: Classes | None) -> Parsed:
     warnings = _ignored(rows, [column for column in rows.columns if column not in _KNOWN])
     cells = [read_cell(cell, where) for where, cell in rows.pairs("labels")]
     classes, columns = label_columns(cells, given, rows.where.__getitem__, "classes.txt")
-    labels = filled(columns, len(classes))
+    labels = one_hot(columns, len(classes))
     if "areas" not in rows.columns:
         return classes, labels, None, warnings
     areas = np.zeros(labels.shape, dtype=np.float32)
     for members, shares, (where, cell) in zip(columns, areas, rows.pairs("areas"), strict=True):
-        shares[members] = _split_areas(cell, where, len(members))
+        shares[members] = _read_areas(cell, where, len(members))
     return classes, labels, areas, warnings
 
 
-def _split_areas(cell: str, where: str, count: int) -> list[float]:
-    """Split `0.5|0.25` into `count` shares of the frame."""
+def _read_areas(cell: str, where: str, count: int) -> list[float]:
+    """Read `0.5|0.25` as `count` shares of the frame."""
     parts = cell.split("|") if cell.strip() else []
     if len(parts) != count:
         raise DataError(
             f"{where}: {len(parts)} areas for {count} labels. Give one share per label, joined by '|'."
         )
-    return [_share(part, where) for part in parts]
-
-
-def _share(text: str, where: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = float("nan")
-    if not isfinite(share) or not 0 <= share <= 1:
-        raise DataError(f"{where}: the area '{text}' is not a share of the frame, a number from 0 to 1.")
-    return share
+    shares = []
+    for part in parts:
+        try:
+            shares.append(float(part))
+        except ValueError:
+            shares.append(nan)
+        if not 0 <= shares[-1] <= 1:
+            raise DataError(f"{where}: the area '{part}' is not a share of the frame, a number from 0 to 1.")
+    return shares
 
 
 def _read_columns(rows: Rows, given: Classes | None) -> Parsed:
@@ -200,3 +221,87 @@ def _meant(column: str, rows: Rows) -> str:
         return f" A column '{match}' needs a column 'labels' beside it."
     every = " Every column but file_name and split is a class."
     return f" Did you mean the column '{match}'?" if match else every
+
+
+# ---------------------------------------------------------------- Hugging Face's imagefolder
+
+
+def find_metadata(root: Path) -> list[Path]:
+    """Return the metadata files of a folder and of its split folders."""
+    places = [root, *(entry for entry in subfolders(root) if folder_split(entry.name))]
+    return [place / name for place in places for name in METADATA if (place / name).is_file()]
+
+
+@register_layout(
+    "imagefolder",
+    find_metadata,
+    "a Hugging Face imagefolder (metadata.csv or metadata.jsonl with file_name and labels)",
+)
+def read_imagefolder(root: Path) -> Contents:
+    """Read file names and labels of all metadata files, and check that every image is there.
+
+    Labels are names, numbers (named by `classes.txt`), lists of them, or `objects` with a category each.
+    """
+    places: list[str] = []
+    cells: list[Cell] = []
+    paths: list[Path] = []
+    for table in _checked_tables(root):
+        rows = read_rows(table) if table.suffix == ".csv" else _read_jsonl(table)
+        column = _label_column(f"'{table}'", rows.columns)
+        places += rows.where
+        cells += [read_cell(cell, where) for where, cell in rows.pairs(column)]
+        paths += present(table.parent, checked_names(rows.columns["file_name"], rows.where), table)
+    names = tuple(path.relative_to(root).as_posix() for path in paths)
+    classes, labels = label_matrix(cells, given_classes(root), places.__getitem__, "classes.txt")
+    words = [folder_split(name.split("/")[0]) if "/" in name else None for name in names]
+    splits, source = named_splits(root, names, splits_from_words(words), "folders")
+    return Contents(names, classes, labels, splits, source, tuple(paths))
+
+
+def _checked_tables(root: Path) -> list[Path]:
+    """Return the metadata files, at most one per folder, and none beside that of the whole folder."""
+    tables = find_metadata(root)
+    for first, second in pairwise(tables):
+        if first.parent in (root, second.parent):
+            raise DataError(
+                f"'{root}' holds both {first.relative_to(root)} and {second.relative_to(root)}: keep one file "
+                "for the whole folder, or one per split folder."
+            )
+    return tables
+
+
+def _read_jsonl(path: Path) -> Rows:
+    """Read one object per line; each may call the column of its labels in its own way."""
+    rows = Rows(path, {"file_name": [], "labels": []}, [])
+    for number, line in enumerate(read_lines(path), start=1):
+        if line:
+            where = f"'{path}', line {number}"
+            try:
+                entry = parse_json(line)
+            except ValueError as error:
+                raise DataError(
+                    f"{where}: not valid json ({error}). Write one json object per line."
+                ) from error
+            if not isinstance(entry, dict):
+                raise DataError(
+                    f"{where}: not a json object such as {{'file_name': 'a.jpg', 'labels': ['dog']}}."
+                )
+            rows.columns["labels"].append(entry[_label_column(where, entry)])
+            if not isinstance(entry["file_name"], str):
+                raise DataError(f"{where}: file_name is {entry['file_name']!r}, which is no text.")
+            rows.columns["file_name"].append(entry["file_name"])
+            rows.where.append(where)
+    if not rows.where:
+        raise DataError(f"'{path}' is empty: write one json object per line and image.")
+    return rows
+
+
+def _label_column(where: str, columns: Iterable[str]) -> str:
+    """Return the column of the labels, once the file name is there too."""
+    there = list(columns)
+    if "file_name" not in there:
+        raise DataError(missing_column(where, "file_name", there))
+    found = next((name for name in LABEL_COLUMNS if name in there), None)
+    if found is None:
+        raise DataError(missing_column(where, "labels", [name for name in there if name != "file_name"]))
+    return found

@@ -1,4 +1,4 @@
-"""The field's own list files, as HashNet, CSQ and others ship them: `path 0 1 0 ...`, one image per line.
+"""Read list files as HashNet, CSQ and others ship them, `path 0 1 0 ...` per image; ImageNet100 is defined by some.
 
 `train.txt`, `test.txt` (or `query.txt`) and `database.txt`, the last also in parts (`database1.txt`,
 `database_2.txt`). The paths are those of somebody's machine: an image is found by the end of its path.
@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError
 from centerhash.data.images import is_picture_name
-from centerhash.data.layouts.contents import Contents
+from centerhash.data.layouts.contents import Contents, first_few, read_classes, read_lines
+from centerhash.data.published.catalogue import PublishedDataset, register
 from centerhash.data.splits import SPLIT_NAMES, Indices
-from centerhash.data.textfiles import first_few, read_classes, read_lines
 
-LISTS = "lists"  # the folder of ImageNet100's
 _FILES = {"train": ("train",), "query": ("test", "query"), "database": ("database",)}
 
 
@@ -75,11 +74,6 @@ def _common_end(first: Sequence[str], second: Sequence[str]) -> int:
     """How many last parts two paths share."""
     pairs = zip(reversed(first), reversed(second), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-def read_imagenet100(root: Path) -> Contents:
-    """Read HashNet's lists in `lists/` of images of 100 ImageNet classes, which lie anywhere below `root`."""
-    return read_lists(root / LISTS, root)
 
 
 def read_lists(folder: Path, root: Path) -> Contents:
@@ -213,3 +207,34 @@ def _notes(missing: Sequence[str], found: int, repeated: int, contradictions: in
     if contradictions:
         notes.append(f"{contradictions:,} lines give an image other labels than its first line, which holds.")
     return notes
+
+
+register(
+    PublishedDataset(
+        name="imagenet100",
+        title="ImageNet100, the 100 classes of HashNet's lists",
+        classes=100,
+        images=133_503,
+        photos=133_503,
+        split="HashNet's lists: 10,000 training images out of a database of 128,503, all from ImageNet's training part, "
+        "and 5,000 queries from its validation part",
+        areas="unknown",
+        license="ImageNet's terms: for research, not to be handed on",
+        citation="Cao et al.: HashNet: Deep Learning to Hash by Continuation. ICCV 2017; Russakovsky et al.: ImageNet "
+        "Large Scale Visual Recognition Challenge. IJCV 2015",
+        home="https://github.com/thuml/HashNet",
+        folder="imagenet100",
+        files=(),
+        needs=("lists/train.txt",),
+        reader=lambda root: read_lists(root / "lists", root),
+        by_hand=(
+            "Copy HashNet's lists for ImageNet (https://github.com/thuml/HashNet, pytorch/data/imagenet) to "
+            "imagenet100/lists: train.txt, test.txt and database.txt, or the latter two in parts (test0.txt, "
+            "database0.txt, ... of caffe/data/imagenet).",
+            "Download imagenet.tar.gz from the folder that HashNet's README names, or the training and validation images "
+            "of ILSVRC2012 from https://image-net.org after registering, and unpack them anywhere below imagenet100/.",
+            "Images are found by the end of their path; missing ones are skipped, with a warning that counts them.",
+        ),
+        depth=1_000,
+    )
+)

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from centerhash.core.errors import DataError
-from centerhash.data import Dataset
-from centerhash.data.published.listfiles import FileIndex
-from centerhash.data.published.named import open_data
+from centerhash.data import Dataset, open_dataset
+from centerhash.data.published.list_files import FileIndex
 from tests.layouts import write_jpeg
 
 TRAIN = "/home/me/data/val2014/c.jpg 1 0 0\n/home/me/data/val2014/d.jpg 0 1 1\n"
@@ -27,7 +26,7 @@ def write(root: Path, **lists: str) -> tuple[Path, Path]:
 
 
 def opened(lists: Path, root: Path) -> Dataset:
-    return open_data(root, lists=lists)
+    return open_dataset(root, lists=lists)
 
 
 def message(root: Path, **lists: str) -> str:
