@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -62,28 +62,6 @@ class _Note:
     validator: str | None  # a strong ETag, or the date of the last change
 
 
-@dataclass(frozen=True)
-class _Expected:
-    """What is known of a file before it is downloaded."""
-
-    size: int | None
-    sha256: str | None
-    md5: str | None
-
-    def difference(self, path: Path) -> str:
-        """Describe how a file differs from what is expected; empty if it does not."""
-        size = path.stat().st_size
-        if self.size is not None and size != self.size:
-            return f"has {size:,} bytes instead of {self.size:,}"
-        for name, digest in (("sha256", self.sha256), ("md5", self.md5)):
-            if digest is not None:
-                with path.open("rb") as stream:
-                    found = hashlib.file_digest(stream, partial(hashlib.new, name, usedforsecurity=False))
-                if not found.hexdigest().startswith(digest.lower()):
-                    return f"has the {name} checksum {found.hexdigest()} instead of {digest}"
-        return ""
-
-
 def download(
     url: str,
     target: Path,
@@ -100,24 +78,17 @@ def download(
     Bytes go to `target.part`; a later call requests only the rest, and starts again if the file has changed on the
     server. Cut connections are retried, with growing pauses, until `tries` in a row have brought no new byte.
 
-    Args:
-        url: an http or https address.
-        target: file to write; one that is there is verified and kept.
-        size: expected bytes.
-        sha256: expected checksum, or its first hex digits.
-        md5: expected checksum, for sources that publish no better one.
-        max_bytes: limit beyond which nothing is downloaded.
-        tries: failed requests in a row after which to give up.
-        progress: called with the file name, megabytes done and in all.
-
+    A file is verified by its `size` in bytes, its `sha256` (or the first hex digits of it) and its `md5`, as far as they
+    are given; one that is there already is verified and kept. Of a file larger than `max_bytes` nothing is kept.
+    `progress` receives the file name, and megabytes done and in all.
     """
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
         raise ConfigError(
             f"a file is downloaded from an address such as https://example.org/a.zip, got '{url}'."
         )
-    expected = _Expected(size, sha256, md5)
+    checksums = {name: digest for name, digest in (("sha256", sha256), ("md5", md5)) if digest}
     if target.is_file():  # from an earlier call, or put there by hand
-        wrong = expected.difference(target)
+        wrong = _difference(target, size, checksums)
         if wrong:
             raise DataError(f"'{target}' {wrong}: delete it and run the same command again.")
         return target
@@ -130,7 +101,7 @@ def download(
         before = _length(part)
         try:
             # the rest can be glued to a part only if the server compares its validator, or we a checksum
-            if _download_rest(url, target, bool(sha256 or md5), max_bytes, progress):
+            if _download_rest(url, target, bool(checksums), max_bytes, progress):
                 break
             reason = "the connection was cut"
         except urllib.error.HTTPError as error:
@@ -149,7 +120,7 @@ def download(
                 "same call resumes from there."
             )
         time.sleep(min(_LONGEST_WAIT, 2.0**failed))
-    wrong = expected.difference(part)
+    wrong = _difference(part, size, checksums)
     if wrong:
         part.unlink()
         raise DataError(f"'{url}' {wrong}. It was deleted: download it again, or from another address.")
@@ -157,6 +128,21 @@ def download(
         part.replace(target)
     _note(target).unlink(missing_ok=True)
     return target
+
+
+def _difference(path: Path, size: int | None, checksums: Mapping[str, str]) -> str:
+    """Describe how a file differs from what is expected; empty if it does not."""
+    found = path.stat().st_size
+    if size is not None and found != size:
+        return f"has {found:,} bytes instead of {size:,}"
+    for name, digest in checksums.items():
+        with path.open("rb") as stream:
+            computed = hashlib.file_digest(
+                stream, partial(hashlib.new, name, usedforsecurity=False)
+            ).hexdigest()
+        if not computed.startswith(digest.lower()):
+            return f"has the {name} checksum {computed} instead of {digest}"
+    return ""
 
 
 def downloaded(target: Path, size: int) -> int:
@@ -197,12 +183,16 @@ def _download_rest(
     try:
         # `download` has checked that it is an address of the web
         with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:  # nosec B310
-            found = _Note(url, _announced(response, start), _validator(response))
+            etag, changed = response.headers.get("ETag"), response.headers.get("Last-Modified")
+            strong = etag is not None and not etag.startswith("W/")
+            found = _Note(url, _announced(response, start), etag if strong else changed)
             if response.status != 206:
                 start = 0
-            elif start and note is not None and _differ(note, found):
-                part.unlink()  # a server that ignores If-Range: request all of the new file
-                return False
+            elif start and note is not None:
+                pairs = ((note.validator, found.validator), (note.total, found.total))
+                if any(None not in pair and pair[0] != pair[1] for pair in pairs):
+                    part.unlink()  # a server that ignores If-Range: request all of the new file
+                    return False
             return _save(response, found, start, target, max_bytes, progress)
     except urllib.error.HTTPError as error:
         if error.code != 416:
@@ -229,17 +219,6 @@ def _announced(response: http.client.HTTPResponse, start: int) -> int | None:
     return None if found[3] == "*" else int(found[3])
 
 
-def _validator(response: http.client.HTTPResponse) -> str | None:
-    etag, changed = response.headers.get("ETag"), response.headers.get("Last-Modified")
-    return etag if etag is not None and not etag.startswith("W/") else changed
-
-
-def _differ(note: _Note, found: _Note) -> bool:
-    """Whether a partial response is of another file than the one of which a part is there."""
-    pairs = ((note.validator, found.validator), (note.total, found.total))
-    return any(None not in pair and pair[0] != pair[1] for pair in pairs)
-
-
 def _save(
     response: http.client.HTTPResponse,
     found: _Note,
@@ -251,8 +230,7 @@ def _save(
     """Write a response after the first `start` bytes of the part; return whether all bytes are there."""
     if start == 0:
         write_json(_note(target), asdict(found))
-    if found.total is not None:
-        check_space(target.parent, found.total - start)
+    check_space(target.parent, (found.total or start) - start)
     done, part = start, _part(target)
     with explain_write_errors(part):
         stream = part.open("ab" if start else "wb")
@@ -383,25 +361,24 @@ def _limited(members: Iterable[Member], limit: int, archive: Path) -> list[Membe
 
 def _zip_member(zipped: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Member:
     kind = stat.S_IFMT(entry.external_attr >> 16)
-    _check_member(entry.filename, kind in (0, stat.S_IFREG, stat.S_IFDIR))
+    _check_member(entry.filename, plain=kind in (0, stat.S_IFREG, stat.S_IFDIR))
     if entry.flag_bits & 0x1:
         raise DataError(f"'{entry.filename}' in the archive is encrypted: not a published dataset.")
     return Member(entry.filename, entry.file_size, entry.is_dir(), partial(zipped.extract, entry))
 
 
 def _tar_member(tarred: tarfile.TarFile, entry: tarfile.TarInfo) -> Member:
-    _check_member(entry.name, entry.isreg() or entry.isdir())
+    _check_member(entry.name, plain=entry.isreg() or entry.isdir())
     return Member(entry.name, entry.size, entry.isdir(), partial(tarred.extract, entry, filter="data"))
 
 
 def _check_member(name: str, plain: bool) -> None:
     """Reject what the libraries would silently rename or extract: paths out of the folder, and links within it."""
-    if leads_out(name):
-        raise DataError(f"the archive holds '{name}', which leads out of the folder: it was not unpacked.")
-    if not plain:
-        raise DataError(
-            f"the archive holds '{name}', which is a link or a device, not a file: it was not unpacked."
-        )
+    problem = (
+        "leads out of the folder" if leads_out(name) else "" if plain else "is a link or a device, not a file"
+    )
+    if problem:
+        raise DataError(f"the archive holds '{name}', which {problem}: it was not unpacked.")
 
 
 def _move(source: Path, target: Path) -> None:

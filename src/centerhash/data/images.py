@@ -1,4 +1,4 @@
-"""Images from disk: robust decoding to RGB, the network's square crop, and content keys."""
+"""Read images: robust decoding to RGB, the network's square crop, and content keys."""
 
 from __future__ import annotations
 
@@ -81,13 +81,8 @@ def load_image(
 def _from_memory(source: Image.Image | NDArray[Any], max_pixels: int) -> Image.Image:
     """An image that is decoded already: a PIL image, or an array (H, W), (H, W, 3) or (H, W, 4) of uint8."""
     if isinstance(source, np.ndarray):
-        shape = source.shape
-        if (
-            source.dtype != np.uint8
-            or len(shape) not in (2, 3)
-            or 0 in shape
-            or shape[2:] not in ((), (3,), (4,))
-        ):
+        shape, channels = source.shape, source.shape[2:]
+        if source.dtype != np.uint8 or len(shape) < 2 or 0 in shape or channels not in ((), (3,), (4,)):
             raise InputError(
                 "an image array must be uint8 of shape (height, width), (height, width, 3) or (height, width, 4), "
                 f"got {source.dtype} of shape {shape}."
@@ -219,13 +214,6 @@ def _open_source(source: str | Path | bytes, name: str) -> Stream:
     return stream
 
 
-@lru_cache(maxsize=1)
-def _openers() -> tuple[tuple[str, Factory, Accepts | None], ...]:
-    """Return (format, factory, accepts) of the formats that this Pillow has."""
-    Image.init()
-    return tuple((name, *Image.OPEN[name]) for name in _FORMATS if name in Image.OPEN)
-
-
 def _read_header(stream: Stream, name: str) -> ImageFile.ImageFile:
     """Find the format by its first bytes and parse the header only.
 
@@ -273,7 +261,9 @@ def _format_of(prefix: bytes, name: str) -> tuple[str, Factory]:
             raise ImageError(f"cannot read {name}: a HEIC image needs {heic_advice()}.")
         require("pillow_heif").register_heif_opener()
         return "HEIC", Image.OPEN["HEIF"][0]
-    for kind, factory, accepts in _openers():
+    Image.init()
+    for kind in (kind for kind in _FORMATS if kind in Image.OPEN):  # those that this Pillow has
+        factory, accepts = Image.OPEN[kind]
         verdict = accepts(prefix[:16]) if accepts else True
         if verdict and not isinstance(verdict, str):  # a text says why this Pillow cannot read the format
             return kind, factory
@@ -321,9 +311,20 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     """Convert any mode to RGB, transparency laid on white."""
     if image.mode.startswith("I") or image.mode == "F":
         low, high = _range_of(image)
-        return _by_strips(image, lambda strip: Image.fromarray(_to_eight_bits(strip, low, high)))
+        scale = 255.0 / (high - low) if high > low else 0.0
+
+        def to_eight_bits(strip: Image.Image) -> Image.Image:  # where convert() would clip
+            deep = np.asarray(strip)
+            values: NDArray[np.floating[Any]] = deep.astype(np.float32 if deep.itemsize == 2 else np.float64)
+            return Image.fromarray(np.rint((values - low) * scale).astype(np.uint8))
+
+        return _by_strips(image, to_eight_bits)
     if image.has_transparency_data:
-        return _by_strips(image, _on_white)
+        white = (255, 255, 255, 255)
+        return _by_strips(
+            image,
+            lambda strip: Image.alpha_composite(Image.new("RGBA", strip.size, white), strip.convert("RGBA")),
+        )
     return image if image.mode == "RGB" else image.convert("RGB")  # convert would copy it
 
 
@@ -340,11 +341,6 @@ def _by_strips(image: Image.Image, convert: Callable[[Image.Image], Image.Image]
     for top, strip in _strips(image):
         rgb.paste(convert(strip).convert("RGB"), (0, top))
     return rgb
-
-
-def _on_white(image: Image.Image) -> Image.Image:
-    rgba = image.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", rgba.size, (255, 255, 255, 255)), rgba)
 
 
 def _range_of(image: Image.Image) -> tuple[float, float]:
@@ -365,15 +361,6 @@ def _range_of(image: Image.Image) -> tuple[float, float]:
         whites = (65535,)
     white = next((white for white in whites if low >= 0 and high <= white), None)
     return (low, high) if white is None else (0.0, float(white))
-
-
-def _to_eight_bits(image: Image.Image, low: float, high: float) -> NDArray[np.uint8]:
-    """Scale deep greyscale (height, width) from low..high to 0..255, where convert() would clip."""
-    deep = np.asarray(image)
-    values: NDArray[np.floating[Any]] = deep.astype(np.float32 if deep.itemsize == 2 else np.float64)
-    scale = 255.0 / (high - low) if high > low else 0.0
-    scaled: NDArray[np.uint8] = np.rint((values - low) * scale).astype(np.uint8)
-    return scaled
 
 
 def is_picture_name(name: str) -> bool:

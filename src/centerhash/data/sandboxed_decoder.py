@@ -62,7 +62,10 @@ class SandboxedDecoder:
         timer = threading.Timer(self.seconds, kill)
         timer.start()
         try:
-            kind, reply = _request(process, data)
+            assert process.stdin is not None
+            assert process.stdout is not None
+            _send(process.stdin, data)
+            kind, reply = _read(process.stdout, 1), _receive(process.stdout)
         except (OSError, EOFError):
             process.kill()
             code = _close(process)
@@ -116,14 +119,6 @@ def _start(preprocessing: Preprocessing, memory: int) -> subprocess.Popen[bytes]
         env=kept | quiet,
         start_new_session=True,  # Ctrl-C is for the server, which first finishes what runs
     )
-
-
-def _request(process: subprocess.Popen[bytes], data: bytes) -> tuple[bytes, bytes]:
-    """Send an image and return the kind and the content of the reply."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    _send(process.stdin, data)
-    return _read(process.stdout, 1), _receive(process.stdout)
 
 
 def _close(process: subprocess.Popen[bytes]) -> int:

@@ -167,7 +167,7 @@ def masks(**fields: Any) -> dict[str, Any]:
     [
         ("{", "not valid json"),
         ("[" * 100_000, "not valid json"),
-        ("[]", "holds no object of images"),
+        ("[]", "has no list"),
         ({"images": []}, "no list 'annotations'; it has: images."),
         (changed(images={}), "no list 'images'"),
         (changed(images=[1]), "no list 'images'"),

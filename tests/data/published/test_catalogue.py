@@ -10,16 +10,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from centerhash.core.errors import ConfigError, DataError, InputError, OutputError
 from centerhash.data import make_splits, open_dataset
 from centerhash.data.published import DATASETS, datasets_page, describe, download, get_dataset, home_of
 from centerhash.data.published.catalogue import (
-    ClassSplit,
     PublishedDataset,
     RandomSplit,
     RemoteFile,
-    draw_class_splits,
     draw_splits,
 )
 from tests.layouts import (
@@ -81,13 +80,11 @@ def test_rows_are_whole(row: PublishedDataset) -> None:
         assert file.name.endswith((".zip", ".tar", ".tar.gz"))
         assert file.md5 is None or len(bytes.fromhex(file.md5)) == hashlib.md5().digest_size
         assert file.md5 is None or file.size is not None
-    if isinstance(row.split, RandomSplit):
-        assert row.split.train + row.split.query < row.images
-    elif isinstance(row.split, ClassSplit):
+    if isinstance(row.split, RandomSplit) and row.split.per_class:
         rest = row.images - row.classes * (row.split.query + (0 if row.split.joined else row.split.train))
         assert rest == row.depth
-    else:
-        assert isinstance(row.split, str)
+    elif isinstance(row.split, RandomSplit):
+        assert row.split.train + row.split.query < row.images
 
 
 def test_the_page_in_the_docs_is_the_one_of_the_rows() -> None:
@@ -118,7 +115,7 @@ def test_a_small_copy_of_each_opens(row: PublishedDataset, tmp_path: Path) -> No
     splits = dataset.splits
     assert not set(splits.query) & set(splits.database)
     assert (set(splits.train) <= set(splits.database)) == (row.name != "cifar10")
-    if isinstance(row.split, RandomSplit | ClassSplit):
+    if isinstance(row.split, RandomSplit):
         assert f"this copy has {dataset.size} of the {row.images:,} labeled images" in dataset.warnings[-1]
 
 
@@ -162,10 +159,14 @@ def test_lists_take_the_place_of_the_split_rule(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- splits
 
 
+def unlabeled(size: int) -> NDArray[np.bool_]:
+    return np.zeros((size, 1), dtype=np.bool_)
+
+
 def test_the_rule_of_the_paper_is_the_one_of_own_images() -> None:
     rule = DATASETS["coco2014"].split
     assert isinstance(rule, RandomSplit)
-    splits = draw_splits(60_000, rule, 3, 60_000)
+    splits = draw_splits(unlabeled(60_000), rule, 3, 60_000)
     expected = make_splits(60_000, seed=3)
     for name in ("train", "query", "database"):
         assert np.array_equal(getattr(splits, name), getattr(expected, name))
@@ -175,39 +176,39 @@ def test_the_rule_of_the_paper_is_the_one_of_own_images() -> None:
 
 def test_seeds_decide() -> None:
     rule = RandomSplit(20, 10, "test")
-    first, again, other = (draw_splits(100, rule, seed, 100) for seed in (0, 0, 1))
+    first, again, other = (draw_splits(unlabeled(100), rule, seed, 100) for seed in (0, 0, 1))
     assert np.array_equal(first.train, again.train)
     assert not np.array_equal(first.query, other.query)
     with pytest.raises(InputError):
-        draw_splits(100, rule, -1, 100)
+        draw_splits(unlabeled(100), rule, -1, 100)
 
 
 def test_a_smaller_copy_keeps_the_counts_where_it_can_and_shrinks_them_else() -> None:
     rule = RandomSplit(20, 10, "test")
     expected = {50: (20, 10, 40), 29: (5, 2, 27), 2: (1, 1, 1)}
     for size, counts in expected.items():
-        splits = draw_splits(size, rule, 0, 100)
+        splits = draw_splits(unlabeled(size), rule, 0, 100)
         assert (splits.train.size, splits.query.size, splits.database.size) == counts
     with pytest.raises(DataError):
-        draw_splits(1, rule, 0, 100)
+        draw_splits(unlabeled(1), rule, 0, 100)
 
 
 @pytest.mark.parametrize("joined", [False, True])
 def test_every_class_has_the_same_share_of_each_split(joined: bool) -> None:
     labels = np.eye(3, dtype=np.bool_)[np.arange(60) % 3]
-    splits = draw_class_splits(labels, ClassSplit(5, 2, joined, "test"), 3, 60)
+    rule = RandomSplit(5, 2, "test", per_class=True, joined=joined)
+    splits, again, other, fewer = (
+        draw_splits(labels[:size], rule, seed, 60) for size, seed in ((60, 3), (60, 3), (60, 4), (30, 3))
+    )
     assert splits.made == "test, drawn with seed 3"
     found = {name: labels[rows].sum(axis=0).tolist() for name, rows in splits.items()}
     assert found == {"train": [5] * 3, "query": [2] * 3, "database": [18 if joined else 13] * 3}
-    everything = np.concatenate([rows for _, rows in splits.items()])
-    assert set(everything) == set(range(60))
-    again, other = (draw_class_splits(labels, ClassSplit(5, 2, joined, "test"), seed, 60) for seed in (3, 4))
+    assert set(np.concatenate([rows for _, rows in splits.items()])) == set(range(60))
     assert np.array_equal(again.train, splits.train)
     assert not np.array_equal(other.train, splits.train)
-    fewer = draw_class_splits(labels[:30], ClassSplit(5, 2, joined, "test"), 3, 60)
     assert (len(fewer.query), len(fewer.train)) == (3, 6)
     with pytest.raises(InputError):
-        draw_class_splits(labels, ClassSplit(5, 2, joined, "test"), -1, 60)
+        draw_splits(labels, rule, -1, 60)
 
 
 # ---------------------------------------------------------------- from the net

@@ -93,9 +93,8 @@ def test_query_txt_will_do_for_test_txt(tmp_path: Path) -> None:
 def test_images_that_are_not_there_are_left_out_and_counted(tmp_path: Path) -> None:
     dataset = opened(*write(tmp_path, train=TRAIN + "x/gone.jpg 1 1 1\n"))
     assert dataset.size == 4
-    assert dataset.warnings[0] == (
-        f"1 of 5 listed images are not under '{tmp_path / 'images'}' and are left out: 'x/gone.jpg'."
-    )
+    assert "1 of 5 listed images" in dataset.warnings[0]
+    assert "'x/gone.jpg'" in dataset.warnings[0]
 
 
 def test_none_is_there(tmp_path: Path) -> None:

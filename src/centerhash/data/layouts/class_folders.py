@@ -7,7 +7,7 @@ bare folder of images, at any depth, gives none: for methods that need none, and
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -63,7 +63,20 @@ def read_class_folders(root: Path) -> Contents:
             "(labels=False)."
         )
     found = [steps[depth] for steps in parts]
-    classes = _checked_classes(root, sorted(set(found)))
+    given, classes = given_classes(root) or (), tuple(sorted(set(found)))
+    for name in classes if given else ():
+        if name not in given:
+            raise DataError(
+                f"'{root}': the folder '{name}' is no class of classes.txt.{did_you_mean(name, given)} "
+                "Rename the folder, or add the class."
+            )
+    if not given and len(classes) < 2:
+        same = f"one folder of images only, '{'/'.join(classes)}', so all would carry the same label"
+        raise DataError(
+            f"'{root}' holds {same if classes else 'no image'}. Sort them into a folder per class (split folders are "
+            f"{SPLIT_FOLDERS}), or describe them in a labels.csv."
+        )
+    classes = given or classes
     columns = {name: column for column, name in enumerate(classes)}
     check_matrix(len(names), len(classes), f"'{root}'")
     labels = np.zeros((len(names), len(classes)), dtype=np.bool_)
@@ -71,43 +84,17 @@ def read_class_folders(root: Path) -> Contents:
     words = [folder_split(steps[0]) if split else None for steps in parts]
     splits, source = named_splits(root, names, splits_from_words(words), "folders")
     paths = tuple(root / name for name in names)
-    return Contents(tuple(names), classes, labels, splits, source, paths, warnings=_warnings(root, folders))
-
-
-def _checked_classes(root: Path, found: Sequence[str]) -> tuple[str, ...]:
-    """Return the classes in the order of `classes.txt` where there is one."""
-    given = given_classes(root)
-    if given is not None:
-        for name in found:
-            if name not in given:
-                raise DataError(
-                    f"'{root}': the folder '{name}' is no class of classes.txt.{did_you_mean(name, given)} "
-                    "Rename the folder, or add the class."
-                )
-        return given
-    if len(found) < 2:
-        same = f"one folder of images only, '{'/'.join(found)}', so all would carry the same label"
-        raise DataError(
-            f"'{root}' holds {same if found else 'no image'}. Sort them into a folder per class (split folders are "
-            f"{SPLIT_FOLDERS}), or describe them in a labels.csv."
-        )
-    return tuple(found)
-
-
-def _warnings(root: Path, folders: Iterable[Path]) -> tuple[str, ...]:
-    """Say which images and folders were left out."""
     warnings = []
-    loose = [
-        entry.name for entry in sorted(root.iterdir()) if is_picture_name(entry.name) and entry.is_file()
-    ]
+    files = sorted(entry.name for entry in root.iterdir() if entry.is_file())
+    loose = [name for name in files if is_picture_name(name)]
     if loose:
         warnings.append(
-            f"{len(loose):,} images lie in no class's folder and are left out: {first_few(loose)}."
+            f"{len(loose):,} images lie in no class's folder and are skipped: {first_few(loose)}."
         )
     empty = [folder.name for folder in folders if not any(_pictures_below(folder))]
     if empty:
         warnings.append(f"no image is in the folders {first_few(empty)}: they are no classes.")
-    return tuple(warnings)
+    return Contents(tuple(names), classes, labels, splits, source, paths, warnings=tuple(warnings))
 
 
 def _pictures_below(folder: Path) -> Iterator[str]:

@@ -35,7 +35,6 @@ from centerhash.data.splits import file_split, folder_split, splits_from_words
 
 Entry: TypeAlias = Mapping[str, Any]
 Mask: TypeAlias = NDArray[np.bool_]
-Groups: TypeAlias = Mapping[tuple[int, int], Sequence[Entry]]  # the objects by row and class
 Value = TypeVar("Value", np.bool_, np.float32)
 
 PREFIX = "instances_"
@@ -113,47 +112,57 @@ def _spread(values: NDArray[Value], own: Sequence[str], classes: Sequence[str]) 
 # ---------------------------------------------------------------- one annotation file
 
 
-def read_coco(instances_json: Path, images: Path) -> Contents:
+def read_coco(file: Path, images: Path) -> Contents:
     """Read an instances file, whose file names are relative to the folder `images`.
 
     Classes stand in the order of their category ids. `areas` (N, C) is the share of the frame that the objects of
     a label cover together (see `covered_share`), or None where the file does not say it for every object.
     Crowds are objects like any other. Images without objects are kept, with no label.
     """
-    document = _parse(instances_json)
+    text = read_text(file)
+    try:
+        document = parse_json(text)
+    except ValueError as error:
+        raise DataError(f"'{file}' is not valid json ({error}): copy it again.") from error
     pictures, objects, categories = (
-        _entries(document, key, instances_json) for key in ("images", "annotations", "categories")
+        _entries(document, key, file) for key in ("images", "annotations", "categories")
     )
-    classes, columns = _classes(categories, instances_json)
-    names, rows = _names(pictures, instances_json)
-    groups = _grouped(objects, rows, columns, instances_json)
-    check_matrix(len(names), len(classes), f"'{instances_json}'", 4)  # shares of the frame are float32
+    where = f"'{file}', categories"
+    named = sorted(
+        (_value(entry, "id", int, where), _value(entry, "name", str, where)) for entry in categories
+    )
+    classes = check_classes([name for _, name in named], where)
+    columns = _positions([number for number, _ in named], where)
+    where = f"'{file}', images"
+    if not pictures:
+        raise DataError(f"{where}: there is none.")
+    places = [f"{where}, entry {position}" for position in range(len(pictures))]
+    names = checked_names([_value(entry, "file_name", str, where) for entry in pictures], places)
+    rows = _positions([_value(entry, "id", int, where) for entry in pictures], where)
+    groups: dict[tuple[int, int], list[Entry]] = defaultdict(list)  # the objects by row and class
+    for position, entry in enumerate(objects):
+        where = f"'{file}', annotation {position}"
+        row = rows.get(_value(entry, "image_id", int, where))
+        column = columns.get(_value(entry, "category_id", int, where))
+        if row is None or column is None:
+            key = "image_id" if row is None else "category_id"
+            raise DataError(f"{where}: no entry has the {key} {entry[key]!r}.")
+        groups[row, column].append(entry)
+    check_matrix(len(names), len(classes), f"'{file}'", 4)  # shares of the frame are float32
     labels = np.zeros((len(names), len(classes)), dtype=np.bool_)
     for row, column in groups:
         labels[row, column] = True
-    areas = _areas(groups, pictures, labels.shape, instances_json)
-    unknown = () if areas is not None else (f"'{instances_json}' does not say how large every object is.",)
-    paths = present(images, names, instances_json)
+    areas = _areas(groups, pictures, labels.shape, file)
+    unknown = () if areas is not None else (f"'{file}' does not say how large every object is.",)
+    paths = present(images, names, file)
     return Contents(names, classes, labels, paths=paths, areas=areas, warnings=unknown)
 
 
-def _parse(path: Path) -> Entry:
-    try:
-        document = parse_json(read_text(path))
-    except DataError:
-        raise
-    except ValueError as error:
-        raise DataError(f"'{path}' is not valid json ({error}): copy it again.") from error
-    if not isinstance(document, dict):
-        raise DataError(f"'{path}' holds no object of images, annotations and categories: not COCO's form.")
-    return document
-
-
-def _entries(document: Entry, key: str, path: Path) -> list[Entry]:
+def _entries(document: Any, key: str, path: Path) -> list[Entry]:
     """Return one of the lists of the file, of objects only."""
-    entries = document.get(key)
+    entries = document.get(key) if isinstance(document, dict) else None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        keys = ", ".join(sorted(document)) or "nothing"
+        keys = (isinstance(document, dict) and ", ".join(sorted(document))) or "nothing"
         raise DataError(
             f"'{path}' has no list '{key}'; it has: {keys}. Give a file in the form of COCO's instances_*.json "
             "with images, annotations and categories."
@@ -168,27 +177,6 @@ def _value(entry: Entry, key: str, kind: type, where: str) -> Any:
     return value
 
 
-def _classes(categories: Sequence[Entry], path: Path) -> tuple[tuple[str, ...], dict[int, int]]:
-    """Return the class names in the order of their ids, and the column of each id."""
-    where = f"'{path}', categories"
-    named = sorted(
-        (_value(entry, "id", int, where), _value(entry, "name", str, where)) for entry in categories
-    )
-    classes = check_classes([name for _, name in named], where)
-    return classes, _positions([number for number, _ in named], where)
-
-
-def _names(pictures: Sequence[Entry], path: Path) -> tuple[tuple[str, ...], dict[int, int]]:
-    """Return the file names, and the row of each image id."""
-    where = f"'{path}', images"
-    if not pictures:
-        raise DataError(f"{where}: there is none.")
-    names = [_value(entry, "file_name", str, where) for entry in pictures]
-    places = [f"{where}, entry {position}" for position in range(len(names))]
-    ids = [_value(entry, "id", int, where) for entry in pictures]
-    return checked_names(names, places), _positions(ids, where)
-
-
 def _positions(ids: Sequence[int], where: str) -> dict[int, int]:
     positions = {number: position for position, number in enumerate(ids)}
     if len(positions) < len(ids):
@@ -196,23 +184,11 @@ def _positions(ids: Sequence[int], where: str) -> dict[int, int]:
     return positions
 
 
-def _grouped(
-    objects: Sequence[Entry], rows: Mapping[int, int], columns: Mapping[int, int], path: Path
-) -> dict[tuple[int, int], list[Entry]]:
-    groups: dict[tuple[int, int], list[Entry]] = defaultdict(list)
-    for position, entry in enumerate(objects):
-        where = f"'{path}', annotation {position}"
-        row = rows.get(_value(entry, "image_id", int, where))
-        column = columns.get(_value(entry, "category_id", int, where))
-        if row is None or column is None:
-            key = "image_id" if row is None else "category_id"
-            raise DataError(f"{where}: no entry has the {key} {entry[key]!r}.")
-        groups[row, column].append(entry)
-    return groups
-
-
 def _areas(
-    groups: Groups, pictures: Sequence[Entry], shape: tuple[int, int], path: Path
+    groups: Mapping[tuple[int, int], Sequence[Entry]],
+    pictures: Sequence[Entry],
+    shape: tuple[int, int],
+    path: Path,
 ) -> NDArray[np.float32] | None:
     """The shares (N, C) of the frame, or None where one of them is unknown."""
     areas = np.zeros(shape, dtype=np.float32)
@@ -261,7 +237,13 @@ def _own_share(entry: Entry, width: float, height: float) -> float | None:
     elif isinstance(outline, Mapping):
         area = float(decode_runs(outline).sum())
     elif outline:
-        area = sum(_polygon_area(polygon) for polygon in outline)
+        # the shoelace formula over the corners x1, y1, x2, y2, ...
+        corners = [np.asarray(polygon, dtype=np.float64).reshape(-1, 2) for polygon in outline]
+        following = [np.roll(polygon, -1, axis=0) for polygon in corners]
+        pairs = zip(corners, following, strict=True)
+        area = sum(
+            abs(float(here[:, 0] @ after[:, 1] - here[:, 1] @ after[:, 0])) / 2 for here, after in pairs
+        )
     elif box is not None:
         area = float(box[2]) * float(box[3])
     else:
@@ -269,14 +251,6 @@ def _own_share(entry: Entry, width: float, height: float) -> float | None:
     if not 0 <= area < np.inf:
         raise ValueError(f"an area of {area}")
     return area / (width * height)
-
-
-def _polygon_area(polygon: Sequence[float]) -> float:
-    """The area inside x1, y1, x2, y2, ... by the shoelace formula."""
-    corners = np.asarray(polygon, dtype=np.float64).reshape(-1, 2)
-    following = np.roll(corners, -1, axis=0)
-    doubled = corners[:, 0] @ following[:, 1] - corners[:, 1] @ following[:, 0]
-    return abs(float(doubled)) / 2
 
 
 def _box(entry: Entry) -> Sequence[float] | None:

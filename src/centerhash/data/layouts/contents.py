@@ -415,7 +415,9 @@ def label_columns(
     `classes` gives names to class numbers and fixes the order; without it every label is its own name, sorted.
     `where` returns where a row stands, and `names_from` where the names came from, for error texts.
     """
-    found = classes or _sorted_names(label for cell in cells for label in cell)
+    names = {str(label) for cell in cells for label in cell}
+    numeric = all(name.isdecimal() for name in names)
+    found = classes or tuple(sorted(names, key=int) if numeric else sorted(names))
     if not found:
         raise DataError(f"{where(0)} and all others carry no label: nothing can be learned from them.")
     check_matrix(len(cells), len(found), where(0))
@@ -426,16 +428,13 @@ def label_columns(
         for label in cell:
             column = _column(label, columns, named=classes is not None)
             if column is None:
-                raise DataError(f"{where(row)}: {_unknown_label(label, found, names_from)}")
+                known = f"{names_from} names {len(found)} classes, 0 to {len(found) - 1}"
+                problem = f"label '{label}' is not in {names_from}.{did_you_mean(str(label), found)}"
+                if str(label).lstrip("-").isdecimal():
+                    problem = f"class number {label}, but {known}."
+                raise DataError(f"{where(row)}: {problem} Correct the label or add the name.")
             members[-1].append(column)
     return found, members
-
-
-def _sorted_names(labels: Iterable[str | int]) -> tuple[str, ...]:
-    """Sort names by letters, and numbers by size."""
-    names = {str(label) for label in labels}
-    numeric = all(name.isdecimal() for name in names)
-    return tuple(sorted(names, key=int) if numeric else sorted(names))
 
 
 def _column(label: str | int, columns: Mapping[str, int], *, named: bool) -> int | None:
@@ -445,15 +444,6 @@ def _column(label: str | int, columns: Mapping[str, int], *, named: bool) -> int
     if named and (isinstance(label, int) or label.isdecimal()):
         return int(label) if 0 <= int(label) < len(columns) else None
     return None
-
-
-def _unknown_label(label: str | int, classes: Sequence[str], names_from: str) -> str:
-    if isinstance(label, int) or label.isdecimal():
-        return (
-            f"class number {label}, but {names_from} names {len(classes)} classes, 0 to {len(classes) - 1}. "
-            "Correct the number or add the name."
-        )
-    return f"label '{label}' is not in {names_from}.{did_you_mean(label, classes)} Correct the label or add the name."
 
 
 def missing_column(where: str, wanted: str, there: Iterable[str]) -> str:

@@ -44,8 +44,8 @@ from centerhash.data.layouts.contents import (
 )
 from centerhash.data.splits import folder_split, splits_from_column, splits_from_words
 
-Classes: TypeAlias = tuple[str, ...]
-Parsed: TypeAlias = tuple[Classes, NDArray[np.bool_], NDArray[np.float32] | None, tuple[str, ...]]
+# classes, labels (N, C), areas (N, C) and warnings
+Parsed: TypeAlias = tuple[tuple[str, ...], NDArray[np.bool_], NDArray[np.float32] | None, tuple[str, ...]]
 
 _KNOWN = ("file_name", "labels", "areas", "boxes", "split")
 METADATA = ("metadata.csv", "metadata.jsonl")
@@ -60,12 +60,6 @@ class Rows:
     path: Path
     columns: dict[str, list[Any]]  # of a csv file, all text
     where: list[str]
-
-    def column(self, name: str) -> list[Any]:
-        """The cells of a column that must be there."""
-        if name not in self.columns:
-            raise DataError(missing_column(f"'{self.path}'", name, self.columns))
-        return self.columns[name]
 
     def pairs(self, column: str) -> Iterator[tuple[str, Any]]:
         """Yield (where, cell) for each row of a column."""
@@ -85,7 +79,9 @@ def read_image_folder(root: Path) -> Contents:
     names are sorted.
     """
     rows = read_rows(root / "labels.csv")
-    names = checked_names(rows.column("file_name"), rows.where)
+    if "file_name" not in rows.columns:
+        raise DataError(missing_column(f"'{rows.path}'", "file_name", rows.columns))
+    names = checked_names(rows.columns["file_name"], rows.where)
     read = _read_joined if "labels" in rows.columns else _read_columns
     classes, labels, areas, warnings = read(rows, given_classes(root))
     paths = present(root, names, rows.path)
@@ -144,7 +140,7 @@ def _ignored(rows: Rows, extra: Sequence[str]) -> tuple[str, ...]:
     return (f"'{rows.path}': ignored the columns {shown}.",)
 
 
-def _read_joined(rows: Rows, given: Classes | None) -> Parsed:
+def _read_joined(rows: Rows, given: tuple[str, ...] | None) -> Parsed:
     """Form A: names joined by `|` in the column `labels`."""
     warnings = _ignored(rows, [column for column in rows.columns if column not in _KNOWN])
     cells = [read_cell(cell, where) for where, cell in rows.pairs("labels")]
@@ -176,7 +172,7 @@ def _read_areas(cell: str, where: str, count: int) -> list[float]:
     return shares
 
 
-def _read_columns(rows: Rows, given: Classes | None) -> Parsed:
+def _read_columns(rows: Rows, given: tuple[str, ...] | None) -> Parsed:
     """Form B: one column of 0/1 per class."""
     columns = [column for column in rows.columns if column not in ("file_name", "split")]
     if not columns:
@@ -198,20 +194,16 @@ def _read_columns(rows: Rows, given: Classes | None) -> Parsed:
             f"'{rows.path}': column {list(rows.columns).index('') + 1} has no name. "
             "Name it after its class; if it is an index that pandas added, write with index=False."
         )
-    labels = np.column_stack([_truth_column(rows, name) for name in found])
+    labels = np.empty((len(rows.where), len(found)), dtype=np.bool_)
+    for column, name in enumerate(found):
+        for row, (where, cell) in enumerate(rows.pairs(name)):
+            truth = _TRUTH.get(cell.strip().lower())
+            if truth is None:
+                raise DataError(
+                    f"{where}: column '{name}' holds '{cell}', which is not 0 or 1.{_meant(name, rows)}"
+                )
+            labels[row, column] = truth
     return found, labels, None, warnings
-
-
-def _truth_column(rows: Rows, column: str) -> NDArray[np.bool_]:
-    values = np.empty(len(rows.where), dtype=np.bool_)
-    for row, (where, cell) in enumerate(rows.pairs(column)):
-        truth = _TRUTH.get(cell.strip().lower())
-        if truth is None:
-            raise DataError(
-                f"{where}: column '{column}' holds '{cell}', which is not 0 or 1.{_meant(column, rows)}"
-            )
-        values[row] = truth
-    return values
 
 
 def _meant(column: str, rows: Rows) -> str:
@@ -245,7 +237,14 @@ def read_imagefolder(root: Path) -> Contents:
     places: list[str] = []
     cells: list[Cell] = []
     paths: list[Path] = []
-    for table in _checked_tables(root):
+    tables = find_metadata(root)
+    for first, second in pairwise(tables):
+        if first.parent in (root, second.parent):
+            raise DataError(
+                f"'{root}' holds both {first.relative_to(root)} and {second.relative_to(root)}: keep one file "
+                "for the whole folder, or one per split folder."
+            )
+    for table in tables:
         rows = read_rows(table) if table.suffix == ".csv" else _read_jsonl(table)
         column = _label_column(f"'{table}'", rows.columns)
         places += rows.where
@@ -256,18 +255,6 @@ def read_imagefolder(root: Path) -> Contents:
     words = [folder_split(name.split("/")[0]) if "/" in name else None for name in names]
     splits, source = named_splits(root, names, splits_from_words(words), "folders")
     return Contents(names, classes, labels, splits, source, tuple(paths))
-
-
-def _checked_tables(root: Path) -> list[Path]:
-    """Return the metadata files, at most one per folder, and none beside that of the whole folder."""
-    tables = find_metadata(root)
-    for first, second in pairwise(tables):
-        if first.parent in (root, second.parent):
-            raise DataError(
-                f"'{root}' holds both {first.relative_to(root)} and {second.relative_to(root)}: keep one file "
-                "for the whole folder, or one per split folder."
-            )
-    return tables
 
 
 def _read_jsonl(path: Path) -> Rows:

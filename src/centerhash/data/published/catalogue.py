@@ -27,35 +27,25 @@ _LOCKED = "process {holder} downloads into '{folder}': wait for it."  # two writ
 
 @dataclass(frozen=True)
 class RandomSplit:
-    """Queries drawn from all images, the rest is the database, training images drawn from the database."""
+    """Queries drawn from all images, the rest is the database, training images drawn from the database.
+
+    With `per_class`, images have one label and the counts are those of each class. Without `joined`, the database does
+    not hold the training images.
+    """
 
     train: int
     query: int
     source: str
     note: str = ""
+    per_class: bool = False
+    joined: bool = True
 
     def __str__(self) -> str:
-        return (
-            f"{self.query:,} random queries, the rest is the database, {self.train:,} random training images from "
-            f"the database ({self.source}{self.note})"
-        )
-
-
-@dataclass(frozen=True)
-class ClassSplit:
-    """Of images with one label, as many queries and training images of each class; the rest is the database."""
-
-    train: int  # of each class
-    query: int
-    joined: bool  # whether the database holds the training images too
-    source: str
-
-    def __str__(self) -> str:
-        database = "all others are the database" if self.joined else "the rest is the database"
-        return (
-            f"of each class {self.query:,} random queries and {self.train:,} random training images, {database} "
-            f"({self.source})"
-        )
+        query, train = f"{self.query:,} random queries", f"{self.train:,} random training images"
+        if self.per_class:
+            rest = "all others are the database" if self.joined else "the rest is the database"
+            return f"of each class {query} and {train}, {rest} ({self.source})"
+        return f"{query}, the rest is the database, {train} from the database ({self.source}{self.note})"
 
 
 @dataclass(frozen=True)
@@ -85,7 +75,7 @@ class PublishedDataset:
     classes: int
     images: int
     photos: int
-    split: RandomSplit | ClassSplit | str  # a text: the parts that its makers published, as they were read
+    split: RandomSplit | str  # a text: the parts that its makers published, as they were read
     areas: str
     license: str
     citation: str
@@ -158,10 +148,7 @@ def read_published(row: PublishedDataset, root: Path, seed: int) -> tuple[Path, 
     contents = row.reader(home)
     if isinstance(row.split, str):
         return home, contents, make_splits(len(contents.names), contents.splits, source=contents.source)
-    if isinstance(row.split, RandomSplit):
-        splits = draw_splits(len(contents.names), row.split, seed, row.images)
-    else:
-        splits = draw_class_splits(contents.labels, row.split, seed, row.images)
+    splits = draw_splits(contents.labels, row.split, seed, row.images)
     if len(contents.names) < row.images:
         smaller = (
             f"this copy has {len(contents.names):,} of the {row.images:,} labeled images: {len(splits.query):,} "
@@ -172,41 +159,30 @@ def read_published(row: PublishedDataset, root: Path, seed: int) -> tuple[Path, 
     return home, contents, splits
 
 
-def draw_splits(size: int, rule: RandomSplit, seed: int, complete: int) -> Splits:
-    """Draw the splits of `size` images by the rule for a `complete` copy.
+def draw_splits(labels: NDArray[np.bool_], rule: RandomSplit, seed: int, complete: int) -> Splits:
+    """Draw the splits of images with labels (N, C) by the rule for a `complete` copy.
 
     A copy with fewer images keeps the counts of the rule if it can, and shrinks them in proportion if queries and
-    training images do not fit.
-    """
-    query, train = rule.query, rule.train
-    if size < complete and query + train > size:
-        query, train = max(1, query * size // complete), max(1, train * size // complete)
-    splits = make_splits(size, seed=seed, queries=query, training=train)
-    return replace(splits, made=f"{rule.source}, {splits.made}")
-
-
-def draw_class_splits(labels: NDArray[np.bool_], rule: ClassSplit, seed: int, complete: int) -> Splits:
-    """Draw splits of images with one of C labels each (N, C), the same number of each class.
-
-    If a class has fewer than its part of the `complete` images, its counts shrink in proportion.
+    training images do not fit; per class, if it has fewer than its part of the complete images.
     """
     whole_number(seed, "the seed", 0)
-    classes = labels.shape[1]
+    size, classes = labels.shape
+    if not rule.per_class:
+        query, train = rule.query, rule.train
+        if size < complete and query + train > size:
+            query, train = max(1, query * size // complete), max(1, train * size // complete)
+        splits = make_splits(size, seed=seed, queries=query, training=train)
+        return replace(splits, made=f"{rule.source}, {splits.made}")
     generator, each = np.random.default_rng(seed), complete // classes
-    query, train, rest = [], [], []
+    drawn: dict[str, list[NDArray[np.int64]]] = {"train": [], "query": [], "database": []}
     for column in range(classes):
         rows = generator.permutation(np.flatnonzero(labels[:, column]))
-        asking, learning = (
-            max(1, min(count, count * len(rows) // each)) for count in (rule.query, rule.train)
-        )
-        query.append(rows[:asking])
-        train.append(rows[asking : asking + learning])
-        rest.append(rows[asking if rule.joined else asking + learning :])
-    drawn = {"train": train, "query": query, "database": rest}
-    return Splits(
-        **{name: np.sort(np.concatenate(parts)) for name, parts in drawn.items()},
-        made=f"{rule.source}, drawn with seed {seed}",
-    )
+        query, train = (max(1, min(count, count * len(rows) // each)) for count in (rule.query, rule.train))
+        drawn["query"].append(rows[:query])
+        drawn["train"].append(rows[query : query + train])
+        drawn["database"].append(rows[query if rule.joined else query + train :])
+    joined = {name: np.sort(np.concatenate(parts)) for name, parts in drawn.items()}
+    return Splits(**joined, made=f"{rule.source}, drawn with seed {seed}")
 
 
 # ---------------------------------------------------------------- downloading

@@ -12,7 +12,7 @@ from PIL import Image
 from centerhash.core.errors import DataError
 from centerhash.core.files import atomic_folder
 from centerhash.data.layouts.contents import Contents, check_classes, present, read_bytes, read_lines
-from centerhash.data.published.catalogue import ClassSplit, PublishedDataset, RemoteFile, register
+from centerhash.data.published.catalogue import PublishedDataset, RandomSplit, RemoteFile, register
 
 BINARIES, IMAGES = "cifar-10-batches-bin", "cifar-10-images"
 TRAINING, TEST = tuple(f"data_batch_{number}" for number in range(1, 6)), "test_batch"
@@ -82,7 +82,7 @@ _CIFAR10 = register(
         classes=10,
         images=60_000,
         photos=60_000,
-        split=ClassSplit(500, 100, joined=False, source="the counts of DeepHash-pytorch"),
+        split=RandomSplit(500, 100, "the counts of DeepHash-pytorch", per_class=True, joined=False),
         areas="unknown",
         license="none stated; the makers ask to cite their report",
         citation="Krizhevsky: Learning Multiple Layers of Features from Tiny Images. 2009",
@@ -105,7 +105,7 @@ register(
         _CIFAR10,
         name="cifar10-1",
         title="CIFAR-10, binary version, 59,000 images in the database",
-        split=ClassSplit(500, 100, joined=True, source="protocol I of GreedyHash"),
+        split=RandomSplit(500, 100, "protocol I of GreedyHash", per_class=True),
         depth=59_000,
     )
 )

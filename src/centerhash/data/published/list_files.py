@@ -9,28 +9,18 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError
 from centerhash.data.images import is_picture_name
-from centerhash.data.layouts.contents import Contents, first_few, read_classes, read_lines
+from centerhash.data.layouts.contents import Contents, first_few, given_classes, read_lines
 from centerhash.data.published.catalogue import PublishedDataset, register
 from centerhash.data.splits import SPLIT_NAMES, Indices
 
 _FILES = {"train": ("train",), "query": ("test", "query"), "database": ("database",)}
-
-
-@dataclass(frozen=True)
-class ListedImage:
-    """One line of a list: the path as it stands there, and one 0/1 per class."""
-
-    path: str
-    labels: tuple[str, ...]
 
 
 class FileIndex:
@@ -60,7 +50,10 @@ class FileIndex:
         candidates = self._by_name.get(wanted[-1], []) if wanted else []
         if not candidates:
             return None
-        lengths = [_common_end(wanted, candidate) for candidate in candidates]
+        lengths = []  # how many last parts of the paths are the same
+        for candidate in candidates:
+            pairs = zip(reversed(wanted), reversed(candidate), strict=False)
+            lengths.append(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
         best = [parts for parts, length in zip(candidates, lengths, strict=True) if length == max(lengths)]
         if len(best) > 1:
             both = first_few(["/".join(parts) for parts in best])
@@ -70,17 +63,11 @@ class FileIndex:
         return "/".join(best[0])
 
 
-def _common_end(first: Sequence[str], second: Sequence[str]) -> int:
-    """How many last parts two paths share."""
-    pairs = zip(reversed(first), reversed(second), strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
 def read_lists(folder: Path, root: Path) -> Contents:
     """Read the lists of `folder` for the images under `root`.
 
-    Classes are named by `classes.txt` beside the lists, else numbered. Images that are not found are left out;
-    how many, and how far the lists overlap, is said in the warnings.
+    Classes are named by a `classes.txt` next to the lists, else numbered. Images that are not found are skipped;
+    warnings count them, and how far the lists overlap.
     """
     if not root.is_dir():
         raise DataError(f"no such folder: '{root}'. Give the folder that holds the images of the lists.")
@@ -88,36 +75,55 @@ def read_lists(folder: Path, root: Path) -> Contents:
         split: [image for path in list_files(folder, split) for image in _read_list(path)]
         for split in SPLIT_NAMES
     }
-    classes = _classes(folder, listed)
-    index, wanted = FileIndex(root), (image.path for images in listed.values() for image in images)
-    places = {path: index.find(path) for path in dict.fromkeys(wanted)}
-    found = {path: file for path, file in places.items() if file is not None}
-    missing = [path for path, file in places.items() if file is None]
+    lines = [image for images in listed.values() for image in images]
+    classes = _classes(folder, lines)
+    index = FileIndex(root)
+    files = {path: index.find(path) for path, _ in lines}
+    found = {path: file for path, file in files.items() if file is not None}
+    missing = [path for path, file in files.items() if file is None]
     if not found:
         raise DataError(
             f"none of the {len(missing):,} images of the lists in '{folder}' is under '{root}': "
             f"{first_few(missing)}. Give the folder that holds them."
         )
-    rows = {name: row for row, name in enumerate(dict.fromkeys(found.values()))}
-    labels, contradictions = _labels(listed, found, rows, len(classes))
+    names = tuple(dict.fromkeys(found.values()))
+    rows = {name: row for row, name in enumerate(names)}
+    stated: dict[str, str] = {}  # the labels of the first line of each image
+    for path, labels in lines:
+        if path in found:
+            stated.setdefault(found[path], labels)
+    contradictions = sum(path in found and stated[found[path]] != labels for path, labels in lines)
+    digits = np.frombuffer("".join(stated[name] for name in names).encode(), dtype=np.uint8)
     members = {
-        split: [rows[found[image.path]] for image in listed[split] if image.path in found] for split in listed
+        split: [rows[found[path]] for path, _ in images if path in found] for split, images in listed.items()
     }
-    unique = {split: np.array(list(dict.fromkeys(numbers))) for split, numbers in members.items()}
+    splits = {split: np.array(list(dict.fromkeys(numbers))) for split, numbers in members.items()}
     repeated = sum(len(numbers) - len(set(numbers)) for numbers in members.values())
-    paths = tuple(root / name for name in rows)
-    notes = (*_notes(missing, len(found), repeated, contradictions, root), overlaps(unique))
-    return Contents(tuple(rows), classes, labels, unique, f"lists in '{folder}'", paths, warnings=notes)
+    warnings = {
+        f"{len(missing):,} of {len(files):,} listed images are not under '{root}' and are skipped: "
+        f"{first_few(missing)}.": len(missing),
+        f"{repeated:,} lines name an image that their list has already: counted once.": repeated,
+        f"{contradictions:,} lines give an image other labels than its first line, which holds.": contradictions,
+        f"images in two lists: {overlaps(splits)}.": True,
+    }
+    return Contents(
+        names,
+        classes,
+        digits.reshape(len(names), len(classes)) == ord("1"),
+        splits,
+        f"lists in '{folder}'",
+        tuple(root / name for name in names),
+        warnings=tuple(text for text, applies in warnings.items() if applies),
+    )
 
 
 def overlaps(splits: Mapping[str, Indices]) -> str:
-    """Say how many images two of the splits share."""
+    """Count the images that two of the splits share."""
     pairs = (("train", "query"), ("query", "database"), ("train", "database"))
-    counts = (
+    return ", ".join(
         f"{np.intersect1d(splits[first], splits[second]).size:,} in {first} and {second}"
         for first, second in pairs
     )
-    return f"images in two lists: {', '.join(counts)}."
 
 
 def list_files(folder: Path, split: str) -> list[Path]:
@@ -142,71 +148,39 @@ def list_files(folder: Path, split: str) -> list[Path]:
     )
 
 
-def _read_list(path: Path) -> list[ListedImage]:
+def _read_list(path: Path) -> list[tuple[str, str]]:
+    """Read path and labels, "010...", of each line; the first line tells how many labels there are."""
     lines = [(number, line) for number, line in enumerate(read_lines(path), 1) if line]
     if not lines:
         raise DataError(f"'{path}' is empty: write one line 'path 0 1 0 ...' per image.")
     words = lines[0][1].split()[1:]
     width = sum(1 for _ in takewhile(lambda word: word in ("0", "1"), reversed(words)))
-    return [_read_line(line, width, f"'{path}', line {number}") for number, line in lines]
+    images = []
+    for number, line in lines:
+        name, *labels = line.rsplit(None, width)
+        if width == 0 or len(labels) != width or not set(labels) <= {"0", "1"}:
+            shown = line if len(line) <= 80 else f"{line[:77]}..."
+            raise DataError(
+                f"'{path}', line {number}: '{shown}' is not of the form 'path 0 1 0 ...' with {width or 'its'} labels."
+            )
+        if len(name.split()) > 1 and name.split()[-1] in ("0", "1"):
+            raise DataError(f"'{path}', line {number}: more labels than the {width} of the first line.")
+        images.append((name, "".join(labels)))
+    return images
 
 
-def _read_line(line: str, width: int, where: str) -> ListedImage:
-    path, *labels = line.rsplit(None, width)
-    if width == 0 or len(labels) != width or not set(labels) <= {"0", "1"}:
-        shown = line if len(line) <= 80 else f"{line[:77]}..."
-        raise DataError(
-            f"{where}: '{shown}' is not of the form 'path 0 1 0 ...' with {width or 'its'} labels."
-        )
-    if len(path.split()) > 1 and path.split()[-1] in ("0", "1"):
-        raise DataError(f"{where}: more labels than the {width} of the first line.")
-    return ListedImage(path, tuple(labels))
-
-
-def _classes(folder: Path, listed: Mapping[str, Sequence[ListedImage]]) -> tuple[str, ...]:
-    widths = {len(image.labels): image.path for images in listed.values() for image in images}
+def _classes(folder: Path, lines: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    widths = {len(labels): path for path, labels in lines}
     if len(widths) > 1:
         shown = ", ".join(f"{width} for '{path}'" for width, path in widths.items())
         raise DataError(f"the lists in '{folder}' have different numbers of labels per line: {shown}.")
     (width,) = widths
-    if not (folder / "classes.txt").is_file():
-        return tuple(f"class {number}" for number in range(width))
-    classes = read_classes(folder / "classes.txt")
+    classes = given_classes(folder) or tuple(f"class {number}" for number in range(width))
     if len(classes) != width:
         raise DataError(
             f"'{folder / 'classes.txt'}' names {len(classes)} classes, but the lists have {width} labels."
         )
     return classes
-
-
-def _labels(
-    listed: Mapping[str, Sequence[ListedImage]], found: Mapping[str, str], rows: Mapping[str, int], width: int
-) -> tuple[NDArray[np.bool_], int]:
-    """Return the labels (N, C) of the first line of each image, and how many lines say otherwise."""
-    first: dict[int, tuple[str, ...]] = {}
-    contradictions = 0
-    for images in listed.values():
-        for image in images:
-            if image.path in found:
-                stated = first.setdefault(rows[found[image.path]], image.labels)
-                contradictions += stated != image.labels
-    text = "".join("".join(first[row]) for row in range(len(rows)))
-    digits = np.frombuffer(text.encode(), dtype=np.uint8).reshape(len(rows), width)
-    return digits == ord("1"), contradictions
-
-
-def _notes(missing: Sequence[str], found: int, repeated: int, contradictions: int, root: Path) -> list[str]:
-    notes = []
-    if missing:
-        notes.append(
-            f"{len(missing):,} of {len(missing) + found:,} listed images are not under '{root}' and are left out: "
-            f"{first_few(missing)}."
-        )
-    if repeated:
-        notes.append(f"{repeated:,} lines name an image that their list has already: counted once.")
-    if contradictions:
-        notes.append(f"{contradictions:,} lines give an image other labels than its first line, which holds.")
-    return notes
 
 
 register(

@@ -31,7 +31,12 @@ def read_nuswide(root: Path, classes: tuple[str, ...] = ()) -> Contents:
     """
     folder = first_present(root, ("Groundtruth/AllLabels", "AllLabels"))
     table = first_present(root, ("ImageList/Imagelist.txt", "Imagelist.txt"))
-    classes = classes or _all_classes(folder)
+    if not classes:
+        classes = tuple(sorted(path.stem.removeprefix("Labels_") for path in folder.glob("Labels_*.txt")))
+        if len(classes) != CLASSES:
+            raise DataError(
+                f"'{folder}' has {len(classes)} files Labels_*.txt, NUS-WIDE has {CLASSES}: unpack Groundtruth.zip again."
+            )
     listed = [line.replace("\\", "/") for line in read_lines(table) if line]
     columns = [_read_column(folder / f"Labels_{name}.txt", len(listed)) for name in classes]
     index = FileIndex(root)
@@ -48,15 +53,6 @@ def read_nuswide(root: Path, classes: tuple[str, ...] = ()) -> Contents:
     paths, warnings = tuple(root / file for file in files), (gone,) if missing else ()
     whole = Contents(tuple(files), classes, np.column_stack(columns), paths=paths, warnings=warnings)
     return whole.keep(rows).labeled()
-
-
-def _all_classes(folder: Path) -> tuple[str, ...]:
-    names = tuple(sorted(path.stem.removeprefix("Labels_") for path in folder.glob("Labels_*.txt")))
-    if len(names) != CLASSES:
-        raise DataError(
-            f"'{folder}' has {len(names)} files Labels_*.txt, NUS-WIDE has {CLASSES}: unpack Groundtruth.zip again."
-        )
-    return names
 
 
 def _read_column(path: Path, count: int) -> NDArray[np.bool_]:
