@@ -27,7 +27,6 @@ from centerhash.data.layouts.parquet import is_stored_image, stored_image
 ImageSource: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.uint8]
 Stream: TypeAlias = io.BufferedReader | io.BytesIO
 Factory: TypeAlias = Callable[[IO[bytes], str | bytes], ImageFile.ImageFile]
-Accepts: TypeAlias = Callable[[bytes], bool | str]
 
 _ACCEPTED = "an image is a path, bytes, a PIL image or a uint8 array, or a list of these"
 MAX_PIXELS = 100_000_000

@@ -84,11 +84,8 @@ def test_every_layout_trains(kind: str, tmp_path: Path, feature_cache: Path) -> 
 def test_two_descriptions_of_one_folder_are_refused(tmp_path: Path) -> None:
     write_labels_csv(tmp_path)
     (tmp_path / "metadata.jsonl").write_text('{"file_name": "000.png", "labels": "dog"}\n')
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=r"labels\.csv \(images\) and metadata\.jsonl \(imagefolder\)"):
         open_dataset(tmp_path)
-    assert str(caught.value) == (
-        f"'{tmp_path}' holds both labels.csv (images) and metadata.jsonl (imagefolder): keep them in two folders."
-    )
 
 
 def test_folders_of_pictures_are_no_classes_where_a_file_describes_them(tmp_path: Path) -> None:
@@ -106,18 +103,9 @@ def test_what_describes_its_images(tmp_path: Path) -> None:
     assert not is_described(write_class_folders(tmp_path / "classes"))
     assert not is_described(tmp_path / "csv" / "000.png")
     assert not is_described(tmp_path / "nowhere")
-
-
-def test_a_folder_without_any_data_has_no_layout(tmp_path: Path) -> None:
-    (tmp_path / "notes.json").write_text('{"images": []}')
-    (tmp_path / "empty").mkdir()
-    assert find_layout(tmp_path) is None
-
-
-def test_misspelt_descriptions_are_pointed_out(tmp_path: Path) -> None:
-    (tmp_path / "meta_data.csv").write_text("file_name,labels\n")
-    with pytest.raises(DataError):
-        open_dataset(tmp_path)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "notes.json").write_text('{"images": []}')
+    assert find_layout(tmp_path / "notes") is None
 
 
 def test_errors_and_the_page_for_users_name_all_layouts(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Features (N, D) with labels (N, C): in memory, or `features.npy`, `labels.npy` and `classes.txt` of a folder."""
+"""Read features (N, D) with labels (N, C): from memory, or from `features.npy`, `labels.npy` and `classes.txt`."""
 
 from __future__ import annotations
 
@@ -121,18 +121,17 @@ def read_labels(
     given = None if classes is None else check_classes(classes)
     if isinstance(labels, np.ndarray) and labels.dtype.kind in "UO":
         labels = labels.tolist()
-    if isinstance(labels, list | tuple) and any(map(_holds_names, labels)):
+    collections = (list, tuple, set, frozenset)
+    if isinstance(labels, list | tuple) and any(
+        isinstance(label, str)
+        for entry in labels
+        for label in (entry if isinstance(entry, collections) else [entry])
+    ):
         places = [f"labels, row {row}" for row in range(len(labels))]
         cells = [read_cell(entry, where) for entry, where in zip(labels, places, strict=True)]
         return label_matrix(cells, given, places.__getitem__, "classes")
     truth = check_labels(as_array(labels, "labels"), "labels", given)
     return given or row_names(truth.shape[1]), truth
-
-
-def _holds_names(entry: Any) -> bool:
-    return isinstance(entry, str) or (
-        isinstance(entry, list | tuple | set | frozenset) and any(isinstance(label, str) for label in entry)
-    )
 
 
 def check_labels(labels: NDArray[Any], name: str, classes: tuple[str, ...] | None) -> NDArray[np.bool_]:

@@ -35,7 +35,12 @@ def read_cifar10(root: Path) -> Contents:
     )
     whole = np.concatenate(list(records.values()))
     if not (root / IMAGES).is_dir():
-        _write_images(root / IMAGES, names, whole)
+        with atomic_folder(root / IMAGES) as draft:
+            for name in classes:
+                (draft / name).mkdir()
+            for name, record in zip(names, whole, strict=True):
+                pixels = record[1:].reshape(3, SIDE, SIDE).transpose(1, 2, 0)
+                Image.fromarray(np.ascontiguousarray(pixels)).save(draft / name)
     labels = whole[:, 0, None] == np.arange(len(classes))
     return Contents(names, classes, labels, paths=present(root / IMAGES, names, root / BINARIES))
 
@@ -63,16 +68,6 @@ def _read_records(path: Path, classes: int) -> NDArray[np.uint8]:
             f"'{path}' has the class {records[:, 0].max()}, but there are {classes}: fetch it again."
         )
     return records
-
-
-def _write_images(folder: Path, names: tuple[str, ...], records: NDArray[np.uint8]) -> None:
-    """Write every record as a PNG file: all of them, or none."""
-    with atomic_folder(folder) as draft:
-        for name in {name.split("/")[0] for name in names}:
-            (draft / name).mkdir()
-        for name, record in zip(names, records, strict=True):
-            pixels = record[1:].reshape(3, SIDE, SIDE).transpose(1, 2, 0)
-            Image.fromarray(np.ascontiguousarray(pixels)).save(draft / name)
 
 
 _CIFAR10 = register(
