@@ -14,7 +14,6 @@ import pytest
 from centerhash.core.errors import DataError, OutputError
 from centerhash.data import fetch
 from centerhash.data.fetch import unpack
-from centerhash.data.layouts.contents import leads_out
 from tests.layouts import tarred, zipped
 from tests.toys import Killed, names
 
@@ -93,11 +92,6 @@ def test_members_that_lead_out_of_the_folder(tmp_path: Path, name: str) -> None:
     assert f"holds '{name}', which leads out of the folder" in refused(bad, tmp_path / "out")
     tar = tar_of([tar_entry("good.txt"), tar_entry(name, size=4)], tmp_path / "x.tar")
     assert f"holds '{name}', which leads out of the folder" in refused(tar, tmp_path / "out")
-
-
-def test_plain_names() -> None:
-    for name in ("a.jpg", "a/b.jpg", "12:30.jpg", "..a/b..jpg", "..."):
-        assert not leads_out(name)
 
 
 @pytest.mark.parametrize(

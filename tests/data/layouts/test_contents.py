@@ -51,6 +51,11 @@ def test_file_names_that_lead_out_of_the_folder() -> None:
             checked_names(["a.jpg", name], ["line 2", "line 3"])
 
 
+def test_plain_names() -> None:
+    names = ["a.jpg", "a/b.jpg", "12:30.jpg", "..a/b..jpg", "..."]
+    assert checked_names(names, names) == tuple(names)
+
+
 def test_a_file_twice() -> None:
     with pytest.raises(DataError, match=r"'a.jpg' stands in line 2 and in line 4"):
         checked_names(["a.jpg", "b.jpg", "./a.jpg"], ["line 2", "line 3", "line 4"])
