@@ -220,3 +220,12 @@ def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(fetch, "_MOST_MEMBERS", 2)
     archive = tar_of([tar_entry(name) for name in "abc"], tmp_path / "a.tar")
     assert "holds more than 2 files" in refused(archive, tmp_path / "out")
+
+
+def test_modes_and_owners_of_a_tar_are_not_taken_over(tmp_path: Path) -> None:
+    entry = tar_entry("a.sh", size=1)
+    entry.mode, entry.uid, entry.gid = 0o6777, 12345, 12345
+    unpack(tar_of([entry], tmp_path / "a.tar"), tmp_path / "out")
+    status = (tmp_path / "out" / "a.sh").stat()
+    assert stat.S_IMODE(status.st_mode) & 0o6022 == 0
+    assert status.st_uid == tmp_path.stat().st_uid

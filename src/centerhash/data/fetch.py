@@ -319,6 +319,8 @@ def open_archive(archive: Path, folder: Path, limit: int) -> Iterator[list[Membe
                 f"'{archive}' is neither a .zip nor a .tar: delete it and download it again."
             ) from None
         with tarred:
+            # filter="data" of Python 3.11.4: no owners, special modes or paths out of the folder
+            tarred.extraction_filter = getattr(tarfile, "data_filter", None)
             yield _limited((_tar_member(tarred, entry) for entry in tarred), limit, archive)
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError) as error:
         raise DataError(f"'{archive}' is damaged ({error}): delete it and download it again.") from error
@@ -369,7 +371,7 @@ def _zip_member(zipped: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Member:
 
 def _tar_member(tarred: tarfile.TarFile, entry: tarfile.TarInfo) -> Member:
     _check_member(entry.name, plain=entry.isreg() or entry.isdir())
-    return Member(entry.name, entry.size, entry.isdir(), partial(tarred.extract, entry, filter="data"))
+    return Member(entry.name, entry.size, entry.isdir(), partial(tarred.extract, entry))
 
 
 def _check_member(name: str, plain: bool) -> None:
