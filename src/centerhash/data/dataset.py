@@ -119,15 +119,11 @@ class Dataset:
     ) -> Dataset:
         """A dataset of image files, called by their paths unless `names` are given; the rest as in `from_arrays`."""
         if isinstance(paths, str | Path) or not isinstance(paths, Iterable):
-            raise InputError(
-                f"paths must be a list of image files, got {paths!r}: use open_dataset for a folder."
-            )
+            raise InputError(f"paths must be a list of files, got {paths!r}: use open_dataset for a folder.")
         files = tuple(map(_as_path, paths))
         found, truth = no_labels(len(files)) if labels is None else read_labels(labels, classes)
         if len(files) != len(truth):
-            raise InputError(
-                f"{len(files):,} paths, but {len(truth):,} rows of labels: give one row per image."
-            )
+            raise InputError(f"{len(files):,} paths, but {len(truth):,} rows of labels: give one per image.")
         contents = _named(Contents(tuple(map(str, files)), found, truth, paths=files), names)
         return _in_memory(contents, {"train": train, "query": query, "database": database}, seed, name)
 
@@ -212,9 +208,7 @@ def _named(contents: Contents, names: Iterable[str] | None) -> Contents:
         return contents
     given = () if isinstance(names, str) or not isinstance(names, Iterable) else tuple(map(str, names))
     if len(given) != len(contents.names):
-        raise InputError(
-            f"names must be {len(contents.names):,}, one per image, got {len(given) or repr(names)}."
-        )
+        raise InputError(f"names must be {len(contents.names):,}, one each, got {len(given) or repr(names)}.")
     return replace(contents, names=given)
 
 
@@ -297,9 +291,7 @@ def read_layout(root: Path, labels: bool = True) -> Contents:
     """Read the dataset at a path, of any layout; without `labels`, drop those that it has."""
     try:
         if not root.exists():
-            raise DataError(
-                f"no such folder: '{root}'. Check the path; docs/own-images.md shows what it may hold."
-            )
+            raise DataError(f"no such folder: '{root}'. Check the path; see docs/own-images.md for layouts.")
         if root.is_dir():
             os.scandir(root).close()
     except OSError as error:

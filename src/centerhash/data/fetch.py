@@ -83,9 +83,7 @@ def download(
     `progress` receives the file name, and megabytes done and in all.
     """
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
-        raise ConfigError(
-            f"a file is downloaded from an address such as https://example.org/a.zip, got '{url}'."
-        )
+        raise ConfigError(f"cannot download '{url}': give an address such as https://example.org/a.zip.")
     checksums = {name: digest for name, digest in (("sha256", sha256), ("md5", md5)) if digest}
     if target.is_file():  # from an earlier call, or put there by hand
         wrong = _difference(target, size, checksums)
@@ -214,7 +212,7 @@ def _announced(response: http.client.HTTPResponse, start: int) -> int | None:
     found = _CONTENT_RANGE.fullmatch(stated.strip())
     if found is None or int(found[1]) != start:
         raise DataError(
-            f"'{response.url}' answered with '{stated}' to a request for bytes from {start}. Try a mirror."
+            f"'{response.url}' answers '{stated}' to a request for bytes from {start}. Try a mirror."
         )
     return None if found[3] == "*" else int(found[3])
 
@@ -239,9 +237,7 @@ def _save(
             done += len(block)
             most = max(done, found.total or 0)
             if max_bytes is not None and most > max_bytes:
-                raise DataError(
-                    f"'{found.url}' is too large: {most:,} bytes, at most {max_bytes:,} are downloaded."
-                )
+                raise DataError(f"'{found.url}' has {most:,} bytes, at most {max_bytes:,} are downloaded.")
             with explain_write_errors(part):  # a full disk must not look like a cut connection
                 stream.write(block)
                 stream.flush()
@@ -316,7 +312,7 @@ def open_archive(archive: Path, folder: Path, limit: int) -> Iterator[list[Membe
             tarred = tarfile.open(archive, tarinfo=_TarInfo)  # noqa: SIM115
         except tarfile.TarError:
             raise DataError(
-                f"'{archive}' is neither a .zip nor a .tar: delete it and download it again."
+                f"'{archive}' is neither .zip nor .tar: delete it and download it again."
             ) from None
         with tarred:
             # filter="data" of Python 3.11.4: no owners, special modes or paths out of the folder

@@ -65,7 +65,7 @@ class Splits:
             left[name] = indices[~np.isin(indices, dropped)]
             if indices.size and not left[name].size:
                 raise DataError(
-                    f"all {indices.size:,} rows of the split '{name}' had to be dropped: none is left."
+                    f"all {indices.size:,} rows of the split '{name}' must be dropped: none is left."
                 )
         return Splits(**left, made=self.made)
 
@@ -176,7 +176,7 @@ def make_splits(
         pool = np.setdiff1d(known["database"], known["query"])
         if pool.size == 0:
             raise DataError(
-                "every row of the database is a query, so none is left to train on: name the training rows."
+                "every row of the database is a query: none is left to train on. Name training rows."
             )
         fits = pool.size <= training
         known["train"] = pool if fits else np.sort(generator.choice(pool, size=training, replace=False))

@@ -151,6 +151,6 @@ def check_labels(labels: NDArray[Any], name: str, classes: tuple[str, ...] | Non
     if wrong.any():
         row, column = (int(index) for index in np.argwhere(wrong)[0])
         raise DataError(
-            f"{name}: {labels[row, column]} in row {row}, column {column}, but only 0 and 1 are allowed."
+            f"{name}: {labels[row, column]} in row {row}, column {column}, but only 0 and 1 are valid."
         )
     return truth

@@ -177,9 +177,7 @@ def read_header(path: Path) -> Header:
     except (ValueError, EOFError) as error:
         raise DataError(f"'{path}' is not a whole .npy file ({error}): write it with numpy.save.") from error
     if dtype.hasobject:
-        raise DataError(
-            f"'{path}' holds Python objects, which are never unpickled: save an array of plain numbers."
-        )
+        raise DataError(f"'{path}' holds Python objects, which are never unpickled: save plain numbers.")
     if any(length < 0 for length in shape):
         raise DataError(f"'{path}' announces the impossible shape {shape}: write it with numpy.save.")
     expected = start + prod(shape) * dtype.itemsize
@@ -303,9 +301,7 @@ def named_splits(
             listed[split] = _read_numbers(numbers, len(names))
     if inherent and listed:
         files = ", ".join(f"{name}.*" for name in listed)
-        raise DataError(
-            f"'{root}' names its splits twice, by its {source} and in {files}: remove one of the two."
-        )
+        raise DataError(f"'{root}' names its splits twice, by its {source} and in {files}: remove one.")
     return (inherent, source) if inherent else (listed, "files")
 
 

@@ -223,9 +223,7 @@ def stored_image(path: Path) -> bytes:
     except (OSError, DataError, IndexError) as error:
         raise ImageError(f"cannot read '{path}': {error}") from error
     if not isinstance(data, bytes):
-        raise ImageError(
-            f"cannot read '{path}': the row holds no image bytes. Write the images into the file."
-        )
+        raise ImageError(f"cannot read '{path}': the row holds no image bytes. Write them into the file.")
     return data
 
 

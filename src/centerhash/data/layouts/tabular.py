@@ -158,9 +158,7 @@ def _read_areas(cell: str, where: str, count: int) -> list[float]:
     """Read `0.5|0.25` as `count` shares of the frame."""
     parts = cell.split("|") if cell.strip() else []
     if len(parts) != count:
-        raise DataError(
-            f"{where}: {len(parts)} areas for {count} labels. Give one share per label, joined by '|'."
-        )
+        raise DataError(f"{where}: {len(parts)} areas for {count} labels. Give one per label, joined by '|'.")
     shares = []
     for part in parts:
         try:
@@ -199,9 +197,7 @@ def _read_columns(rows: Rows, given: tuple[str, ...] | None) -> Parsed:
         for row, (where, cell) in enumerate(rows.pairs(name)):
             truth = _TRUTH.get(cell.strip().lower())
             if truth is None:
-                raise DataError(
-                    f"{where}: column '{name}' holds '{cell}', which is not 0 or 1.{_meant(name, rows)}"
-                )
+                raise DataError(f"{where}: column '{name}' holds '{cell}', not 0 or 1.{_meant(name, rows)}")
             labels[row, column] = truth
     return found, labels, None, warnings
 
@@ -266,13 +262,9 @@ def _read_jsonl(path: Path) -> Rows:
             try:
                 entry = parse_json(line)
             except ValueError as error:
-                raise DataError(
-                    f"{where}: not valid json ({error}). Write one json object per line."
-                ) from error
+                raise DataError(f"{where}: not valid json ({error}). Write one object per line.") from error
             if not isinstance(entry, dict):
-                raise DataError(
-                    f"{where}: not a json object such as {{'file_name': 'a.jpg', 'labels': ['dog']}}."
-                )
+                raise DataError(f"{where}: not a json object such as {{'file_name': 'a.jpg', 'labels': []}}.")
             rows.columns["labels"].append(entry[_label_column(where, entry)])
             if not isinstance(entry["file_name"], str):
                 raise DataError(f"{where}: file_name is {entry['file_name']!r}, which is no text.")

@@ -60,12 +60,12 @@ def _read_records(path: Path, classes: int) -> NDArray[np.uint8]:
     if not numbers.size or numbers.size % _RECORD:
         raise DataError(
             f"'{path}' has {numbers.size:,} bytes, which are no records of {_RECORD:,}: "
-            "fetch CIFAR-10's binary version again."
+            "download CIFAR-10's binary version again."
         )
     records = numbers.reshape(-1, _RECORD)
     if int(records[:, 0].max()) >= classes:
         raise DataError(
-            f"'{path}' has the class {records[:, 0].max()}, but there are {classes}: fetch it again."
+            f"'{path}' has the class {records[:, 0].max()}, of {classes} classes: download it again."
         )
     return records
 

@@ -57,9 +57,7 @@ class FileIndex:
         best = [parts for parts, length in zip(candidates, lengths, strict=True) if length == max(lengths)]
         if len(best) > 1:
             both = first_few(["/".join(parts) for parts in best])
-            raise DataError(
-                f"'{path}' may be any of {both} in '{self.root}': give a folder with one of them."
-            )
+            raise DataError(f"'{path}' may be any of {both} in '{self.root}': give a folder with one.")
         return "/".join(best[0])
 
 
@@ -177,9 +175,7 @@ def _classes(folder: Path, lines: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     (width,) = widths
     classes = given_classes(folder) or tuple(f"class {number}" for number in range(width))
     if len(classes) != width:
-        raise DataError(
-            f"'{folder / 'classes.txt'}' names {len(classes)} classes, but the lists have {width} labels."
-        )
+        raise DataError(f"'{folder / 'classes.txt'}' names {len(classes)} classes, the lists {width} labels.")
     return classes
 
 
