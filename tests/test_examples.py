@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import centerhash as ch
-from centerhash.data.scenes.scenes import write_scenes
 from centerhash.methods.table import get_method
+from reproduction.scenes import write_scenes
 from tests.toys import toy_config
 
 ROOT = Path(__file__).parent.parent

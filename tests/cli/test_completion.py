@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from centerhash.cli import completion
-from centerhash.data.published.catalogue import DATASETS
+from centerhash.data.published import DATASETS
 from centerhash.encoding import work
 from centerhash.experiments.paper import report
 from centerhash.methods.table import METHODS

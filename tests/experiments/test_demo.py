@@ -111,7 +111,7 @@ def test_report_names_no_path_of_this_machine(demo: DemoResult) -> None:
 
 def test_scenes_of_another_demo_are_refused(tmp_path: Path) -> None:
     from centerhash.core.errors import DataError
-    from centerhash.data.scenes.scenes import write_scenes
+    from reproduction.scenes import write_scenes
 
     write_scenes(tmp_path / "scenes", 3, size=32)
     with pytest.raises(DataError):

@@ -369,7 +369,7 @@ def test_every_backbone_of_an_old_model_is_as_it_was(name: str, seen: tuple[int,
 
 
 def test_a_model_says_shortly_what_it_is(image_run: Path) -> None:
-    assert repr(load(image_run)) == "HashModel('ics-softmax', 32 bits, 32 classes, efficientnet-lite0)"
+    assert repr(load(image_run)) == "HashModel('ics-softmax', 32 bits, 21 classes, efficientnet-lite0)"
     with pytest.raises(InputError):
         load(5)  # type: ignore[arg-type]
 

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from centerhash.core.errors import ConfigError, DataError, ImageError
 from centerhash.data import open_dataset
-from centerhash.data.scenes.scenes import write_scenes
 from centerhash.model.model import HashModel
 from centerhash.networks.backbones import get_backbone
 from centerhash.training import loop
@@ -29,6 +28,7 @@ from centerhash.training.finetuning import (
     image_inputs,
 )
 from centerhash.training.run import train
+from reproduction.scenes import write_scenes
 from tests.toys import (
     Killed,
     cli,

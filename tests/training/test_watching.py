@@ -12,13 +12,13 @@ import torch
 
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.data import Dataset, Splits, open_dataset
-from centerhash.data.scenes.scenes import write_scenes
 from centerhash.evaluation import evaluate
 from centerhash.networks.backbones import get_backbone
 from centerhash.networks.encoder import pixels_of
 from centerhash.training.finetuning import plain_inputs
 from centerhash.training.run import train
 from centerhash.training.watching import hold_out, parted, validation_map
+from reproduction.scenes import write_scenes
 from tests.toys import (
     CLASSES,
     Killed,

@@ -63,7 +63,7 @@ def presets() -> list[str]:
 
 def datasets() -> Words:
     """The published data sets."""
-    from centerhash.data.published.catalogue import DATASETS
+    from centerhash.data.published import DATASETS
 
     return [(row.name, row.title) for row in DATASETS.values()]
 

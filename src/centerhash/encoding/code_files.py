@@ -20,7 +20,7 @@ from centerhash.codes import Packed, as_codes, check_packed, pack, packed_width
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.files import read_npz, refuse_links, write_npz
 from centerhash.core.progress import Progress, silent
-from centerhash.data.npy import load_array
+from centerhash.data.layouts.contents import load_array
 from centerhash.encoding.inputs import list_inputs
 from centerhash.evaluation import evaluate
 

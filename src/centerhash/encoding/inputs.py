@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from centerhash.core.errors import DataError
 from centerhash.core.rendering import is_text
 from centerhash.data import list_images, open_dataset
-from centerhash.data.layouts.label_cells import LABEL_COLUMNS
+from centerhash.data.dataset import find_layout, is_described
+from centerhash.data.layouts.contents import LABEL_COLUMNS, read_header
 from centerhash.data.layouts.parquet import SUFFIX, find_parquet, open_parquet
-from centerhash.data.layouts.table import find_layout, is_described
-from centerhash.data.npy import read_header
 from centerhash.encoding.parts import Labels
 
 

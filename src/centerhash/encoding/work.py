@@ -18,7 +18,7 @@ from centerhash.core.errors import ConfigError, DataError, first_reasons, unknow
 from centerhash.core.extras import require
 from centerhash.core.files import atomic, make_folder, write_json, write_text
 from centerhash.core.progress import Progress, silent
-from centerhash.data.npy import read_header
+from centerhash.data.layouts.contents import read_header
 from centerhash.encoding.inputs import Inputs, list_inputs
 from centerhash.encoding.parts import (
     BROKEN,

@@ -19,7 +19,6 @@ from centerhash.core.files import write_json
 from centerhash.core.progress import Progress, silent
 from centerhash.core.rendering import text_table
 from centerhash.data import Dataset, open_dataset
-from centerhash.data.scenes.scenes import write_scenes
 from centerhash.encoding.code_files import evaluate_files
 from centerhash.evaluation import Evaluation, evaluate
 from centerhash.experiments.agreement import Agreement, measure_agreement
@@ -31,6 +30,7 @@ from centerhash.training.distributed import Team
 from centerhash.training.features import dataset_features
 from centerhash.training.folder import versions
 from centerhash.training.run import train
+from reproduction.scenes import write_scenes
 
 BUILT_IN = "coco"
 DEMO_METHODS = ("csq", "ewcs", "ics", "ics-softmax")
@@ -100,7 +100,6 @@ def run_demo(
     bits: int = 64,
     seed: int = 0,
     epochs: int | None = None,
-    hard: bool = False,
     device: str = "auto",
     progress: Progress = silent,
 ) -> DemoResult:
@@ -115,7 +114,6 @@ def run_demo(
         folder / "scenes",
         scenes,
         seed=seed,
-        hard=hard,
         workers=min(2, os.cpu_count() or 1),
         progress=progress,
     )

@@ -23,7 +23,6 @@ from centerhash.core.progress import Progress, silent
 from centerhash.core.version import __version__
 from centerhash.data.images import squash_and_crop
 from centerhash.data.listing import list_images
-from centerhash.data.scenes.scenes import render_scene
 from centerhash.evaluation import evaluate
 from centerhash.export.deployment import deployed
 from centerhash.model.model import HashModel
@@ -32,6 +31,7 @@ from centerhash.networks.encoder import pixels_of
 from centerhash.networks.engines.conversion import converted
 from centerhash.networks.engines.table import Pixels
 from centerhash.networks.engines.torch_engine import TorchEngine
+from reproduction.scenes import render_scene
 
 FORMATS = ("onnx",)
 METADATA = "centerhash"  # the key of the metadata, a json text
@@ -233,7 +233,7 @@ class Sample:
 
 def scene_sample(backbone: Backbone, count: int) -> Sample:
     """Emoji scenes with their labels."""
-    scenes = [render_scene(index, hard=True) for index in range(count)]
+    scenes = [render_scene(index) for index in range(count)]
     names = sorted({label for scene in scenes for label in scene.labels})
     labels = np.array([[name in scene.labels for name in names] for scene in scenes])
     pixels = [

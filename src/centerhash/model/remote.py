@@ -10,11 +10,11 @@ import hashlib
 import http.client
 import re
 import shutil
+import tempfile
 import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
@@ -23,7 +23,7 @@ from filelock import FileLock
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import explain_write_errors, make_folder, read_with_checksum
 from centerhash.core.version import __version__
-from centerhash.data.published import unpack
+from centerhash.data.fetch import open_archive
 from centerhash.model.spec import CARD, FILES, TUNED, ModelSpec
 from centerhash.networks.cache import default_cache
 
@@ -160,22 +160,25 @@ def _download(address: str, target: Path) -> str:
 
 def _unzip(source: str, archive: Path, part: Path) -> None:
     """Write the files of the model in a zip into a folder; they lie at its top, or together in one folder of it."""
-    with unpack.explained(archive, part), unpack.open_archive(archive, LARGEST_ZIP) as members:
+    with open_archive(archive, part, LARGEST_ZIP) as members:
         homes = [PurePosixPath(m.name).parent for m in members if PurePosixPath(m.name).name == "model.json"]
         if len(homes) != 1:
             raise no_model(source, f"it holds {len(homes)} files model.json")
         wanted = {str(homes[0] / name): name for name in (*FILES, CARD)}
         chosen = [
-            replace(m, name=wanted[str(PurePosixPath(m.name))])
-            for m in members
-            if m.open and str(PurePosixPath(m.name)) in wanted
+            (member, wanted[str(PurePosixPath(member.name))])
+            for member in members
+            if not member.is_folder and str(PurePosixPath(member.name)) in wanted
         ]
-        names = [member.name for member in chosen]
+        names = [name for _, name in chosen]
         if "model.safetensors" not in names:
             raise no_model(source, "it holds no model.safetensors")
         if len(set(names)) < len(names):
             raise no_model(source, "it holds a file twice")
-        for member in chosen:
-            if member.size > LARGEST[member.name]:
-                raise too_large(source, member.name, member.size, LARGEST[member.name])
-        unpack.write_all(chosen, part, lambda done: None)
+        for member, name in chosen:
+            if member.size > LARGEST[name]:
+                raise too_large(source, name, member.size, LARGEST[name])
+        with tempfile.TemporaryDirectory(dir=part) as unpacked:
+            for member, name in chosen:
+                member.extract(Path(unpacked))
+                Path(unpacked, member.name).replace(part / name)

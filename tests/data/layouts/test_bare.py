@@ -10,8 +10,8 @@ import pytest
 
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.data import Dataset, open_dataset
+from centerhash.data.dataset import find_layout, is_described
 from centerhash.data.inspection import inspect_dataset
-from centerhash.data.layouts.table import find_layout, is_described
 from centerhash.training.config import TrainConfig, suited
 from centerhash.training.run import train
 from centerhash.training.scoring import evaluate

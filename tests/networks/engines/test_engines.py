@@ -13,10 +13,10 @@ from torch import Tensor
 from centerhash.codes import binarize
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.data.images import squash_and_crop
-from centerhash.data.scenes.scenes import render_scene
 from centerhash.networks.backbones import BACKBONES, Backbone
 from centerhash.networks.engines import ENGINES, choose_engine, open_engine
 from centerhash.networks.engines import table as engines
+from reproduction.scenes import render_scene
 from tests.networks.engines.toys import colours, pictures, small_backbone
 
 COMPILED = ["openvino", "onnx"]
@@ -96,10 +96,7 @@ def test_codes_of_scenes_are_those_of_torch(name: str) -> None:
     """Random hyperplanes through the mean: bits turn only where a value is nearly 0."""
     lite = BACKBONES["efficientnet-lite0"]
     pixels = np.stack(
-        [
-            squash_and_crop(render_scene(number, hard=True).image, lite.resize, lite.crop)
-            for number in range(4)
-        ]
+        [squash_and_crop(render_scene(number).image, lite.resize, lite.crop) for number in range(4)]
     )
     expected = open_engine(lite, "torch").features(pixels)
     found = open_engine(lite, name).features(pixels)

@@ -101,27 +101,26 @@ def datasets(
     as_json: JsonOption = False,
     markdown: MarkdownOption = False,
 ) -> None:
-    """List the published data sets: classes, images, split, licence, and which are under --root.
+    """List the published data sets: classes, images, split, license, and which are under --root.
 
     Example: `centerhash datasets --root data`
     """
     if markdown:
-        from centerhash.data.published.page import datasets_page
+        from centerhash.data.published import datasets_page
 
         stands_alone(context, "--markdown")
         typer.echo(datasets_page(), nl=False)
         return
-    from centerhash.data.published.catalogue import DATASETS
-    from centerhash.data.published.named import describe
+    from centerhash.data.published import DATASETS, describe
 
     rows = [describe(row, root) for row in DATASETS.values()]
     if as_json:
         console.print_json(rows)
         return
-    columns = ("name", "classes", "images", "there", "split", "licence")
+    columns = ("name", "classes", "images", "there", "split", "license")
     there = ["yes" if row["path"] else "no" for row in rows]
     shown = (
-        (row.name, str(row.classes), f"{row.images:,}", here, str(row.split), row.licence)
+        (row.name, str(row.classes), f"{row.images:,}", here, str(row.split), row.license)
         for row, here in zip(DATASETS.values(), there, strict=True)
     )
     console.show(f"data sets, and which are in {root}", columns, shown, show_lines=True)
@@ -144,13 +143,12 @@ def download(
 
     Example: `centerhash download voc2007 --root data`
     """
-    from centerhash.data.published.catalogue import get_dataset
-    from centerhash.data.published.download import download as fetch_and_unpack
-    from centerhash.data.published.named import home_of
+    from centerhash.data.published import download as download_archives
+    from centerhash.data.published import get_dataset, home_of
 
     row = get_dataset(name)
     with console.progress() as report:
-        fetched = fetch_and_unpack(
+        fetched = download_archives(
             row.files, root / row.folder, mirror=mirror, keep_archives=keep_archives, progress=report
         )
     before = "all files had been fetched before" if row.files else "no file can be fetched by a program"

@@ -28,11 +28,6 @@ from centerhash.cli.arguments import (
 )
 from centerhash.core.errors import ConfigError, unknown_name
 
-HardOption = Annotated[
-    bool,
-    typer.Option("--hard", help="small, partly hidden objects in any colour among things that resemble them"),
-]
-
 
 def demo(
     out: Annotated[Path, typer.Option(help="folder for scenes, runs and the report")] = Path("demo"),
@@ -40,7 +35,6 @@ def demo(
     bits: Annotated[int, typer.Option(help="length of the codes")] = 64,
     seed: Annotated[int, typer.Option(min=0, help="decides scenes, splits and trainings")] = 0,
     epochs: Annotated[int | None, typer.Option(min=1, help="epochs per method [default: train's]")] = None,
-    hard: HardOption = False,
     device: DeviceOption = "auto",
 ) -> None:
     """Run everything on embedded data: scenes, features, CSQ, E-WCS and ICS, and a report to look at.
@@ -62,16 +56,15 @@ def scenes(
     count: Annotated[int, typer.Option(min=1, help="number of scenes")] = 3000,
     seed: Annotated[int, typer.Option(min=0, help="decides what is drawn")] = 0,
     size: Annotated[int, typer.Option(min=32, help="width and height in pixels")] = 224,
-    hard: HardOption = False,
 ) -> None:
     """Write emoji scenes: images with known labels and the exact visible share of each label.
 
     Example: `centerhash scenes scenes --count 3000`
     """
-    from centerhash.data.scenes.scenes import write_scenes
+    from reproduction.scenes import write_scenes
 
     with console.progress() as report:
-        write_scenes(out, count, seed=seed, size=size, hard=hard, progress=report)
+        write_scenes(out, count, seed=seed, size=size, progress=report)
     console.say(f"{count:,} scenes in {out}: train on them with `centerhash train {out} --out run`")
 
 

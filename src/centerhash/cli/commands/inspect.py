@@ -38,7 +38,7 @@ def inspect(
         found = inspect_dataset(dataset, images=images, progress=report)
     if out is not None:
         from centerhash.core.files import write_json
-        from centerhash.data.inspection_plot import write_plot
+        from centerhash.data.inspection import write_plot
 
         write_json(out / "inspection.json", found.to_dict())
         write_plot(found, out)

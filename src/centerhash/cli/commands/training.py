@@ -175,7 +175,7 @@ def train(
     given: dict[str, Any] = dict(locals())  # by name; most are fields of TrainConfig
 
     from centerhash.core.options import read_options
-    from centerhash.data.published.named import open_data
+    from centerhash.data import open_dataset
     from centerhash.training.config import TrainConfig, suited
     from centerhash.training.presets import read_preset
     from centerhash.training.run import train as run_training
@@ -189,7 +189,7 @@ def train(
     }
     chosen = {name: given[name] for name in TrainConfig.model_fields if given.get(name) is not None}
     config = read_options(TrainConfig, {**(read_preset(preset) if preset else {}), **chosen}, "training")
-    dataset = open_data(data, seed=seed, root=root, lists=lists, labels=not no_labels)
+    dataset = open_dataset(data, seed=seed, root=root, lists=lists, labels=not no_labels)
     config = suited(config, dataset)
     if not dataset.has_labels:
         console.say(f"{data}: {len(dataset):,} images without labels, so {config.method} is trained")

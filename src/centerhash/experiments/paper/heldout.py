@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError, did_you_mean
 from centerhash.data import Dataset, open_dataset
-from centerhash.data.textfiles import normal_name, read_lines
+from centerhash.data.layouts.contents import normal_name, read_lines
 from centerhash.experiments.bench import Bench, Source
 from centerhash.experiments.paper.common import Settings
 

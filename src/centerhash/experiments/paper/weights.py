@@ -15,8 +15,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from centerhash.core.errors import DataError
 from centerhash.core.rendering import new_figure
 from centerhash.data import load_image
-from centerhash.data.layouts.labels_csv import read_rows
-from centerhash.data.textfiles import normal_name
+from centerhash.data.layouts.contents import normal_name
+from centerhash.data.layouts.tabular import read_rows
 from centerhash.experiments.agreement import weight_distribution
 from centerhash.experiments.bench import Bench, Task
 from centerhash.experiments.figures import look, weight_histogram

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from centerhash.core.errors import DataError
-from centerhash.data import Dataset
-from centerhash.data.published.listfiles import FileIndex
-from centerhash.data.published.named import open_data
+from centerhash.data import Dataset, open_dataset
+from centerhash.data.published.list_files import FileIndex
 from tests.layouts import write_jpeg
 
 TRAIN = "/home/me/data/val2014/c.jpg 1 0 0\n/home/me/data/val2014/d.jpg 0 1 1\n"
@@ -27,7 +26,7 @@ def write(root: Path, **lists: str) -> tuple[Path, Path]:
 
 
 def opened(lists: Path, root: Path) -> Dataset:
-    return open_data(root, lists=lists)
+    return open_dataset(root, lists=lists)
 
 
 def message(root: Path, **lists: str) -> str:
@@ -61,15 +60,9 @@ def test_images_are_found_by_the_end_of_their_path(tmp_path: Path) -> None:
     assert dataset.image_paths is not None
     assert all(path.is_file() for path in dataset.image_paths)
     assert dataset.splits.made == f"lists in '{tmp_path / 'lists'}'"
-
-
-def test_overlaps_are_counted_and_reported(tmp_path: Path) -> None:
-    warnings = opened(*write(tmp_path)).warnings
-    assert (
-        "images in two lists: 0 in train and query, 1 in query and database, 1 in train and database."
-        in warnings
-    )
-    assert any("1 of 1 queries are also in the database" in warning for warning in warnings)
+    overlaps = "images in two lists: 0 in train and query, 1 in query and database, 1 in train and database."
+    assert overlaps in dataset.warnings
+    assert any("1 of 1 queries are also in the database" in warning for warning in dataset.warnings)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +77,7 @@ def test_a_database_in_parts(tmp_path: Path, names: tuple[str, str]) -> None:
 
 def test_classes_txt_names_the_classes(tmp_path: Path) -> None:
     assert opened(*write(tmp_path, classes="x\ny\nz\n")).classes == ("x", "y", "z")
-    assert "classes.txt' names 2 classes, but the lists have 3 labels." in message(tmp_path, classes="x\ny\n")
+    assert "classes.txt' names 2 classes" in message(tmp_path, classes="x\ny\n")
 
 
 def test_query_txt_will_do_for_test_txt(tmp_path: Path) -> None:
@@ -94,18 +87,16 @@ def test_query_txt_will_do_for_test_txt(tmp_path: Path) -> None:
 def test_images_that_are_not_there_are_left_out_and_counted(tmp_path: Path) -> None:
     dataset = opened(*write(tmp_path, train=TRAIN + "x/gone.jpg 1 1 1\n"))
     assert dataset.size == 4
-    assert dataset.warnings[0] == (
-        f"1 of 5 listed images are not under '{tmp_path / 'images'}' and are left out: 'x/gone.jpg'."
-    )
+    assert "1 of 5 listed images" in dataset.warnings[0]
+    assert "'x/gone.jpg'" in dataset.warnings[0]
 
 
 def test_none_is_there(tmp_path: Path) -> None:
     lists, _ = write(tmp_path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"none of the 4 images of the lists in .* is under"):
-        opened(lists, tmp_path / "empty")
-    with pytest.raises(DataError):
-        opened(lists, tmp_path / "nowhere")
+    for folder, root in ((lists, "empty"), (lists, "nowhere"), (tmp_path / "nowhere", "images")):
+        with pytest.raises(DataError, match=r"none of the 4 images|nowhere"):
+            opened(folder, tmp_path / root)
 
 
 def test_a_path_that_two_files_match_equally(tmp_path: Path) -> None:
@@ -131,28 +122,16 @@ def test_paths_with_blanks_backslashes_and_tabs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lists", "expected"),
     [
-        (
-            {"train": "a.jpg\n"},
-            "train.txt', line 1: 'a.jpg' is not of the form 'path 0 1 0 ...' with its labels.",
-        ),
-        ({"train": "a.jpg 3\n"}, "line 1: 'a.jpg 3' is not of the form"),
-        (
-            {"train": "a.jpg 1 0 0\nb.jpg 1 0\n"},
-            "line 2: 'b.jpg 1 0' is not of the form 'path 0 1 0 ...' with 3",
-        ),
-        ({"train": "a.jpg 1 0\nb.jpg 1 0 0\n"}, "line 2: more labels than the 2 of the first line."),
-        ({"train": "a.jpg 1 0 0\nb.jpg 1 0 2\n"}, "line 2: 'b.jpg 1 0 2' is not of the form"),
-        (
-            {"train": "train2014/a.jpg 1 0\n"},
-            "per line: 2 for 'train2014/a.jpg', 3 for",
-        ),
-        ({"train": "\n"}, "train.txt' is empty: write one line 'path 0 1 0 ...' per image."),
+        ({"train": "a.jpg\n"}, "train.txt', line 1: 'a.jpg'"),
+        ({"train": "a.jpg 3\n"}, "line 1: 'a.jpg 3'"),
+        ({"train": "a.jpg 1 0 0\nb.jpg 1 0\n"}, "line 2: 'b.jpg 1 0'"),
+        ({"train": "a.jpg 1 0\nb.jpg 1 0 0\n"}, "line 2: more labels than the 2"),
+        ({"train": "a.jpg 1 0 0\nb.jpg 1 0 2\n"}, "line 2: 'b.jpg 1 0 2'"),
+        ({"train": "train2014/a.jpg 1 0\n"}, "2 for 'train2014/a.jpg', 3 for"),
+        ({"train": "\n"}, "train.txt' is empty"),
         ({"database": ""}, "has no database.txt; it has: 'test.txt', 'train.txt'."),
         ({"test": ""}, "has no test.txt or query.txt"),
-        (
-            {"database1": DATABASE},
-            "holds both database.txt and its parts 'database1.txt': keep one of the two.",
-        ),
+        ({"database1": DATABASE}, "holds both database.txt and its parts 'database1.txt'"),
         (
             {"database": "", "database1": DATABASE, "database2": "train2014/b.jpg 1 0\n"},
             "2 for 'train2014/b.jpg'",
@@ -161,11 +140,6 @@ def test_paths_with_blanks_backslashes_and_tabs(tmp_path: Path) -> None:
 )
 def test_lists_that_are_not_of_the_form(tmp_path: Path, lists: dict[str, str], expected: str) -> None:
     assert expected in message(tmp_path, **lists)
-
-
-def test_no_folder_of_lists(tmp_path: Path) -> None:
-    with pytest.raises(DataError):
-        opened(tmp_path / "nowhere", tmp_path)
 
 
 def test_photos_behind_links_are_found_and_circles_end(tmp_path: Path) -> None:

@@ -12,20 +12,20 @@ import pytest
 from PIL import Image
 
 from centerhash.core.errors import ImageError
-from centerhash.data import apart
-from centerhash.data.apart import Decoders, View
+from centerhash.data import sandboxed_decoder
 from centerhash.data.images import load_pixels
+from centerhash.data.sandboxed_decoder import Preprocessing, SandboxedDecoder
 from tests.data.pictures import encoded, jpeg_of_scans, photo
 from tests.toys import PATIENCE
 
 pytestmark = pytest.mark.slow  # they start processes
 
-VIEW = View(64, 56, "bicubic", 10_000_000)
+SMALL = Preprocessing(64, 56, "bicubic", 10_000_000)
 
 
 @pytest.fixture
-def decoders() -> Iterator[Decoders]:
-    with closing(Decoders(VIEW, PATIENCE)) as made:
+def decoder() -> Iterator[SandboxedDecoder]:
+    with closing(SandboxedDecoder(SMALL, PATIENCE)) as made:
         yield made
 
 
@@ -33,39 +33,39 @@ def decoders() -> Iterator[Decoders]:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     """The processes that have been started."""
     seen: list[subprocess.Popen[bytes]] = []
-    start = apart._start
+    start = sandboxed_decoder._start
 
-    def remember(view: View, memory: int) -> subprocess.Popen[bytes]:
-        seen.append(start(view, memory))
+    def remember(preprocessing: Preprocessing, memory: int) -> subprocess.Popen[bytes]:
+        seen.append(start(preprocessing, memory))
         return seen[-1]
 
-    monkeypatch.setattr(apart, "_start", remember)
+    monkeypatch.setattr(sandboxed_decoder, "_start", remember)
     return seen
 
 
 def test_pixels_and_errors_are_those_of_load_pixels(
-    decoders: Decoders, started: list[subprocess.Popen[bytes]]
+    decoder: SandboxedDecoder, started: list[subprocess.Popen[bytes]]
 ) -> None:
     for kind in ("PNG", "JPEG", "WEBP"):
         data = encoded(photo(300, 200), kind)
         expected = load_pixels(data, 64, 56, interpolation="bicubic", max_pixels=10_000_000)
-        assert np.array_equal(decoders.pixels(data), expected)
+        assert np.array_equal(decoder.decode(data), expected)
     for broken in (b"", b"text", jpeg_of_scans(64, 101), encoded(Image.new("1", (4000, 4000)))):
         with pytest.raises(ImageError) as plain:
             load_pixels(broken, max_pixels=10_000_000)
         with pytest.raises(ImageError) as caught:
-            decoders.pixels(broken)
+            decoder.decode(broken)
         assert str(caught.value) == str(plain.value)
     assert len(started) == 1
-    decoders.close()
+    decoder.close()
     assert started[0].returncode == 0
 
 
 def test_what_takes_too_long_is_killed(started: list[subprocess.Popen[bytes]]) -> None:
-    with closing(Decoders(VIEW, 0.001)) as hasty:  # Python alone takes longer to start
+    with closing(SandboxedDecoder(SMALL, 0.001)) as hasty:  # Python alone takes longer to start
         for _ in range(2):
             with pytest.raises(ImageError, match=r"not decoded within 0\.001 seconds"):
-                hasty.pixels(encoded(photo(30, 20)))
+                hasty.decode(encoded(photo(30, 20)))
     assert [process.returncode for process in started] == [-9, -9]
 
 
@@ -75,45 +75,49 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how 
 @linux
 def test_memory_is_limited() -> None:
     large = encoded(Image.new("RGB", (3000, 3000)))  # 36 MB when decoded
-    with closing(Decoders(VIEW, PATIENCE, 20_000_000)) as narrow:
+    with closing(SandboxedDecoder(SMALL, PATIENCE)) as narrow:
+        narrow.memory = 20_000_000
         with pytest.raises(ImageError, match="cannot read image bytes: there is not enough memory"):
-            narrow.pixels(large)
-        assert narrow.pixels(encoded(photo(30, 20))).shape == (56, 56, 3)
-    with closing(Decoders(VIEW, PATIENCE)) as wide:
-        assert wide.pixels(large).shape == (56, 56, 3)
+            narrow.decode(large)
+        assert narrow.decode(encoded(photo(30, 20))).shape == (56, 56, 3)
+    with closing(SandboxedDecoder(SMALL, PATIENCE)) as wide:
+        assert wide.decode(large).shape == (56, 56, 3)
 
 
 @linux
 def test_transparency_takes_the_image_and_its_result_and_little_more() -> None:
     clear = encoded(Image.new("RGBA", (3000, 3000)))  # 36 MB when decoded, and 36 as RGB
-    with closing(Decoders(VIEW, PATIENCE, 120_000_000)) as narrow:
-        assert (narrow.pixels(clear) == 255).all()
+    with closing(SandboxedDecoder(SMALL, PATIENCE)) as narrow:
+        narrow.memory = 120_000_000
+        assert (narrow.decode(clear) == 255).all()
 
 
 @linux
 def test_a_process_does_not_know_the_token(
-    decoders: Decoders, started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+    decoder: SandboxedDecoder, started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CENTERHASH_TOKEN", "correct horse")
-    decoders.pixels(encoded(photo(30, 20)))
+    decoder.decode(encoded(photo(30, 20)))
     known = Path(f"/proc/{started[0].pid}/environ").read_bytes()
     assert b"PYTHONPATH" in known
     assert b"correct horse" not in known
 
 
-def test_a_process_that_ended_is_replaced(decoders: Decoders, started: list[subprocess.Popen[bytes]]) -> None:
+def test_a_process_that_ended_is_replaced(
+    decoder: SandboxedDecoder, started: list[subprocess.Popen[bytes]]
+) -> None:
     data = encoded(photo(30, 20))
-    first = decoders.pixels(data)
+    first = decoder.decode(data)
     started[0].kill()
     started[0].wait()
-    assert np.array_equal(decoders.pixels(data), first)
+    assert np.array_equal(decoder.decode(data), first)
     assert len(started) == 2
 
 
-def test_threads_have_processes_of_their_own(decoders: Decoders) -> None:
+def test_threads_have_processes_of_their_own(decoder: SandboxedDecoder) -> None:
     sources = [encoded(photo(30 + width, 20)) for width in range(12)]
     with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(decoders.pixels, sources))
+        found = list(pool.map(decoder.decode, sources))
     assert all(
         np.array_equal(pixels, load_pixels(data, 64, 56, interpolation="bicubic"))
         for pixels, data in zip(found, sources, strict=True)

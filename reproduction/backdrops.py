@@ -1,4 +1,4 @@
-"""Backgrounds of the emoji scenes: landscapes, rooms and plain patterns in muted colours."""
+"""Backgrounds of the emoji scenes: landscapes, rooms and plain patterns in muted colors."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ def draw_backdrop(kind: str, rng: np.random.Generator, size: int) -> Image.Image
 
 @lru_cache(maxsize=4)
 def _grid(size: int) -> tuple[Floats, Floats]:
-    """Return the coordinates x (1, size) and y (size, 1) of the pixel centres in 0..1."""
+    """Return the coordinates x (1, size) and y (size, 1) of the pixel centers in 0..1."""
     line = ((np.arange(size) + 0.5) / size).astype(np.float32)
     return line[None, :], line[:, None]
 
 
-def _colour(rng: np.random.Generator, hue: Range, saturation: Range, value: Range) -> Floats:
-    """Draw a colour (3,) in 0..255 from ranges of hue, saturation and value; hues wrap around 1."""
+def _color(rng: np.random.Generator, hue: Range, saturation: Range, value: Range) -> Floats:
+    """Draw a color (3,) in 0..255 from ranges of hue, saturation and value; hues wrap around 1."""
     drawn = (rng.uniform(*hue) % 1.0, rng.uniform(*saturation), rng.uniform(*value))
     return np.array(colorsys.hsv_to_rgb(*drawn), dtype=np.float32) * 255
 
 
 def _muted(rng: np.random.Generator) -> Floats:
-    return _colour(rng, (0, 1), (0.04, 0.38), (0.5, 0.96))
+    return _color(rng, (0, 1), (0.04, 0.38), (0.5, 0.96))
 
 
 def _blend(first: Floats, second: Floats, amount: Floats) -> Floats:
-    """Mix two colours (3,) or pictures (S, S, 3) by `amount` (S, S), where 0 is the first."""
+    """Mix two colors (3,) or pictures (S, S, 3) by `amount` (S, S), where 0 is the first."""
     mixed: Floats = first + (second - first) * amount[..., None]
     return mixed
 
@@ -78,11 +78,11 @@ def _landscape(rng: np.random.Generator, size: int, ground: Floats, hills: bool)
     """Return sky over ground with up to two rows of hills between them."""
     _, y = _grid(size)
     horizon = rng.uniform(0.34, 0.56)
-    high = _colour(rng, (0.52, 0.63), (0.1, 0.45), (0.7, 0.97))
-    low = _colour(rng, (-0.05, 0.62), (0.02, 0.22), (0.85, 1.0))
+    high = _color(rng, (0.52, 0.63), (0.1, 0.45), (0.7, 0.97))
+    low = _color(rng, (-0.05, 0.62), (0.02, 0.22), (0.85, 1.0))
     picture = _blend(high, low, np.broadcast_to(np.clip(y / horizon, 0, 1), (size, size)))
     for row in range(int(rng.integers(0, 3)) if hills else 0):
-        hill = ground * 0.45 + _colour(rng, (0.3, 0.6), (0.05, 0.25), (0.6, 0.8)) * 0.5
+        hill = ground * 0.45 + _color(rng, (0.3, 0.6), (0.05, 0.25), (0.6, 0.8)) * 0.5
         edge = _skyline(rng, size, horizon - 0.1 + 0.05 * row, 0.12)
         picture = _blend(picture, hill, _below(edge, size))
     shade = 1.08 - 0.3 * np.clip((y - horizon) / (1 - horizon), 0, 1) * rng.uniform(0.2, 1)
@@ -92,14 +92,14 @@ def _landscape(rng: np.random.Generator, size: int, ground: Floats, hills: bool)
 
 
 def _hills(hue: Range, saturation: Range, value: Range) -> Callable[[np.random.Generator, int], Floats]:
-    """Return what draws a landscape with hills on ground of these colours."""
-    return lambda rng, size: _landscape(rng, size, _colour(rng, hue, saturation, value), hills=True)
+    """Return what draws a landscape with hills on ground of these colors."""
+    return lambda rng, size: _landscape(rng, size, _color(rng, hue, saturation, value), hills=True)
 
 
 def _sea(rng: np.random.Generator, size: int) -> Floats:
-    picture = _landscape(rng, size, _colour(rng, (0.48, 0.6), (0.25, 0.5), (0.5, 0.8)), hills=False)
+    picture = _landscape(rng, size, _color(rng, (0.48, 0.6), (0.25, 0.5), (0.5, 0.8)), hills=False)
     if rng.random() < 0.5:
-        beach = _colour(rng, (0.08, 0.13), (0.15, 0.35), (0.8, 0.92))
+        beach = _color(rng, (0.08, 0.13), (0.15, 0.35), (0.8, 0.92))
         picture = _blend(picture, beach, _below(_skyline(rng, size, rng.uniform(0.7, 0.9), 0.06), size))
     return picture
 
@@ -107,11 +107,11 @@ def _sea(rng: np.random.Generator, size: int) -> Floats:
 def _road(rng: np.random.Generator, size: int) -> Floats:
     """Return a street: houses as blocks before the sky, pavement and a dashed lane."""
     x, y = _grid(size)
-    ground = _colour(rng, (0, 1), (0.0, 0.1), (0.5, 0.72))
+    ground = _color(rng, (0, 1), (0.0, 0.1), (0.5, 0.72))
     picture = _landscape(rng, size, ground, hills=False)
     roofs = rng.uniform(0.12, 0.42, int(rng.integers(4, 9))).astype(np.float32)
     house = np.minimum((x * len(roofs)).astype(np.int64), len(roofs) - 1)
-    fronts = np.stack([_colour(rng, (0, 1), (0.03, 0.28), (0.6, 0.88)) for _ in roofs])
+    fronts = np.stack([_color(rng, (0, 1), (0.03, 0.28), (0.6, 0.88)) for _ in roofs])
     standing = _below(roofs[house], size) * (1 - _below(np.full_like(x, rng.uniform(0.52, 0.6)), size))
     picture = _blend(picture, np.broadcast_to(fronts[house[0]], (size, size, 3)), standing)
     lane = rng.uniform(0.7, 0.85)
@@ -122,7 +122,7 @@ def _road(rng: np.random.Generator, size: int) -> Floats:
 def _room(rng: np.random.Generator, size: int) -> Floats:
     """Return a wall, papered or not, a skirting board and a floor."""
     x, y = _grid(size)
-    wall, floor = _muted(rng), _colour(rng, (0.03, 0.12), (0.12, 0.45), (0.45, 0.8))
+    wall, floor = _muted(rng), _color(rng, (0.03, 0.12), (0.12, 0.45), (0.45, 0.8))
     edge = np.full_like(x, rng.uniform(0.55, 0.78))
     paper = ((x * rng.integers(6, 16)) % 1.0 < 0.5) * np.float32(rng.uniform(0, 0.1))
     picture = _blend(
@@ -139,7 +139,7 @@ def _plain(rng: np.random.Generator, size: int) -> Floats:
 
 
 def _gradient(rng: np.random.Generator, size: int) -> Floats:
-    """Return a change from one colour to another, straight in any direction or around a point."""
+    """Return a change from one color to another, straight in any direction or around a point."""
     x, y = _grid(size)
     if rng.random() < 0.4:
         amount = np.hypot(x - rng.uniform(0.2, 0.8), y - rng.uniform(0.2, 0.8)) / np.float32(0.9)
@@ -149,39 +149,10 @@ def _gradient(rng: np.random.Generator, size: int) -> Floats:
     return _blend(_muted(rng), _muted(rng), np.clip(amount, 0, 1).astype(np.float32))
 
 
-def _pattern_colours(rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Return a colour and a near relative, so that a pattern stays behind the objects."""
-    first = _muted(rng)
-    return first, first + (_muted(rng) - first) * np.float32(rng.uniform(0.25, 0.7))
-
-
-def _stripes(rng: np.random.Generator, size: int) -> Floats:
-    x, y = _grid(size)
-    angle, bands = rng.uniform(0, np.pi), rng.uniform(3, 12)
-    wave = np.sin(2 * np.pi * bands * (x * np.cos(angle) + y * np.sin(angle)))
-    return _blend(*_pattern_colours(rng), np.clip(wave * 4 + 0.5, 0, 1).astype(np.float32))
-
-
-def _checker(rng: np.random.Generator, size: int) -> Floats:
-    x, y = _grid(size)
-    cells = int(rng.integers(4, 13))
-    odd = (np.floor(x * cells) + np.floor(y * cells)) % 2
-    return _blend(*_pattern_colours(rng), odd.astype(np.float32))
-
-
-def _dots(rng: np.random.Generator, size: int) -> Floats:
-    x, y = _grid(size)
-    cells, radius = int(rng.integers(4, 11)), rng.uniform(0.18, 0.36)
-    shifted = x * cells + 0.5 * (np.floor(y * cells) % 2)
-    distance = np.hypot(shifted % 1.0 - 0.5, (y * cells) % 1.0 - 0.5)
-    inside = np.clip((radius - distance) * size / cells + 0.5, 0, 1)
-    return _blend(*_pattern_colours(rng), inside.astype(np.float32))
-
-
 def _wood(rng: np.random.Generator, size: int) -> Floats:
     """Return a table top: grain along boards."""
     x, y = _grid(size)
-    light = _colour(rng, (0.05, 0.11), (0.2, 0.45), (0.6, 0.9))
+    light = _color(rng, (0.05, 0.11), (0.2, 0.45), (0.6, 0.9))
     bend = np.sin(x * rng.uniform(2, 6) + rng.uniform(0, 6.3)) * rng.uniform(0.1, 0.6)
     lines = (
         np.sin(y * rng.uniform(50, 90) + bend * 3) * 0.5 + np.sin(y * rng.uniform(120, 200) + bend * 5) * 0.3
@@ -201,8 +172,5 @@ BACKDROPS: Mapping[str, Callable[[np.random.Generator, int], Floats]] = {
     "room": _room,
     "plain": _plain,
     "gradient": _gradient,
-    "stripes": _stripes,
-    "checker": _checker,
-    "dots": _dots,
     "wood": _wood,
 }

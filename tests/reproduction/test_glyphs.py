@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from centerhash.core.errors import ConfigError, DataError
-from centerhash.data.scenes import glyphs
-from centerhash.data.scenes.glyphs import CLASSES, DISTRACTORS, GLYPHS
+from reproduction import glyphs
+from reproduction.glyphs import CLASSES, DISTRACTORS, GLYPHS
 
 
 def missing_glyph() -> bytes:

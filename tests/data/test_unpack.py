@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from centerhash.core.errors import DataError, OutputError
-from centerhash.data.published import unpack as unpacking
-from centerhash.data.published.unpack import unpack
-from centerhash.data.textfiles import leads_out
+from centerhash.data import fetch
+from centerhash.data.fetch import unpack
 from tests.layouts import tarred, zipped
 from tests.toys import Killed, names
 
@@ -57,12 +56,12 @@ def tar_entry(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: in
     return entry
 
 
-def refused(archive: Path, folder: Path, **settings: int) -> str:
+def refused(archive: Path, folder: Path) -> str:
     """Why an archive is refused; nothing of it may be left."""
     folder.mkdir(exist_ok=True)
     before = contents(folder.parent)
     with pytest.raises(DataError) as caught:
-        unpack(archive, folder, **settings)
+        unpack(archive, folder)
     assert contents(folder.parent) == before
     return str(caught.value)
 
@@ -95,11 +94,6 @@ def test_members_that_lead_out_of_the_folder(tmp_path: Path, name: str) -> None:
     assert f"holds '{name}', which leads out of the folder" in refused(tar, tmp_path / "out")
 
 
-def test_plain_names() -> None:
-    for name in ("a.jpg", "a/b.jpg", "12:30.jpg", "..a/b..jpg", "..."):
-        assert not leads_out(name)
-
-
 @pytest.mark.parametrize(
     ("kind", "link"),
     [
@@ -125,22 +119,19 @@ def test_a_file_behind_a_link_in_a_zip(tmp_path: Path) -> None:
     assert "'folder', which is a link or a device" in refused(tmp_path / "x.zip", tmp_path / "out")
 
 
-def test_a_bomb_is_refused_by_what_it_announces(tmp_path: Path) -> None:
-    archive = tmp_path / "x.zip"
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as stream:
-        stream.writestr("zeros", bytes(3_000_000))
-    text = refused(archive, tmp_path / "out", most_bytes=2_999_999)
-    assert "announces 3,000,000 bytes and more, but an archive of its size may hold 2,999,999" in text
-    assert unpack(archive, tmp_path / "out", most_bytes=3_000_000) == 1
-
-
 def test_the_limit_of_a_bomb_grows_with_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = tmp_path / "x.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as stream:
         stream.writestr("zeros", bytes(3_000_000))
     assert archive.stat().st_size * 100 < 3_000_000
-    monkeypatch.setattr(unpacking, "_ALWAYS_ALLOWED", 0)
-    assert f"may hold {archive.stat().st_size * 100:,}" in refused(archive, tmp_path / "out")
+    monkeypatch.setattr(fetch, "_ALWAYS_ALLOWED", 0)
+    text = refused(archive, tmp_path / "out")
+    assert (
+        f"announces 3,000,000 bytes and more, but an archive of its size may hold {archive.stat().st_size * 100:,}"
+        in text
+    )
+    monkeypatch.setattr(fetch, "_ALWAYS_ALLOWED", 3_000_000)
+    assert unpack(archive, tmp_path / "out") == 1
 
 
 def test_a_tar_that_announces_too_much_is_left_before_it_is_read(tmp_path: Path) -> None:
@@ -193,7 +184,7 @@ def test_a_kill_leaves_no_half_and_the_next_call_cleans_up(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(unpacking.shutil, "rmtree", lambda folder, **_: None)  # as if the process were gone
+        patch.setattr(fetch.shutil, "rmtree", lambda folder, **_: None)  # as if the process were gone
         with pytest.raises(Killed):
             unpack(archive, tmp_path / "out", progress=kill)
     assert names(tmp_path / "out") == [".unpacking-x.zip"]
@@ -212,9 +203,8 @@ def test_a_header_of_a_gigabyte_is_not_read(tmp_path: Path, kind: bytes) -> None
     """Of zeros, it would be a megabyte in a .tar.gz; here it is announced only."""
     entry = tar_entry("PaxHeaders/a.txt", kind, size=2**30)
     (tmp_path / "a.tar").write_bytes(entry.tobuf(tarfile.USTAR_FORMAT) + bytes(1024))
-    assert refused(tmp_path / "a.tar", tmp_path / "out") == (
-        "the archive holds a header of 1,073,741,824 bytes, more than the limit of 1,048,576: it is damaged or a "
-        "trap, and was not unpacked. Download it again."
+    assert "a header of 1,073,741,824 bytes, more than the limit of 1,048,576" in refused(
+        tmp_path / "a.tar", tmp_path / "out"
     )
 
 
@@ -227,6 +217,15 @@ def test_long_names_are_read(tmp_path: Path) -> None:
 
 
 def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "_MOST_MEMBERS", 2)
+    monkeypatch.setattr(fetch, "_MOST_MEMBERS", 2)
     archive = tar_of([tar_entry(name) for name in "abc"], tmp_path / "a.tar")
     assert "holds more than 2 files" in refused(archive, tmp_path / "out")
+
+
+def test_modes_and_owners_of_a_tar_are_not_taken_over(tmp_path: Path) -> None:
+    entry = tar_entry("a.sh", size=1)
+    entry.mode, entry.uid, entry.gid = 0o6777, 12345, 12345
+    unpack(tar_of([entry], tmp_path / "a.tar"), tmp_path / "out")
+    status = (tmp_path / "out" / "a.sh").stat()
+    assert stat.S_IMODE(status.st_mode) & 0o6022 == 0
+    assert status.st_uid == tmp_path.stat().st_uid

@@ -9,8 +9,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import multiprocessing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -26,11 +27,8 @@ from centerhash.core.checks import whole_number
 from centerhash.core.errors import DataError, OutputError
 from centerhash.core.files import atomic, make_folder, write_json, write_text
 from centerhash.core.progress import Progress, silent
-from centerhash.data.scenes.backdrops import draw_backdrop
-from centerhash.data.scenes.glyphs import CLASSES, glyph, opaque
-from centerhash.data.scenes.staging import CLEAR, HARD, Actor, plan_scene
-
-__all__ = ["CLASSES", "MIN_AREA", "Box", "Scene", "render_scene", "write_scenes"]
+from reproduction.backdrops import draw_backdrop
+from reproduction.glyphs import CLASSES, DISTRACTORS, GLYPHS, PAINTED, SKIN_TONES, TABLES, glyph, opaque
 
 Box: TypeAlias = list[float]
 Row: TypeAlias = tuple[str, str, str, str]  # of labels.csv: file_name, labels, areas, boxes
@@ -45,13 +43,26 @@ RECIPE = 2  # raise it when the same seed gives other scenes than before
 JPEG_QUALITY = 90
 END_OF_JPEG = b"\xff\xd9"
 
+_HORIZON = frozenset(("meadow", "savanna", "snow", "sea", "road"))
+_FLYING = frozenset(("airplane", "bird"))
+
+LABEL_COUNTS = (0.45, 0.38, 0.17)  # chance of 1, 2, 3 labels
+INSTANCE_COUNTS = (0.9, 0.1)  # chance of 1, 2 objects of one label
+MAIN_AREA, SIDE_AREA = (0.15, 0.6), (0.03, 0.1)  # of the first label, and of each other; log-uniform
+DISTRACTOR_AREA = (0.004, 0.015)  # log-uniform
+MOST_DISTRACTORS = 1
+STRANGER = 0.03  # chance that a class comes from outside of the theme
+TRIES = 12  # places among which an object looks for the freest
+PAINT = 0.08  # how far the hue of PAINTED classes turns, as a share of the color circle
+LARGEST_SUM = 0.75  # of all areas together, so that a crowd still fits
+
 
 @dataclass(frozen=True, eq=False)
 class Scene:
     """A picture (RGB), its labels in the order of CLASSES, and how much of it each label shows.
 
     `areas` are shares of the frame: a pixel belongs to the topmost object whose alpha is at least one half.
-    `boxes` holds per label and object one [x centre, y centre, width, height] in 0..1 of the visible pixels.
+    `boxes` holds per label and object one [x center, y center, width, height] in 0..1 of the visible pixels.
     """
 
     image: Image.Image
@@ -70,18 +81,156 @@ class Sprite:
     top: int
 
 
-def render_scene(index: int, seed: int = 0, size: int = 224, hard: bool = False) -> Scene:
-    """Make scene number `index` of the endless series `seed` as `size` x `size` pixels.
+@dataclass(frozen=True)
+class Theme:
+    """A kind of place: how often it occurs, its backdrops, its classes, how far objects lean (degrees)."""
 
-    `hard` scenes have smaller objects, partly hidden and in any colour, among things that resemble them.
-    """
+    chance: float
+    backdrops: Mapping[str, float]
+    classes: Mapping[str, float]
+    lean: float
+
+
+@dataclass(frozen=True)
+class Actor:
+    """One object: its class (None for a distractor), look, target area, and center (x, y)."""
+
+    label: str | None
+    character: str
+    tone: int | None
+    area: float
+    center: tuple[float, float]
+    angle: float
+    flip: bool
+    hue: float
+    gains: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A scene before it is drawn: the backdrop's kind and the actors from back to front."""
+
+    backdrop: str
+    actors: tuple[Actor, ...]
+
+
+THEMES: Mapping[str, Theme] = {
+    name: Theme(**{"classes": dict.fromkeys(CLASSES, 1), **values})
+    for name, values in TABLES["themes"].items()
+}
+
+
+def _pick(rng: np.random.Generator, choices: Mapping[str, float]) -> str:
+    return _pick_several(rng, choices, 1)[0]
+
+
+def _pick_several(rng: np.random.Generator, choices: Mapping[str, float], count: int) -> list[str]:
+    """Draw `count` different names, each with a chance in proportion to its weight."""
+    names = list(choices)
+    weights = np.array([choices[name] for name in names])
+    drawn = rng.choice(len(names), size=min(count, len(names)), replace=False, p=weights / weights.sum())
+    return [names[number] for number in drawn]
+
+
+def _log_uniform(rng: np.random.Generator, bounds: tuple[float, float]) -> float:
+    return math.exp(rng.uniform(math.log(bounds[0]), math.log(bounds[1])))
+
+
+def plan_scene(rng: np.random.Generator) -> Plan:
+    """Decide on a scene: its theme, classes and backdrop, and one actor per object or distractor."""
+    theme = THEMES[_pick(rng, {name: theme.chance for name, theme in THEMES.items()})]
+    backdrop = _pick(rng, theme.backdrops)
+    wanted: list[tuple[str, float]] = []
+    for position, name in enumerate(_pick_labels(rng, theme)):
+        bounds = SIDE_AREA if position else MAIN_AREA
+        wanted += [(name, area) for area in _instance_areas(rng, bounds)]
+    factor = min(1.0, LARGEST_SUM / sum(area for _, area in wanted))
+    cast: list[tuple[str | None, float]] = [(label, area * factor) for label, area in wanted]
+    for _ in range(rng.integers(0, MOST_DISTRACTORS + 1)):
+        cast.append((None, _log_uniform(rng, DISTRACTOR_AREA)))
+    # large things tend to stand behind small ones, else most small ones would never be seen
+    depths = [area * math.exp(rng.normal(0, 0.5)) for _, area in cast]
+    actors: list[Actor] = []
+    for position in np.argsort(depths)[::-1]:
+        label, area = cast[position]
+        rng.random()  # not used: without it, a seed would give other scenes than those of the stored results
+        places = [_spot(rng, label, area, backdrop in _HORIZON) for _ in range(TRIES)]
+        crowding = [_crowding(place, area, actors) for place in places]
+        actors.append(_dress(rng, label, area, places[crowding.index(min(crowding))], theme.lean))
+    return Plan(backdrop, tuple(actors))
+
+
+def _pick_labels(rng: np.random.Generator, theme: Theme) -> list[str]:
+    """Draw the different classes of a scene, most from the theme and a few from anywhere."""
+    count = 1 + int(rng.choice(len(LABEL_COUNTS), p=LABEL_COUNTS))
+    labels = _pick_several(rng, theme.classes, count)
+    for position in range(len(labels)):
+        if rng.random() < STRANGER:
+            others = [name for name in GLYPHS if name not in labels]
+            labels[position] = others[int(rng.integers(len(others)))]
+    return labels
+
+
+def _instance_areas(rng: np.random.Generator, bounds: tuple[float, float]) -> list[float]:
+    """Draw the areas of one label's objects, which sum to an area within `bounds`."""
+    count = 1 + int(rng.choice(len(INSTANCE_COUNTS), p=INSTANCE_COUNTS))
+    parts = rng.uniform(0.6, 1.4, count)
+    # several objects of a label that is a detail would each be too small to see
+    total = _log_uniform(rng, (bounds[0] * count, bounds[1]))
+    return [float(part) for part in parts / parts.sum() * total]
+
+
+def _spot(rng: np.random.Generator, label: str | None, area: float, horizon: bool) -> tuple[float, float]:
+    """Draw a center inside the frame; before a horizon things stand on the ground or fly."""
+    margin = min(0.45, 0.55 * math.sqrt(area) + 0.02)
+    top, bottom = margin, 1 - margin
+    if horizon and label in _FLYING:
+        bottom = max(top, 0.45)
+    elif horizon and label is not None:
+        top = min(bottom, 0.5)
+    return float(rng.uniform(margin, 1 - margin)), float(rng.uniform(top, bottom))
+
+
+def _crowding(place: tuple[float, float], area: float, placed: Iterable[Actor]) -> float:
+    """Say how far an object of `area` at `place` would reach into the others, all taken as discs."""
+    radius = 0.65 * math.sqrt(area)
+    overlaps = (radius + 0.65 * math.sqrt(other.area) - math.dist(place, other.center) for other in placed)
+    return sum(max(0.0, overlap) for overlap in overlaps)
+
+
+def _dress(
+    rng: np.random.Generator,
+    label: str | None,
+    area: float,
+    center: tuple[float, float],
+    lean: float,
+) -> Actor:
+    """Choose the look of an object: its glyph, skin, color shift, lean and mirror image."""
+    glyphs = DISTRACTORS if label is None else GLYPHS[label]
+    freedom = PAINT if label in PAINTED else 0.02
+    red, green, blue = (float(gain) for gain in rng.uniform(0.86, 1.06, 3))
+    return Actor(
+        label=label,
+        character=glyphs[int(rng.integers(len(glyphs)))],
+        tone=int(rng.integers(len(SKIN_TONES))) if label == "person" else None,
+        area=area,
+        center=center,
+        angle=float(rng.normal(0, lean if rng.random() < 0.85 else 3 * lean)),
+        flip=bool(rng.random() < 0.5),
+        hue=float(rng.uniform(-freedom, freedom)),
+        gains=(red, green, blue),
+    )
+
+
+def render_scene(index: int, seed: int = 0, size: int = 224) -> Scene:
+    """Make scene number `index` of the endless series `seed` as `size` x `size` pixels."""
     whole_number(index, "index", 0)
     whole_number(seed, "seed", 0)
     whole_number(size, "size", *SIZES)
     attempt = 0
     while True:
         rng = np.random.default_rng([seed, index, attempt])
-        plan = plan_scene(rng, HARD if hard else CLEAR)
+        plan = plan_scene(rng)
         sprites = keep_visible([draw_sprite(actor, size) for actor in plan.actors], size)
         if any(sprite.label is not None for sprite in sprites):
             break
@@ -93,26 +242,26 @@ def render_scene(index: int, seed: int = 0, size: int = 224, hard: bool = False)
 
 
 def draw_sprite(actor: Actor, size: int) -> Sprite:
-    """Draw an actor at its size in a frame of `size` pixels: scaled, mirrored, leaning, coloured."""
+    """Draw an actor at its size in a frame of `size` pixels: scaled, mirrored, leaning, colored."""
     drawn = glyph(actor.character, min(size, 512), actor.tone)
     scale = min((actor.area * size * size / drawn.ink) ** 0.5, LARGEST_SIDE * size / max(drawn.image.size))
     width, height = (max(1, round(side * scale)) for side in drawn.image.size)
     image = drawn.image.resize((width, height), Image.Resampling.BILINEAR)
-    image = _recoloured(image, actor.hue, actor.gains)
+    image = _recolored(image, actor.hue, actor.gains)
     if actor.flip:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     image = image.rotate(actor.angle, Image.Resampling.BILINEAR, expand=True)
-    left, top = (round(c * size - side / 2) for c, side in zip(actor.centre, image.size, strict=True))
+    left, top = (round(c * size - side / 2) for c, side in zip(actor.center, image.size, strict=True))
     return Sprite(actor.label, image, left, top)
 
 
-def _recoloured(image: Image.Image, hue: float, gains: Sequence[float]) -> Image.Image:
-    """Turn the hue by a share of the colour circle, then scale red, green and blue."""
+def _recolored(image: Image.Image, hue: float, gains: Sequence[float]) -> Image.Image:
+    """Turn the hue by a share of the color circle, then scale red, green and blue."""
     levels = np.arange(256)
     hues, saturations, values = image.convert("RGB").convert("HSV").split()
     turned = hues.point(((levels + round(hue * 256)) % 256).tolist())
-    colours = Image.merge("HSV", (turned, saturations, values)).convert("RGB")
-    scaled = colours.point(np.minimum(np.outer(gains, levels), 255).astype(np.int64).ravel().tolist())
+    colors = Image.merge("HSV", (turned, saturations, values)).convert("RGB")
+    scaled = colors.point(np.minimum(np.outer(gains, levels), 255).astype(np.int64).ravel().tolist())
     scaled.putalpha(image.getchannel("A"))
     return scaled
 
@@ -160,7 +309,7 @@ def _describe(image: Image.Image, sprites: Sequence[Sprite]) -> Scene:
 
 
 def _box(mask: NDArray[np.bool_]) -> Box:
-    """Return [x centre, y centre, width, height] in 0..1 around the set pixels of `mask` (size, size)."""
+    """Return [x center, y center, width, height] in 0..1 around the set pixels of `mask` (size, size)."""
     columns, rows = np.flatnonzero(mask.any(axis=0)), np.flatnonzero(mask.any(axis=1))
     left, right, top, bottom = columns[0], columns[-1] + 1, rows[0], rows[-1] + 1
     corners = ((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
@@ -172,7 +321,6 @@ def write_scenes(
     count: int,
     seed: int = 0,
     size: int = 224,
-    hard: bool = False,
     progress: Progress = silent,
     workers: int = 1,
 ) -> Path:
@@ -188,13 +336,10 @@ def write_scenes(
     whole_number(size, "size", *SIZES)
     whole_number(workers, "workers", 1, MOST_WORKERS)
     target = make_folder(folder)
-    _claim(
-        target,
-        {"recipe": RECIPE, "count": int(count), "seed": int(seed), "size": int(size), "hard": bool(hard)},
-    )
+    _init_or_check(target, {"recipe": RECIPE, "count": int(count), "seed": int(seed), "size": int(size)})
     make_folder(target / "images")
     rows = []
-    for row in _rows(partial(_finished_row, target, seed=seed, size=size, hard=hard), count, workers):
+    for row in _rows(partial(_finished_row, target, seed=seed, size=size), count, workers):
         rows.append(row)
         progress("scenes", len(rows), count)
     table = _as_csv(rows)
@@ -204,7 +349,7 @@ def write_scenes(
     return target
 
 
-def _claim(folder: Path, settings: Mapping[str, int]) -> None:
+def _init_or_check(folder: Path, settings: Mapping[str, int]) -> None:
     """Record the settings in `scenes.json`, or check that the folder was begun with the same ones."""
     record = folder / "scenes.json"
     if not record.exists():
@@ -246,13 +391,13 @@ def _rows(make: Callable[[int], Row], count: int, workers: int) -> Iterator[Row]
         pool.shutdown(cancel_futures=True)
 
 
-def _finished_row(folder: Path, index: int, *, seed: int, size: int, hard: bool) -> Row:
+def _finished_row(folder: Path, index: int, *, seed: int, size: int) -> Row:
     """Make sure that the image `index` is there, and return its row of the table."""
     name = f"images/{index:06d}.jpg"
     row = _stored_row(folder / name)
     if row is not None and row[0] == name:
         return row
-    scene = render_scene(index, seed, size, hard)
+    scene = render_scene(index, seed, size)
     boxes = json.dumps(scene.boxes, separators=(",", ":"))
     row = (name, "|".join(scene.labels), "|".join(f"{area:.6f}" for area in scene.areas), boxes)
     encoded = io.BytesIO()
