@@ -13,7 +13,7 @@ from centerhash.cli import completion
 from centerhash.data.published.catalogue import DATASETS
 from centerhash.encoding import work
 from centerhash.experiments.paper import report
-from centerhash.methods.table import METHODS
+from centerhash.methods.registry import METHODS
 from centerhash.networks.backbones import BACKBONES
 from centerhash.networks.engines import ENGINES
 from centerhash.search import formats

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from centerhash.core.errors import ConfigError
 from centerhash.data import Dataset, Splits
 from centerhash.evaluation import Evaluation, evaluate
-from centerhash.methods.table import METHODS, Method
+from centerhash.methods.registry import METHODS, Method
 from centerhash.model.model import HashModel
 from centerhash.training.checkpoints import EpochRow
 from centerhash.training.frozen import fit_frozen

@@ -18,7 +18,7 @@ from centerhash.core.errors import ConfigError, DataError, InputError, OutputErr
 from centerhash.core.files import verify_checksum, with_checksum
 from centerhash.data import Dataset, open_dataset
 from centerhash.methods.centers import hash_centers
-from centerhash.methods.table import METHODS
+from centerhash.methods.registry import METHODS
 from centerhash.model.model import HashModel, ModelSpec, load
 from centerhash.networks.heads import HeadOptions, build_head
 from centerhash.training.run import train

@@ -26,9 +26,9 @@ def one_of(*words: str) -> Callable[[], list[str]]:
 
 def methods() -> Words:
     """All methods."""
-    from centerhash.methods.table import METHODS
+    from centerhash.methods.registry import METHODS
 
-    return [(row.name, row.title) for row in METHODS.values()]
+    return [(name, "") for name in METHODS]
 
 
 def method_lists(incomplete: str) -> Words:

@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from centerhash.codes import binarize, hamming
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.options import MethodOptions
-from centerhash.methods.shallow.base import ShallowHash
+from centerhash.methods.shallow.base import ShallowHash, ShallowOptions
 from centerhash.methods.shallow.bre import Bre, BreOptions
 from centerhash.methods.shallow.ksh import Ksh, KshOptions
-from centerhash.methods.shallow.projections import Itq, ItqOptions, Lsh, LshOptions, Sh, ShOptions
+from centerhash.methods.shallow.projections import Itq, ItqOptions, Lsh, Sh
 from centerhash.methods.shallow.sdh import Sdh, SdhOptions
 
 Data = tuple[NDArray[np.float32], NDArray[np.bool_]]
 Case = tuple[type[ShallowHash], MethodOptions]
 
 CASES: dict[str, Case] = {
-    "lsh": (Lsh, LshOptions()),
-    "sh": (Sh, ShOptions()),
+    "lsh": (Lsh, ShallowOptions()),
+    "sh": (Sh, ShallowOptions()),
     "itq": (Itq, ItqOptions()),
     "bre": (Bre, BreOptions(samples=150, points=20)),
     "bre-unsupervised": (Bre, BreOptions(samples=150, points=20, supervised=False)),
