@@ -49,7 +49,7 @@ def backbones() -> Words:
 
 def engines() -> Words:
     """What can run the network."""
-    from centerhash.networks.engines.table import ENGINES
+    from centerhash.networks.engines import ENGINES
 
     return [("auto", "the fastest here"), *((row.name, row.title) for row in ENGINES.values())]
 

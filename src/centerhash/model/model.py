@@ -34,7 +34,7 @@ from centerhash.model import card, hub
 from centerhash.model.explanation import Explained, Explanation
 from centerhash.model.remote import REMOTE, fetched
 from centerhash.model.spec import FILES, TUNED, ModelSpec
-from centerhash.networks.backbones import Backbone, first_preprocessing, get_backbone
+from centerhash.networks.backbones import Backbone, get_backbone
 from centerhash.networks.encoder import Encoder
 from centerhash.networks.heads import BatchInvariantHead, Head, build_head
 from centerhash.networks.tensors import load_tensors, save_tensors
@@ -200,8 +200,7 @@ class HashModel:
             )
         weights = spec.weights if self.tuned_weights is None else self.tuned_weights
         pretrained = spec.pretrained or weights is not None
-        crop, pool = first_preprocessing(spec.backbone) if spec.crop is None else (spec.crop, spec.pool)
-        backbone = get_backbone(spec.backbone, weights, pretrained, spec.seed, crop, pool)
+        backbone = get_backbone(spec.backbone, weights, pretrained, spec.seed, spec.crop, spec.pool)
         if spec.backbone_key is not None and backbone.key != spec.backbone_key:
             raise ConfigError(
                 f"this model was trained on features of {spec.backbone_key}, but the backbone here is "
