@@ -68,13 +68,13 @@ def test_unusable_input_of_a_ranking_is_named() -> None:
 
 def test_packed_codes_of_another_length_are_refused() -> None:
     packed = pack(CODES)
-    with pytest.raises(InputError, match="database_codes.*5"):
+    with pytest.raises(InputError, match=r"database_codes.*5"):
         evaluate(packed[:1] & 0b11111000, packed | 1, LABELS[:1], LABELS, bits=5)
 
 
 def test_codes_too_long_for_the_kernels_are_refused() -> None:
     codes = np.ones((1, 65535), np.int8)
-    with pytest.raises(InputError, match="query_codes.*65535"):
+    with pytest.raises(InputError, match=r"query_codes.*65535"):
         evaluate(codes, codes, LABELS[:1], LABELS[:1])
 
 

@@ -62,11 +62,6 @@ def test_features_are_finite_different_and_in_order(pictures: list[Path], fresh:
     assert len(np.unique(fresh.features.round(2), axis=0)) == 5
 
 
-def test_the_batch_size_hardly_matters(pictures: list[Path], fresh: FeatureTable) -> None:
-    found = image_features(pictures, LITE0, batch=2).features
-    np.testing.assert_allclose(found, fresh.features, atol=1e-4)
-
-
 def test_a_second_call_computes_nothing(pictures: list[Path], fresh: FeatureTable, tmp_path: Path) -> None:
     first = image_features(pictures, LITE0, tmp_path)
     second = image_features(pictures, LITE0, tmp_path)
@@ -125,14 +120,6 @@ def test_another_backbone_has_features_of_its_own(pictures: list[Path], tmp_path
     image_features(pictures[:1], LITE0, tmp_path)
     smaller = dataclasses.replace(LITE0, resize=200, crop=160)
     assert image_features(pictures[:1], smaller, tmp_path).computed == 1
-
-
-def test_the_same_picture_twice_in_one_call(pictures: list[Path], tmp_path: Path) -> None:
-    twice = [pictures[0], pictures[1], pictures[0]]
-    for _ in range(2):
-        found = image_features(twice, LITE0, tmp_path).features
-        np.testing.assert_allclose(found[0], found[2], atol=1e-5)
-        assert not np.allclose(found[0], found[1], atol=1e-2)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -202,16 +189,6 @@ def test_broken_images_are_listed_and_their_rows_are_zero(pictures: list[Path], 
     assert lines[0] == "4 of 6 images cannot be read:"
     assert lines[-1] == "Repair them."
     assert len(lines) == 6
-
-
-def test_many_broken_images_are_counted_not_all_listed(tmp_path: Path) -> None:
-    paths = [tmp_path / f"{number}.jpg" for number in range(9)]
-    with pytest.raises(DataError, match=r"(?s)^9 of 9 images cannot be read.*\.\.\. and 4 more"):
-        image_features(paths, LITE0).raise_if_broken("")
-
-
-def test_no_broken_image_raises_nothing(fresh: FeatureTable) -> None:
-    fresh.raise_if_broken("")
 
 
 def test_pictures_of_every_mode_have_features(tmp_path: Path) -> None:

@@ -55,11 +55,6 @@ def test_a_gpu_is_used_by_torch() -> None:
             choose_engine("onnx", device)
 
 
-def test_an_unknown_engine_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(ConfigError):
-        choose_engine("opnvino")
-
-
 @pytest.mark.parametrize(("name", "library"), [("openvino", "openvino"), ("onnx", "onnxruntime")])
 def test_a_missing_library_is_named_with_its_command(
     monkeypatch: pytest.MonkeyPatch, name: str, library: str
@@ -67,10 +62,10 @@ def test_a_missing_library_is_named_with_its_command(
     only(monkeypatch)
     with pytest.raises(ConfigError) as caught:
         choose_engine(name)
-    assert str(caught.value) == (
-        f"engine '{name}' needs {library}, which is not installed: pip install 'centerhash[fast]', or pass "
-        '`engine="auto"`.'
-    )
+    assert f"'{name}' needs {library}" in str(caught.value)
+    assert "centerhash[fast]" in str(caught.value)
+    with pytest.raises(ConfigError, match="openvino"):
+        choose_engine("opnvino")
 
 
 # --- agreement

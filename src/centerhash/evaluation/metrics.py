@@ -241,7 +241,7 @@ def expected_average_precision(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the expectation (Q,) over all orders of tied items, by the peers' and the textbook denominator.
 
-    `counts` (Q, groups) are the tied items per group, nearest group first, `relevant` (Q, groups) those that are relevant.
+    `counts` (Q, groups) are the tied items per group, nearest group first, `relevant` (Q, groups) the relevant ones.
     """
     cut = min(k, int(counts.sum(axis=1).max()))
     harmonic = np.concatenate(([0.0], np.cumsum(1.0 / np.arange(1, cut + 1))))

@@ -5,11 +5,10 @@ import math
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, log_softmax
+from torch.nn.functional import log_softmax
 
 from centerhash.methods.centers import hash_centers
 from centerhash.methods.losses.base import HeadOutput
-from centerhash.methods.losses.central import center_similarities
 from centerhash.methods.losses.softmax import (
     MDSH,
     IcsSoftmax,
@@ -154,14 +153,6 @@ def test_orthohash_by_a_loop(margin: float) -> None:
         rows.append(sum(partition - scores[j] for j in own) / len(own))
     objective = OrthoHash(CENTERS, scale=scale, margin=margin).double()
     assert float(objective(logits, labels)) == pytest.approx(sum(rows) / len(rows))
-
-
-def test_one_label_gives_the_usual_cross_entropy() -> None:
-    logits, _ = sample(rows=CLASSES)
-    labels = torch.eye(CLASSES, dtype=torch.bool)
-    found = OrthoHash(CENTERS, scale=3.0, margin=0.0).double()(logits, labels)
-    expected = cross_entropy(3 * center_similarities(logits, CENTERS), torch.arange(CLASSES))
-    assert float(found) == pytest.approx(float(expected))
 
 
 def test_it_is_the_softmax_form_with_equal_weights() -> None:

@@ -118,7 +118,6 @@ class CSQOptions(MethodOptions):
 
 @register_method(
     "csq",
-    title="CSQ",
     paper="Central Similarity Quantization for Efficient Image and Video Retrieval (Yuan et al.)",
     year=2020,
     multi_label="one centroid: majority of the labels' centers, ties from one random vector",
@@ -177,7 +176,6 @@ class DPNOptions(MethodOptions):
 
 @register_method(
     "dpn",
-    title="DPN",
     paper="Deep Polarized Network for Supervised Learning of Accurate Binary Hashing Codes (Fan et al.)",
     year=2020,
     multi_label="one centroid: majority of the labels' centers, ties from one random vector",
@@ -339,7 +337,6 @@ class ICSOptions(MethodOptions):
 )
 @register_method(
     "ics",
-    title="ICS",
     paper=PAPER,
     year=2021,
     multi_label="all centers of the labels, weights solved per image (exact minimiser)",

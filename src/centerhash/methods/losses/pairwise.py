@@ -172,7 +172,6 @@ class DPSHOptions(MethodOptions):
 
 @register_method(
     "dpsh",
-    title="DPSH",
     family="pairwise",
     paper="Feature Learning based Deep Supervised Hashing with Pairwise Labels (Li, Wang and Kang)",
     year=2016,
@@ -226,7 +225,6 @@ class DHNOptions(MethodOptions):
 
 @register_method(
     "dhn",
-    title="DHN",
     family="pairwise",
     paper="Deep Hashing Network for Efficient Similarity Retrieval (Zhu et al.)",
     year=2016,
@@ -293,7 +291,6 @@ class HashNetOptions(MethodOptions):
 
 @register_method(
     "hashnet",
-    title="HashNet",
     family="pairwise",
     paper="HashNet: Deep Learning to Hash by Continuation (Cao et al.)",
     year=2017,
@@ -365,7 +362,6 @@ class DCHOptions(MethodOptions):
 
 @register_method(
     "dch",
-    title="DCH",
     family="pairwise",
     paper="Deep Cauchy Hashing for Hamming Space Retrieval (Cao et al.)",
     year=2018,
@@ -417,7 +413,6 @@ class IDHNOptions(MethodOptions):
 
 @register_method(
     "idhn",
-    title="IDHN",
     family="pairwise",
     paper="Improved Deep Hashing with Soft Pairwise Similarity for Multi-label Image Retrieval (Zhang et al.)",
     year=2019,
@@ -508,7 +503,6 @@ class DNNHOptions(MethodOptions):
 
 @register_method(
     "dnnh",
-    title="DNNH",
     family="triplet",
     paper="Simultaneous Feature Learning and Hash Coding with Deep Neural Networks (Lai et al.)",
     year=2015,

@@ -84,7 +84,6 @@ class HyP2Options(MethodOptions):
 
 @register_method(
     "hyp2",
-    title="HyP2",
     family="pairwise",
     paper="HyP2 Loss: Beyond Hypersphere Metric Space for Multi-label Image Retrieval (Xu et al.)",
     year=2022,
@@ -168,7 +167,6 @@ class GreedyHashOptions(MethodOptions):
 
 @register_method(
     "greedyhash",
-    title="GreedyHash",
     paper="Greedy Hash: Towards Fast Optimization for Accurate Hash Coding in CNN (Su et al.)",
     year=2018,
     multi_label="a linear classifier on the code shares its choice among the labels",

@@ -42,7 +42,6 @@ class OrthoHashOptions(MethodOptions):
 
 @register_method(
     "orthohash",
-    title="OrthoHash",
     paper="One Loss for All: Deep Hashing with a Single Cosine Similarity (Hoe et al.)",
     year=2021,
     multi_label="all centers of the labels against all others, each with weight 1/c",
@@ -116,7 +115,6 @@ class MDSHOptions(MethodOptions):
 
 @register_method(
     "mdsh",
-    title="MDSH",
     paper="Deep Hashing with Minimal-Distance-Separated Hash Centers (Wang et al.)",
     year=2023,
     multi_label="a softmax over all centers says yes to each label's and no to all others",

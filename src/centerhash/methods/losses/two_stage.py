@@ -116,7 +116,6 @@ class CNNHOptions(MethodOptions):
 
 @register_method(
     "cnnh",
-    title="CNNH",
     family="two-stage",
     paper="Supervised Hashing for Image Retrieval via Image Representation Learning (Xia et al.)",
     year=2014,
