@@ -26,7 +26,7 @@ is no smaller: 6, 14 and 20 in the first column.
 
 Rows are taken as they are, without flipping columns at random: a flip changes no distance, but loses the balance
 of the rows. H is normalised, so that its first row is constant and every other row has exactly K/2 ones; the
-constant row is used only when the others do not suffice, because Sec. 3.2 wants half of the bits +1.
+constant row is used only when the others do not suffice, because Sec. 3.2 requires half of the bits to be +1.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ Some differences are common to many methods:
 points (`centerhash tune coco117k --methods all`: 12 short trials and the best three in full at 32 bits, scored on a
 quarter of COCO's training list that is held out; [rows](../benchmarks/results/coco117k-tune/results.jsonl),
 [choices](../benchmarks/results/coco117k-tune/best.json)). Figures under "defaults" are mAP of that grid, by the peers'
-denominator: of full training runs with 30 epochs, of short trials with 10 where it says so. A test keeps both equal.
+denominator: of full training runs with 30 epochs, or of short trials with 10 where stated. A test keeps both equal.
 """
 
 

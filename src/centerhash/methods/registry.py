@@ -339,7 +339,7 @@ def value_at(value: Any, bits: int, default: Any) -> Any:
 def training_options(row: Method, point: Point, bits: int) -> dict[str, Any]:
     """A point as options of training, those of the method in `options`, all at a number of bits.
 
-    A default is the one beside the point's other options: some follow each other.
+    A default is taken given the point's other options: some follow each other.
     """
     own = option_names(row.options_class())
     relative = {name for name, value in point.items() if str(value).startswith("default")}

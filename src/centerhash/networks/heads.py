@@ -165,10 +165,10 @@ class _Product(torch.autograd.Function):
 
 
 class WideLinear(nn.Linear):
-    """A linear layer whose products are cut among threads of ours while it learns, where all else has one thread.
+    """A linear layer whose products are cut among threads of ours while it learns, while all else has one thread.
 
-    Threads of torch wait for each other after every operation and inside of products, and beside other programs each
-    time until they get a processor. Here they meet twice a step.
+    Threads of torch wait for each other after every operation and inside of products, and next to other programs
+    each time until they get a CPU core. Here they meet twice a step.
     """
 
     def __init__(self, features: int, units: int, bias: bool, threads: int) -> None:

@@ -60,7 +60,7 @@ class WeightFile:
         if not self.path.is_file():
             raise DataError(
                 f"there is no weight file '{self.path}': pass as `weights=` a .safetensors file or a state "
-                "dict that torch.save wrote. A trained model looks for its file where model.json says."
+                "dict that torch.save wrote. A trained model reads its file from the path in model.json."
             )
         return self.path
 
@@ -69,7 +69,7 @@ class WeightFile:
 class Wheel:
     """A file inside an installed Python package."""
 
-    package: str  # as pip knows it, with its version
+    package: str  # its name on PyPI, with its version
     file: str  # below the package's folder
 
     def __str__(self) -> str:
@@ -164,7 +164,7 @@ class Hub:
 
 @contextmanager
 def _download_explained(place: str, by_hand: str) -> Iterator[None]:
-    """Turn a failed download into a DataError that says from where, why, and what else can be done."""
+    """Turn a failed download into a DataError with the address, the reason and the alternatives."""
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:

@@ -129,7 +129,7 @@ class Objective(nn.Module, ABC):
         """Terms () by name, already multiplied by their coefficients; their sum is the loss."""
 
     def checked(self, output: Tensor | HeadOutput, labels: Tensor) -> Batch:
-        """The batch, or an InputError that says what does not fit."""
+        """The batch, or an InputError that names what does not fit."""
         output = output if isinstance(output, HeadOutput) else HeadOutput(output)
         logits, classes, bits = output.logits, *self.sizes
         if not (isinstance(logits, Tensor) and isinstance(labels, Tensor)):

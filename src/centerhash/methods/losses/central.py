@@ -2,7 +2,7 @@
 
 One small function per equation, then one thin class per method. A network's output is `logits` (B, K),
 b = sigmoid(logits); centers are (C, K) in {-1, +1}; labels (B, C) are bool. Every class returns the mean loss
-over the batch's labelled images and knows the weight of each label (B, C).
+over the batch's labelled images and gives the weight of each label (B, C).
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ PRINTED_BETA = {16: 0.001, 32: 0.01, 64: 0.1}  # Sec. 4.5.2
 
 
 class ICSOptions(MethodOptions):
-    """Options of ICS. docs/paper.md says where the defaults leave the printed form, and why."""
+    """Options of ICS. docs/paper.md lists where the defaults leave the printed form, and why."""
 
     solver: Literal["exact", "pgd", "printed"] = Field(
         "exact", description="weights: exact minimiser, PGD on the true gradient, or PGD as printed, Eq. (13)"

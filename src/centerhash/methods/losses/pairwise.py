@@ -2,7 +2,7 @@
 
 One small function per equation, then one thin class per method. A network's output is `logits` (B, K), labels
 (B, C) are bool. The pairs S are all B (B - 1) ordered pairs of two different images of a batch: the papers sum
-over pairs of training images, and an image with itself says nothing. S1 are the similar ones, which share a
+over pairs of training images, and an image with itself carries no information. S1 are the similar ones, which share a
 label, S0 the others. An image without labels is similar to none, as in the evaluation.
 
 Where the papers sum, these are means, so that neither the size of a batch nor K decides what a coefficient
@@ -416,7 +416,7 @@ class IDHNOptions(MethodOptions):
     family="pairwise",
     paper="Improved Deep Hashing with Soft Pairwise Similarity for Multi-label Image Retrieval (Zhang et al.)",
     year=2019,
-    multi_label="two images are as similar as the cosine of their labels says",
+    multi_label="the similarity of two images is the cosine of their labels",
     training={"learning_rate": 0.002},
     space={"alpha": [5.0, 10.0], "gamma": [0.1, 1.0], "lambda": [0.01, 0.1, 1.0]},
     authors={"alpha": 5.0, "gamma": 0.1, "lambda": 0.1},

@@ -76,7 +76,7 @@ class HyP2Options(MethodOptions):
         None, ge=-1, lt=1, alias="zeta", description="cosine from which irrelevant codes are pushed apart"
     )
     pair: float = Field(
-        0.5, ge=0, alias="beta", description="coefficient of the pair loss beside the proxy loss"
+        0.5, ge=0, alias="beta", description="coefficient of the pair loss next to the proxy loss"
     )
     squash: bool = Field(True, alias="tanh", description="compare tanh(z); else z itself, as the authors do")
     kaiming: bool = Field(False, description="draw proxies with variance 2 / C as the authors do; else 1")
@@ -182,7 +182,7 @@ class GreedyHashOptions(MethodOptions):
         defaults="""The authors' softmax; alpha 1 as in their file for ImageNet (.1 in those for CIFAR-10), learning
             rate 1e-3 (.842; alpha .1 .822). A yes or no per class reached .692 in a short trial, against .830.""",
         departures="""The authors have one label per image; for several, the targets of the softmax are 1/c at the
-            labels. `-o classifier=sigmoid` says yes or no to each class instead, a cross entropy summed over the
+            labels. `-o classifier=sigmoid` answers yes or no for each class instead, a cross entropy summed over the
             classes. W has no bias, as theirs.""",
     ),
 )

@@ -117,7 +117,7 @@ class MDSHOptions(MethodOptions):
     "mdsh",
     paper="Deep Hashing with Minimal-Distance-Separated Hash Centers (Wang et al.)",
     year=2023,
-    multi_label="a softmax over all centers says yes to each label's and no to all others",
+    multi_label="a softmax over all centers: yes to each label's, no to all others",
     training={"centers": "mdsh"},
     space={"beta": [0.01, 0.1, 1.0], "scale": ["default", "default*2"], "lambda": [0.0001, 0.01]},
     authors={"beta": 1.0, "scale": "default", "lambda": 0.0001, "centers": "mdsh", "assignment": "random"},
@@ -169,7 +169,7 @@ class MDSH(CentralObjective):
 
 
 class IcsSoftmaxOptions(MethodOptions):
-    """Options of ICS-softmax. docs/paper.md says how a validation split chose them."""
+    """Options of ICS-softmax. docs/paper.md describes how a validation split chose them."""
 
     scale: float = Field(6.0, gt=0, description="sharpness of the softmax over all centers")
     entropy: float | None = Field(

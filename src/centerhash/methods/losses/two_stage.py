@@ -12,7 +12,7 @@ Rows of S are made from the labels when their block's turn comes and H^T H (K, K
 needs 40 MB where S and R would take 800 MB. The signs of H are the codes.
 
 Stage 2 is a cross entropy between each bit and its code. The paper's second variant, CNNH+, also predicts the labels
-beside the bits; it is left out, since the network here ends in the bits.
+besides the bits; it is left out, since the network here ends in the bits.
 """
 
 from __future__ import annotations

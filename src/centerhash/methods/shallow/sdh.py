@@ -14,7 +14,7 @@ from centerhash.methods.registry import Notes, register_method
 from centerhash.methods.shallow.base import STAGE, Floats, Training, prepare
 from centerhash.methods.shallow.kernel import KernelHash, KernelOptions, draw_kernel
 
-_BLOCK = 1024  # rows whose codes are improved at once, so that they stay in the processor's cache
+_BLOCK = 1024  # rows whose codes are improved at once, so that they stay in the CPU's cache
 
 
 class SdhOptions(KernelOptions):
@@ -33,7 +33,7 @@ class SdhOptions(KernelOptions):
 
 
 class Weights(NamedTuple):
-    """What SDH alternates over besides the codes: classifier W (K, C) and hash function P (M, K)."""
+    """The other variables of SDH besides the codes: classifier W (K, C) and hash function P (M, K)."""
 
     classifier: Floats
     function: Floats
@@ -50,7 +50,7 @@ def sdh_objective(
 ) -> float:
     """||Y - B W||^2 + lambda ||W||^2 + nu (||B - columns P||^2 + n smooth ||P||^2) for codes B (n, K).
 
-    The paper's objective with targets Y (n, C) and kernel columns (n, M), and a ridge for P beside W's.
+    The paper's objective with targets Y (n, C) and kernel columns (n, M), and a ridge for P besides W's.
     """
     classifier, function = weights
     classified = ((targets - codes @ classifier) ** 2).sum() + options.ridge * (classifier**2).sum()
