@@ -30,7 +30,7 @@ from centerhash.experiments.runner import answers, run_tasks
 from centerhash.experiments.tables import markdown_table
 from centerhash.methods.losses.base import Batch
 from centerhash.methods.losses.softmax import IcsSoftmax, IcsSoftmaxOptions, step_loss
-from centerhash.methods.registration import register_method
+from centerhash.methods.registry import register_method
 
 ROTATED = {"rotate": True}
 TRAINING = {"learning_rate": 1e-3}  # as the grid chose it for our method

@@ -43,7 +43,6 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: zipfi
     files = package_files()
     for data in (
         "py.typed",
-        "methods/notes.toml",
         "training/presets/paper-alexnet.toml",
         "serve/static/index.html",
         "builtin/coco/model.safetensors",

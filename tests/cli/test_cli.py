@@ -12,7 +12,7 @@ from centerhash import __version__
 from centerhash.cli import app, console
 from centerhash.encoding.code_files import evaluate_files
 from centerhash.evaluation import evaluate
-from centerhash.methods.table import METHODS
+from centerhash.methods.registry import METHODS
 from centerhash.training.folder import read_config
 from tests.toys import (
     QUICK,

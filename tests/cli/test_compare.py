@@ -13,7 +13,7 @@ import pytest
 
 from centerhash.cli.commands.experiments import read_bits, read_methods, read_settings
 from centerhash.experiments.rows import read_rows
-from centerhash.methods.table import METHODS
+from centerhash.methods.registry import METHODS
 from tests.stored import stored_row
 from tests.toys import (
     Started,

@@ -8,16 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from centerhash.search.engines import table as stores
 
 from centerhash.cli import completion
 from centerhash.data.published import DATASETS
 from centerhash.encoding import work
 from centerhash.experiments.paper import report
-from centerhash.methods.table import METHODS
+from centerhash.methods.registry import METHODS
 from centerhash.networks.backbones import BACKBONES
 from centerhash.networks.engines import ENGINES
 from centerhash.search import formats
-from centerhash.search.engines import table as stores
 from centerhash.training import loggers
 from tests.toys import cli
 

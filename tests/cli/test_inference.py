@@ -85,7 +85,7 @@ def test_the_reason_for_another_engine_is_a_warning(
         raise RuntimeError("an operator that nobody knows")
 
     monkeypatch.setattr(encoder, "open_engine", open_engine)  # rather than one that is open
-    monkeypatch.setattr("centerhash.networks.engines.compiled.open_compiled", refuse)
+    monkeypatch.setattr("centerhash.networks.engines.open_compiled", refuse)
     done = cli("search", index, pictures[0], "--device", "cpu")
     assert "results, features by torch" in done.out
     assert "an operator that nobody knows" in done.text

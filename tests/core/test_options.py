@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError
 
 from centerhash.core.errors import ConfigError
 from centerhash.core.options import Options, read_options
-from centerhash.methods.table import get_method
+from centerhash.methods.registry import get_method
 
 
 class Sample(Options):

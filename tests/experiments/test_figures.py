@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.experiments.figures import LOOKS, Series, line_plot, look, swatch
-from centerhash.methods.table import METHODS
+from centerhash.methods.registry import METHODS
 
 # Machado, Oliveira and Fernandes 2009, full severity, for linear RGB
 VISION = {

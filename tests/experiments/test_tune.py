@@ -22,8 +22,7 @@ from centerhash.experiments.tune import (
     read_best,
     tune,
 )
-from centerhash.methods.spaces import search_space
-from centerhash.methods.table import METHODS, get_method
+from centerhash.methods.registry import METHODS, get_method, search_space
 from tests.toys import Killed, separable, write_feature_folder
 
 BUDGET = Budget(trials=3, full=2, epochs=2, epochs_part=2)

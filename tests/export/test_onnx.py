@@ -29,7 +29,7 @@ from centerhash.model.model import HashModel
 from centerhash.networks.backbones import BACKBONES
 from centerhash.networks.heads import Head
 from centerhash.training.run import train
-from tests.networks.engines.toys import pictures, small_backbone, untrained_model
+from tests.networks.toys import pictures, small_backbone, untrained_model
 from tests.toys import CLASSES, feature_dataset, toy_config, write_images
 
 DOCS = Path(__file__).parents[2] / "docs" / "export.md"

@@ -11,18 +11,17 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from safetensors.torch import load_file, save_file
 
 from centerhash.codes import hamming
 from centerhash.core.errors import ConfigError, DataError, InputError, OutputError, UnknownMethodError
 from centerhash.core.files import verify_checksum, with_checksum
 from centerhash.data import Dataset, open_dataset
 from centerhash.methods.centers import hash_centers
-from centerhash.methods.table import METHODS
+from centerhash.methods.registry import METHODS
 from centerhash.model.model import HashModel, ModelSpec, load
 from centerhash.networks.heads import HeadOptions, build_head
 from centerhash.training.run import train
-from tests.toys import CLASSES, WIDTH, noise_image, toy_config
+from tests.toys import CLASSES, WIDTH, noise_image
 
 SAVED = ("model.json", "model.safetensors")
 
@@ -336,38 +335,6 @@ def test_what_is_no_image_is_refused(image_run: Path, wrong: Any) -> None:
         HashModel.load(image_run).encode(wrong)
 
 
-@pytest.mark.slow
-def test_a_model_from_before_the_whole_frame_keeps_its_features(
-    scene_folder: Path, feature_cache: Path, tmp_path: Path
-) -> None:
-    """Its model.json names neither crop nor pooling, and its key none of the pooling."""
-    settings = {"crop": 224, "pool": "mean", "cache": feature_cache, "device": "cpu"}
-    train(scene_folder, config=toy_config(epochs=1), out=tmp_path / "run", **settings)
-    file = tmp_path / "run" / "model.json"
-    spec = json.loads(file.read_text())
-    assert (spec.pop("crop"), spec.pop("pool"), spec["features"]) == (224, "mean", 1280)
-    assert spec["backbone_key"] == "efficientnet-lite0-256-224-782d15c006c4"
-    del spec["checksum"]
-    file.write_text(json.dumps(spec))
-    backbone = HashModel.load(tmp_path / "run").backbone()
-    assert (backbone.resize, backbone.crop, backbone.pool) == (256, 224, "mean")
-
-
-@pytest.mark.parametrize(
-    ("name", "seen"),
-    [
-        ("efficientnet-lite2", (297, 260, "mean")),
-        ("resnet50", (256, 224, "mean")),
-        ("alexnet", (256, 224, None)),
-    ],
-)
-def test_every_backbone_of_an_old_model_is_as_it_was(name: str, seen: tuple[int, int, str | None]) -> None:
-    model = untrained()
-    model.spec = model.spec.model_copy(update={"backbone": name})
-    backbone = model.backbone()
-    assert (backbone.resize, backbone.crop, backbone.pool) == seen
-
-
 def test_a_model_says_shortly_what_it_is(image_run: Path) -> None:
     assert repr(load(image_run)) == "HashModel('ics-softmax', 32 bits, 21 classes, efficientnet-lite0)"
     with pytest.raises(InputError):
@@ -435,17 +402,6 @@ def test_a_changed_bit_of_a_stored_model_is_named(stored: Path, tmp_path: Path, 
             continue
         with pytest.raises(DataError):
             HashModel.load(run)
-
-
-def test_a_model_of_before_the_checksums_still_opens(
-    stored: Path, tmp_path: Path, toy_model: HashModel
-) -> None:
-    (tmp_path / "run").mkdir()
-    spec = verify_checksum(json.loads((stored / "model.json").read_text()), "")
-    (tmp_path / "run" / "model.json").write_text(json.dumps(spec))
-    save_file(load_file(stored / "model.safetensors"), tmp_path / "run" / "model.safetensors")
-    tensors = HashModel.load(tmp_path / "run").tensors()
-    assert all(torch.equal(tensor, tensors[name]) for name, tensor in toy_model.tensors().items())
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from centerhash.core.errors import DataError
 from centerhash.methods.centers import hash_centers
-from centerhash.methods.losses.central import CentralObjective
-from centerhash.methods.table import get_method
+from centerhash.methods.losses.base import CentralObjective
+from centerhash.methods.registry import get_method
 from centerhash.networks.heads import HeadOptions
 from centerhash.training import loop
 from centerhash.training.checkpoints import EpochRow

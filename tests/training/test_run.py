@@ -232,21 +232,6 @@ def test_other_settings_are_refused_and_named(
     assert run_contents(feature_run) == before
 
 
-def test_a_run_from_before_the_whole_frame_is_another_run(
-    scene_folder: Path, image_run: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(image_run, run)
-    stored = read_config(run)
-    for name in ("crop", "pool"):
-        del stored["config"][name]
-    (run / "config.json").write_text(json.dumps(stored))
-    config = toy_config(bits=32, epochs=4)
-    with pytest.raises(ConfigError, match=r"crop was 224, now 256; pool was mean, now mean\+max"):
-        train(scene_folder, config=config, out=run)
-    train(scene_folder, config=config, out=run, crop=224, pool="mean")  # is the finished run, and read
-
-
 def test_other_data_is_refused(feature_run: Path, tmp_path: Path) -> None:
     other = open_dataset(write_feature_folder(tmp_path / "toy", seed=9))
     with pytest.raises(ConfigError, match="fingerprint was"):

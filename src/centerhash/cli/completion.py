@@ -26,9 +26,9 @@ def one_of(*words: str) -> Callable[[], list[str]]:
 
 def methods() -> Words:
     """All methods."""
-    from centerhash.methods.table import METHODS
+    from centerhash.methods.registry import METHODS
 
-    return [(row.name, row.title) for row in METHODS.values()]
+    return [(name, "") for name in METHODS]
 
 
 def method_lists(incomplete: str) -> Words:
@@ -49,7 +49,7 @@ def backbones() -> Words:
 
 def engines() -> Words:
     """What can run the network."""
-    from centerhash.networks.engines.table import ENGINES
+    from centerhash.networks.engines import ENGINES
 
     return [("auto", "the fastest here"), *((row.name, row.title) for row in ENGINES.values())]
 

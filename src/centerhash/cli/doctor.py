@@ -24,7 +24,7 @@ from centerhash.core.extras import EXTRAS
 from centerhash.core.version import __version__
 from centerhash.networks.backbones import BACKBONES, DEFAULT_BACKBONE, choose_device
 from centerhash.networks.cache import default_cache
-from centerhash.networks.engines.table import ENGINES as INFERENCE_ENGINES
+from centerhash.networks.engines import ENGINES as INFERENCE_ENGINES
 
 NOT_INSTALLED = "not installed"
 

@@ -18,8 +18,7 @@ from centerhash.core.progress import Progress, silent
 from centerhash.data import Dataset, Splits, open_dataset
 from centerhash.evaluation import Evaluation, evaluate
 from centerhash.experiments.rows import Row, identity_text, task_name
-from centerhash.methods.spaces import Point, training_options
-from centerhash.methods.table import get_method
+from centerhash.methods.registry import Point, get_method, training_options
 from centerhash.model.model import HashModel
 from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
 from centerhash.networks.cache import default_cache

@@ -32,7 +32,7 @@ from centerhash.experiments.tables import (
     summarise,
     time_texts,
 )
-from centerhash.methods.table import METHODS, get_method
+from centerhash.methods.registry import METHODS, get_method
 from centerhash.model.model import HashModel
 from centerhash.training.rotation import code_rotation, rotation_sample
 

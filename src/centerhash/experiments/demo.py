@@ -23,7 +23,7 @@ from centerhash.encoding.code_files import evaluate_files
 from centerhash.evaluation import Evaluation, evaluate
 from centerhash.experiments.agreement import Agreement, measure_agreement
 from centerhash.experiments.convergence import Convergence, batch_distances, solver_convergence
-from centerhash.methods.table import METHODS
+from centerhash.methods.registry import METHODS
 from centerhash.model.model import HashModel
 from centerhash.training.config import TrainConfig
 from centerhash.training.distributed import Team

@@ -16,7 +16,7 @@ from centerhash.evaluation import ranking
 from centerhash.experiments.demo import DemoResult
 from centerhash.experiments.figures import SOLVERS, area_scatter, look
 from centerhash.experiments.pages import page
-from centerhash.methods.table import METHODS
+from centerhash.methods.registry import METHODS
 from centerhash.search.results import thumbnail
 
 SHOWN = "ics-softmax"  # whose answers and weights are shown

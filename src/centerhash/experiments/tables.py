@@ -15,7 +15,7 @@ from rich.table import Table
 from centerhash.core.errors import DataError
 from centerhash.core.rendering import text_table
 from centerhash.experiments.rows import Row, other_setting, task_name
-from centerhash.methods.table import METHODS
+from centerhash.methods.registry import METHODS
 
 MAPS = {"map_peers": "peers", "map_textbook": "textbook"}
 FORMS = ("as_trained", "rotated")  # of the logits of a deep method, each scored from the same training

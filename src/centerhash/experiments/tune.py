@@ -21,8 +21,7 @@ from centerhash.experiments.bench import Source, Task, make_task
 from centerhash.experiments.compare import measure
 from centerhash.experiments.rows import Row
 from centerhash.experiments.runner import TaskDone, answers, run_tasks
-from centerhash.methods.spaces import Point, search_space, training_options
-from centerhash.methods.table import get_method
+from centerhash.methods.registry import Point, get_method, search_space, training_options
 from centerhash.training.config import TrainConfig
 
 BEST, MEASURE = "best.json", "map_peers"

@@ -10,11 +10,11 @@ from torch.nn import functional
 
 from centerhash.codes import packed_width
 from centerhash.core.errors import ConfigError
+from centerhash.methods.losses.base import HeadOutput
+from centerhash.methods.registry import METHODS
 from centerhash.methods.shallow.projections import LinearHash
-from centerhash.methods.table import METHODS
 from centerhash.model.model import HashModel
 from centerhash.networks.backbones import Backbone, import_timm
-from centerhash.networks.heads import HeadOutput
 
 
 class Hyperplanes(nn.Module):

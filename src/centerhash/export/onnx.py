@@ -28,9 +28,7 @@ from centerhash.export.deployment import deployed
 from centerhash.model.model import HashModel
 from centerhash.networks.backbones import Backbone
 from centerhash.networks.encoder import pixels_of
-from centerhash.networks.engines.conversion import converted
-from centerhash.networks.engines.table import Pixels
-from centerhash.networks.engines.torch_engine import TorchEngine
+from centerhash.networks.engines import Pixels, TorchEngine, converted
 from reproduction.scenes import render_scene
 
 FORMATS = ("onnx",)

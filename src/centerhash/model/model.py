@@ -25,17 +25,18 @@ from centerhash.core.files import atomic, read_with_checksum, refuse_links, with
 from centerhash.core.progress import Progress, silent
 from centerhash.data.images import MAX_PIXELS, ImageSource, image_list
 from centerhash.evaluation import Evaluation
-from centerhash.methods.losses.central import CentralObjective, center_similarities
+from centerhash.methods.losses.base import CentralObjective, HeadOutput
+from centerhash.methods.losses.central import center_similarities
+from centerhash.methods.registry import METHODS, stored_method
 from centerhash.methods.shallow.base import ShallowHash
 from centerhash.methods.shallow.projections import Itq
-from centerhash.methods.table import METHODS, stored_method
 from centerhash.model import card, hub
 from centerhash.model.explanation import Explained, Explanation
 from centerhash.model.remote import REMOTE, fetched
 from centerhash.model.spec import FILES, TUNED, ModelSpec
-from centerhash.networks.backbones import Backbone, first_preprocessing, get_backbone
+from centerhash.networks.backbones import Backbone, get_backbone
 from centerhash.networks.encoder import Encoder
-from centerhash.networks.heads import Head, HeadOutput, SteadyHead, build_head
+from centerhash.networks.heads import BatchInvariantHead, Head, build_head
 from centerhash.networks.tensors import load_tensors, save_tensors
 
 __all__ = ["BUILTIN", "TUNED", "HashModel", "ModelSpec", "load", "model_folder"]
@@ -75,7 +76,7 @@ class HashModel:
         else:
             self.network = build_head(spec.features, spec.bits, spec.head, len(spec.classes))
             self.network.load_state_dict(own)
-        self._steady = SteadyHead(self.network) if isinstance(self.network, Head) else None
+        self._steady = BatchInvariantHead(self.network) if isinstance(self.network, Head) else None
         look = {k.removeprefix("visual."): v.numpy() for k, v in tensors.items() if k.startswith("visual.")}
         self._look = Itq.from_arrays(look) if look else None
         self._last: tuple[NDArray[Any], HeadOutput] = np.empty(0), HeadOutput(torch.empty(0))
@@ -176,7 +177,7 @@ class HashModel:
 
     def presence(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Probability (N, C) that each class is in an image."""
-        found = self._outputs(features).presence
+        found = self._outputs(features).label_log_odds
         if found is None:
             raise ConfigError(
                 f"this model of method '{self.spec.method}' does not read presence: train with presence in its head."
@@ -199,8 +200,7 @@ class HashModel:
             )
         weights = spec.weights if self.tuned_weights is None else self.tuned_weights
         pretrained = spec.pretrained or weights is not None
-        crop, pool = first_preprocessing(spec.backbone) if spec.crop is None else (spec.crop, spec.pool)
-        backbone = get_backbone(spec.backbone, weights, pretrained, spec.seed, crop, pool)
+        backbone = get_backbone(spec.backbone, weights, pretrained, spec.seed, spec.crop, spec.pool)
         if spec.backbone_key is not None and backbone.key != spec.backbone_key:
             raise ConfigError(
                 f"this model was trained on features of {spec.backbone_key}, but the backbone here is "

@@ -30,9 +30,7 @@ class ModelSpec(Options):
     pretrained: bool = Field(
         True, description="False: the backbone's weights are random, drawn from the seed"
     )
-    crop: int | None = Field(
-        None, description="of the backbone's frame; None: a model from before the choice"
-    )
+    crop: int | None = Field(None, description="of the backbone's frame; None: as the backbone has it")
     pool: str | None = Field(None, description="of the backbone's last map; None: the network's own")
     tuned: bool = Field(
         False, description="whether the backbone was fine-tuned; it then lies beside the model"

@@ -23,7 +23,7 @@ from centerhash.core.progress import Progress, silent
 from centerhash.data.images import MAX_PIXELS, ImageSource, content_key, load_pixels
 from centerhash.data.sandboxed_decoder import Preprocessing, SandboxedDecoder
 from centerhash.networks.backbones import Backbone, choose_device
-from centerhash.networks.cache import PART, FeatureCache, network_cache
+from centerhash.networks.cache import SHARD, FeatureCache, network_cache
 from centerhash.networks.engines import Engine, choose_engine, open_engine
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ class Encoder:
             features[rows] = step.features
             pending += rows
             broken |= {missing[place]: error for place, error in step.broken.items()}
-            if len(pending) >= PART:
+            if len(pending) >= SHARD:
                 keep()
             done += step.seen
             progress("features", done, len(paths))

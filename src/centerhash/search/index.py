@@ -701,7 +701,7 @@ def _images_and_labels(
 
 def _given_labels(entries: Sequence[str | Path]) -> dict[Path, Labels]:
     """Return the labels of every image in the `entries` that are folders, by the labels.csv in or above them."""
-    from centerhash.data.layouts.labels_csv import read_image_folder
+    from centerhash.data.layouts.tabular import read_image_folder
 
     found: dict[Path, Labels] = {}
     for entry in map(Path, entries):

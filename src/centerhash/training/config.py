@@ -11,7 +11,7 @@ from centerhash.core.errors import ConfigError
 from centerhash.core.options import Options
 from centerhash.data import Dataset
 from centerhash.methods.centers import KINDS
-from centerhash.methods.table import METHODS, get_method
+from centerhash.methods.registry import METHODS, get_method
 from centerhash.networks.backbones import DEFAULT_BACKBONE, Backbone, get_backbone
 from centerhash.networks.heads import HeadOptions
 from centerhash.training.distributed import Precision

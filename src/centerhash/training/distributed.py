@@ -20,8 +20,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from centerhash.core.errors import ConfigError
+from centerhash.methods.losses.base import HeadOutput
 from centerhash.networks.backbones import choose_device
-from centerhash.networks.heads import Dropout, HeadOutput
+from centerhash.networks.heads import Dropout
 
 Precision: TypeAlias = Literal["32", "bf16", "16"]
 _PATIENCE = timedelta(days=2)  # one process may compute features for hours while the others wait

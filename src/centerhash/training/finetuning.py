@@ -26,10 +26,11 @@ from centerhash.core.parallel import batches_ahead
 from centerhash.core.progress import Progress, silent
 from centerhash.data import Dataset
 from centerhash.data.images import ImageSource, load_image
+from centerhash.methods.losses.base import HeadOutput
 from centerhash.model.model import TUNED, HashModel
 from centerhash.networks.backbones import Backbone, get_backbone
 from centerhash.networks.encoder import pixels_of
-from centerhash.networks.heads import HeadOutput, build_head
+from centerhash.networks.heads import build_head
 from centerhash.training.config import TrainConfig, backbone_of, resolve
 from centerhash.training.distributed import Team
 from centerhash.training.features import BROKEN_ADVICE, features_of

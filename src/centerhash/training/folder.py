@@ -39,7 +39,7 @@ from centerhash.core.version import __version__
 from centerhash.data import Dataset
 from centerhash.data.splits import Splits
 from centerhash.model.model import TUNED, HashModel
-from centerhash.networks.backbones import Backbone, first_preprocessing, get_backbone
+from centerhash.networks.backbones import Backbone
 from centerhash.training.checkpoints import EpochRow
 from centerhash.training.config import TrainConfig, backbone_of
 from centerhash.training.scoring import packed_codes
@@ -135,9 +135,6 @@ def claim(folder: Path, dataset: Dataset, config: TrainConfig, overwrite: bool) 
         if isinstance(stored.get("config"), dict):
             # settings that its version did not have yet had their defaults
             known = {**TrainConfig().model_dump(mode="json"), **stored["config"]}
-            if seen and "crop" not in stored["config"]:
-                name = known["backbone"]
-                known |= _preprocessing(get_backbone(name, None, False, 0, *first_preprocessing(name)))
             stored["config"] = known
         differences = _differences({k: stored.get(k) for k in identity}, identity)
         if differences:

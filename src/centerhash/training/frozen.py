@@ -17,8 +17,8 @@ from centerhash.methods.assignment import assign_centers
 from centerhash.methods.centers import hash_centers
 from centerhash.methods.losses.base import Objective
 from centerhash.methods.losses.central import center_similarities
+from centerhash.methods.registry import get_method
 from centerhash.methods.shallow.projections import Itq, ItqOptions
-from centerhash.methods.table import get_method
 from centerhash.methods.weights import class_sizes
 from centerhash.model.model import HashModel, ModelSpec
 from centerhash.networks.backbones import Backbone

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from centerhash.core.errors import DataError
 from centerhash.core.parallel import freed_memory_kept, torch_threads
 from centerhash.core.progress import Progress, silent
-from centerhash.methods.losses.base import Objective
-from centerhash.networks.heads import HeadOutput, build_head, float_rows
+from centerhash.methods.losses.base import HeadOutput, Objective
+from centerhash.networks.heads import build_head, float_rows
 from centerhash.training.checkpoints import EpochRow, restore, store
 from centerhash.training.config import TrainConfig
 from centerhash.training.distributed import Team, share_layers

@@ -19,7 +19,7 @@ from centerhash.core.files import WriterLock, make_folder
 from centerhash.core.progress import Progress, resolve_progress
 from centerhash.data import Dataset
 from centerhash.data.splits import Splits
-from centerhash.methods.table import get_method
+from centerhash.methods.registry import get_method
 from centerhash.model.model import HashModel
 from centerhash.networks.backbones import Backbone
 from centerhash.training.checkpoints import EpochRow

@@ -17,7 +17,7 @@ from centerhash.codes import binarize, pack
 from centerhash.core.errors import DataError
 from centerhash.data import Dataset
 from centerhash.evaluation import evaluate
-from centerhash.networks.heads import HeadOutput
+from centerhash.methods.losses.base import HeadOutput
 from centerhash.training.rotation import code_rotation
 
 SHARE, MOST, LEAST = 10, 1_000, 20  # a tenth is held out, at most 1,000 images; of fewer than 20, none can be

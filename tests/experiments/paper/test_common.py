@@ -11,7 +11,7 @@ from centerhash.core.errors import ConfigError
 from centerhash.experiments.bench import Source
 from centerhash.experiments.paper.common import DATA, PRINTED_BITS, Settings, printed, printed_map
 from centerhash.experiments.paper.report import PARTS, reproduce
-from centerhash.methods.table import METHODS
+from centerhash.methods.registry import METHODS
 
 
 def test_printed_figures() -> None:

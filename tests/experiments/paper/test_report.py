@@ -21,7 +21,7 @@ from centerhash.experiments.paper.common import Section, Settings
 from centerhash.experiments.paper.report import PARTS, reproduce
 from centerhash.experiments.rows import read_rows
 from centerhash.experiments.runner import read_failures, run_tasks
-from centerhash.methods.table import METHODS
+from centerhash.methods.registry import METHODS
 from tests.toys import write_feature_folder
 
 pytestmark = pytest.mark.slow

@@ -22,7 +22,7 @@ def methods(context: typer.Context, as_json: JsonOption = False, markdown: Markd
         stands_alone(context, "--markdown")
         typer.echo(methods_page(), nl=False)
         return
-    from centerhash.methods.table import METHODS
+    from centerhash.methods.registry import METHODS
 
     fields = ("name", "title", "family", "year", "uses_labels", "multi_label", "paper")
     rows = [{field: getattr(row, field) for field in fields} for row in METHODS.values()]
@@ -49,7 +49,7 @@ def options(
 
     Example: `centerhash options ics`
     """
-    from centerhash.methods.table import get_method
+    from centerhash.methods.registry import get_method
 
     row = get_method(method)
     values = row.options({}, bits)

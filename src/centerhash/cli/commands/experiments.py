@@ -251,7 +251,7 @@ def reproduce(
 
 def read_methods(text: str) -> list[str]:
     """Names of methods from `all` or `csq,ics`."""
-    from centerhash.methods.table import METHODS, get_method
+    from centerhash.methods.registry import METHODS, get_method
 
     names = list(METHODS) if text.strip() == "all" else _listed(text)
     for name in names:
@@ -299,7 +299,7 @@ def read_settings(texts: Iterable[str], methods: Sequence[str]) -> dict[str, dic
 
 def _set(chosen: dict[str, Any], method: str, name: str, value: str) -> None:
     from centerhash.core.options import option_names
-    from centerhash.methods.table import get_method
+    from centerhash.methods.registry import get_method
     from centerhash.training.config import TrainConfig
 
     # decided by the grid itself, or, for the backbone, the same for all

@@ -28,7 +28,7 @@ from centerhash.experiments.rows import Row
 from centerhash.experiments.tables import markdown_table
 from centerhash.methods.losses.base import Batch, Objective
 from centerhash.methods.losses.central import center_distances
-from centerhash.methods.table import METHODS
+from centerhash.methods.registry import METHODS
 from centerhash.methods.weights import class_sizes, resized, softmax_weights
 from centerhash.model.model import HashModel
 from centerhash.training.config import TrainConfig

@@ -30,7 +30,7 @@ from centerhash.experiments.paper.common import (
 )
 from centerhash.experiments.rows import Row
 from centerhash.experiments.tables import markdown_table
-from centerhash.methods.table import METHODS
+from centerhash.methods.registry import METHODS
 from centerhash.methods.weights import equal_weights, printed_gradient, projected_gradient_descent
 
 FORMS = ("ics-printed", "ics")

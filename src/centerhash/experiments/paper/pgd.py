@@ -25,7 +25,7 @@ from centerhash.experiments.paper.common import (
     write_figure,
 )
 from centerhash.experiments.rows import Row
-from centerhash.methods.table import METHODS
+from centerhash.methods.registry import METHODS
 
 WHAT, TITLE = "pgd", "Convergence of the weight solver"
 FORMS = ("ics-printed", "ics")

@@ -26,7 +26,7 @@ from centerhash.experiments.paper.common import (
 from centerhash.experiments.rows import completed, other_setting, read_rows, row_key, row_line
 from centerhash.experiments.runner import RESULTS, answers, claim
 from centerhash.experiments.tables import MAPS, Line, Summary, failure_text, markdown_table, score_cells
-from centerhash.methods.table import METHODS
+from centerhash.methods.registry import METHODS
 
 ALL_METHODS, ABLATION = "table-methods", "table-ablation"
 ABLATED = ("csq", "ewcs", "ics-printed", "ics", "ics-softmax")

@@ -32,7 +32,7 @@ from centerhash.experiments.paper.common import (
     write_figure,
 )
 from centerhash.experiments.rows import Row, rounded
-from centerhash.methods.table import METHODS
+from centerhash.methods.registry import METHODS
 from centerhash.model.model import HashModel
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from centerhash import hash_centers
 from centerhash.data.images import squash_and_crop
 from centerhash.model.model import HashModel, ModelSpec
 from centerhash.networks.backbones import Backbone, get_backbone
-from centerhash.networks.backbones.sources import WeightFile
 from centerhash.networks.heads import HeadOptions, build_head
+from centerhash.networks.weight_files import WeightFile
 from tests.toys import CLASSES, noise_image
 
 SMALL = "timm:test_efficientnet"
