@@ -13,7 +13,7 @@ from centerhash.cli import app, console
 from centerhash.encoding.code_files import evaluate_files
 from centerhash.evaluation import evaluate
 from centerhash.methods.table import METHODS
-from centerhash.training.folder import read_config
+from centerhash.training.run_folder import read_config
 from tests.toys import (
     QUICK,
     cli,

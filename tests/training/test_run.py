@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 from pathlib import Path
@@ -14,16 +13,15 @@ import pytest
 from centerhash.codes import unpack
 from centerhash.core.errors import ConfigError, DataError, InputError, OutputError
 from centerhash.core.files import make_folder
-from centerhash.data import open_dataset
+from centerhash.data import Dataset, open_dataset
 from centerhash.encoding.code_files import evaluate_files, read_run_codes
 from centerhash.model.model import HashModel
 from centerhash.networks.heads import HeadOptions
 from centerhash.training import run as runs
 from centerhash.training.config import TrainConfig
-from centerhash.training.folder import read_config
-from centerhash.training.run import train
+from centerhash.training.run import evaluate, train
+from centerhash.training.run_folder import read_config
 from tests.toys import (
-    CLASSES,
     RUN_FILES,
     Killed,
     feature_dataset,
@@ -232,21 +230,6 @@ def test_other_settings_are_refused_and_named(
     assert run_contents(feature_run) == before
 
 
-def test_a_run_from_before_the_whole_frame_is_another_run(
-    scene_folder: Path, image_run: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(image_run, run)
-    stored = read_config(run)
-    for name in ("crop", "pool"):
-        del stored["config"][name]
-    (run / "config.json").write_text(json.dumps(stored))
-    config = toy_config(bits=32, epochs=4)
-    with pytest.raises(ConfigError, match=r"crop was 224, now 256; pool was mean, now mean\+max"):
-        train(scene_folder, config=config, out=run)
-    train(scene_folder, config=config, out=run, crop=224, pool="mean")  # is the finished run, and read
-
-
 def test_other_data_is_refused(feature_run: Path, tmp_path: Path) -> None:
     other = open_dataset(write_feature_folder(tmp_path / "toy", seed=9))
     with pytest.raises(ConfigError, match="fingerprint was"):
@@ -312,27 +295,6 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
         read_run_codes(tmp_path)
 
 
-def test_a_finished_run_of_version_0_1_is_read(
-    feature_folder: Path, feature_run: Path, tmp_path: Path
-) -> None:
-    """It held the codes of both sides in one file."""
-    run = tmp_path / "run"
-    shutil.copytree(feature_run, run)
-    arrays: dict[str, Any] = {"bits": 16, "classes": len(CLASSES)}
-    for name, side in zip(("query", "database"), read_run_codes(feature_run), strict=True):
-        assert side.labels is not None
-        arrays |= {
-            name: side.packed,
-            f"{name}_rows": side.ids,
-            f"{name}_labels": np.packbits(side.labels, axis=1),
-        }
-        (run / f"{name}.npz").unlink()
-    np.savez(run / "codes.npz", **arrays)
-    with mock.patch.object(runs, "fit_frozen", side_effect=AssertionError("it was trained again")):
-        train(feature_folder, config=toy_config(), out=run)
-    assert evaluate_files([run]) == evaluate_files([feature_run])
-
-
 def test_an_output_below_a_file_is_refused(small_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     for out in (tmp_path / "file" / "run", tmp_path / "file"):
@@ -393,19 +355,36 @@ def test_broken_images_stop_a_run_unless_they_are_skipped(
     assert not set(arrays(tmp_path / "run" / "weights.npz")["rows"].tolist()) & {3, 7}
 
 
-def test_classes_are_those_of_the_folder(feature_run: Path) -> None:
-    assert HashModel.load(feature_run).classes == CLASSES
+# Evaluation
 
 
-def test_a_run_of_an_earlier_version_is_known_by_its_settings(tmp_path: Path) -> None:
-    """Options that came later had their defaults then."""
-    dataset, config = feature_dataset(), toy_config(epochs=1)
-    train(dataset, config=config, out=tmp_path / "run")
-    path = tmp_path / "run" / "config.json"
-    stored = json.loads(path.read_text())
-    for name in ("precision", "accumulate", "finetune", "weights"):
-        del stored["config"][name]
-    path.write_text(json.dumps(stored))
-    train(dataset, config=config, out=tmp_path / "run")
-    with pytest.raises(ConfigError, match="accumulate was 1, now 2"):
-        train(dataset, config=toy_config(epochs=1, accumulate=2), out=tmp_path / "run")
+def test_a_model_is_evaluated_on_a_path_with_the_splits_of_its_training(
+    feature_run: Path, feature_folder: Path
+) -> None:
+    model = HashModel.load(feature_run)
+    assert evaluate(model, feature_folder, k=20) == evaluate_files([feature_run], k=20)
+
+
+def test_stages_are_reported_and_settings_are_passed_on(toy_model: HashModel, toy_dataset: Dataset) -> None:
+    calls: list[tuple[Any, ...]] = []
+    found = evaluate(
+        toy_model,
+        toy_dataset,
+        k=7,
+        seed=3,
+        precision_at=(2,),
+        exclude_self=True,
+        progress=lambda *call: calls.append(call),
+    )
+    assert calls[-1] == ("encoding", 160, 160)
+    assert (found.k, found.seed, found.exclude_self, list(found.precision)) == (7, 3, True, [2])
+
+
+def test_images_are_refused_by_a_model_of_features(toy_model: HashModel, scene_folder: Path) -> None:
+    with pytest.raises(ConfigError, match="has no backbone"):
+        evaluate(toy_model, scene_folder, cache=None)
+
+
+def test_codes_instead_of_a_model_are_told_where_to_go() -> None:
+    with pytest.raises(InputError):
+        evaluate(np.ones((4, 8)), feature_dataset())  # type: ignore[arg-type]

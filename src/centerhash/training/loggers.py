@@ -22,7 +22,7 @@ from centerhash.core.extras import require
 from centerhash.core.files import explain_write_errors, make_folder, parse_json, write_json, write_text
 from centerhash.training.checkpoints import EpochRow
 from centerhash.training.config import TrainConfig
-from centerhash.training.loop import OnEpoch, no_log
+from centerhash.training.session import OnEpoch, no_log
 
 TABLE, IDS = "log.csv", "loggers.json"  # in the folder of a run
 PROJECT = "centerhash"

@@ -15,8 +15,7 @@ from centerhash.data import open_dataset
 from centerhash.model.model import HashModel
 from centerhash.networks.backbones import get_backbone
 from centerhash.training.config import TrainConfig
-from centerhash.training.run import train
-from centerhash.training.scoring import evaluate
+from centerhash.training.run import evaluate, train
 from tests.toys import toy_config
 
 SMALL = "timm:test_resnet"

@@ -176,8 +176,7 @@ def train(
 
     from centerhash.core.options import read_options
     from centerhash.data.published.named import open_data
-    from centerhash.training.config import TrainConfig, suited
-    from centerhash.training.presets import read_preset
+    from centerhash.training.config import TrainConfig, read_preset, suited
     from centerhash.training.run import train as run_training
 
     widths = None if hidden is None else read_widths(hidden)
