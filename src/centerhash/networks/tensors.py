@@ -45,7 +45,6 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             metadata = dict(stored.metadata() or {})
     except SafetensorError as error:
         raise ValueError(str(error)) from None
-    sums = stored_checksums(metadata)
-    if sums is not None and sums != _checksums(tensors, metadata):
+    if stored_checksums(metadata) != _checksums(tensors, metadata):
         raise ValueError(f"the numbers in {path.name} do not match their checksums")
     return tensors, metadata

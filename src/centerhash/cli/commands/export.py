@@ -64,6 +64,6 @@ def publish(
         query, database = read_run_codes(run)
         if query.labels is not None:  # a training without labels has nothing to score by
             found = evaluate_codes_of(query, database)
-    address = model.push_to_hub(repository, evaluation=found, licence=licence, private=private or None)
+    address = model.push_to_hub(repository, evaluation=found, license=licence, private=private or None)
     console.say(f"published: {address}")
     console.say(f'anyone who may read it opens it by `centerhash.load("hf:{repository}")`')
