@@ -19,7 +19,8 @@ def export(
     calibration: Annotated[
         list[str] | None,
         option(
-            "images, folder or glob to compare on, and with --int8 to calibrate on", default="emoji scenes"
+            "images, folder or glob to compare on, and with --int8 to calibrate on",
+            default="four sample photos",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -30,7 +31,7 @@ def export(
 
     Example: `centerhash export run --out model.onnx`
     """
-    from centerhash.export import export_model
+    from centerhash.model.export import export_model
     from centerhash.model.model import HashModel
 
     with console.progress() as progress:
