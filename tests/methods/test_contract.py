@@ -15,10 +15,10 @@ from centerhash.data import Dataset, Splits
 from centerhash.evaluation import Evaluation, evaluate
 from centerhash.methods.table import METHODS, Method
 from centerhash.model.model import HashModel
-from centerhash.training.checkpoints import EpochRow
 from centerhash.training.config import resolve
 from centerhash.training.frozen import fit_frozen
 from centerhash.training.run import train
+from centerhash.training.run_folder import EpochRow
 from centerhash.training.session import Session
 from tests.toys import CLASSES, feature_dataset, separable, toy_config
 

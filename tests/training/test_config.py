@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from centerhash.core.errors import ConfigError
-from centerhash.training.config import TrainConfig, preset_names, read_preset, resolve
+from centerhash.training.config import TrainConfig, resolve
+from centerhash.training.presets import preset_names, read_preset
 from tests.toys import cli, refused
 
 

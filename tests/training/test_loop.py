@@ -22,9 +22,9 @@ from centerhash.methods.table import get_method
 from centerhash.networks.heads import HeadOptions
 from centerhash.networks.tensors import save_tensors
 from centerhash.training import loop
-from centerhash.training.checkpoints import EpochRow
 from centerhash.training.config import TrainConfig
 from centerhash.training.loop import epoch_batches, epoch_seed, fit_head, learning_rate, micro_batches
+from centerhash.training.run_folder import EpochRow
 from centerhash.training.session import Session
 from tests.toys import CLASSES, separable, toy_config
 

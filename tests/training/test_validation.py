@@ -179,5 +179,4 @@ def test_what_cannot_be_watched_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="18 with labels"):
         train(few, config=toy_config(watch=2))
     folder = write_feature_folder(tmp_path / "data", count=len(CLASSES) * 2)
-    said = refused(cli("train", folder, "--watch", "1", "--out", tmp_path / "run"))
-    assert "--watch holds out a tenth" in " ".join(said.split())
+    assert "--watch" in refused(cli("train", folder, "--watch", "1", "--out", tmp_path / "run"))

@@ -56,7 +56,7 @@ def engines() -> Words:
 
 def presets() -> list[str]:
     """The presets of training."""
-    from centerhash.training.config import preset_names
+    from centerhash.training.presets import preset_names
 
     return preset_names()
 

@@ -100,7 +100,7 @@ def write_npy(rows: Iterator[Row], folder: Path, bits: int) -> None:
 
 def write_parquet(rows: Iterator[Row], file: Path, bits: int) -> None:
     """Write one parquet file with a row group per page of items."""
-    from centerhash.encoding.parts import as_table
+    from centerhash.encoding.shards import as_table
 
     parquet = require("pyarrow.parquet")
 

@@ -2,11 +2,12 @@
 
 run          train and evaluate, the public functions
 session      Session: the processes, files, held-out images and callbacks that every step shares
-config       TrainConfig, and the defaults of methods; presets/ holds the paper's recipes
+config       TrainConfig, and the defaults of methods; presets: the paper's recipes
 frozen       fit_frozen: a head or a shallow method on frozen features
 finetuning   fit_whole: backbone and head together, on augmented images
 loop         the training loop of both
 finish       rotation, label threshold, class sizes, visual code, result files
-run_folder   the files of a run
-checkpoints, distributed, loggers
+run_folder   the files of a run: configuration, log, checkpoints
+distributed  several processes, mixed precision
+loggers      csv, TensorBoard, wandb, MLflow
 """

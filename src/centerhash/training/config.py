@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from centerhash.core.errors import ConfigError, unknown_name
+from centerhash.core.errors import ConfigError
 from centerhash.core.options import Options
 from centerhash.data import Dataset
 from centerhash.methods.centers import KINDS
@@ -20,9 +18,6 @@ from centerhash.training.distributed import Precision
 
 WITHOUT_LABELS = "itq"  # the method for images without labels
 _FINETUNE = {"epochs": 6, "batch_size": 64, "learning_rate": 1e-3}  # of short fine-tuning from a trained head
-_PRESETS = (
-    resources.files(__package__) / "presets"
-)  # each a TOML file with the options that differ from the defaults
 
 
 def _plain_path(value: Any) -> Any:
@@ -75,26 +70,6 @@ class TrainConfig(Options):
     )
     head: HeadOptions = HeadOptions()
     options: dict[str, Any] = Field(default_factory=dict, description="options of the method")
-
-
-def preset_names() -> list[str]:
-    """List the presets that come with the package."""
-    return sorted(entry.name.removesuffix(".toml") for entry in _PRESETS.iterdir())
-
-
-def read_preset(name: str) -> dict[str, Any]:
-    """Read the options of a preset by its name, or of a custom TOML file by its path."""
-    if name in preset_names():
-        return tomllib.loads(_PRESETS.joinpath(f"{name}.toml").read_text(encoding="utf-8"))
-    path = Path(name)
-    if path.suffix != ".toml":
-        raise unknown_name("preset", name, preset_names(), "Or the path of a .toml file of your own.")
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read the preset '{path}': {error.strerror or error}.") from None
-    except ValueError as error:  # not TOML, or not UTF-8
-        raise ConfigError(f"the preset '{path}' is no TOML file: {error}.") from None
 
 
 def backbone_of(config: TrainConfig) -> Backbone:

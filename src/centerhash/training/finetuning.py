@@ -32,7 +32,6 @@ from centerhash.model.spec import TUNED
 from centerhash.networks.backbones import Backbone, get_backbone
 from centerhash.networks.encoder import pixels_of
 from centerhash.networks.heads import HeadOutput, build_head
-from centerhash.training.checkpoints import HEAD_CHECKPOINT
 from centerhash.training.config import TrainConfig, backbone_of, resolve
 from centerhash.training.finish import (
     finished_model,
@@ -43,6 +42,7 @@ from centerhash.training.finish import (
 )
 from centerhash.training.frozen import model_spec, objective_of
 from centerhash.training.loop import Inputs, ParameterGroup, fit_head, fit_network
+from centerhash.training.run_folder import HEAD_CHECKPOINT
 from centerhash.training.session import BROKEN_ADVICE, Session, image_features, no_log
 
 LEAST_SIDE = 7 / 8  # of the frame, as in the paper's crops of 224 out of 256

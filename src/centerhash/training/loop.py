@@ -20,9 +20,9 @@ from centerhash.core.errors import DataError
 from centerhash.core.parallel import freed_memory_kept, torch_threads
 from centerhash.methods.losses.base import Objective
 from centerhash.networks.heads import HeadOutput, build_head, float_rows
-from centerhash.training.checkpoints import EpochRow, restore, store
 from centerhash.training.config import TrainConfig
 from centerhash.training.distributed import ProcessGroup, share_layers
+from centerhash.training.run_folder import EpochRow, restore_checkpoint, store_checkpoint
 from centerhash.training.session import Session
 
 # from the positions (B,) of each batch among the training images, and the epoch, to the network's input
@@ -126,7 +126,7 @@ def fit_network(
             fused=group.device.type in ("cpu", "cuda"),  # one pass over the parameters, not ten
         )
         modules: dict[str, nn.Module] = {"head": network, "objective": objective}
-        log = restore(checkpoint, modules, optimizer) if checkpoint and checkpoint.exists() else []
+        log = restore_checkpoint(checkpoint, modules, optimizer) if checkpoint and checkpoint.exists() else []
         called, optimizer = group.setup(network, optimizer)
         targets = torch.from_numpy(labels)
 
@@ -146,7 +146,7 @@ def fit_network(
                 log[-1]["validation_map"] = measure(network)
             due = time.monotonic() - last_written >= session.checkpoint_seconds or is_last
             if checkpoint is not None and due and group.is_main:
-                store(checkpoint, modules, optimizer, log)
+                store_checkpoint(checkpoint, modules, optimizer, log)
                 last_written = time.monotonic()
             report()
         group.barrier()

@@ -21,14 +21,19 @@ from centerhash.evaluation import Evaluation
 from centerhash.evaluation import evaluate as evaluate_codes
 from centerhash.methods.table import get_method
 from centerhash.model.model import HashModel
-from centerhash.training.checkpoints import EpochRow
 from centerhash.training.config import TrainConfig, backbone_of, resolve, suited
 from centerhash.training.distributed import ProcessGroup, join_processes
 from centerhash.training.finetuning import fit_whole
 from centerhash.training.finish import packed_codes, with_visual_code, write_results
 from centerhash.training.frozen import fit_frozen
 from centerhash.training.loggers import Logger, check_logger, opened
-from centerhash.training.run_folder import drop_checkpoints, init_or_check_run, is_finished, write_log
+from centerhash.training.run_folder import (
+    EpochRow,
+    drop_checkpoints,
+    init_or_check_run,
+    is_finished,
+    write_log,
+)
 from centerhash.training.session import (
     NO_ROWS,
     Session,

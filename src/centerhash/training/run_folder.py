@@ -1,4 +1,4 @@
-"""The folder of a run: one training run on one dataset, and everything that is kept of it.
+"""The folder of a run: one training run on one dataset, and everything that is kept of it. Nothing is unpickled.
 
 config.json        configuration, dataset, origin of the splits, seed, versions; identifies the run
 splits.npz         rows of the training, query and database images, and of those held out for validation
@@ -16,26 +16,31 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import explain_write_errors, parse_json, refuse_links, write_json, write_text
 from centerhash.core.version import __version__
 from centerhash.data import Dataset
 from centerhash.model.spec import TUNED
-from centerhash.training.checkpoints import EpochRow
+from centerhash.networks.tensors import load_tensors, save_tensors
 from centerhash.training.config import TrainConfig, backbone_of
 
+CHECKPOINT, HEAD_CHECKPOINT = "checkpoint.safetensors", "checkpoint-head.safetensors"
 CODES = ("query.npz", "database.npz")
 _MODEL = ("model.json", "model.safetensors")
 _LOGS = ("log.csv", "loggers.json")
 _CHECKPOINTS = "checkpoint*.safetensors"
+
+EpochRow: TypeAlias = dict[str, float]  # one line of the log: epoch, loss, its parts, learning rate, seconds
+Modules: TypeAlias = Mapping[str, nn.Module]
 
 
 def is_finished(folder: Path) -> bool:
@@ -132,3 +137,48 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     except ValueError as error:  # not json, or not UTF-8
         raise DataError(f"'{path}' is damaged ({error}); overwrite the run to train it again.") from None
     return config
+
+
+def store_checkpoint(
+    path: Path, modules: Modules, optimizer: torch.optim.Optimizer, log: list[EpochRow]
+) -> None:
+    """Write everything that a run needs to resume as one safetensors file, atomically."""
+    tensors = {
+        f"{kind}.{name}": value
+        for kind, module in modules.items()
+        for name, value in module.state_dict().items()
+    }
+    for number, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in state.items()}
+    save_tensors(path, tensors, {"log": json.dumps(log)})
+
+
+def restore_checkpoint(path: Path, modules: Modules, optimizer: torch.optim.Optimizer) -> list[EpochRow]:
+    """Read a file written by `store_checkpoint` into modules and optimizer; return the log so far."""
+    try:
+        tensors, metadata = load_tensors(path)
+        log: list[EpochRow] = json.loads(metadata["log"])
+        for kind, module in modules.items():
+            prefix = f"{kind}."
+            module.load_state_dict(
+                {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+            )
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in tensors.items():
+            if key.startswith("optimizer."):
+                _, number, name = key.split(".", 2)
+                state.setdefault(int(number), {})[name] = value
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        if not isinstance(log, list) or [row["epoch"] for row in log] != list(range(1, len(log) + 1)):
+            raise ValueError("its log does not list the first epochs")
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, IndexError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(
+            f"the checkpoint '{path}' is damaged or of another run ({reason}): delete it to train from the start."
+        ) from None
+    for parameter, known in optimizer.state.items():
+        for name, value in known.items():
+            # a fused step relies on the memory layout of the parameter
+            if value.shape == parameter.shape and value.stride() != parameter.stride():
+                known[name] = torch.empty_like(parameter).copy_(value)
+    return log

@@ -17,8 +17,8 @@ from centerhash.data.splits import Splits, check_splits
 from centerhash.networks.backbones import Backbone
 from centerhash.networks.cache import default_cache
 from centerhash.networks.encoder import Encoder, FeatureTable
-from centerhash.training.checkpoints import CHECKPOINT, EpochRow
 from centerhash.training.distributed import ProcessGroup
+from centerhash.training.run_folder import CHECKPOINT, EpochRow
 
 BROKEN_ADVICE = "Repair these files, remove them from the dataset, or skip broken images (skip_broken)."
 NO_ROWS = np.empty(0, dtype=np.int64)

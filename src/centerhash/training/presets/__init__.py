@@ -1,0 +1,34 @@
+"""Presets: named sets of training options, each a TOML file with what differs from the defaults. Needs no torch."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from centerhash.core.errors import ConfigError, unknown_name
+
+
+def preset_names() -> list[str]:
+    """List the presets that come with the package."""
+    return sorted(
+        entry.name.removesuffix(".toml")
+        for entry in resources.files(__name__).iterdir()
+        if entry.name.endswith(".toml")
+    )
+
+
+def read_preset(name: str) -> dict[str, Any]:
+    """Read the options of a preset by its name, or of a custom TOML file by its path."""
+    if name in preset_names():
+        return tomllib.loads(resources.files(__name__).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+    path = Path(name)
+    if path.suffix != ".toml":
+        raise unknown_name("preset", name, preset_names(), "Or the path of a .toml file of your own.")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the preset '{path}': {error.strerror or error}.") from None
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise ConfigError(f"the preset '{path}' is no TOML file: {error}.") from None
