@@ -26,7 +26,7 @@ from centerhash.experiments.agreement import measure_agreement
 from centerhash.model.model import HashModel
 from centerhash.networks.backbones import get_backbone
 from centerhash.networks.tensors import save_tensors
-from centerhash.training.frozen import with_sizes
+from centerhash.training.finish import with_sizes
 
 TARGET = Path(__file__).parent.parent / "src" / "centerhash" / "builtin" / "coco"
 BACKBONE = "efficientnet-lite0"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from centerhash.encoding.code_files import encode_to_file
+from centerhash.encoding.bulk import encode_to_file
 from centerhash.model.model import HashModel
 from centerhash.search import Index
 from tests.toys import cli

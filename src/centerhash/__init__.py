@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from centerhash.model.model import HashModel, load
     from centerhash.search import Index
     from centerhash.training.config import TrainConfig
-    from centerhash.training.run import train
-    from centerhash.training.scoring import evaluate
+    from centerhash.training.run import evaluate, train
 
 # The public names and where they live: imported on first use, so that `import centerhash` and the command
 # line's help do not wait for torch and numba. "room:name" where it has another name there; a module is named by itself.
@@ -47,7 +46,7 @@ _HOMES = {
     "Splits": "data",
     "TrainConfig": "training.config",
     "binarize": "codes",
-    "evaluate": "training.scoring",
+    "evaluate": "training.run",
     "evaluate_codes": "evaluation:evaluate",
     "get_method": "methods.registry",
     "hamming": "codes",

@@ -12,7 +12,7 @@ from centerhash.search.engines import table as stores
 
 from centerhash.cli import completion
 from centerhash.data.published import DATASETS
-from centerhash.encoding import work
+from centerhash.encoding import bulk
 from centerhash.experiments.paper import report
 from centerhash.methods.registry import METHODS
 from centerhash.networks.backbones import BACKBONES
@@ -33,7 +33,7 @@ def offered(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_words_that_are_written_twice_are_the_same() -> None:
     assert tuple(stores.ENGINES) == completion.STORES
     assert formats.FORMATS == completion.FORMATS
-    assert work.RUNNERS == completion.RUNNERS
+    assert bulk.RUNNERS == completion.RUNNERS
     assert tuple(loggers.LOGGERS) == completion.LOGGERS
     assert (*report.PARTS, report.ALL) == completion.PARTS
 

@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 from centerhash.cli.commands.catalogue import datasets, download
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.data import open_dataset
-from centerhash.data.published import DATASETS
-from centerhash.data.published.catalogue import PublishedDataset, RemoteFile
+from centerhash.data.published import DATASETS, PublishedDataset, RemoteFile
 from tests.layouts import tarred, write_nuswide, write_voc, zipped
 from tests.toys import names, started_by, wait_for_process
 from tests.webserver import FileServer
@@ -113,7 +112,7 @@ def test_a_killed_download_goes_on_where_it_stopped(server: FileServer, tmp_path
     server.holds["/a.zip"] = 3_000_000
     home, part = tmp_path / "home", tmp_path / "home" / "a.zip.part"
     words = (
-        "from pathlib import Path; from centerhash.data.published.catalogue import RemoteFile, download; "
+        "from pathlib import Path; from centerhash.data.published import RemoteFile, download; "
         f"download([RemoteFile({server.url + '/a.zip'!r})], Path({str(home)!r}))"
     )
     with started_by([sys.executable, "-c", words]) as process:

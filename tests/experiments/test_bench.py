@@ -11,7 +11,7 @@ from centerhash.experiments.bench import Source, make_task, plan_tasks, validati
 from centerhash.experiments.rows import other_setting
 from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
 from centerhash.training.config import TrainConfig, resolve
-from centerhash.training.folder import fingerprint
+from centerhash.training.run_folder import fingerprint
 from tests.toys import feature_dataset
 
 

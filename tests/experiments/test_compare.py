@@ -21,8 +21,7 @@ from centerhash.experiments.compare import (
 )
 from centerhash.experiments.rows import completed
 from centerhash.experiments.tables import Score, csv_text, markdown, summarise
-from centerhash.training.run import train
-from centerhash.training.scoring import evaluate
+from centerhash.training.run import evaluate, train
 from tests.browser import chromium
 from tests.stored import early_row, stored_row
 

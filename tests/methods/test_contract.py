@@ -15,9 +15,11 @@ from centerhash.data import Dataset, Splits
 from centerhash.evaluation import Evaluation, evaluate
 from centerhash.methods.registry import METHODS, Method
 from centerhash.model.model import HashModel
-from centerhash.training.checkpoints import EpochRow
+from centerhash.training.config import resolve
 from centerhash.training.frozen import fit_frozen
 from centerhash.training.run import train
+from centerhash.training.run_folder import EpochRow
+from centerhash.training.session import Session
 from tests.toys import CLASSES, feature_dataset, separable, toy_config
 
 DEEP = [row.name for row in METHODS.values() if row.family != "shallow"]
@@ -57,8 +59,8 @@ def fitted(request: pytest.FixtureRequest) -> Fitted:
     model = fit_frozen(
         dataset,
         dataset.features,
-        toy_config(method=request.param, bits=32, epochs=12, options=LESS.get(request.param, {})),
-        on_epoch=lambda log: logs.append(list(log)),
+        resolve(toy_config(method=request.param, bits=32, epochs=12, options=LESS.get(request.param, {}))),
+        Session(on_epoch=lambda log: logs.append(list(log))),
     )
     return Fitted(METHODS[request.param], model, dataset, logs[-1])
 

@@ -29,7 +29,7 @@ def test_tensors_come_back_with_what_was_said_of_them(tmp_path: Path) -> None:
     assert all(torch.equal(load_file(tmp_path / "one")[name], tensor) for name, tensor in TENSORS.items())
 
 
-def test_a_file_without_checksums_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_checksums_is_rejected(tmp_path: Path) -> None:
     save_file({"a": torch.ones(2)}, tmp_path / "file")
     with pytest.raises(ValueError, match="checksums"):
         load_tensors(tmp_path / "file")

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from centerhash import hash_centers
 from centerhash.data.images import squash_and_crop
-from centerhash.model.model import HashModel, ModelSpec
+from centerhash.model.model import HashModel
+from centerhash.model.spec import ModelSpec
 from centerhash.networks.backbones import Backbone, get_backbone
 from centerhash.networks.heads import HeadOptions, build_head
 from centerhash.networks.weight_files import WeightFile

@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from centerhash.search.adding import given_labels
 
 from centerhash.codes import pack
 from centerhash.core.errors import DataError, InputError
 from centerhash.core.files import read_npz, write_npz
-from centerhash.encoding.code_files import encode_to_file, evaluate_files
-from centerhash.encoding.parts import read_parts
-from centerhash.encoding.work import encode_parts
+from centerhash.encoding.bulk import encode_shards, encode_to_file
+from centerhash.encoding.code_files import evaluate_files
+from centerhash.encoding.shards import read_shards
 from centerhash.model.model import HashModel
 from centerhash.search import Added, Index, transfer
-from centerhash.search.adding import given_labels
 from centerhash.training.run import train
 from tests.toys import CLASSES, feature_dataset, separable, toy_config
 
@@ -144,12 +144,12 @@ def test_given_labels_are_those_of_folders_with_labels_csv(scene_folder: Path, t
 
 
 def test_parts_are_added_once(index: Index, feature_run: Path, feature_folder: Path, tmp_path: Path) -> None:
-    encode_parts(feature_run, [str(feature_folder)], tmp_path / "parts", part_size=70)
+    encode_shards(feature_run, [str(feature_folder)], tmp_path / "parts", shard_size=70)
     assert index.import_codes(tmp_path / "parts") == Added(160, 0, {})
     assert index.import_codes(tmp_path / "parts") == Added(0, 160, {})
     items = {str(item.id): item for item in index}
     assert len(items) == 160
-    for ids, packed, labels in read_parts(tmp_path / "parts"):
+    for ids, packed, labels in read_shards(tmp_path / "parts"):
         for id, code, names in zip(ids, packed, labels, strict=True):
             assert items[id].code.tobytes() == code.tobytes()
             assert set(items[id].labels) == set(names)
@@ -158,7 +158,7 @@ def test_parts_are_added_once(index: Index, feature_run: Path, feature_folder: P
 def test_parts_are_stored_several_at_a_time(
     index: Index, feature_run: Path, feature_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encode_parts(feature_run, [str(feature_folder)], tmp_path / "parts", part_size=30)
+    encode_shards(feature_run, [str(feature_folder)], tmp_path / "parts", shard_size=30)
     monkeypatch.setattr(transfer, "_PAGE", 70)
     before = index.store.changes
     assert index.import_codes(tmp_path / "parts") == Added(160, 0, {})
@@ -168,22 +168,22 @@ def test_parts_are_stored_several_at_a_time(
 def test_an_import_that_was_stopped_goes_on_where_it_was(
     index: Index, feature_run: Path, feature_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encode_parts(feature_run, [str(feature_folder)], tmp_path / "parts", part_size=30)
+    encode_shards(feature_run, [str(feature_folder)], tmp_path / "parts", shard_size=30)
     monkeypatch.setattr(transfer, "_PAGE", 70)
-    broken = (tmp_path / "parts" / "part-00004.parquet").read_bytes()
-    (tmp_path / "parts" / "part-00004.parquet").write_bytes(broken[:-9])
-    with pytest.raises(DataError, match=r"part-00004\.parquet' is damaged"):
+    broken = (tmp_path / "parts" / "shard-00004.parquet").read_bytes()
+    (tmp_path / "parts" / "shard-00004.parquet").write_bytes(broken[:-9])
+    with pytest.raises(DataError, match=r"shard-00004\.parquet' is damaged"):
         index.import_codes(tmp_path / "parts")
     assert len(index) == 60  # what was stored stays, and what was read is not half there
-    (tmp_path / "parts" / "part-00004.parquet").write_bytes(broken)
+    (tmp_path / "parts" / "shard-00004.parquet").write_bytes(broken)
     assert index.import_codes(tmp_path / "parts") == Added(100, 60, {})
 
 
 def test_an_id_that_comes_again_in_a_later_part_is_known_by_then(
     index: Index, feature_run: Path, feature_folder: Path, tmp_path: Path
 ) -> None:
-    encode_parts(feature_run, [str(feature_folder)], tmp_path / "parts", part_size=80)
-    first, second = (tmp_path / "parts" / f"part-0000{number}.parquet" for number in (0, 1))
+    encode_shards(feature_run, [str(feature_folder)], tmp_path / "parts", shard_size=80)
+    first, second = (tmp_path / "parts" / f"shard-0000{number}.parquet" for number in (0, 1))
     second.write_bytes(first.read_bytes())
     assert index.import_codes(tmp_path / "parts") == Added(80, 80, {})
 
@@ -192,9 +192,9 @@ def test_parts_of_another_model_or_unfinished_ones_are_refused(
     index: Index, feature_run: Path, feature_folder: Path, tmp_path: Path
 ) -> None:
     train(feature_dataset(), config=toy_config(seed=5, epochs=1)).save(tmp_path / "model")
-    encode_parts(tmp_path / "model", [str(feature_folder)], tmp_path / "others")
-    encode_parts(feature_run, [str(feature_folder)], tmp_path / "parts", part_size=70)
-    (tmp_path / "parts" / "part-00001.parquet").unlink()
+    encode_shards(tmp_path / "model", [str(feature_folder)], tmp_path / "others")
+    encode_shards(feature_run, [str(feature_folder)], tmp_path / "parts", shard_size=70)
+    (tmp_path / "parts" / "shard-00001.parquet").unlink()
     with pytest.raises(DataError, match="of another model"):
         index.import_codes(tmp_path / "others")
     with pytest.raises(DataError):

@@ -41,9 +41,7 @@ training, head, network, source, running = (
     partial(option, panel=panel) for panel in ("Training", "Head", "Backbone", "Data", "Running")
 )
 
-ModelArgument = Annotated[
-    str, typer.Argument(help="the model: folder of a finished run, hf:owner/name, or https://...#sha256=...")
-]
+ModelArgument = Annotated[str, typer.Argument(help="the model: folder of a finished run, or hf:owner/name")]
 RootOption = Annotated[Path, typer.Option(help="folder with one folder per published data set")]
 MarkdownOption = Annotated[bool, typer.Option("--markdown", help="print this list as a page of the docs")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print json for machines instead of a table")]

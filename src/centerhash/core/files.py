@@ -237,11 +237,11 @@ def with_checksum(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def verify_checksum(value: Any, what: str) -> dict[str, Any]:
-    """The json object without its checksum, which it may lack; ValueError if that does not match."""
+    """The json object without its checksum, or ValueError if that does not match."""
     if not isinstance(value, dict):
         raise ValueError(f"{what} is no json object")
     rest = {name: part for name, part in value.items() if name != CHECKSUM}
-    if CHECKSUM in value and value[CHECKSUM] != _json_checksum(rest):
+    if value.get(CHECKSUM) != _json_checksum(rest):
         raise ValueError(f"{what} does not match its checksum")
     return rest
 
@@ -261,7 +261,7 @@ def tensor_checksum(name: str, dtype: object, shape: Sequence[int], content: Any
 
 
 def stored_checksums(metadata: Mapping[str, str] | None) -> dict[str, int] | None:
-    """The checksums of tensors in the metadata of their file; None in a file of earlier versions."""
+    """The checksums of tensors in the metadata of their file; None without any."""
     text = (metadata or {}).get(CHECKSUMS)
     return None if text is None else dict(json.loads(text))
 

@@ -23,11 +23,11 @@ from centerhash.model.model import HashModel
 from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
 from centerhash.networks.cache import default_cache
 from centerhash.training.config import TrainConfig, resolve
-from centerhash.training.distributed import Team
-from centerhash.training.features import dataset_features
-from centerhash.training.folder import fingerprint
+from centerhash.training.distributed import ProcessGroup
+from centerhash.training.finish import logits_in_chunks, packed_codes
 from centerhash.training.frozen import fit_frozen
-from centerhash.training.scoring import logits_in_parts, packed_codes
+from centerhash.training.run_folder import fingerprint
+from centerhash.training.session import Session, dataset_features
 
 # What is trained
 
@@ -126,7 +126,9 @@ class Bench:
 
     def train(self, task: Task) -> HashModel:
         """The model of a task."""
-        return fit_frozen(self.dataset, self.features, task.config, team=Team(self.device))
+        return fit_frozen(
+            self.dataset, self.features, resolve(task.config), Session(ProcessGroup(self.device))
+        )
 
     def encode(self, model: HashModel, rows: NDArray[np.int64]) -> Packed:
         """Packed codes of some images, never more than a few thousand rows of features in memory."""
@@ -138,7 +140,7 @@ class Bench:
         """Packed codes of some images as the model gives them, and with its logits rotated by (K, K) as well."""
         pairs = (
             (pack(binarize(logits)), pack(binarize(logits @ rotation)))
-            for _, logits in logits_in_parts(model, self.features, rows)
+            for _, logits in logits_in_chunks(model, self.features, rows)
         )
         own, rotated = zip(*pairs, strict=True)
         return np.concatenate(own), np.concatenate(rotated)
@@ -193,14 +195,13 @@ class Source:
 
     def features(self, dataset: Dataset, progress: Progress = silent) -> tuple[NDArray[Any], Splits]:
         """Features (N, D) of this or another data set, and its splits without broken images."""
-        return dataset_features(
-            dataset,
-            DEFAULT_BACKBONE,
+        session = Session(
+            ProcessGroup(self.device),
             cache=self.cache or default_cache(),
-            team=Team(self.device),
             skip_broken=self.skip_broken,
             progress=progress,
         )
+        return dataset_features(dataset, get_backbone(DEFAULT_BACKBONE), session)
 
 
 def validation_split(dataset: Dataset, seed: int = 0) -> Dataset:

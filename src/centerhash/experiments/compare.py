@@ -34,7 +34,7 @@ from centerhash.experiments.tables import (
 )
 from centerhash.methods.registry import METHODS, get_method
 from centerhash.model.model import HashModel
-from centerhash.training.rotation import code_rotation, rotation_sample
+from centerhash.training.finish import code_rotation, rotation_sample
 
 PRECISION_AT = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 

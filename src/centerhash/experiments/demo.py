@@ -25,11 +25,11 @@ from centerhash.experiments.agreement import Agreement, measure_agreement
 from centerhash.experiments.convergence import Convergence, batch_distances, solver_convergence
 from centerhash.methods.registry import METHODS
 from centerhash.model.model import HashModel
-from centerhash.training.config import TrainConfig
-from centerhash.training.distributed import Team
-from centerhash.training.features import dataset_features
-from centerhash.training.folder import versions
+from centerhash.training.config import TrainConfig, backbone_of
+from centerhash.training.distributed import ProcessGroup
 from centerhash.training.run import train
+from centerhash.training.run_folder import versions
+from centerhash.training.session import Session, dataset_features
 from reproduction.scenes import write_scenes
 
 BUILT_IN = "coco"
@@ -122,9 +122,8 @@ def run_demo(
         raise ConfigError(f"'{data}' has no areas: choose another folder.")
     chosen = {} if epochs is None else {"epochs": epochs}
     models, evaluations, logs = {}, {}, {}
-    features, _ = dataset_features(
-        dataset, TrainConfig().backbone, cache=folder / "cache", team=Team(device), progress=progress
-    )
+    session = Session(ProcessGroup(device), cache=folder / "cache", progress=progress)
+    features, _ = dataset_features(dataset, backbone_of(TrainConfig()), session)
     depth = len(dataset.splits.database)
     for number, method in enumerate(DEMO_METHODS):
         run = folder / "runs" / f"{method}-{bits}-{seed}"
@@ -163,7 +162,7 @@ def run_demo(
 
 def seen_by(model: HashModel, dataset: Dataset, *, cache: Path, device: str = "auto") -> Seen:
     """Codes and labels that `model` gives to the images of `dataset`, and how good they are."""
-    features, splits = dataset_features(dataset, model.backbone(), cache=cache, team=Team(device))
+    features, splits = dataset_features(dataset, model.backbone(), Session(ProcessGroup(device), cache=cache))
     codes, names, queries = model.encode_features(features), model.label_names(features), splits.query
     given = [{dataset.classes[j] for j in np.flatnonzero(dataset.labels[row])} for row in queries]
     right = sum(len(labels & set(names[row])) for row, labels in zip(queries, given, strict=True))

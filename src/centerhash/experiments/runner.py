@@ -28,7 +28,7 @@ from centerhash.core.progress import Progress, silent
 from centerhash.experiments.bench import Bench, Source, Task
 from centerhash.experiments.remaining import Clock
 from centerhash.experiments.rows import Row, completed, other_setting, read_rows, row_key, row_line
-from centerhash.training.folder import versions
+from centerhash.training.run_folder import versions
 
 RESULTS, FAILURES = "results.jsonl", "failures.jsonl"
 # what the libraries below numpy and torch read when they are loaded

@@ -1,4 +1,4 @@
-"""The configuration of a training: everything that decides its result beside the data."""
+"""The configuration of a training run: everything except the data that determines the result."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ class TrainConfig(Options):
 
 
 def backbone_of(config: TrainConfig) -> Backbone:
-    """The backbone that a configuration names."""
+    """Return the backbone of a configuration."""
     return get_backbone(
         config.backbone, config.weights, config.pretrained, config.seed, config.crop, config.pool
     )
 
 
 def suited(config: TrainConfig, dataset: Dataset) -> TrainConfig:
-    """The configuration for a data set: where it has no labels, "itq" unless a method that needs none is named."""
+    """Return the configuration for a dataset: without labels "itq", unless a label-free method was chosen."""
     if dataset.has_labels:
         return config
     if "method" not in config.model_fields_set:
@@ -95,23 +95,24 @@ def suited(config: TrainConfig, dataset: Dataset) -> TrainConfig:
 
 
 def resolve(config: TrainConfig) -> TrainConfig:
-    """Fill in what depends on the method and the number of bits, and refuse what cannot be."""
+    """Fill in the settings that depend on method and number of bits; reject impossible combinations."""
     method = get_method(config.method)
-    backbone_of(config)
-    options = method.options(config.options, config.bits).model_dump(by_alias=True)
-    unset = {name: value for name, value in method.training.items() if name not in config.model_fields_set}
+    backbone_of(config)  # rejects an unknown name
+    defaults = dict(method.training)
     head = config.head.filled(dict(method.head))
     if head.evidence and not method.head.get("evidence"):
         able = ", ".join(name for name, row in METHODS.items() if row.head.get("evidence"))
         raise ConfigError(f"method '{method.name}' cannot use class evidence: leave it out, or train {able}.")
-    if head.presence and method.family == "shallow":
-        raise ConfigError(f"method '{method.name}' has no head that could read presence: leave it out.")
-    if config.watch and method.family == "shallow":
-        raise ConfigError(f"method '{method.name}' has no epochs to watch: leave out `watch=`.")
+    if method.family == "shallow":
+        for given, problem in (
+            (head.presence, "has no head that could read presence: leave it out"),
+            (config.watch, "has no epochs to watch: leave out `watch=`"),
+            (config.finetune, "has no network to fine-tune: train it without finetune"),
+        ):
+            if given:
+                raise ConfigError(f"method '{method.name}' {problem}.")
     if config.finetune:
-        if method.family == "shallow":
-            raise ConfigError(
-                f"method '{method.name}' has no network to fine-tune: train it without finetune."
-            )
-        unset |= {name: value for name, value in _FINETUNE.items() if name not in config.model_fields_set}
+        defaults |= _FINETUNE
+    unset = {name: value for name, value in defaults.items() if name not in config.model_fields_set}
+    options = method.options(config.options, config.bits).model_dump(by_alias=True)
     return config.model_copy(update={**unset, "options": options, "head": head})

@@ -19,7 +19,8 @@ def export(
     calibration: Annotated[
         list[str] | None,
         option(
-            "images, folder or glob to compare on, and with --int8 to calibrate on", default="emoji scenes"
+            "images, folder or glob to compare on, and with --int8 to calibrate on",
+            default="four sample photos",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -30,7 +31,7 @@ def export(
 
     Example: `centerhash export run --out model.onnx`
     """
-    from centerhash.export import export_model
+    from centerhash.model.export import export_model
     from centerhash.model.model import HashModel
 
     with console.progress() as progress:
@@ -64,6 +65,6 @@ def publish(
         query, database = read_run_codes(run)
         if query.labels is not None:  # a training without labels has nothing to score by
             found = evaluate_codes_of(query, database)
-    address = model.push_to_hub(repository, evaluation=found, licence=licence, private=private or None)
+    address = model.push_to_hub(repository, evaluation=found, license=licence, private=private or None)
     console.say(f"published: {address}")
     console.say(f'anyone who may read it opens it by `centerhash.load("hf:{repository}")`')

@@ -255,14 +255,14 @@ def encode(
         list[str],
         typer.Argument(help="images, folders, globs, a data set with labels.csv, or a features .npy"),
     ],
-    out: Annotated[Path, typer.Option(help="code file to write (.npz), or a folder for parts of parquet")],
+    out: Annotated[Path, typer.Option(help="code file to write (.npz), or a folder for parquet shards")],
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
     skip_broken: SkipBrokenOption = False,
     cache: CacheOption = None,
-    part_size: Annotated[int | None, running("images per part", default="4096", min=1)] = None,
+    shard_size: Annotated[int | None, running("images per shard", default="4096", min=1)] = None,
     runner: Annotated[
-        str, running("who encodes the parts, this process or Ray", completion.RUNNERS)
+        str, running("who encodes the shards, this process or Ray", completion.RUNNERS)
     ] = "local",
     ray_address: Annotated[
         str | None, running("of a Ray cluster", default="$RAY_ADDRESS, else Ray on this machine")
@@ -271,36 +271,38 @@ def encode(
         int | None, running("of Ray", default="one per GPU, else per processor", min=1)
     ] = None,
 ) -> None:
-    """Encode images into packed binary codes: one code file, or a folder of parts for very many.
+    """Encode images into packed binary codes: one code file, or a folder of shards for very many.
 
-    Parts (id, code, labels) are written whole or not at all; the same command resumes after a stop.
+    Shards (id, code, labels) are written atomically; the same command resumes after a stop.
 
     Examples: `centerhash encode run photos/*.jpg --out codes.npz`, `centerhash encode run photos --out codes`
     """
     reading: dict[str, Any] = {"device": device, "engine": engine, "skip_broken": skip_broken}
     for_ray = {"--ray-address": ray_address, "--workers": workers}
-    for_parts = {"--runner ray": runner == "ray" or None, "--part-size": part_size, **for_ray}
+    for_shards = {"--runner ray": runner == "ray" or None, "--shard-size": shard_size, **for_ray}
     if out.suffix == ".npz":
-        for name, value in for_parts.items():
+        for name, value in for_shards.items():
             if value is not None:
-                raise ConfigError(f"{name} is for parts: give --out a folder, not '{out}'.")
+                raise ConfigError(f"{name} is for shards: give --out a folder, not '{out}'.")
         _encode_file(model, images, out, cache, **reading)
         return
     if cache is not None:
-        raise ConfigError("--cache is for a code file: parts keep no features. Leave it out, or name a .npz.")
+        raise ConfigError(
+            "--cache is for a code file: shards keep no features. Leave it out, or name a .npz."
+        )
     for name, value in for_ray.items():
         if runner == "local" and value is not None:
             raise ConfigError(f"{name} is for --runner ray: add that, or leave it out.")
 
-    from centerhash.encoding.work import PART_SIZE, broken_text, encode_parts
+    from centerhash.encoding.bulk import SHARD_SIZE, broken_text, encode_shards
 
     with console.progress() as report:
-        done = encode_parts(
+        done = encode_shards(
             model,
             images,
             out,
             runner=runner,
-            part_size=part_size or PART_SIZE,
+            shard_size=shard_size or SHARD_SIZE,
             ray_address=ray_address,
             workers=workers,
             progress=report,
@@ -310,11 +312,11 @@ def encode(
     if done.broken:
         console.warn([broken_text(done.broken, done.count + len(done.broken))])
     before = f", {done.found:,} of them from before" if done.found else ""
-    console.say(f"{done.count:,} codes in {done.parts:,} parts{before}: {out}")
+    console.say(f"{done.count:,} codes in {done.shards:,} shards{before}: {out}")
 
 
 def _encode_file(source: str, images: list[str], out: Path, cache: Path | None, **reading: Any) -> None:
-    from centerhash.encoding.code_files import encode_to_file
+    from centerhash.encoding.bulk import encode_to_file
     from centerhash.model.model import HashModel
     from centerhash.networks.cache import default_cache
 

@@ -32,8 +32,9 @@ from centerhash.methods.registry import METHODS
 from centerhash.methods.weights import class_sizes, resized, softmax_weights
 from centerhash.model.model import HashModel
 from centerhash.training.config import TrainConfig
-from centerhash.training.distributed import Team
+from centerhash.training.distributed import ProcessGroup
 from centerhash.training.loop import fit_head
+from centerhash.training.session import Session
 
 WHAT, TITLE = "instances", "Do the weights follow the instances?"
 FORMS = ("ewcs", "ics-printed", "ics", "ics-softmax")
@@ -163,7 +164,8 @@ def fit_classifier(bench: Bench, config: TrainConfig) -> nn.Module:
     """Train the head of `config` with one output per class on the training images; returned in eval mode."""
     labels, rows = bench.dataset.labels, bench.dataset.splits.train
     as_wide = config.model_copy(update={"bits": labels.shape[1]})
-    head, _ = fit_head(bench.features, rows, labels[rows], Classification(), as_wide, team=Team(bench.device))
+    session = Session(ProcessGroup(bench.device))
+    head, _ = fit_head(bench.features, rows, labels[rows], Classification(), as_wide, session)
     return head
 
 

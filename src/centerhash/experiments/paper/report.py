@@ -12,7 +12,7 @@ from centerhash.core.files import write_text
 from centerhash.experiments.pages import page, paragraph
 from centerhash.experiments.paper import instances, parameters, pgd, scores, weights
 from centerhash.experiments.paper.common import Section, Settings
-from centerhash.training.folder import versions
+from centerhash.training.run_folder import versions
 
 PARTS: Mapping[str, Callable[[Settings], Section]] = MappingProxyType(
     {

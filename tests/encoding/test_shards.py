@@ -13,49 +13,50 @@ from centerhash import __version__
 from centerhash.codes import pack
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.data import open_dataset
-from centerhash.encoding.parts import (
+from centerhash.encoding import bulk
+from centerhash.encoding.bulk import encode_shards, model_digest, open_folder
+from centerhash.encoding.shards import (
     Manifest,
-    Part,
+    Shard,
     broken_in,
-    part_path,
     read_manifest,
-    read_part,
-    read_parts,
-    write_part,
+    read_shard,
+    read_shards,
+    shard_path,
+    write_shard,
 )
-from centerhash.encoding.work import encode_parts, model_digest, open_folder
 from centerhash.model.model import HashModel
 from tests.toys import CLASSES, Killed, cli, refused, separable, write_feature_folder
 
-MANIFEST = Manifest(bits=20, model="m", inputs="i", count=3, part_size=2, labels="given")
-PART = Part(
+MANIFEST = Manifest(bits=20, model="m", inputs="i", count=3, shard_size=2, labels="given")
+SHARD = Shard(
     ["a", "ü/b.jpg"], np.array([[1, 2, 48], [255, 0, 16]], np.uint8), [("dog", "cat"), ()], {"c": "gone"}
 )
 
 
-def parts(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob("part-*"))
+def shards(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("shard-*"))
 
 
 def all_ids(folder: Path) -> list[str]:
-    return [id for ids, _, _ in read_parts(folder) for id in ids]
+    return [id for ids, _, _ in read_shards(folder) for id in ids]
 
 
-# One part
+# One shard
 
 
-def test_a_part_comes_back_as_it_was(tmp_path: Path) -> None:
-    write_part(tmp_path, 7, PART, MANIFEST)
-    found = read_part(tmp_path / "part-00007.parquet")
-    assert found.ids == PART.ids
-    assert found.packed.tolist() == PART.packed.tolist()
-    assert found.labels == PART.labels
-    assert found.broken == PART.broken == broken_in(tmp_path / "part-00007.parquet")
+def test_a_shard_comes_back_as_it_was(tmp_path: Path) -> None:
+    write_shard(tmp_path, 7, SHARD, MANIFEST)
+    found = read_shard(tmp_path / "shard-00007.parquet")
+    assert found.ids == SHARD.ids
+    assert found.packed.tolist() == SHARD.packed.tolist()
+    assert found.labels == SHARD.labels
+    assert found.broken == SHARD.broken == broken_in(tmp_path / "shard-00007.parquet")
 
 
-def test_others_can_read_a_part(tmp_path: Path) -> None:
-    write_part(tmp_path, 0, PART, MANIFEST)
-    table = parquet.read_table(tmp_path / "part-00000.parquet")
+def test_others_can_read_a_shard(tmp_path: Path) -> None:
+    write_shard(tmp_path, 0, SHARD, MANIFEST)
+    table = parquet.read_table(tmp_path / "shard-00000.parquet")
     assert table.schema.names == ["id", "code", "labels"]
     assert table.schema.field("id").type == pa.string()
     assert table.schema.field("code").type == pa.binary(3)
@@ -65,61 +66,55 @@ def test_others_can_read_a_part(tmp_path: Path) -> None:
     assert (facts[b"bits"], facts[b"model"], facts[b"centerhash"]) == (b"20", b"m", __version__.encode())
 
 
-def test_a_part_without_a_readable_image_is_a_part(tmp_path: Path) -> None:
-    write_part(tmp_path, 0, Part([], np.zeros((0, 3), np.uint8), [], {"a": "gone"}), MANIFEST)
-    found = read_part(tmp_path / "part-00000.parquet")
+def test_a_shard_without_a_readable_image_is_a_shard(tmp_path: Path) -> None:
+    write_shard(tmp_path, 0, Shard([], np.zeros((0, 3), np.uint8), [], {"a": "gone"}), MANIFEST)
+    found = read_shard(tmp_path / "shard-00000.parquet")
     assert (found.ids, found.packed.shape, found.broken) == ([], (0, 3), {"a": "gone"})
 
 
-def test_a_cut_or_foreign_part_is_no_part(tmp_path: Path) -> None:
-    write_part(tmp_path, 0, PART, MANIFEST)
-    path = part_path(tmp_path, 0)
+def test_a_cut_or_foreign_shard_is_rejected(tmp_path: Path) -> None:
+    write_shard(tmp_path, 0, SHARD, MANIFEST)
+    path = shard_path(tmp_path, 0)
     whole = path.read_bytes()
     parquet.write_table(pa.table({"id": ["a"]}), tmp_path / "foreign.parquet")
     path.write_bytes(whole[: len(whole) // 2])
     for file in (path, tmp_path / "foreign.parquet"):
         assert broken_in(file) is None
-        with pytest.raises(DataError, match=r"is damaged, or no part.*delete it and run the same"):
-            read_part(file)
+        with pytest.raises(DataError, match="damaged"):
+            read_shard(file)
     assert broken_in(tmp_path / "gone.parquet") is None
 
 
-def test_changed_codes_of_a_part_are_noticed(tmp_path: Path) -> None:
+def test_changed_codes_of_a_shard_are_noticed(tmp_path: Path) -> None:
     codes = np.random.default_rng(0).integers(0, 256, (500, 3), dtype=np.uint8) & [255, 255, 240]
-    part = Part([f"{row}.jpg" for row in range(500)], codes.astype(np.uint8), [()] * 500, {})
-    write_part(tmp_path, 0, part, MANIFEST)
-    path = part_path(tmp_path, 0)
+    shard = Shard([f"{row}.jpg" for row in range(500)], codes.astype(np.uint8), [()] * 500, {})
+    write_shard(tmp_path, 0, shard, MANIFEST)
+    path = shard_path(tmp_path, 0)
     whole = path.read_bytes()
-    begin = whole.index(part.packed[200:204].tobytes())
+    begin = whole.index(shard.packed[200:204].tobytes())
     for place in range(begin, begin + 300, 7):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
         with pytest.raises(DataError):
-            read_part(path)
-
-
-def test_the_last_part_is_shorter() -> None:
-    assert MANIFEST.parts == 2
-    assert [MANIFEST.rows(number) for number in range(2)] == [slice(0, 2), slice(2, 3)]
-    assert MANIFEST.model_copy(update={"count": 4}).parts == 2
+            read_shard(path)
 
 
 # Whole folders, of features
 
 
-def test_features_are_encoded_in_parts(feature_run: Path, feature_folder: Path, tmp_path: Path) -> None:
+def test_features_are_encoded_in_shards(feature_run: Path, feature_folder: Path, tmp_path: Path) -> None:
     model, data = HashModel.load(feature_run), open_dataset(feature_folder)
     assert data.features is not None
     steps: list[tuple[int, int]] = []
-    done = encode_parts(
+    done = encode_shards(
         feature_run,
         [str(feature_folder)],
         tmp_path / "out",
-        part_size=64,
+        shard_size=64,
         progress=lambda *step: steps.append(step),
     )
-    assert (done.count, done.parts, done.found, done.broken) == (160, 3, 0, {})
+    assert (done.count, done.shards, done.found, done.broken) == (160, 3, 0, {})
     assert steps == [("codes", done, 160) for done in (0, 64, 128, 160)]
-    found = list(read_parts(tmp_path / "out"))
+    found = list(read_shards(tmp_path / "out"))
     assert [len(ids) for ids, _, _ in found] == [64, 64, 32]
     assert [id for ids, _, _ in found for id in ids] == list(data.names)
     expected = pack(model.encode_features(data.features))
@@ -131,12 +126,11 @@ def test_features_are_encoded_in_parts(feature_run: Path, feature_folder: Path, 
     assert (tmp_path / "out" / "broken.jsonl").read_text() == ""
 
 
-@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
-def test_features_without_labels_get_predicted_ones(feature_run: Path, tmp_path: Path, kind: Any) -> None:
-    model, features = HashModel.load(feature_run), separable(7, seed=3)[0].astype(kind)
+def test_features_without_labels_get_predicted_ones(feature_run: Path, tmp_path: Path) -> None:
+    model, features = HashModel.load(feature_run), separable(7, seed=3)[0].astype(np.float16)
     np.save(tmp_path / "features.npy", features)
-    encode_parts(feature_run, [str(tmp_path / "features.npy")], tmp_path / "out", part_size=4)
-    labels = [names for _, _, labels in read_parts(tmp_path / "out") for names in labels]
+    encode_shards(feature_run, [str(tmp_path / "features.npy")], tmp_path / "out", shard_size=4)
+    labels = [names for _, _, labels in read_shards(tmp_path / "out") for names in labels]
     assert labels == [tuple(np.array(CLASSES)[row].tolist()) for row in model.predict_labels(features)]
     assert all_ids(tmp_path / "out") == list("0123456")
     assert read_manifest(tmp_path / "out").labels == "predicted"
@@ -154,44 +148,42 @@ def test_features_that_are_gone_are_named(
         return manifest
 
     with monkeypatch.context() as patched:
-        patched.setattr("centerhash.encoding.work.open_folder", vanishing)
+        patched.setattr(bulk, "open_folder", vanishing)
         with pytest.raises(DataError):
-            encode_parts(feature_run, [str(path)], tmp_path / "out")
+            encode_shards(feature_run, [str(path)], tmp_path / "out")
 
 
-def test_a_kill_costs_only_the_part_in_work(
+def test_a_kill_costs_only_the_shard_in_progress(
     feature_run: Path, feature_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from centerhash.encoding import work
-
-    def killed(folder: Path, number: int, part: Part, manifest: Manifest) -> None:
+    def killed(folder: Path, number: int, shard: Shard, manifest: Manifest) -> None:
         if number == 2:
             raise Killed
-        write_part(folder, number, part, manifest)
+        write_shard(folder, number, shard, manifest)
 
     arguments: Any = (feature_run, [str(feature_folder)])
     with monkeypatch.context() as patched:
-        patched.setattr(work, "write_part", killed)
+        patched.setattr(bulk, "write_shard", killed)
         with pytest.raises(Killed):
-            encode_parts(*arguments, tmp_path / "out", part_size=50)
-    assert parts(tmp_path / "out") == ["part-00000.parquet", "part-00001.parquet"]
-    with pytest.raises(DataError, match=r"lacks 2 of 4 parts, first part-00002.parquet: run the same"):
-        list(read_parts(tmp_path / "out"))
-    before = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in parts(tmp_path / "out")}
-    assert encode_parts(*arguments, tmp_path / "out", part_size=50).found == 2
+            encode_shards(*arguments, tmp_path / "out", shard_size=50)
+    assert shards(tmp_path / "out") == ["shard-00000.parquet", "shard-00001.parquet"]
+    with pytest.raises(DataError, match=r"2 of 4 shards, first shard-00002.parquet"):
+        list(read_shards(tmp_path / "out"))
+    before = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in shards(tmp_path / "out")}
+    assert encode_shards(*arguments, tmp_path / "out", shard_size=50).found == 2
     assert before == {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in before}
-    encode_parts(*arguments, tmp_path / "straight", part_size=50)
-    for name in parts(tmp_path / "straight"):
+    encode_shards(*arguments, tmp_path / "straight", shard_size=50)
+    for name in shards(tmp_path / "straight"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "straight" / name).read_bytes()
 
 
-def test_a_damaged_part_is_written_again(feature_run: Path, feature_folder: Path, tmp_path: Path) -> None:
+def test_a_damaged_shard_is_written_again(feature_run: Path, feature_folder: Path, tmp_path: Path) -> None:
     arguments: Any = (feature_run, [str(feature_folder)], tmp_path / "out")
-    encode_parts(*arguments, part_size=100)
-    path = tmp_path / "out" / "part-00001.parquet"
+    encode_shards(*arguments, shard_size=100)
+    path = tmp_path / "out" / "shard-00001.parquet"
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
-    assert encode_parts(*arguments, part_size=100).found == 1
+    assert encode_shards(*arguments, shard_size=100).found == 1
     assert path.read_bytes() == whole
 
 
@@ -202,25 +194,25 @@ def test_another_input_model_or_size_is_refused(feature_run: Path, tmp_path: Pat
     data, other = write_feature_folder(tmp_path / "data", 20), write_feature_folder(tmp_path / "other", 30)
     train(feature_dataset(), config=toy_config(seed=5, epochs=1)).save(tmp_path / "model")
     out = tmp_path / "out"
-    encode_parts(feature_run, [str(data)], out)
+    encode_shards(feature_run, [str(data)], out)
     for words, run, entry, size in (
-        (r"begun with another model", tmp_path / "model", data, 4096),
-        (r"begun with other images \(20 of them, now 30\)", feature_run, other, 4096),
-        (r"begun with parts of 4,096 images, now 10", feature_run, data, 10),
+        ("another model", tmp_path / "model", data, 4096),
+        (r"\(20 of them, now 30\)", feature_run, other, 4096),
+        ("4,096 images, now 10", feature_run, data, 10),
     ):
         with pytest.raises(ConfigError, match=words):
-            encode_parts(run, [str(entry)], out, part_size=size)
+            encode_shards(run, [str(entry)], out, shard_size=size)
     np.save(data / "features.npy", separable(20, seed=9)[0])
     with pytest.raises(ConfigError):
-        encode_parts(feature_run, [str(data)], out)
+        encode_shards(feature_run, [str(data)], out)
 
 
 def test_a_folder_of_other_files_is_left_alone(
     feature_run: Path, feature_folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ConfigError, match=r"holds other files \(notes.txt\): name a new or an empty"):
-        encode_parts(feature_run, [str(feature_folder)], tmp_path)
+    with pytest.raises(ConfigError, match=r"notes\.txt"):
+        encode_shards(feature_run, [str(feature_folder)], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
@@ -229,7 +221,7 @@ def test_a_kill_before_the_manifest_begins_anew(
 ) -> None:
     (tmp_path / "inputs.parquet").write_bytes(b"of an older list")
     (tmp_path / ".manifest.json.x.part").write_bytes(b"{")
-    assert encode_parts(feature_run, [str(feature_folder)], tmp_path).count == 160
+    assert encode_shards(feature_run, [str(feature_folder)], tmp_path).count == 160
 
 
 @pytest.mark.parametrize(
@@ -239,7 +231,7 @@ def test_a_folder_without_a_manifest_is_refused(tmp_path: Path, content: str | N
     if content is not None:
         (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(DataError, match=words):
-        list(read_parts(tmp_path))
+        list(read_shards(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -247,7 +239,7 @@ def test_a_folder_without_a_manifest_is_refused(tmp_path: Path, content: str | N
     [
         ("scenes", {}, ConfigError, "has no backbone"),
         ("scenes", {"runner": "rya"}, ConfigError, "'rya'"),
-        ("scenes", {"part_size": 0}, ConfigError, "got 0"),
+        ("scenes", {"shard_size": 0}, ConfigError, "got 0"),
         ("flat.npy", {}, DataError, r"got \(5,\)"),
         ("narrow.npy", {}, InputError, r"\(N, 24\)"),
     ],
@@ -265,29 +257,29 @@ def test_what_cannot_be_encoded_writes_nothing(
     np.save(tmp_path / "narrow.npy", np.zeros((5, 3), np.float32))
     inputs = [str(scene_folder if entry == "scenes" else tmp_path / entry)]
     with pytest.raises(error, match=words):
-        encode_parts(feature_run, inputs, tmp_path / "out", **choice)
-    assert parts(tmp_path / "out") == []
+        encode_shards(feature_run, inputs, tmp_path / "out", **choice)
+    assert shards(tmp_path / "out") == []
     assert entry == "narrow.npy" or not (tmp_path / "out").exists()  # whose width is seen with the first rows
 
 
 # The command
 
 
-def test_the_command_writes_parts_into_a_folder(
+def test_the_command_writes_shards_into_a_folder(
     feature_run: Path, feature_folder: Path, tmp_path: Path
 ) -> None:
-    words: Any = ("encode", feature_run, feature_folder, "--out", tmp_path / "codes", "--part-size", "100")
-    assert "160 codes in 2 parts: " in cli(*words).text
-    assert "160 codes in 2 parts, 2 of them from before: " in cli(*words).text
+    words: Any = ("encode", feature_run, feature_folder, "--out", tmp_path / "codes", "--shard-size", "100")
+    assert "160 codes in 2 shards: " in cli(*words).text
+    assert "160 codes in 2 shards, 2 of them from before: " in cli(*words).text
     assert json.loads((tmp_path / "codes" / "manifest.json").read_text())["count"] == 160
 
 
 @pytest.mark.parametrize(
     ("out", "options", "words"),
     [
-        ("codes.npz", ["--runner", "ray"], "--runner ray is for parts: give --out a folder, not 'codes.npz'"),
-        ("codes.npz", ["--part-size", "9"], "--part-size is for parts"),
-        ("codes", ["--cache", "kept"], "--cache is for a code file: parts keep no features"),
+        ("codes.npz", ["--runner", "ray"], "--runner ray"),
+        ("codes.npz", ["--shard-size", "9"], "--shard-size is for shards"),
+        ("codes", ["--cache", "kept"], "--cache is for a code file: shards keep no features"),
         ("codes", ["--workers", "2"], "--workers is for --runner ray"),
         ("codes", ["--ray-address", "a:1"], "--ray-address is for --runner ray"),
     ],

@@ -1,10 +1,10 @@
-"""Parts: parquet files of id, packed code and labels, each for a fixed slice of the inputs, whole or not there.
+"""Shards: parquet files of id, packed code and labels, each for a fixed slice of the inputs, written atomically.
 
 The folder:
 
-    manifest.json         what the parts are of: model, inputs, sizes
-    inputs.parquet        the inputs, a row group per part
-    part-00000.parquet    id (string), code (ceil(K/8) bytes), labels (list of string)
+    manifest.json         model, inputs and sizes of the shards
+    inputs.parquet        the inputs, a row group per shard
+    shard-00000.parquet   id (string), code (ceil(K/8) bytes), labels (list of string)
     broken.jsonl          images that could not be read, written at the end
 """
 
@@ -34,32 +34,32 @@ LabelSource: TypeAlias = Literal["given", "predicted", "none"]
 
 
 class Manifest(Options):
-    """What the parts in a folder are of."""
+    """The model and the inputs of the shards in a folder."""
 
     format: Literal[1] = 1
-    centerhash: str = Field(__version__, description="the version that began")
+    centerhash: str = Field(__version__, description="version that created the folder")
     bits: int
     model: str = Field(description="digest of the model")
     inputs: str = Field(description="fingerprint of the inputs")
-    count: int = Field(description="how many inputs there are")
-    part_size: int
-    labels: LabelSource = Field(description="given by the data set, predicted by the model, or none")
+    count: int = Field(description="number of inputs")
+    shard_size: int
+    labels: LabelSource = Field(description="given by the dataset, predicted by the model, or none")
     features: str | None = Field(None, description="file of features; None: the inputs are images")
 
     @property
-    def parts(self) -> int:
-        """How many parts there are when all is done."""
-        return -(-self.count // self.part_size)
+    def shards(self) -> int:
+        """Number of shards when all are written."""
+        return -(-self.count // self.shard_size)
 
     def rows(self, number: int) -> slice:
-        """Which of the inputs belong to a part."""
-        start = number * self.part_size
-        return slice(start, min(start + self.part_size, self.count))
+        """Which of the inputs belong to a shard."""
+        start = number * self.shard_size
+        return slice(start, min(start + self.shard_size, self.count))
 
 
 @dataclass(frozen=True)
-class Part:
-    """One part: ids, codes (n, ceil(K/8)) and labels of the images that could be read, reasons for the others."""
+class Shard:
+    """Ids, codes (n, ceil(K/8)) and labels of the images that could be read, reasons for the others."""
 
     ids: Sequence[str]
     packed: Packed
@@ -67,9 +67,9 @@ class Part:
     broken: Mapping[str, str]  # by id
 
 
-def part_path(folder: Path, number: int) -> Path:
-    """The file of a part."""
-    return folder / f"part-{number:05d}.parquet"
+def shard_path(folder: Path, number: int) -> Path:
+    """The file of a shard."""
+    return folder / f"shard-{number:05d}.parquet"
 
 
 def as_table(
@@ -79,7 +79,7 @@ def as_table(
     facts: Mapping[str, str],
     paths: Sequence[str | None] | None = None,
 ) -> Any:
-    """A pyarrow table of id, code (n, ceil(K/8)), labels and, where they are given, path; `facts` go with it."""
+    """Make a pyarrow table of id, code (n, ceil(K/8)), labels and, if given, path; `facts` are its metadata."""
     pyarrow = require("pyarrow")
 
     rows = np.ascontiguousarray(packed, dtype=np.uint8)
@@ -94,8 +94,8 @@ def as_table(
     return pyarrow.table(columns, metadata=dict(facts))
 
 
-def write_part(folder: Path, number: int, part: Part, manifest: Manifest) -> None:
-    """Write a part, whole or not at all."""
+def write_shard(folder: Path, number: int, shard: Shard, manifest: Manifest) -> None:
+    """Write a shard atomically."""
     parquet = require("pyarrow.parquet")
 
     facts = {
@@ -103,15 +103,15 @@ def write_part(folder: Path, number: int, part: Part, manifest: Manifest) -> Non
         "model": manifest.model,
         "centerhash": __version__,
         "labels": manifest.labels,
-        "broken": json.dumps(dict(part.broken)),
+        "broken": json.dumps(dict(shard.broken)),
     }
-    table = as_table(part.ids, part.packed, part.labels, facts)
-    with atomic(part_path(folder, number)) as stream:
+    table = as_table(shard.ids, shard.packed, shard.labels, facts)
+    with atomic(shard_path(folder, number)) as stream:
         parquet.write_table(table, stream, write_page_checksum=True)
 
 
-def read_part(path: Path) -> Part:
-    """Read a part that `write_part` wrote."""
+def read_shard(path: Path) -> Shard:
+    """Read a shard."""
     pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
 
     try:
@@ -121,18 +121,18 @@ def read_part(path: Path) -> Part:
         width = codes.type.byte_width
         packed: NDArray[np.uint8] = np.frombuffer(b"".join(codes.to_pylist()), dtype=np.uint8)
         labels = [tuple(names) for names in table.column("labels").to_pylist()]
-        return Part(table.column("id").to_pylist(), packed.reshape(-1, width), labels, broken)
+        return Shard(table.column("id").to_pylist(), packed.reshape(-1, width), labels, broken)
     except FileNotFoundError:
         raise DataError(f"no such file: '{path}'.") from None
     except (pyarrow.ArrowException, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise DataError(
-            f"'{path}' is damaged, or no part that `centerhash encode` wrote ({error}): delete it and run the "
+            f"'{path}' is damaged, or no shard that `centerhash encode` wrote ({error}): delete it and run the "
             "same command again."
         ) from None
 
 
 def broken_in(path: Path) -> dict[str, str] | None:
-    """Why images of a part could not be read, by id; None where the part is not there or damaged."""
+    """Return why images of a shard could not be read, by id; None if the shard is missing or damaged."""
     pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
 
     try:
@@ -143,7 +143,7 @@ def broken_in(path: Path) -> dict[str, str] | None:
 
 
 def read_manifest(folder: str | Path) -> Manifest:
-    """What the parts in a folder are of; DataError where it is no such folder."""
+    """Read the manifest of a folder of shards."""
     path = Path(folder) / MANIFEST
     try:
         return Manifest.model_validate(json.loads(path.read_text(encoding="utf-8")))
@@ -156,21 +156,21 @@ def read_manifest(folder: str | Path) -> Manifest:
         raise DataError(f"'{path}' is damaged or of another version: {reason}") from None
 
 
-def read_parts(folder: str | Path) -> Iterator[tuple[list[str], Packed, list[Labels]]]:
-    """Yield ids, codes (n, ceil(K/8)) and labels part by part; DataError where parts are missing."""
+def read_shards(folder: str | Path) -> Iterator[tuple[list[str], Packed, list[Labels]]]:
+    """Yield ids, codes (n, ceil(K/8)) and labels shard by shard; DataError if shards are missing."""
     manifest = read_manifest(folder)
-    paths = [part_path(Path(folder), number) for number in range(manifest.parts)]
+    paths = [shard_path(Path(folder), number) for number in range(manifest.shards)]
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
         raise DataError(
-            f"'{folder}' lacks {len(missing):,} of {len(paths):,} parts, first {missing[0]}: run the same "
+            f"'{folder}' lacks {len(missing):,} of {len(paths):,} shards, first {missing[0]}: run the same "
             "`centerhash encode` again to finish them."
         )
     width = packed_width(manifest.bits)
     for path in paths:
-        part = read_part(path)
-        if part.packed.shape[1] != width:
+        shard = read_shard(path)
+        if shard.packed.shape[1] != width:
             raise DataError(
-                f"'{path}' holds codes of {part.packed.shape[1]} bytes, the manifest says {width}."
+                f"'{path}' holds codes of {shard.packed.shape[1]} bytes, not {width} as in the manifest."
             )
-        yield list(part.ids), part.packed, list(part.labels)
+        yield list(shard.ids), shard.packed, list(shard.labels)
