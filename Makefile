@@ -18,7 +18,7 @@ setup: .venv/.ready
 	touch $@
 
 demo: setup
-	$(BIN)/centerhash demo --out demo
+	$(BIN)/python -m reproduction demo --out demo
 
 # the checks and the site take one processor and half a minute: they run beside the tests
 test: setup browser .venv/.docs

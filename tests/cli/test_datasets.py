@@ -14,7 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from centerhash.cli.commands.catalogue import datasets, download
+from centerhash.cli.info import datasets, download
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.data.published.catalogue import DATASETS, NamedSet
 from centerhash.data.published.download import RemoteFile

@@ -13,7 +13,6 @@ import typer
 from typer.testing import CliRunner
 
 from centerhash.cli import doctor as module
-from centerhash.cli.commands.catalogue import doctor
 from centerhash.cli.doctor import (
     NOT_INSTALLED,
     USER_EXTRAS,
@@ -23,6 +22,7 @@ from centerhash.cli.doctor import (
     installed_version,
     requirements,
 )
+from centerhash.cli.info import doctor
 from centerhash.search.engines.table import ENGINES
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())

@@ -146,14 +146,3 @@ def test_names_with_brackets_are_printed_as_they_are(image_run: Path, tmp_path: 
     done = cli("train", folder, "--out", tmp_path / "run[red]", *QUICK)
     assert done.code == 0
     assert "run[red]" in done.out
-
-
-def test_scenes_are_written(tmp_path: Path) -> None:
-    done = cli("scenes", tmp_path / "scenes", "--count", "3", "--size", "48", "--seed", "2")
-    assert done.code == 0
-    assert "centerhash train" in done.out
-    assert open_dataset(tmp_path / "scenes").size == 3
-    text = refused(
-        cli("scenes", tmp_path / "scenes", "--count", "3", "--size", "48", "--seed", "2", "--hard")
-    )
-    assert "other settings" in text

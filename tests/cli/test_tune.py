@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from centerhash.experiments.rows import read_rows
+from centerhash.experiments.runner import read_rows
 from tests.toys import cli, refused
 
 SMALL = ("--methods", "lsh,csq", "--bits", "16", "--epochs", "2", "-k", "50", "--device", "cpu")

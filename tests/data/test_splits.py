@@ -77,7 +77,7 @@ def test_overlaps_are_counted_and_warned() -> None:
         "leak: 2 of 3 queries are also in the training split, so the scores will look better than they are. "
         "Remove them from one of the two.",
         "1 of 3 queries are also in the database, so a query would retrieve itself: "
-        "evaluate with exclude_self=True.",
+        "evaluate with `exclude_self=True`.",
     ]
 
 

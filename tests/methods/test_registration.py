@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 import centerhash as ch
-from centerhash.cli.commands.experiments import read_methods, read_settings
+from centerhash.cli.arguments import read_methods, read_settings
 from centerhash.core.errors import ConfigError, UnknownMethodError
 from centerhash.core.options import MethodOptions
 from centerhash.methods.losses import Batch, CentralObjective, HashNet, Objective

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from centerhash.experiments.bench import make_task
-from centerhash.experiments.runner import stored_rows
+from centerhash.experiments.runner import read_rows
+from centerhash.experiments.tasks import make_task
 from centerhash.methods.spaces import search_space, training_options, value_at
 from centerhash.methods.table import METHODS, Method, get_method
 from centerhash.training.config import TrainConfig
@@ -50,7 +50,7 @@ def that_decides_codes(config: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def grid_rows() -> list[dict[str, Any]]:
-    return stored_rows(Path(__file__).parents[2] / "benchmarks" / "results" / "coco117k-tune")
+    return read_rows(Path(__file__).parents[2] / "benchmarks" / "results" / "coco117k-tune" / "results.jsonl")
 
 
 def grid_means(method: str) -> dict[str, float]:

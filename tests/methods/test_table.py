@@ -16,7 +16,7 @@ from centerhash.methods.centers import hash_centers
 from centerhash.methods.losses.central import CentralObjective
 from centerhash.methods.page import method_notes, methods_page
 from centerhash.methods.table import METHODS, Method, get_method
-from centerhash.networks.heads import HeadOptions
+from centerhash.networks.head_options import HeadOptions
 from centerhash.training.config import TrainConfig, resolve
 from tests.toys import cli
 

@@ -18,7 +18,7 @@ from centerhash.core.errors import DataError
 from centerhash.methods.centers import hash_centers
 from centerhash.methods.losses.central import CentralObjective
 from centerhash.methods.table import get_method
-from centerhash.networks.heads import HeadOptions
+from centerhash.networks.head_options import HeadOptions
 from centerhash.training import loop
 from centerhash.training.checkpoints import EpochRow
 from centerhash.training.config import TrainConfig

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from centerhash import train
 from centerhash.core.errors import ConfigError
-from centerhash.networks.heads import HeadOptions, Rotation, build_head
+from centerhash.networks.head_options import HeadOptions
+from centerhash.networks.heads import Rotation, build_head
 from centerhash.training.rotation import code_rotation, rotate_head
 from tests.toys import feature_dataset
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from centerhash import HashModel, train
 from centerhash.data import Dataset
-from centerhash.experiments.agreement import measure_agreement
 from centerhash.methods.weights import class_sizes, resized, softmax_weights
+from reproduction.agreement import measure_agreement
 from tests.toys import feature_dataset
 
 TRUE = np.array([1.5, -1.0, 0.5, 0.0, -0.5, 1.0])  # in logarithms, of the six classes of the toy data

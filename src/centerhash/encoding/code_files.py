@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 _COLUMNS = {"names": 1, "paths": 1, "ids": 1, "labels": 2, "visual": 2, "presence": 2, "shares": 2}
 QUERY, DATABASE = "query.npz", "database.npz"  # of a run
 _EYE = ": (N, C) are needed, of class numbers `numpy.eye(C, dtype=bool)[labels]`"
-_SKIP = "The features of all others are kept. Repair these files, or pass skip_broken=True to leave them out."
+_SKIP = (
+    "The features of all others are kept. Repair these files, or pass `skip_broken=True` to leave them out."
+)
 
 
 @dataclass(frozen=True, eq=False)

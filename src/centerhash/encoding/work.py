@@ -247,7 +247,7 @@ def _concluded(
     if broken and not skip_broken:
         raise DataError(
             f"{broken_text(broken, manifest.count)}\nThe codes of all others are in '{folder}'. Repair these files "
-            "and run the same command again, or pass skip_broken=True to leave them out."
+            "and run the same command again, or pass `skip_broken=True` to leave them out."
         )
     return Encoded(manifest.count - len(broken), manifest.parts, found, broken, warnings)
 

@@ -16,7 +16,7 @@ import typer
 from safetensors.torch import save
 from typer.testing import CliRunner
 
-from centerhash.cli.commands.catalogue import backbones as backbones_command
+from centerhash.cli.info import backbones as backbones_command
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.networks.backbones import backbone_rows, get_backbone
 from centerhash.networks.backbones.sources import Download, Hub, Wheel

@@ -15,7 +15,8 @@ from centerhash.data.images import squash_and_crop
 from centerhash.model.model import HashModel, ModelSpec
 from centerhash.networks.backbones import Backbone, get_backbone
 from centerhash.networks.backbones.sources import WeightFile
-from centerhash.networks.heads import HeadOptions, build_head
+from centerhash.networks.head_options import HeadOptions
+from centerhash.networks.heads import build_head
 from tests.toys import CLASSES, noise_image
 
 SMALL = "timm:test_efficientnet"
