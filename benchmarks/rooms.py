@@ -33,7 +33,7 @@ ROOMS = {
     "search": "Index and its engines",
     "export": "ONNX",
     "serve": "server and page",
-    "experiments": "compare, demo, the paper",
+    "experiments": "compare, tune",
     "cli": "one command per verb",
 }
 _ENTRIES = ("__init__", "__main__")  # the front door, which names things of all rooms
