@@ -14,7 +14,6 @@ import pytest
 from centerhash.cli.arguments import read_bits, read_methods, read_settings
 from centerhash.experiments.runner import read_rows
 from centerhash.methods.table import METHODS
-from tests.stored import stored_row
 from tests.toys import (
     Started,
     children_of,
@@ -42,29 +41,12 @@ def compared(feature_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     done = cli("compare", feature_folder, "--out", out, *GRID)
     assert done.code == 0, done.err
     assert "mAP@50, peers" in done.out
-    assert "mAP@50, textbook" in done.out
-    assert "Seconds of training" in done.out
     assert f"page: {out / 'report.html'}" in done.text
     assert "8/8  ics 24 bits seed 1: 0." in done.err
     assert done.err.startswith("8 of 8 training runs to do\n")
+    written = {path.name for path in out.iterdir()}
+    assert written == {"results.jsonl", "table.md", "table.csv", "report.html"}
     return out
-
-
-@pytest.mark.slow
-def test_everything_is_written(compared: Path) -> None:
-    assert {path.name for path in compared.iterdir()} == {
-        "results.jsonl",
-        "table.md",
-        "table.csv",
-        "report.html",
-    }
-    assert len(read_rows(compared / "results.jsonl")) == 8
-
-
-@pytest.mark.slow
-def test_methods_beat_chance_on_data_that_can_be_learned(compared: Path) -> None:
-    for found in evaluations(compared).values():
-        assert found["map_peers"] > found["chance_peers"] + 0.1
 
 
 @pytest.mark.slow
@@ -128,16 +110,6 @@ def test_from_stands_alone(compared: Path, feature_folder: Path, tmp_path: Path)
     words = (feature_folder, "--from", compared, "--bits", "16", "--validation")
     assert "--from stands alone: leave out DATA, --bits, --validation" in refused(cli("compare", *words))
     assert "no results in" in refused(cli("compare", "--from", tmp_path))
-
-
-@pytest.mark.slow
-def test_from_reads_what_was_stored(tmp_path: Path) -> None:
-    rows = [stored_row("csq", peers=0.4321), stored_row("ics", peers=0.5678)]
-    (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = cli("compare", "--from", tmp_path)
-    assert done.code == 0, done.err
-    assert "0.432" in done.out
-    assert "0.568" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,12 +97,6 @@ def test_everything_is_written_and_says_the_same_each_time(tmp_path: Path) -> No
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
-def test_no_rows_write_nothing(tmp_path: Path) -> None:
-    with pytest.raises(DataError):
-        write_comparison([], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def test_curves_are_means_over_the_seeds_by_hand() -> None:
     score = curve_score(([None, None, 0.8, 0.5], [0, 0, 0.4, 1]), ([None, 1.0, 0.6, 0.5], [0, 0.2, 0.6, 1]))
     recall, precision = _recall_points(score)
@@ -170,11 +163,6 @@ def test_names_and_errors_are_escaped() -> None:
     assert "<b>toy" not in text
     assert sections(text)[-1] == "Failed"
     assert "dch 16 bits seed 2: no &lt;memory&gt;" in text
-
-
-def test_stored_results_come_back(tmp_path: Path) -> None:
-    (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    assert read_results(tmp_path) == ROWS
 
 
 def test_a_folder_without_results_is_named(tmp_path: Path) -> None:

@@ -58,10 +58,6 @@ def test_mean_and_sample_deviation_by_hand() -> None:
     assert score.mean("unknown") is None
 
 
-def test_one_seed_has_no_deviation() -> None:
-    assert summarize(ROWS).lines[0].scores[64].deviation("map_peers") is None
-
-
 def test_a_row_stored_twice_counts_once() -> None:
     score = summarize([*ROWS, stored_row("csq", 64, 0, 0.75)]).lines[0].scores[64]
     assert score.values("map_peers") == [0.75]  # the later one

@@ -18,7 +18,6 @@ from centerhash.experiments.tune import (
     candidates,
     mean_scores,
     plan_trials,
-    point_text,
     read_best,
     tune,
 )
@@ -194,8 +193,3 @@ def test_budgets_that_cannot_be() -> None:
     for wrong in ({"trials": 0}, {"full": 0}, {"epochs_part": 0}, {"trials": 2, "full": 3}):
         with pytest.raises(ConfigError):
             Budget(**wrong)
-
-
-def test_points_are_told_in_words() -> None:
-    assert point_text({}) == "default"
-    assert point_text({"gamma": 0.5, "lambda": "K*2"}) == "gamma=0.5, lambda=K*2"

@@ -64,12 +64,6 @@ def test_printed_tables_are_whole_and_name_our_methods() -> None:
             assert all(len(values) == len(PRINTED_BITS) for values in rows.values())
 
 
-def test_the_ablation_repeats_the_first_table() -> None:
-    for data in DATA:
-        for method in ("csq", "ics"):
-            assert printed()["ablation"][data][method] == printed()["alexnet"][data][method]
-
-
 def test_both_forms_of_ics_stand_beside_the_printed_one() -> None:
     assert (
         printed_map("alexnet", "coco", "ics-printed", 64)
@@ -203,12 +197,6 @@ def test_quantiles_of_the_entropy_are_chosen() -> None:
     assert choose(queries, 3) == [1, 3, 2]  # the least even, the middle, the most even
     assert choose(queries, 9) == [1, 4, 3, 0, 2]  # all there are
     assert choose([], 3) == []
-
-
-def test_ties_have_a_seeded_order() -> None:
-    queries = [query(0.5, 0.5)] * 20
-    assert choose(queries, 5) == choose(queries, 5)
-    assert choose(queries, 5) != choose(queries, 5, seed=1)
 
 
 # Boxes
