@@ -86,8 +86,8 @@ def run(settings: Settings) -> Section:
         ]
     rows, failures = common.run_part(settings, WHAT, tasks, partial(_work, source, settings.models))
     if not rows:
-        return Section(WHAT, TITLE, (paragraph("Every training failed."),), failures)
-    folder, shown = settings.folder(WHAT), summarise(rows, longest)
+        return Section(WHAT, TITLE, (paragraph("Every training run failed."),), failures)
+    folder, shown = settings.folder(WHAT), summarize(rows, longest)
     measured = next(iter(rows[0]["found"].values()))["images"]
     own, other = "that are in no training split", "of another dataset than trained on"
     which = own if settings.test_images is None else other
@@ -162,7 +162,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class TestSource:
-    """Where the images come from: the training data itself, or another data set with the same class names."""
+    """Where the images come from: the training data itself, or another dataset with the same class names."""
 
     __test__ = False  # it is no test of ours, whatever its name begins with
 
@@ -171,7 +171,7 @@ class TestSource:
     exclude: frozenset[str] = frozenset()  # names or ids of images to leave out
 
     def rows(self, dataset: Dataset) -> NDArray[np.int64]:
-        """Which images of the data set (the other one where there is one) may be measured on."""
+        """The images of the dataset, which is the other one if there is one, that were not trained on."""
         splits = dataset.splits
         if self.path is None:
             pool = np.setdiff1d(np.union1d(splits.query, splits.database), splits.train)
@@ -181,21 +181,20 @@ class TestSource:
         return np.array(kept, dtype=np.int64)
 
     def open(self, setup: EvaluationSetup) -> HeldOut:
-        """The images with their features; DataError where areas are not known, or classes do not fit."""
-        if self.path is None:
-            dataset, features = setup.dataset, setup.features
-            rows = self.rows(dataset)
-            return HeldOut(features[rows], dataset.labels[rows], areas_of(dataset)[rows])
-        dataset = open_dataset(self.path)
+        """The images with their features; DataError if areas are unknown or classes do not match."""
+        dataset, features = setup.dataset, setup.features
+        rows = self.rows(dataset)
+        if self.path is not None:
+            dataset = open_dataset(self.path)
+            features, splits = self.source.features(dataset)
+            if features.shape[1] != setup.features.shape[1]:
+                raise DataError(
+                    f"'{self.path}' gives {features.shape[1]} features per image, the training data "
+                    f"{setup.features.shape[1]}: both must come from the same backbone."
+                )
+            whole = np.concatenate([splits.train, splits.query, splits.database])  # without broken images
+            rows = np.intersect1d(self.rows(dataset), whole)
         columns, areas = class_columns(dataset, setup.dataset.classes), areas_of(dataset)
-        features, splits = self.source.features(dataset)
-        if features.shape[1] != setup.features.shape[1]:
-            raise DataError(
-                f"'{self.path}' gives {features.shape[1]} features per image, the training data "
-                f"{setup.features.shape[1]}: both must come from the same backbone."
-            )
-        whole = np.concatenate([splits.train, splits.query, splits.database])  # without broken images
-        rows = np.intersect1d(self.rows(dataset), whole)
         shape = (len(rows), len(setup.dataset.classes))
         labels, wide = np.zeros(shape, dtype=np.bool_), np.zeros(shape, dtype=np.float32)
         labels[:, columns], wide[:, columns] = dataset.labels[rows], areas[rows]
@@ -225,17 +224,17 @@ def _names(name: str) -> set[str]:
 
 
 def areas_of(dataset: Dataset) -> NDArray[np.float32]:
-    """The areas (N, C) of a data set, which must have some."""
+    """The areas (N, C) of a dataset, which must have some."""
     if dataset.areas is None:
         raise DataError(
-            f"'{dataset.name}' does not say how large its objects are: use a data set with areas (the column 'areas' of "
+            f"'{dataset.name}' does not say how large its objects are: use a dataset with areas (the column 'areas' of "
             "labels.csv, or COCO's json), or name one for the test images."
         )
     return dataset.areas
 
 
 def class_columns(dataset: Dataset, classes: tuple[str, ...]) -> list[int]:
-    """The place of each class of a data set among `classes`, by name."""
+    """The place of each class of a dataset among `classes`, by name."""
     places = {name: place for place, name in enumerate(classes)}
     for name in dataset.classes:
         if name not in places:
@@ -307,7 +306,7 @@ class Shown:
         return LOOKS.get(self.reading.method, _CLASSIFIER)
 
 
-def summarise(rows: Sequence[Row], bits: int) -> list[Shown]:
+def summarize(rows: Sequence[Row], bits: int) -> list[Shown]:
     """What was found with so many bits, in the order of the READINGS, means over the seeds."""
     shown = []
     for reading in READINGS:
@@ -330,8 +329,12 @@ def _tables(settings: Settings, rows: Sequence[Row]) -> list[Markup]:
     """One table per number of bits; also written as table.md."""
     parts, texts = [], []
     for bits in settings.bits:
-        shown = summarise(rows, bits)
-        lines = [[item.reading.title, *(_cell(item, name) for name in METRICS)] for item in shown]
+        shown = summarize(rows, bits)
+        lines = []
+        for item in shown:
+            ends = [(item.values[name], *item.intervals[name]) for name in METRICS]
+            cells = (f"{value:.3f} ({low:.3f} to {high:.3f})" for value, low, high in ends)
+            lines.append([item.reading.title, *cells])
         heads = [f"{bits} bits", *(TITLES[name] for name in METRICS)]
         if shown:
             lines.append(["chance", "", "", "", f"{shown[0].chance:.3f}"])
@@ -339,14 +342,6 @@ def _tables(settings: Settings, rows: Sequence[Row]) -> list[Markup]:
         parts.append(table(heads, lines))
     write_text(settings.folder(WHAT) / "table.md", "\n".join(texts))
     return parts
-
-
-def _cell(item: Shown, name: str) -> str:
-    low, high = item.intervals[name]
-    return f"{item.values[name]:.3f} ({low:.3f} to {high:.3f})"
-
-
-# Figures
 
 
 def _agreement_plot(folder: Path, shown: Sequence[Shown], bits: int) -> Markup:

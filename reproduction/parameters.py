@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import getitem
@@ -29,11 +29,10 @@ FORMS = ("ics-printed", "ics")
 
 @dataclass(frozen=True)
 class Study:
-    """ICS in two forms, trained with one value of a parameter after the other."""
+    """ICS in two forms, trained with every value of a parameter."""
 
     what: str
     spoken: str  # the parameter's letter
-    fixed: Callable[[str], dict[str, Any]]  # the other options of a form
 
     @property
     def values(self) -> list[float]:
@@ -51,13 +50,7 @@ class Study:
         ]
 
 
-def _tuned_beta(form: str) -> dict[str, Any]:
-    """As printed, lambda is 1 while beta is tuned; the exact form keeps its own."""
-    return {"lambda": float(common.printed()["studies"]["lambda_of_beta"])} if form == "ics-printed" else {}
-
-
-BETA = Study("beta", "β", _tuned_beta)
-LAMBDA = Study("lambda", "λ", lambda form: {})  # beta is the best printed one, or the exact form's own
+BETA, LAMBDA = Study("beta", "β"), Study("lambda", "λ")
 
 
 def run_beta(settings: Settings) -> Section:
@@ -81,8 +74,11 @@ def run_lambda(settings: Settings) -> Section:
 
 def _run(settings: Settings, study: Study) -> tuple[list[Row], tuple[str, ...]]:
     """Train every form x bits x value x seed that is missing; return all rows and what failed."""
+    # as printed, lambda is 1 while beta is tuned; all else is as each form has it
+    fixed = {"lambda": float(common.printed()["studies"]["lambda_of_beta"])} if study is BETA else {}
+    others = {"ics-printed": fixed, "ics": {}}
     tasks = [
-        settings.task(form, bits, seed, {study.what: value, **study.fixed(form)}, **{study.what: value})
+        settings.task(form, bits, seed, {study.what: value, **others[form]}, **{study.what: value})
         for seed in range(settings.seeds)
         for bits in settings.bits
         for form in settings.chosen(study.what, FORMS)
@@ -114,39 +110,32 @@ def _mean(rows: Sequence[Row], *keys: str) -> float:
 def _table(settings: Settings, study: Study, rows: Sequence[Row]) -> Markup:
     """The figures behind the plots, as HTML; also written as table.md."""
     names = ("mAP", "variance", "corner")
+    columns = (
+        ("{:.3f}", "map_peers"),
+        ("{:.4f}", "weights", "variance_several"),
+        ("{:.0%}", "weights", "corner"),
+    )
     heads = [study.spoken, *(f"{bits} bits: {name}" for bits in settings.bits for name in names)]
     lines = []
     for form in settings.chosen(study.what, FORMS):
         for value in study.values:
             cells = [f"{METHODS[form].title}, {study.spoken} = {value:g}"]
             for bits in settings.bits:
-                cells += _cells(study.select(rows, form, bits, value))
+                found = study.select(rows, form, bits, value)
+                cells += [
+                    template.format(_mean(found, *keys)) if found else "" for template, *keys in columns
+                ]
             lines.append(cells)
     write_text(settings.folder(study.what) / "table.md", markdown_table(heads, lines) + "\n")
     return table(heads, lines)
 
 
-def _cells(rows: Sequence[Row]) -> list[str]:
-    if not rows:
-        return ["", "", ""]
-    return [
-        f"{_mean(rows, 'map_peers'):.3f}",
-        f"{_mean(rows, 'weights', 'variance_several'):.4f}",
-        f"{_mean(rows, 'weights', 'corner'):.0%}",
-    ]
-
-
 def _printed_table() -> Markup:
-    """What the paper prints under its histograms."""
-    italic = Markup("<i>{}</i>")
-    lines = [
-        [
-            f"printed, λ = {row['lambda']:g}",
-            italic.format(f"{row['map']:.3f}"),
-            italic.format(f"{row['variance']:.4f}"),
-        ]
-        for row in common.printed()["weights"]
-    ]
+    """The values that the paper prints under its histograms."""
+    lines = []
+    for row in common.printed()["weights"]:
+        values = f"{row['map']:.3f}", f"{row['variance']:.4f}"
+        lines.append([f"printed, λ = {row['lambda']:g}", *map(Markup("<i>{}</i>").format, values)])
     return table(["AlexNet, COCO, 64 bits", "mAP", "variance"], lines)
 
 
@@ -233,7 +222,15 @@ def _instability_plot(folder: Path, rows: Sequence[Row], rate: float) -> Markup:
         left.set_title("printed steps from w = 0.52, both centers equally far", fontsize=9, loc="left")
         left.legend(frameon=False, fontsize=8)
         for count, mark in zip((2, 3, 4, 5), "osD^", strict=True):
-            points = _uneven_points(rows, rate, count)
+            points = sorted(
+                (
+                    rate * row["task"]["lambda"] * count,
+                    row["found"]["weights"]["by_count"][str(count)]["uneven"],
+                )
+                for row in rows
+                if str(count) in row["found"]["weights"]["by_count"]
+                and row["task"]["config"]["method"] == "ics-printed"
+            )
             if points:
                 x, y = zip(*points, strict=True)
                 right.plot(x, y, mark, color=look("ics-printed").color, alpha=0.8, label=f"{count} labels")
@@ -254,9 +251,8 @@ def printed_path(
 ) -> list[float]:
     """Weight of the first of two labels after 0, 1, ... printed steps, both centers at the same distance."""
     mask, distances = torch.ones(1, 2, dtype=torch.bool), torch.full((1, 2), distance, dtype=torch.float64)
-    weights = equal_weights(mask, torch.float64) + torch.tensor(
-        [[start - 0.5, 0.5 - start]], dtype=torch.float64
-    )
+    weights = equal_weights(mask, torch.float64)
+    weights = weights + torch.tensor([[start - 0.5, 0.5 - start]], dtype=torch.float64)
     path = [float(weights[0, 0])]
     for _ in range(steps):
         weights = projected_gradient_descent(
@@ -264,13 +260,3 @@ def printed_path(
         )
         path.append(float(weights[0, 0]))
     return path
-
-
-def _uneven_points(rows: Sequence[Row], rate: float, count: int) -> list[tuple[float, float]]:
-    """Of every printed run: ηλc and how uneven the weights of its training images with so many labels are."""
-    points = []
-    for row in rows:
-        found = row["found"]["weights"]["by_count"].get(str(count))
-        if found is not None and row["task"]["config"]["method"] == "ics-printed":
-            points.append((rate * row["task"]["lambda"] * count, found["uneven"]))
-    return sorted(points)

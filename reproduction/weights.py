@@ -49,7 +49,7 @@ def run(settings: Settings) -> Section:
         about = words("weights", fewest=fewest, most=most, count=len(examples), last=last)
         pieces = [paragraph(about), _example_plot(folder, examples)]
     else:
-        pieces = [paragraph("This data set has features and no images, so there are no pictures to show.")]
+        pieces = [paragraph("This dataset has features and no images, so there are no pictures to show.")]
     spread = {form: values["weights"] for form, values in found.items()}
     captions = ", ".join(
         f"{row['variance']:.4f} for λ = {row['lambda']:g}" for row in common.printed()["weights"]
@@ -117,7 +117,7 @@ _BOXES: TypeAdapter[Boxes] = TypeAdapter(Boxes)
 
 
 def read_boxes(root: Path) -> dict[str, Boxes]:
-    """The boxes of a data set by file name; none where it has no labels.csv, or that no such column."""
+    """The boxes of a dataset by file name; none where it has no labels.csv, or that no such column."""
     path = root / "labels.csv"
     if not path.is_file():
         return {}
@@ -227,9 +227,8 @@ def _bars(axis: Axes, example: Example, order: Sequence[str]) -> None:
     thickness = 0.8 / len(lines)
     for line, (title, color, values) in enumerate(lines):
         places = [number - 0.4 + (line + 0.5) * thickness for number in range(len(order))]
-        axis.barh(
-            places, [values.get(label, 0.0) for label in order], thickness * 0.9, color=color, label=title
-        )
+        lengths = [values.get(label, 0.0) for label in order]
+        axis.barh(places, lengths, thickness * 0.9, color=color, label=title)
     axis.set_yticks(range(len(order)), [f"{number} {label}" for number, label in enumerate(order, start=1)])
     axis.set(xlim=(0, 1), ylim=(len(order) - 0.5, -0.5))
     axis.set_xlabel("weight", fontsize=8)
@@ -242,9 +241,8 @@ def _histogram_plot(folder: Path, spread: Mapping[str, Mapping[str, Any]]) -> Ma
     with new_figure(2.9 * len(spread), 2.8, len(spread)) as (figure, axes):
         for axis, (form, values) in zip(axes, spread.items(), strict=True):
             common.weight_histogram(axis, np.array(values["histogram"]), look(form).color)
-            axis.set_title(
-                f"{METHODS[form].title}\nvariance {values['variance_several']:.4f}", fontsize=9, loc="left"
-            )
+            title = f"{METHODS[form].title}\nvariance {values['variance_several']:.4f}"
+            axis.set_title(title, fontsize=9, loc="left")
             axis.set_xlabel("weight")
         axes[0].set_ylabel("share of labels")
         return common.write_figure(folder / "histograms", figure)

@@ -57,7 +57,7 @@ def compare(
     cache: CacheOption = None,
     jobs: JobsOption = 1,
 ) -> None:
-    """Train and score methods x bits x seeds on one data set: tables, curves and times.
+    """Train and score methods x bits x seeds on one dataset: tables, curves and times.
 
     Examples: `centerhash compare photos --methods csq,ics --bits 16,64 --out table`, `centerhash compare --from table`
     """

@@ -115,7 +115,7 @@ def datasets(
     as_json: JsonOption = False,
     markdown: MarkdownOption = False,
 ) -> None:
-    """List the published data sets: classes, images, split, licence, and which are under --root.
+    """List the published datasets: classes, images, split, licence, and which are under --root.
 
     Example: `centerhash datasets --root data`
     """
@@ -138,7 +138,7 @@ def datasets(
         (row.name, str(row.classes), f"{row.images:,}", here, str(row.split), row.licence)
         for row, here in zip(DATASETS.values(), there, strict=True)
     )
-    console.table(f"data sets, and which are in {root}", columns, shown, show_lines=True)
+    console.table(f"datasets, and which are in {root}", columns, shown, show_lines=True)
     console.output("Fetch one: `centerhash download NAME --root DIR`; more in docs/datasets.md")
 
 
@@ -154,7 +154,7 @@ def download(
         bool, typer.Option("--keep-archives", help="do not delete the archives once unpacked")
     ] = False,
 ) -> None:
-    """Fetch a published data set: checked, unpacked, and resumed by the same command after a stop.
+    """Fetch a published dataset: checked, unpacked, and resumed by the same command after a stop.
 
     Example: `centerhash download voc2007 --root data`
     """
@@ -198,7 +198,7 @@ def doctor(cache: CacheOption = None, as_json: JsonOption = False) -> None:
 
 
 def inspect(
-    data: Annotated[Path, typer.Argument(help="a data set of any layout, or a parquet file")],
+    data: Annotated[Path, typer.Argument(help="a dataset of any layout, or a parquet file")],
     images: Annotated[bool, typer.Option(help="decode every image, to find broken ones and copies")] = True,
     out: Annotated[
         Path | None, typer.Option(help="folder for inspection.json and the plot (svg, png)")
@@ -207,7 +207,7 @@ def inspect(
     no_labels: NoLabelsOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Report counts, classes, labels per image, splits, broken images and copies of a data set.
+    """Report counts, classes, labels per image, splits, broken images and copies of a dataset.
 
     Example: `centerhash inspect photos --out report`
     """

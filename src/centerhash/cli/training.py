@@ -147,7 +147,7 @@ def encode(
     model: ModelArgument,
     images: Annotated[
         list[str],
-        typer.Argument(help="images, folders, globs, a data set with labels.csv, or a features .npy"),
+        typer.Argument(help="images, folders, globs, a dataset with labels.csv, or a features .npy"),
     ],
     out: Annotated[Path, typer.Option(help="code file to write (.npz), or a folder for parts of parquet")],
     device: DeviceOption = "auto",

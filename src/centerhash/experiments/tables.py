@@ -109,7 +109,7 @@ class Summary:
 
 
 def summarize(rows: Sequence[Row]) -> Summary:
-    """Group rows by method, setting and bits; rows must be of one data set, split and depth."""
+    """Group rows by method, setting and bits; rows must be of one dataset, split and depth."""
     if not rows:
         raise DataError("no results to make a table of: run `centerhash compare` first.")
     for row in rows:
