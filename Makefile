@@ -55,7 +55,7 @@ checks: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/vulture
-	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src
+	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src reproduction
 
 # figures as json with facts of the machine, and docs/images/bench.svg from them
 # FEATURES: a file (N, 2560) of the built-in model's features, to draw codes from rather than from a mixture

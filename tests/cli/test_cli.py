@@ -89,6 +89,14 @@ def test_every_setting_reaches_the_run(folder: Path, tmp_path: Path) -> None:
     assert (found["options"]["lambda"], found["options"]["form"]) == (0.25, "per_center")
 
 
+def test_a_preset_sets_options_of_the_method_too(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text('method = "ics"\nbits = 24\n[options]\nlambda = 0.3\n')
+    words = ["--preset", tmp_path / "own.toml", "--epochs", "1", "--hidden", "16", "--device", "cpu"]
+    assert cli("train", folder, "--out", tmp_path / "run", *words).code == 0
+    found = read_config(tmp_path / "run")["config"]
+    assert (found["method"], found["bits"], found["options"]["lambda"]) == ("ics", 24, 0.3)
+
+
 def test_no_hidden_layer_is_written_as_zero(folder: Path, tmp_path: Path) -> None:
     words = [*QUICK[:-4], "--hidden", "0", "--device", "cpu"]
     assert cli("train", folder, "--out", tmp_path / "run", *words).code == 0
