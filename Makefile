@@ -18,7 +18,7 @@ setup: .venv/.ready
 	touch $@
 
 demo: setup
-	$(BIN)/centerhash demo --out demo
+	$(BIN)/python -m reproduction demo --out demo
 
 # the checks and the site take one processor and half a minute: they run beside the tests
 test: setup browser .venv/.docs
@@ -55,7 +55,7 @@ checks: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/vulture
-	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src
+	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src reproduction
 
 # measurements as json with facts of the machine
 # FEATURES: a file (N, 2560) of the built-in model's features, to sample codes from rather than from a mixture

@@ -34,7 +34,7 @@ from centerhash.search.rankings import code_distances
 ASKED, HEAVY, LIGHT = 20, 0.7, 0.3
 FACTORS, DEPTH = (0.0, 0.05, 0.1, 0.2), 5_000
 SHARES = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0)
-PRESENCE_UNITS = (256, 512, 1024)
+LABEL_UNITS = (256, 512, 1024)
 BATCH = 8_192
 
 
@@ -196,7 +196,7 @@ def by_units(
 ) -> dict[str, dict[str, float]]:
     """What the number of units that presence has for itself does to its class AP."""
     found = {}
-    for units in PRESENCE_UNITS:
+    for units in LABEL_UNITS:
         held = held_out(features, labels, train, head={"presence_hidden": units})
         found[f"units {units}"] = class_precision(held.model, held.features, held.labels, held.asked)
     return found

@@ -31,7 +31,7 @@ ROOMS = {
     "training": "config, loop, runs",
     "search": "Index and its engines",
     "serve": "server and page",
-    "experiments": "compare, demo, the paper",
+    "experiments": "compare, tune",
     "cli": "one command per verb",
 }
 _ENTRIES = ("__init__", "__main__")  # the front door, which names things of all rooms

@@ -74,7 +74,7 @@ def test_the_source_archive_holds_what_its_tests_and_docs_need(shipped: Path) ->
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {f"src/{name}" for name in package_files()} <= names
     needed = {"pyproject.toml", "Makefile", "mkdocs.yml", "README.md", "LICENSE", "NOTICE", "CHANGELOG.md"}
-    for folder in ("tests", "docs", "examples", "benchmarks"):
+    for folder in ("tests", "docs", "examples", "benchmarks", "reproduction"):
         kept = (path for path in (ROOT / folder).rglob("*") if path.is_file())
         needed |= {str(path.relative_to(ROOT)) for path in kept if "__pycache__" not in path.parts}
     assert needed - names == set()

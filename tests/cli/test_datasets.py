@@ -12,9 +12,9 @@ from typing import cast
 import numpy as np
 import pytest
 import typer
+from centerhash.cli.commands.catalogue import datasets, download
 from typer.testing import CliRunner
 
-from centerhash.cli.commands.catalogue import datasets, download
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.data import open_dataset
 from centerhash.data.published import DATASETS, PublishedDataset, RemoteFile

@@ -54,12 +54,6 @@ def test_index_add(engine: str, image_run: Path, pictures: list[Path], index: Pa
         ]
 
 
-def test_index_add_of_known_pictures_needs_no_engine(index: Path, pictures: list[Path]) -> None:
-    done = cli("index", "add", index, *pictures, "--engine", "onnx")
-    assert "0 images added, 3 were there already" in done.text
-    assert "features by" not in done.text
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["torch", "onnx"])
 def test_search(engine: str, index: Path, pictures: list[Path]) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from centerhash.cli.commands.inspect import inspect
+from centerhash.cli.info import inspect
 from centerhash.data import Dataset, Splits, open_dataset
 from centerhash.data.inspection import (
     ClassCount,

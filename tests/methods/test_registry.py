@@ -15,15 +15,15 @@ from typing import Any, Self
 
 import numpy as np
 import pytest
+from centerhash.cli.commands.experiments import read_methods, read_settings
+from centerhash.experiments.bench import make_task
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
 import centerhash as ch
-from centerhash.cli.commands.experiments import read_methods, read_settings
 from centerhash.core.errors import ConfigError, UnknownMethodError
 from centerhash.core.options import MethodOptions, option_names
-from centerhash.experiments.bench import make_task
 from centerhash.experiments.runner import stored_rows
 from centerhash.methods import registry
 from centerhash.methods.losses import ICS, Batch, CentralObjective, HashNet, Objective
@@ -40,7 +40,7 @@ from centerhash.methods.registry import (
 from centerhash.methods.shallow.base import ShallowOptions, Training
 from centerhash.methods.shallow.projections import LinearHash
 from centerhash.model.model import HashModel
-from centerhash.networks.heads import HeadOptions
+from centerhash.networks.head_options import HeadOptions
 from centerhash.training.config import TrainConfig, resolve
 from tests.methods.registering import forgotten
 from tests.toys import QUICK, cli, cli_process, feature_dataset, toy_config, write_feature_folder

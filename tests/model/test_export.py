@@ -18,7 +18,7 @@ from PIL import ExifTags, Image
 from torch import nn
 from typer.testing import CliRunner
 
-from centerhash.cli.commands.export import export as export_command
+from centerhash.cli.training import export as export_command
 from centerhash.codes import binarize, pack
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.methods.shallow.projections import Lsh

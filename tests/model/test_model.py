@@ -20,7 +20,8 @@ from centerhash.methods.centers import hash_centers
 from centerhash.methods.registry import METHODS
 from centerhash.model.model import HashModel, load
 from centerhash.model.spec import ModelSpec
-from centerhash.networks.heads import HeadOptions, build_head
+from centerhash.networks.head_options import HeadOptions
+from centerhash.networks.heads import build_head
 from centerhash.training.run import train
 from tests.toys import CLASSES, WIDTH, noise_image
 

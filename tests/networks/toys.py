@@ -15,7 +15,8 @@ from centerhash.data.images import squash_and_crop
 from centerhash.model.model import HashModel
 from centerhash.model.spec import ModelSpec
 from centerhash.networks.backbones import Backbone, get_backbone
-from centerhash.networks.heads import HeadOptions, build_head
+from centerhash.networks.head_options import HeadOptions
+from centerhash.networks.heads import build_head
 from centerhash.networks.weight_files import WeightFile
 from tests.toys import CLASSES, noise_image
 

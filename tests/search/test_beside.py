@@ -10,7 +10,7 @@ import torch
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.model.model import HashModel
 from centerhash.search import Index, beside
-from centerhash.search.beside import open_beside, place_beside
+from centerhash.search.default_index import open_default, place_beside
 from tests.toys import write_images
 
 
@@ -22,10 +22,10 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_index_lies_beside_its_images(photos: Path, image_run: Path) -> None:
-    index, warning = open_beside(photos, image_run)
+    index, warning = open_default(photos, image_run)
     index.close()
     assert (index.folder, warning) == (photos.parent / "photos.index", "")
-    again, warning = open_beside(photos, image_run)
+    again, warning = open_default(photos, image_run)
     again.close()
     assert (again.folder, warning) == (index.folder, "")
 
@@ -36,7 +36,7 @@ def test_where_nothing_may_be_written_it_lies_in_the_cache(
     monkeypatch.setattr(os, "access", lambda path, mode: "cache" in str(path))
     place = place_beside(photos)
     assert place.is_relative_to(photos.parent / "cache")
-    open_beside(photos, image_run)[0].close()
+    open_default(photos, image_run)[0].close()
     assert place_beside(photos) == place
     monkeypatch.undo()
 
@@ -49,7 +49,7 @@ def test_something_else_of_that_name_is_left_alone(photos: Path) -> None:
 def test_an_index_that_cannot_be_written_is_left_alone(
     photos: Path, image_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_beside(photos, image_run)[0].close()
+    open_default(photos, image_run)[0].close()
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert place_beside(photos) != photos.parent / "photos.index"
 
@@ -57,10 +57,10 @@ def test_an_index_that_cannot_be_written_is_left_alone(
 def test_another_model_than_that_of_the_index_is_refused(
     photos: Path, image_run: Path, toy_model: HashModel
 ) -> None:
-    open_beside(photos, image_run)[0].close()
+    open_default(photos, image_run)[0].close()
     toy_model.save(photos.parent / "toy")
     with pytest.raises(ConfigError, match="another model than"):
-        open_beside(photos, photos.parent / "toy")
+        open_default(photos, photos.parent / "toy")
     Index.open(photos.parent / "photos.index").close()  # still whole, and nobody holds it
 
 
@@ -68,7 +68,7 @@ def test_an_index_of_another_version_of_the_built_in_model_is_kept(
     photos: Path, image_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(beside, "BUILTIN", (str(image_run),))
-    open_beside(photos)[0].close()
+    open_default(photos)[0].close()
     newer = HashModel.load(image_run)
     changed = {
         name: tensor + 1 if name.startswith("encoder.") and tensor.dtype == torch.float32 else tensor
@@ -76,7 +76,7 @@ def test_an_index_of_another_version_of_the_built_in_model_is_kept(
     }
     HashModel(newer.spec, changed).save(photos.parent / "newer")
     monkeypatch.setattr(beside, "BUILTIN", (str(photos.parent / "newer"),))
-    index, warning = open_beside(photos)
+    index, warning = open_default(photos)
     index.close()
     assert "another version of the built-in model, and keeps it" in warning
 
@@ -86,7 +86,7 @@ def test_an_index_of_ones_own_model_is_taken_as_it_is(
 ) -> None:
     monkeypatch.setattr(beside, "BUILTIN", (str(image_run),))
     Index.create(photos.parent / "photos.index", toy_model).close()
-    index, warning = open_beside(photos)
+    index, warning = open_default(photos)
     index.close()
     assert warning == ""
 
@@ -100,7 +100,7 @@ def test_a_folder_without_images_leaves_no_index_behind(photos: Path, image_run:
         (place / "a.txt").write_text("x")
         (place / "b.mp4").write_text("x")
     with pytest.raises(DataError, match="passed over texts 1, videos 1" if name == "texts" else name):
-        open_beside(place, image_run)
+        open_default(place, image_run)
     assert not place_beside(place).exists()
 
 
@@ -109,7 +109,7 @@ def test_a_folder_that_cannot_be_read(photos: Path, image_run: Path) -> None:
     photos.chmod(0)
     try:
         with pytest.raises(DataError):
-            open_beside(photos, image_run)
+            open_default(photos, image_run)
     finally:
         photos.chmod(0o700)
     shutil.rmtree(photos)

@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from centerhash.core.errors import ConfigError
-from centerhash.networks.heads import HeadOptions, build_head
+from centerhash.networks.head_options import HeadOptions
+from centerhash.networks.heads import build_head
 from centerhash.training.distributed import (
     FabricGroup,
     ProcessGroup,

@@ -19,7 +19,7 @@ from centerhash.core.errors import DataError
 from centerhash.methods.centers import hash_centers
 from centerhash.methods.losses.base import CentralObjective
 from centerhash.methods.registry import get_method
-from centerhash.networks.heads import HeadOptions
+from centerhash.networks.head_options import HeadOptions
 from centerhash.networks.tensors import save_tensors
 from centerhash.training import loop
 from centerhash.training.config import TrainConfig

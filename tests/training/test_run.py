@@ -16,7 +16,7 @@ from centerhash.core.files import make_folder
 from centerhash.data import Dataset, open_dataset
 from centerhash.encoding.code_files import evaluate_files, read_run_codes
 from centerhash.model.model import HashModel
-from centerhash.networks.heads import HeadOptions
+from centerhash.networks.head_options import HeadOptions
 from centerhash.training import run as runs
 from centerhash.training.config import TrainConfig
 from centerhash.training.run import evaluate, train

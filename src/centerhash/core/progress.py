@@ -28,23 +28,16 @@ def bars(console: Console | None = None) -> Iterator[Progress]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
-    from rich.progress import Task as Bar
-    from rich.text import Text
-
-    class TimeLeft(TimeRemainingColumn):
-        """By the speed of the last seconds; empty if the note has it, as for work whose steps take minutes."""
-
-        def render(self, task: Bar) -> Text:
-            return Text("") if str(task.fields["note"]).endswith(" left") else super().render(task)
 
     shown = console or Console(stderr=True, highlight=False, markup=False, emoji=False)
     with RichProgress(
         TextColumn("{task.description:<10}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TimeLeft(),
+        TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
         console=shown,
+        speed_estimate_period=3600,  # steps such as training runs take minutes
         disable=not (shown.is_terminal or shown.is_jupyter),
     ) as open_bars:
         tasks: dict[str, TaskID] = {}

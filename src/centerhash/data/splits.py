@@ -121,7 +121,7 @@ def check_splits(splits: Splits, size: int) -> list[str]:
     if own:
         warnings.append(
             f"{own:,} of {splits.query.size:,} queries are also in the database, "
-            "so a query would retrieve itself: evaluate with exclude_self=True."
+            "so a query would retrieve itself: evaluate with `exclude_self=True`."
         )
     used = np.unique(np.concatenate([splits.train, splits.query, splits.database])).size
     if used < size:

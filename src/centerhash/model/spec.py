@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from centerhash.core.options import Options
-from centerhash.networks.heads import HeadOptions
+from centerhash.networks.head_options import HeadOptions
 
 TUNED = "backbone.safetensors"  # a fine-tuned backbone
 FILES = ("model.json", "model.safetensors", TUNED)

@@ -8,60 +8,21 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 
 from centerhash.core.errors import InputError
-from centerhash.core.options import Options
 from centerhash.core.parallel import in_threads, split, torch_threads
 from centerhash.methods.losses.base import HeadOutput
+from centerhash.networks.head_options import LABEL_UNITS, HeadOptions
 
 # share of a row's largest |logit| (at least 1) below which float32 rounding, which varies with the batch, could flip a
 # sign; about a hundred times what rounding was seen to change
 _DOUBT = 1e-4
-LABEL_UNITS = 1024  # of the hidden layer before the labels' log-odds
-
-
-class HeadOptions(Options):
-    """Layers between the features and the bits; the defaults are what a validation split preferred."""
-
-    standardise: bool = Field(True, description="bring every feature to mean 0 and variance 1")
-    input_dropout: float = Field(0.5, ge=0, lt=1, description="dropout on the features")
-    hidden: tuple[Annotated[int, Field(ge=1, le=65_536)], ...] = Field(
-        (1024,), description="widths of the hidden layers; none for a linear head"
-    )
-    hidden_norm: bool = Field(True, description="batch norm before each ReLU")
-    dropout: float = Field(0.5, ge=0, lt=1, description="dropout after each hidden layer")
-    logit_norm: bool = Field(False, description="batch norm on the logits: centres and balances every bit")
-    divide: bool | None = Field(
-        None, description="one slice of the last layer per bit; None: as the method has it"
-    )
-    rotate: bool | None = Field(
-        None, description="rotate the trained logits to where signs lose least; None: as the method has it"
-    )
-    evidence: bool | None = Field(
-        None, description="compute class logits besides the bits; None: as the method has it"
-    )
-    presence: bool | None = Field(
-        None, description="compute label probabilities besides the bits; None: as the method has it"
-    )
-    presence_hidden: int | None = Field(
-        None, ge=1, description="units of the hidden layer of the label probabilities; None: 1024"
-    )
-
-    def filled(self, defaults: dict[str, bool]) -> HeadOptions:
-        """Fill in the options that were left to the method: False unless named in `defaults`."""
-        open_ones = ("divide", "rotate", "evidence", "presence")
-        unset = {name: defaults.get(name, False) for name in open_ones if getattr(self, name) is None}
-        filled = self.model_copy(update=unset)
-        if filled.presence and self.presence_hidden is None:
-            filled = filled.model_copy(update={"presence_hidden": LABEL_UNITS})
-        return filled
 
 
 class Rotation(nn.Module):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -23,8 +23,8 @@ from centerhash.core.errors import ConfigError
 from centerhash.methods.losses.base import HeadOutput
 from centerhash.networks.backbones import choose_device
 from centerhash.networks.heads import Dropout
+from centerhash.training.config import Precision
 
-Precision: TypeAlias = Literal["32", "bf16", "16"]
 _TIMEOUT = timedelta(days=2)  # one process may compute features for hours while the others wait
 
 
