@@ -65,12 +65,12 @@ def test_search_by_an_image(stored: Path, pictures: list[Path]) -> None:
 
 def test_search_by_look_and_by_meaning(stored: Path, pictures: list[Path]) -> None:
     own = id_of(pictures[0])
-    looks = cli("search", stored, "--id", own, "--look", "--json").json["results"]
+    looks = cli("search", stored, "--id", own, "--visual", "--json").json["results"]
     assert [row["look"] for row in looks] == sorted(row["look"] for row in looks)
-    meant = cli("search", stored, "--id", own, "--meaning", "--json").json["results"]
+    meant = cli("search", stored, "--id", own, "--semantic", "--json").json["results"]
     assert [row["distance"] for row in meant] == sorted(row["distance"] for row in meant)
     assert "look" in cli("search", stored, "--id", own).out
-    assert "one of --look" in refused(cli("search", stored, "--id", own, "--look", "--meaning"))
+    assert "one of --visual" in refused(cli("search", stored, "--id", own, "--visual", "--semantic"))
 
 
 @pytest.mark.slow

@@ -224,9 +224,11 @@ def search(
         ),
     ] = None,
     k: Annotated[int, typer.Option("-k", "--top", min=1, help="how many to show")] = 10,
-    look: Annotated[bool, typer.Option("--look", help="by the look alone, whatever the labels")] = False,
-    meaning: Annotated[
-        bool, typer.Option("--meaning", help="by the semantic code alone, whatever the look")
+    visual: Annotated[
+        bool, typer.Option("--visual", help="rank by visual similarity alone, whatever the labels")
+    ] = False,
+    semantic: Annotated[
+        bool, typer.Option("--semantic", help="rank by the semantic code alone, without visual similarity")
     ] = False,
     having: Annotated[
         list[str] | None, typer.Option(help="show only items that carry this label; may be repeated")
@@ -249,15 +251,15 @@ def search(
 
     if sum(given is not None for given in (image, id, labels)) != 1:
         raise ConfigError("search by one thing: an IMAGE, --id or --labels.")
-    if look and meaning:
-        raise ConfigError("search by one of --look and --meaning, or by both without naming any.")
+    if visual and semantic:
+        raise ConfigError("search by one of --visual and --semantic, or by both without naming any.")
     with Index.open(index, read_only=True, device=device, engine=engine) as opened:
         results = opened.search(
             image,
             id=id,
             labels=labels,
             k=k,
-            by="visual" if look else "semantic" if meaning else "both",
+            by="visual" if visual else "semantic" if semantic else "both",
             having=having or (),
             without=without or (),
             under=under,
@@ -275,11 +277,11 @@ def search(
     if results.labels:
         shown = ", ".join(f"{row.label} {row.weight:.2f}" for row in results.labels)
         console.output(f"query: {shown}")
-    looks = any(row.visual is not None for row in results)
-    heads = (">distance", *([">look"] if looks else []), "id", "labels", "path")
+    compared = any(row.visual is not None for row in results)
+    heads = (">distance", *([">visual"] if compared else []), "id", "labels", "path")
     rows = []
     for row in results:
-        numbers = [str(row.distance), "-" if row.visual is None else str(row.visual)][: 1 + looks]
+        numbers = [str(row.distance), "-" if row.visual is None else str(row.visual)][: 1 + compared]
         rows.append((*numbers, row.id, _labels_shown(row), row.path or "-"))
     console.table(f"{len(results):,} results{by}", heads, rows)
 
