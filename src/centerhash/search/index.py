@@ -547,15 +547,11 @@ def read_spec(folder: Path) -> IndexSpec:
     file = folder / SPEC
     try:
         stored = parse_json(file.read_text(encoding="utf-8"))
-        if isinstance(stored, dict) and stored.get("format") == 1:
-            raise FileNotFoundError
-        return IndexSpec.model_validate(stored)
+        if not isinstance(stored, dict) or stored.get("format") != 1:
+            return IndexSpec.model_validate(stored)
     except (FileNotFoundError, NotADirectoryError):
         if any((folder / name).exists() for name in _EARLIER):
-            raise DataError(
-                f"'{folder}' was made by an earlier version, whose format is not supported: move it away, then run "
-                "`centerhash index create` and `centerhash index add` again."
-            ) from None
+            raise _earlier_format(folder) from None
         raise DataError(
             f"'{folder}' is no index ({SPEC} is missing): create one first, with `centerhash index create` or "
             "centerhash.Index.create."
@@ -564,6 +560,14 @@ def read_spec(folder: Path) -> IndexSpec:
         raise DataError(f"cannot read '{file}': {error.strerror or error}.") from None
     except ValueError as error:  # no json, no UTF-8, other fields
         raise DataError(f"'{file}' is damaged or of another version: {str(error).splitlines()[0]}") from None
+    raise _earlier_format(folder)
+
+
+def _earlier_format(folder: Path) -> DataError:
+    return DataError(
+        f"'{folder}' was made by an earlier version, whose format is not supported: move it away, then run "
+        "`centerhash index create` and `centerhash index add` again."
+    )
 
 
 # --- adding images
