@@ -377,6 +377,9 @@ class Index:
         under: str | Path | None = None,
     ) -> tuple[list[Result], int]:
         """Return a page of the images, last modified first, and the number of all images that pass the filter."""
+        for name, number in (("offset", offset), ("limit", limit)):
+            if type(number) is not int or number < 0:
+                raise InputError(f"{name} must be a whole number of at least 0, got {number!r}.")
         items, total = self.store.newest(offset, limit, self._filter(having, without, under))
         return [as_result(item, 0, self.uploads) for item in items], total
 
