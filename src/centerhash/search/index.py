@@ -627,9 +627,10 @@ class _Adding:
     def _collect(self, step: Step, files: Sequence[Path], batch: int) -> None:
         """Count what became of a few files, and store full batches."""
         self.done.broken.update((str(files[place]), str(error)) for place, error in step.broken.items())
-        twice = sum(id in self.waiting for id in step.keys)
+        before = len(self.waiting)
         for id, place, features in zip(step.keys, step.places, step.features, strict=True):
             self.waiting.setdefault(id, (files[place].resolve(), features))
+        twice = before + len(step.keys) - len(self.waiting)
         self._count(known=step.known + twice)
         while len(self.waiting) >= batch:
             self._write({id: self.waiting.pop(id) for id in list(islice(self.waiting, batch))})
