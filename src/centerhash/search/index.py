@@ -32,7 +32,7 @@ from centerhash.core.options import Options
 from centerhash.core.progress import Progress, shown
 from centerhash.core.rendering import is_text
 from centerhash.search.database import FILES
-from centerhash.search.items import Filter, Item, ItemStore, LabelScores, check_labels
+from centerhash.search.items import Filter, Item, ItemStore, LabelScores, check_ids, check_labels
 from centerhash.search.query import (
     LabelQuery,
     ModelInfo,
@@ -246,7 +246,7 @@ class Index:
         Ids are texts; numbers are converted. Paths are absolute.
         """
         self._check_writable()
-        packed, keys = check_packed(packed, self.model_info.bits), list(map(str, ids))
+        packed, keys = check_packed(packed, self.model_info.bits), check_ids(list(map(str, ids)))
         for path in paths or ():
             if path is not None and not Path(path).is_absolute():
                 raise InputError(
