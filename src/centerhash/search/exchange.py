@@ -213,7 +213,10 @@ def _faiss_names(path: Path, count: int, ids: list[int] | None) -> list[str]:
     """Return a name for each code."""
     beside = path.with_name(IDS)
     if path.name == FAISS and beside.is_file():
-        named: Any = json.loads(beside.read_text(encoding="utf-8"))
+        try:
+            named: Any = json.loads(beside.read_text(encoding="utf-8"))
+        except ValueError:
+            named = None
         rows = range(count) if ids is None else ids
         if not isinstance(named, list) or any(not 0 <= row < len(named) for row in rows):
             raise DataError(f"'{beside}' does not name the {count:,} codes of '{path}': export them again.")
