@@ -268,7 +268,7 @@ class MilvusStore(ItemStore):
     def _search(self, ranking: Ranking, k: int, only: Filter) -> list[tuple[Item, int]]:
         exact = isinstance(ranking, BySemantic)
         keys = self._nearest(ranking.code, k if exact else max(_RANKED, 2 * k), expression(only))
-        found = self._get([id_of(key) for key in keys])
+        found = self._get([id_of(key) for key in sorted(keys)])  # every ranking keeps their order in ties
         items = [item for item in found if item is not None]
         if not items:
             return []
