@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import shutil
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -80,7 +79,9 @@ def test_equal_content_is_added_once(index: Index, tmp_path: Path) -> None:
     paths = write_images(tmp_path / "pictures", 5)
     shutil.copy(paths[0], tmp_path / "pictures" / "copy.png")
     assert index.add([tmp_path / "pictures"]) == Added(5, 1, {}, predicted=5)
-    assert index.add([tmp_path / "pictures" / "*.png"]) == Added(0, 6, {})
+    steps: list[tuple[str, int, int]] = []
+    again = index.add([tmp_path / "pictures" / "*.png"], progress=lambda *step: steps.append(step[:3]))
+    assert (again, steps) == (Added(0, 6, {}), [("images", 6, 6)])
     noise_image(seed=99).save(paths[4])  # another picture under the same name
     done = index.add([tmp_path / "pictures"])
     assert done == Added(1, 5, {}, predicted=1)
@@ -107,26 +108,7 @@ def test_broken_and_other_files_do_not_stop_the_others(index: Index, tmp_path: P
     assert done.skipped == {"videos": 3, "texts": 1, "other files": 1}
 
 
-def test_images_that_vanish_while_they_are_added(
-    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = write_images(tmp_path / "photos", 6)
-    read = Encoder.pixels
-
-    def vanishing(self: Encoder, image: Path) -> NDArray[np.uint8]:
-        if image in paths[2:4]:
-            image.unlink()
-        return read(self, image)
-
-    monkeypatch.setattr(Encoder, "pixels", vanishing)
-    done = index.add(tmp_path / "photos", batch=2)
-    assert (done.added, sorted(done.broken)) == (4, [str(path) for path in paths[2:4]])
-    assert [item.path for item in index] == [str(path) for path in (*paths[:2], *paths[4:])]
-
-
-def test_a_crash_loses_at_most_the_batch_in_progress(
-    image_run: Path, tmp_path: Path, killed_adds: list[int]
-) -> None:
+def test_a_crash_loses_one_batch(image_run: Path, tmp_path: Path, killed_adds: list[int]) -> None:
     paths = write_images(tmp_path / "pictures", 40)
     with pytest.raises(Killed), Index.create(tmp_path / "index", image_run) as index:
         index.add(paths, batch=7)
@@ -135,38 +117,7 @@ def test_a_crash_loses_at_most_the_batch_in_progress(
         assert [item.id for item in reader] == [id_of(path) for path in paths[:14]]
 
 
-def test_memory_holds_a_few_steps_however_many_files(
-    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = write_images(tmp_path / "pictures", 60)
-    decode, finish, stream, lock = Encoder.pixels, Encoder._step, Encoder.stream, threading.Lock()
-    alive, most = 0, 0
-
-    def counted(self: Encoder, source: Path) -> NDArray[np.uint8]:
-        nonlocal alive, most
-        with lock:
-            alive += 1
-            most = max(most, alive)
-        return decode(self, source)
-
-    def finished(self: Encoder, *arguments: Any) -> Any:
-        nonlocal alive
-        step = finish(self, *arguments)
-        with lock:
-            alive -= len(step.keys)
-        return step
-
-    monkeypatch.setattr(Encoder, "pixels", counted)
-    monkeypatch.setattr(Encoder, "_step", finished)
-    monkeypatch.setattr(Encoder, "stream", lambda self, images, key: stream(self, images, key, batch=4))
-    seen: list[tuple[str, int, int]] = []
-    index.add(paths, batch=10, progress=lambda *state: seen.append(state[:3]))
-    assert 0 < most <= 3 * 4
-    assert seen == [("images", done, 60) for done in range(4, 61, 4)]
-    assert len(index) == 60
-
-
-def test_moved_files_get_their_new_path_without_being_read_again(
+def test_moved_files_are_not_read_again(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = write_images(tmp_path / "old", 4)
@@ -193,17 +144,11 @@ def test_labels_are_given_or_predicted_or_none(image_run: Path, tmp_path: Path) 
     first, second = write_images(tmp_path / "data" / "images", 2)
     (tmp_path / "data" / "labels.csv").write_text("file_name,labels\nimages/000.png,my label|other\n")
     stored: list[list[tuple[str, ...]]] = []
-    for number, (labels, given, predicted) in enumerate(
-        [
-            (None, 1, 1),
-            ("given", 1, 0),
-            ("predicted", 0, 2),
-            ("none", 0, 0),
-            ({str(second): ["mine", "mine"]}, 1, 1),
-        ]
-    ):
+    sources: list[Any] = [None, "given", "predicted", "none", {str(second): ["mine", "mine"]}]
+    counts = [(1, 1), (1, 0), (0, 2), (0, 0), (1, 1)]
+    for number, (labels, (given, predicted)) in enumerate(zip(sources, counts, strict=True)):
         with Index.create(tmp_path / str(number), image_run) as index:
-            done = index.add(str(tmp_path / "data"), labels=labels)  # type: ignore[arg-type]
+            done = index.add(str(tmp_path / "data"), labels=labels)
             assert done == Added(2, 0, {}, given=given, predicted=predicted)
             stored.append([tuple(sorted(index.get(id_of(path)).labels)) for path in (first, second)])
     both = ("my label", "other")
@@ -212,7 +157,7 @@ def test_labels_are_given_or_predicted_or_none(image_run: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("relative", [False, True])
-def test_labels_above_the_folder_are_found_and_its_images_read_once(
+def test_labels_above_the_folder(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relative: bool
 ) -> None:
     paths = write_images(tmp_path / "photos" / "images", 3)
@@ -289,9 +234,7 @@ def test_codes_are_added_under_texts_and_known_ones_skipped(index: Index) -> Non
 # --- removing
 
 
-def test_remove_and_find_by_id_path_and_folder(
-    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remove_by_id_path_and_folder(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = write_images(tmp_path / "a", 2)
     (tmp_path / "b" / "c").mkdir(parents=True)
     for number in (7, 8, 9):
@@ -325,14 +268,14 @@ def test_compaction_reclaims_space_and_changes_no_result(index: Index, tmp_path:
     index.add(paths)
     index.remove(paths[::2])
     asked = id_of(paths[1])
-    before = [index.search(id=asked, k=9), list(map(vars, index.newest()[0])), index.labels()]
-    version, removed = index.version, index.info()["details"]["removed"]
+
+    def results() -> list[Any]:
+        return [list(index.search(id=asked, k=9)), index.newest(), index.labels(), index.folders()]
+
+    before, version, removed = results(), index.version, index.info()["details"]["removed"]
     index.compact()
     assert (removed, index.info()["details"]["removed"]) == (6, 0)
-    assert [list(index.search(id=asked, k=9)), list(map(vars, index.newest()[0])), index.labels()] == [
-        list(before[0]),
-        *before[1:],
-    ]
+    assert results() == before
     assert index.version != version
     assert index.verify() == []
     assert index.add(paths).added == 6
@@ -389,7 +332,7 @@ def test_broken_uploads_leave_nothing(index: Index, tmp_path: Path) -> None:
     assert not (tmp_path / "index" / "images").exists()
 
 
-def test_a_crash_between_file_and_item_leaves_an_upload_that_compact_deletes(
+def test_compact_deletes_uploads_without_an_item(
     index: Index, tmp_path: Path, killed_adds: list[int]
 ) -> None:
     kept = [index.add_bytes(picture(seed)).id for seed in (1, 2)]

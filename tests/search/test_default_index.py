@@ -60,9 +60,7 @@ def test_another_model_than_that_of_the_index_is_rejected(photos: Path, toy_mode
     Index.open(place).close()  # nobody holds it
 
 
-def test_an_index_of_another_version_of_the_built_in_model_is_kept(
-    photos: Path, image_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_newer_built_in_model(photos: Path, image_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place, _ = open_and_close(photos)
     newer = HashModel.load(image_run)
     changed = {

@@ -51,7 +51,7 @@ def photos(tmp_path: Path) -> list[Path]:
     """Photo 0 with two equal copies and a small one, photo 1 mirrored; photo 2 only looks like photo 3."""
     first, second = noise_image(200, 0), noise_image(200, 1)
     first.save(tmp_path / "0.png")
-    for name in ("0-copy.png", "0-copy-of-the-copy.png"):
+    for name in ("0-copy.png", "0-copy-<script>.png"):
         shutil.copy(tmp_path / "0.png", tmp_path / name)
     first.resize((90, 90)).save(tmp_path / "0-small.jpg", quality=60)
     second.save(tmp_path / "1.png", compress_level=1)  # the larger file
@@ -72,7 +72,7 @@ def named(found: Duplicates) -> list[tuple[str, str, set[str]]]:
 def test_three_kinds_of_groups_and_which_to_keep(photos: list[Path]) -> None:
     found = find_duplicates(looks_of(photos))
     assert named(found) == [
-        ("same", "0.png", {"0-copy.png", "0-copy-of-the-copy.png"}),
+        ("same", "0.png", {"0-copy.png", "0-copy-<script>.png"}),
         ("near", "0.png", {"0-small.jpg"}),
         ("near", "1.png", {"1-mirrored.png"}),
         ("similar", "3-other.png", {"3.png"}),
@@ -130,15 +130,8 @@ def test_as_json_as_a_table_and_as_a_page(photos: list[Path], tmp_path: Path) ->
     page = (tmp_path / "page" / "duplicates.html").read_text()
     assert page.count("<img") == page.count("data:image/jpeg;base64") == 9
     assert page.count('class="keep"') == 4
-
-
-def test_a_page_escapes_names(tmp_path: Path) -> None:
-    noise_image(64, 0).save(tmp_path / "0-<b>&.png")
-    shutil.copy(tmp_path / "0-<b>&.png", tmp_path / "0-<script>.png")
-    find_duplicates(looks_of(sorted(tmp_path.glob("*.png")))).write_page(tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text()
     assert "<script>" not in page
-    assert "0-&lt;script&gt;.png" in page
+    assert "0-copy-&lt;script&gt;.png" in page
 
 
 # --- folders and indexes
@@ -222,9 +215,7 @@ def encoded_again(image: Image.Image) -> Image.Image:
     ids=["encoded", "resized", "brightened", "mirrored", "cropped"],
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_a_changed_photo_is_near_and_another_is_not(
-    change: Callable[[Image.Image], Image.Image], seed: int
-) -> None:
+def test_a_changed_photo_is_near(change: Callable[[Image.Image], Image.Image], seed: int) -> None:
     images = (noise_image(200, seed), change(noise_image(200, seed)), noise_image(200, 99))
     views = np.stack([views_of(image) for image in images])
     assert pixel_distance(views, 0, 1) <= PIXELS < pixel_distance(views, 2, 1)

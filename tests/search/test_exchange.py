@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,9 +69,7 @@ def stored(index: Index) -> dict[str, list[int]]:
 # --- code files
 
 
-def test_codes_of_a_dataset_come_with_their_labels(
-    index: Index, feature_run: Path, feature_folder: Path, tmp_path: Path
-) -> None:
+def test_codes_with_labels(index: Index, feature_run: Path, feature_folder: Path, tmp_path: Path) -> None:
     encode_to_file(HashModel.load(feature_run), [str(feature_folder)], tmp_path / "codes.npz")
     assert index.import_codes(tmp_path / "codes.npz") == Added(160, 0, {})
     assert index.import_codes(tmp_path / "codes.npz") == Added(0, 160, {})
@@ -101,9 +98,7 @@ def test_codes_without_names_are_named_by_their_file(index: Index, tmp_path: Pat
         ({"presence": np.ones((3, 2), np.uint8), "shares": np.ones((3, 2), np.uint8)}, "presence"),
     ],
 )
-def test_code_files_that_are_rejected(
-    index: Index, changes: dict[str, Any], named: str, tmp_path: Path
-) -> None:
+def test_rejected_code_files(index: Index, changes: dict[str, Any], named: str, tmp_path: Path) -> None:
     arrays = {"packed": np.zeros((3, 2), np.uint8), "bits": np.array(16), **changes}
     write_npz(tmp_path / "codes.npz", {name: value for name, value in arrays.items() if value is not None})
     with pytest.raises(InputError, match=named):
@@ -113,9 +108,7 @@ def test_code_files_that_are_rejected(
     assert len(index) == 0
 
 
-def test_all_parts_of_items_are_exported_and_imported(
-    odd: Index, odd_model: HashModel, tmp_path: Path
-) -> None:
+def test_export_and_import(odd: Index, odd_model: HashModel, tmp_path: Path) -> None:
     file = tmp_path / "out.npz"
     assert odd.export(file) == 5
     arrays = read_npz(file)
@@ -127,10 +120,8 @@ def test_all_parts_of_items_are_exported_and_imported(
         assert copy.import_codes(file) == Added(5, 0, {})
         for item, same in zip(odd, copy, strict=True):
             assert (item.id, item.path, item.scores) == (same.id, same.path, same.scores)
-            assert sorted(item.labels) == sorted(same.labels)
-            assert item.code.tolist() == same.code.tolist()
-            assert (item.visual is None) == (same.visual is None)
-            assert item.visual is None or np.array_equal(item.visual, same.visual)
+            assert (item.code.tolist(), set(item.labels)) == (same.code.tolist(), set(same.labels))
+            assert np.array_equal(item.visual, same.visual)  # type: ignore[arg-type] # also of None
 
 
 # --- shards
@@ -167,15 +158,13 @@ def test_an_import_that_was_stopped_resumes(index: Index, shards: Path) -> None:
     assert index.import_codes(shards) == Added(100, 60, {})
 
 
-def test_an_id_that_comes_again_in_a_later_shard_is_known_by_then(index: Index, shards: Path) -> None:
+def test_an_id_again_in_a_later_shard_is_known(index: Index, shards: Path) -> None:
     first = (shards / "part-00000.parquet").read_bytes()
     (shards / "part-00001.parquet").write_bytes(first)
     assert index.import_codes(shards) == Added(130, 30, {})
 
 
-def test_shards_of_another_model_and_missing_ones_are_rejected(
-    index: Index, shards: Path, feature_folder: Path, tmp_path: Path
-) -> None:
+def test_rejected_shards(index: Index, shards: Path, feature_folder: Path, tmp_path: Path) -> None:
     train(feature_dataset(), config=toy_config(seed=5, epochs=1)).save(tmp_path / "model")
     encode_parts(tmp_path / "model", [str(feature_folder)], tmp_path / "others")
     (shards / "part-00001.parquet").unlink()
@@ -203,9 +192,7 @@ def faiss_file(path: Path, packed: Packed, kind: str, first: int = 0) -> Path:
 
 @pytest.mark.parametrize("name", ["today.faiss", "today.bin"])
 @pytest.mark.parametrize("kind", ["Flat", "HNSW", "IDMap", "IDMap2"])
-def test_codes_of_faiss_are_named_by_its_ids_or_the_file(
-    index: Index, tmp_path: Path, name: str, kind: str
-) -> None:
+def test_names_of_faiss_codes(index: Index, tmp_path: Path, name: str, kind: str) -> None:
     packed = codes_of(index)
     file = faiss_file(tmp_path / name, packed, kind, 70)
     assert index.import_codes(file) == Added(6, 0, {})
@@ -240,9 +227,7 @@ def test_faiss_files_that_are_rejected(index: Index, tmp_path: Path) -> None:
     assert len(index) == 0
 
 
-def test_an_export_for_faiss_is_imported_by_its_names(
-    odd: Index, odd_model: HashModel, tmp_path: Path
-) -> None:
+def test_an_export_for_faiss(odd: Index, odd_model: HashModel, tmp_path: Path) -> None:
     faiss = pytest.importorskip("faiss")
     assert odd.export(tmp_path / "out", "faiss") == 5
     opened = faiss.read_index_binary(str(tmp_path / "out" / "codes.faiss"))
@@ -275,9 +260,7 @@ def test_npy_has_a_row_of_each_file_per_item(odd: Index, tmp_path: Path) -> None
     ]
 
 
-def test_parquet_has_what_shards_have_and_paths(
-    odd: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parquet(odd: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     monkeypatch.setattr(exchange, "_ROWS", 2)
     assert odd.export(tmp_path / "out.parquet", "parquet") == 5
@@ -307,7 +290,7 @@ def test_pgvector_has_digits_most_significant_first(odd: Index, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("to", FORMATS)
-def test_an_export_of_nothing_and_one_that_fails(
+def test_empty_and_failed_exports(
     to: str, odd_model: HashModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: Index) -> Iterator[Any]:
@@ -341,14 +324,3 @@ def test_a_folder_is_not_overwritten(odd: Index, tmp_path: Path, monkeypatch: py
     with pytest.raises(ConfigError, match="'parket'"):
         odd.export(tmp_path / "other", "parket")
     assert not (tmp_path / "other").exists()
-
-
-@pytest.mark.parametrize(("to", "library"), [("faiss", "faiss"), ("parquet", "pyarrow")])
-def test_a_missing_library_is_named(
-    to: str, library: str, odd: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in [library, *(name for name in sys.modules if name.startswith(f"{library}."))]:
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ConfigError, match=library):
-        odd.export(tmp_path / "out", to)
-    assert not (tmp_path / "out").exists()

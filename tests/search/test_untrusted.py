@@ -74,9 +74,7 @@ def test_only_uploads_are_ever_deleted(feature_run: Path, tmp_path: Path, victim
     assert (folder / "images" / "secret.txt").is_file()
 
 
-def test_a_file_with_an_absolute_path_is_never_deleted(
-    feature_run: Path, tmp_path: Path, victim: Path
-) -> None:
+def test_files_are_never_deleted(feature_run: Path, tmp_path: Path, victim: Path) -> None:
     folder = made(tmp_path / "index", feature_run, str(victim / f"{ID}.png"))
     with Index.open(folder) as index:
         assert index.get(ID).path == str(victim / f"{ID}.png")
@@ -86,9 +84,7 @@ def test_a_file_with_an_absolute_path_is_never_deleted(
     assert untouched(victim)
 
 
-def test_an_upload_is_deleted_with_its_item_but_not_followed(
-    feature_run: Path, tmp_path: Path, victim: Path
-) -> None:
+def test_an_upload_that_is_a_link(feature_run: Path, tmp_path: Path, victim: Path) -> None:
     folder = made(tmp_path / "index", feature_run, UPLOAD)
     (folder / UPLOAD).write_bytes(SECRET)
     linked = shutil.copytree(folder, tmp_path / "linked")
