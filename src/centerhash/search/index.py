@@ -32,7 +32,15 @@ from centerhash.core.options import Options
 from centerhash.core.progress import Progress, shown
 from centerhash.core.rendering import is_text
 from centerhash.search.database import FILES
-from centerhash.search.items import Filter, Item, ItemStore, LabelScores, check_ids, check_labels
+from centerhash.search.items import (
+    Filter,
+    Item,
+    ItemStore,
+    LabelScores,
+    check_ids,
+    check_labels,
+    modified_time,
+)
 from centerhash.search.query import (
     LabelQuery,
     ModelInfo,
@@ -226,7 +234,10 @@ class Index:
         """Store images by their features (n, D)."""
         packed, visual = pack(self.model.encode_features(features)), visual_codes(self.model, features)
         scores = label_scores(self.model, features, labels)
-        self.store.add(packed, ids, labels, paths, visual, scores, replace=replace)
+        modified = [
+            modified_time(str(self.uploads.path(path))) for path in paths
+        ]  # uploads have relative paths
+        self.store.add(packed, ids, labels, paths, visual, scores, modified, replace=replace)
 
     def _has_file(self, id: str) -> bool:
         """Return whether an item is stored and its file, if it has one, still exists."""
