@@ -14,18 +14,8 @@ from centerhash.codes import Packed
 from centerhash.core.errors import ConfigError, DataError, ImageError, InputError
 from centerhash.data import content_key
 from centerhash.model.model import HashModel
-from centerhash.search import Index
-from centerhash.search.duplicates import (
-    KINDS,
-    PIXELS,
-    VIEWS,
-    Duplicates,
-    Looks,
-    find_duplicates,
-    folder_duplicates,
-    read_views,
-    views_of,
-)
+from centerhash.search import Index, duplicates
+from centerhash.search.duplicates import Duplicates, Looks, find_duplicates, folder_duplicates
 from centerhash.search.near_pairs import pixel_distance
 from tests.toys import noise_image, write_images
 
@@ -82,7 +72,7 @@ def test_three_kinds_of_groups_and_which_to_keep(photos: list[Path]) -> None:
     assert near.others[0].bits == 0
     assert near.others[0].pixels is not None
     assert found.looked_at == len(photos)
-    for kind in KINDS:
+    for kind in duplicates.KINDS:
         assert list(find_duplicates(looks_of(photos), kind=kind)) == list(found.of_kind(kind))
     others = [one.path for group in found for one in group.others]
     assert len(others) == len(set(others)) == 5  # each is proposed for removal once
@@ -103,13 +93,9 @@ def test_files_that_are_gone_are_compared_by_visual_code_alone(photos: list[Path
     assert "9 of 9 images" in found.notes[0]
     assert found[0].keep.width is None
     without = find_duplicates(looks_of(gone, paths=[None] * len(gone)))
-    assert not without.skipped
-    assert "9 of 9" in without.notes[0]
-
-
-def test_items_without_a_visual_code_are_only_compared_by_content(photos: list[Path]) -> None:
-    found = find_duplicates(looks_of(photos, coded=np.zeros(len(photos), bool)))
-    assert [group.kind for group in found] == ["same"]
+    assert (without.skipped, "9 of 9" in without.notes[0]) == ({}, True)
+    uncoded = find_duplicates(looks_of(photos, coded=np.zeros(len(photos), bool)))
+    assert [group.kind for group in uncoded] == ["same"]
 
 
 def test_bad_options(photos: list[Path]) -> None:
@@ -159,21 +145,16 @@ def test_a_folder_with_a_model_that_sees(image_run: Path, tmp_path: Path) -> Non
     assert sorted(Path(path).name for path in found.skipped) == ["broken-too.jpg", "broken.jpg"]
 
 
-def test_folders_that_cannot_have_duplicates(tmp_path: Path) -> None:
+def test_folders_that_are_rejected(feature_run: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=str(tmp_path)):
         folder_duplicates(tmp_path)
     Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
     (tmp_path / "empty.png").touch()
     with pytest.raises(DataError, match=r"1 of 2 images .* two.*0 bytes"):
         folder_duplicates(tmp_path, kind="same", progress=False)
-
-
-def test_a_model_without_a_visual_code(feature_run: Path, tmp_path: Path) -> None:
     write_images(tmp_path, 2)
-    model = HashModel.load(feature_run)
-    assert model.visual_bits is None
     with pytest.raises(ConfigError, match="visual"):
-        folder_duplicates(tmp_path, model=model, progress=False)
+        folder_duplicates(tmp_path, model=feature_run, progress=False)
 
 
 def test_an_index_by_its_visual_codes(image_run: Path, photos: list[Path], tmp_path: Path) -> None:
@@ -217,15 +198,15 @@ def encoded_again(image: Image.Image) -> Image.Image:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_changed_photo_is_near(change: Callable[[Image.Image], Image.Image], seed: int) -> None:
     images = (noise_image(200, seed), change(noise_image(200, seed)), noise_image(200, 99))
-    views = np.stack([views_of(image) for image in images])
-    assert pixel_distance(views, 0, 1) <= PIXELS < pixel_distance(views, 2, 1)
+    views = np.stack([duplicates.views_of(image) for image in images])
+    assert pixel_distance(views, 0, 1) <= duplicates.PIXELS < pixel_distance(views, 2, 1)
 
 
 def test_views_of_files_and_why_others_cannot_be_read(tmp_path: Path) -> None:
     paths = dict(enumerate([*write_images(tmp_path, 3), tmp_path / "gone.png"]))
     seen: list[int] = []
-    found, broken = read_views(paths, lambda stage, done, total, note="": seen.append(done))
-    assert {row: views.shape for row, views in found.items()} == dict.fromkeys(range(3), (VIEWS,))
+    found, broken = duplicates.read_views(paths, lambda stage, done, total, note="": seen.append(done))
+    assert {row: views.shape for row, views in found.items()} == dict.fromkeys(range(3), (duplicates.VIEWS,))
     assert list(broken) == [3]
     assert isinstance(broken[3], ImageError)
     assert seen[-1] == 4

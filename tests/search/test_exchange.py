@@ -94,7 +94,6 @@ def test_codes_without_names_are_named_by_their_file(index: Index, tmp_path: Pat
         ({"names": np.array(["one"])}, r"names .*\(1,\)"),
         ({"labels": np.ones((3, 2), bool)}, r"labels .*\(3, 2\)"),
         ({"names": np.array(["a", "b", "a"])}, "'a'"),
-        ({"names": np.array(["a", "", "c"])}, "''"),
         ({"presence": np.ones((3, 2), np.uint8), "shares": np.ones((3, 2), np.uint8)}, "presence"),
     ],
 )
@@ -290,9 +289,7 @@ def test_pgvector_has_digits_most_significant_first(odd: Index, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("to", FORMATS)
-def test_empty_and_failed_exports(
-    to: str, odd_model: HashModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_exports(to: str, odd_model: HashModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: Index) -> Iterator[Any]:
         yield next(items(self))
         raise RuntimeError("stop")
@@ -300,7 +297,6 @@ def test_empty_and_failed_exports(
     items = Index.items
     with Index.create(tmp_path / "index", odd_model) as index:
         assert index.export(tmp_path / "nothing", to) == 0
-        assert (tmp_path / "nothing").exists()
         if to == "npz":
             assert index.import_codes(tmp_path / "nothing") == Added(0, 0, {})
         index.add_codes(np.zeros((2, 2), np.uint8), "ab", [["cat"], []])

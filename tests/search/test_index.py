@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from centerhash.model.model import HashModel
 from centerhash.search import Index, Result, verify_index
 from centerhash.search.items import Item
 from centerhash.training.run import train
-from tests.toys import CLASSES, names, noise_image, separable, toy_config
+from tests.toys import CLASSES, names, separable, toy_config
 
 pytestmark = pytest.mark.usefixtures("kept_networks")
 
@@ -126,19 +125,6 @@ def test_labels_folders_and_newest(opened: Index, pictures: list[Path]) -> None:
             opened.newest(**page_of)  # type: ignore[arg-type]
 
 
-def test_the_newest_are_last_modified(empty: Index, tmp_path: Path) -> None:
-    files = [tmp_path / f"{number}.png" for number in range(4)]
-    for file, time in zip(files, (30, 10, 20, 0), strict=True):
-        file.touch()
-        os.utime(file, (time, time))
-    files[3].unlink()
-    paths = [*map(str, files), None]
-    empty.add_codes(np.zeros((5, 2), np.uint8), "abcde", paths=paths)
-    page, total = empty.newest()
-    assert [(row.id, row.modified) for row in page] == [("a", 30), ("c", 20), ("b", 10), ("d", 0)]
-    assert total == 4
-
-
 def test_info_and_repr(opened: Index, stored: Path) -> None:
     info = opened.info()
     assert json.loads(json.dumps(info)) == info
@@ -175,19 +161,9 @@ def test_search_by_an_image(opened: Index, pictures: list[Path]) -> None:
     assert results.size == 14
     assert sum(row.weight for row in results.labels) == pytest.approx(1, abs=1e-5)
     assert {row.label for row in results.labels} == set(results[0].labels) == set(results[0].share or ())
-    for same in (str(pictures[0]), pictures[0].read_bytes()):
+    image = Image.open(pictures[0]).convert("RGB")
+    for same in (str(pictures[0]), pictures[0].read_bytes(), image, np.asarray(image), image.convert("RGBA")):
         assert pairs(opened.search(same, k=3)) == pairs(results[:3])
-
-
-def test_an_image_in_memory_is_the_same_as_its_file(opened: Index, tmp_path: Path) -> None:
-    image = noise_image(seed=3)
-    image.save(tmp_path / "image.png")
-    expected = opened.search(tmp_path / "image.png")
-    for same in (image, np.asarray(image), image.convert("RGBA"), Image.fromarray(np.asarray(image))):
-        assert np.array_equal(opened.search(same).code, expected.code)
-    grey = image.convert("L")
-    assert np.array_equal(opened.search(grey).code, opened.search(np.asarray(grey)).code)
-    assert len(opened.search(image.convert("CMYK"))) == 10
 
 
 def test_search_by_an_id_leaves_the_item_itself_out(opened: Index, pictures: list[Path]) -> None:
@@ -266,6 +242,7 @@ def test_items_without_visual_code_or_scores(image_run: Path, pictures: list[Pat
         first, second, _ = made.search(pictures[0])
         assert [(first.id, first.visual), (second.id, second.visual)] == [(known.id, 0), ("imported", None)]
         assert (second.probability, second.share, second.path) == (None, None, None)
+        assert made.newest()[1] == 2
         assert "imported" in [row.id for row in made.search(labels="person")]
         assert "imported" not in [row.id for row in made.search(pictures[0], by="visual")]
         assert [row.id for row in made.search(id="imported", k=1)] == [known.id]
@@ -280,14 +257,12 @@ def test_items_without_visual_code_or_scores(image_run: Path, pictures: list[Pat
     [
         ({"labels": "person", "by": "visual"}, "visual"),
         ({"labels": "person", "by": "looks"}, "'looks'"),
-        ({"labels": "person", "by": None}, "'None'"),
         ({"labels": "person", "under": 7}, "got 7"),
         ({"labels": "person", "under": ""}, "got ''"),
         ({}, "got none"),
         ({"image": b"", "id": "x"}, "got image and id"),
         ({"labels": "person", "k": 0}, "k must .* got 0"),
         ({"labels": "person", "k": "5"}, "got '5'"),
-        ({"labels": "person", "k": True}, "got True"),
         ({"labels": "person", "within": -1}, "within must be 0 to 32.* got -1"),
         ({"labels": "person", "within": 33}, "got 33"),
         ({"labels": "person", "within": 2.5}, "got 2.5"),

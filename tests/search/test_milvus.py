@@ -6,7 +6,7 @@ import re
 import shutil
 import socket
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,12 +57,6 @@ def test_addresses_that_are_rejected(address: str, named: str) -> None:
         complete_address(f"milvus:{address}", "x")
 
 
-@pytest.mark.parametrize("bits", [0, 7, 20])
-def test_bits_are_a_multiple_of_8(bits: int) -> None:
-    with pytest.raises(ConfigError, match=str(bits)):
-        MilvusStore.create("milvus:http://host#x", bits)
-
-
 @pytest.mark.slow
 def test_an_unreachable_server_is_named_without_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(milvus, "_TIMEOUT", 1.0)
@@ -94,7 +88,6 @@ def test_escaped_text_is_safe_and_leads_back(text: str) -> None:
     ("only", "expected"),
     [
         (Filter(), ""),
-        (Filter(("hot dog",)), 'ARRAY_CONTAINS(labels, "hot dog")'),
         (Filter(('") or true',)), 'ARRAY_CONTAINS(labels, "%22%29 or true")'),
         (
             Filter(("a",), ("b",), ("/x y/",)),
@@ -196,15 +189,9 @@ def random_items(ids: list[str], seed: int = 0) -> list[Item]:
     return items
 
 
-def seen(items: list[Item]) -> list[tuple[Any, ...]]:
+def seen(items: Iterable[Item]) -> list[str]:
     """Items in a form that can be compared."""
-    return [
-        (
-            *(item.id, item.code.tolist(), item.labels, item.path, dict(item.scores), item.modified),
-            None if item.visual is None else item.visual.tolist(),
-        )
-        for item in items
-    ]
+    return list(map(repr, items))
 
 
 def found(store: ItemStore, ranking: Ranking, k: int, only: Filter | None = None) -> list[tuple[str, int]]:
@@ -215,7 +202,7 @@ def check_equal(remote: MilvusStore, local: Store) -> None:
     """Compare everything that does not depend on a ranking."""
     items = sorted(local.items(), key=lambda item: item.id)
     ids = [item.id for item in items]
-    assert seen(list(remote.items())) == seen(remote.get(ids)) == seen(items)
+    assert seen(remote.items()) == seen(remote.get(ids)) == seen(items)
     assert remote.present([*ids, "unknown"]) == ids
     assert (len(remote), sorted(remote.paths())) == (len(items), sorted(local.paths()))
     assert (remote.labels(), remote.folders()) == (local.labels(), local.folders())
@@ -282,8 +269,8 @@ def test_any_sequence_of_changes(remote: MilvusStore, local: Store) -> None:
             known = local.present(chosen)
             for store in (remote, local):
                 if known:
-                    with pytest.raises(InputError, match=re.escape(repr(known[0]))):
-                        store.add_items(sorted(new, key=lambda item: chosen.index(item.id)))
+                    with pytest.raises(InputError, match=re.escape(repr(min(known)))):
+                        store.add_items(new)
                 store.add_items(new, replace=True)
         check_equal(remote, local)
 
@@ -339,6 +326,9 @@ def test_consistency(server: str, remote: MilvusStore, monkeypatch: pytest.Monke
 def test_collections_are_created_once_and_must_be_ours(server: str, address: str) -> None:
     with pytest.raises(DataError, match="'shared'"):
         MilvusStore.create(address, 24)
+    for bits in (0, 7, 20):
+        with pytest.raises(ConfigError, match=str(bits)):
+            MilvusStore.create(f"{server}#new", bits)
     with pytest.raises(DataError, match="'missing'"):
         MilvusStore.open(f"{server}#missing")
     connection = Connection(server.removeprefix("milvus:"))

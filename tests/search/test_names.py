@@ -5,44 +5,25 @@ import pytest
 from centerhash.core.errors import ConfigError
 from centerhash.search.names import label_named, match, synonyms
 
-COCO = (
-    "person",
-    "bus",
-    "bench",
-    "knife",
-    "puppy fat",
-    "skis",
-    "dog",
-    "hot dog",
-    "cell phone",
-    "sheep",
-    "bicycle",
-    "TV",
-)
+COCO = ("person", "bus", "bench", "knife", "skis", "dog", "bicycle", "TV", "puppy fat", "hot dog", "phone")
+WRITTEN = {
+    "dog": ("dog", "Dogs", "puppies"),
+    "bus": ("BUSES",),
+    "bench": ("benches",),
+    "knife": ("knives",),
+    "skis": ("ski",),
+    "hot dog": ("hot-dogs", "hot_dog"),
+    "phone": ("Phone", "phones"),
+    "bicycle": ("bike",),
+    "person": ("People",),
+    "TV": ("tv",),
+    None: ("unicorn", ""),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "label"),
-    [
-        ("dog", "dog"),
-        ("Dogs", "dog"),
-        ("BUSES", "bus"),
-        ("benches", "bench"),
-        ("knives", "knife"),
-        ("ski", "skis"),
-        ("hot-dogs", "hot dog"),
-        ("cell_phone", "cell phone"),
-        ("puppies", "dog"),
-        ("bike", "bicycle"),
-        ("People", "person"),
-        ("tv", "TV"),
-        ("phones", "cell phone"),
-        ("unicorn", None),
-        ("", None),
-    ],
-)
-def test_names_as_people_write_them(name: str, label: str | None) -> None:
-    assert match(name, COCO) == label
+def test_names_as_people_write_them() -> None:
+    for label, names in WRITTEN.items():
+        assert [match(name, COCO) for name in names] == [label] * len(names)
 
 
 def test_a_class_of_that_name_goes_before_a_synonym() -> None:
@@ -62,7 +43,7 @@ def test_a_class_of_that_name_goes_before_a_synonym() -> None:
             ("dog", "cart", "cat", "catty", "horse", "cast"),
             r"Did you mean 'catty', 'cat' or 'cast'\?",
         ),
-        ("quantum", COCO, r"12 labels .*'puppy fat', 'TV', 'bus'\."),  # the nearest
+        ("quantum", COCO, r"11 labels .*'puppy fat', 'TV', 'bus'\."),  # the nearest
         (
             "dogg",
             [f"dog{number}" for number in range(6_000)],

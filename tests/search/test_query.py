@@ -16,20 +16,9 @@ from safetensors.numpy import load_file, save_file
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.methods.centers import hash_centers
 from centerhash.model.model import HashModel
+from centerhash.search import query as queries
 from centerhash.search.items import LEVELS, Item
-from centerhash.search.query import (
-    KEPT,
-    LEAST,
-    ModelInfo,
-    kept_classes,
-    label_code,
-    label_scores,
-    labels_of_code,
-    query_by_item,
-    query_by_labels,
-    read_labels,
-    read_model_info,
-)
+from centerhash.search.query import ModelInfo, label_code, labels_of_code, read_labels, read_model_info
 from centerhash.search.rankings import ByBoth, ByLabels, BySemantic, ByVisual
 from tests.toys import CLASSES
 
@@ -165,7 +154,7 @@ def test_weights_that_are_rejected(weights: list[float]) -> None:
 
 
 def test_a_query_by_labels_is_explained(info: ModelInfo) -> None:
-    query = query_by_labels(info, {"cat": 1, "dog": 3})
+    query = queries.query_by_labels(info, {"cat": 1, "dog": 3})
     assert [(row.label, row.weight) for row in query.explained] == [("dog", 0.75), ("cat", 0.25)]
     for row in query.explained:
         assert row.distance == (info.centers[CLASSES.index(row.label)] != query.code).sum()
@@ -185,8 +174,8 @@ def test_a_stored_code_is_explained_by_its_labels(info: ModelInfo) -> None:
 
 def test_what_orders_the_results(info: ModelInfo) -> None:
     code, visual = np.zeros(2, np.uint8), np.zeros(16, np.uint8)
-    labels, plain = query_by_labels(info, "cat"), query_by_item(info, Item("a", code))
-    seen = query_by_item(info, Item("b", code, visual=visual))
+    labels, plain = queries.query_by_labels(info, "cat"), queries.query_by_item(info, Item("a", code))
+    seen = queries.query_by_item(info, Item("b", code, visual=visual))
     for query, by, kind in (
         (labels, "both", ByLabels),
         (labels, "semantic", BySemantic),
@@ -202,7 +191,7 @@ def test_what_orders_the_results(info: ModelInfo) -> None:
         with pytest.raises(InputError):
             query.ranking(info, by, within)
     with pytest.raises(ConfigError, match=info.method):
-        query_by_labels(replace(info, known_centers=None), "cat")
+        queries.query_by_labels(replace(info, known_centers=None), "cat")
 
 
 # --- the model, and what is stored of an image
@@ -221,10 +210,10 @@ def test_the_information_is_that_of_the_model(toy_model: HashModel, info: ModelI
 def test_the_largest_probabilities_are_stored() -> None:
     probability = np.zeros((3, 12), np.float32)
     probability[0] = np.linspace(1, 0.5, 12)
-    probability[1, [3, 5]] = 0.9, LEAST / 2
-    probability[2, 7] = LEAST / 2
-    kept = [np.flatnonzero(row).tolist() for row in kept_classes(probability)]
-    assert kept == [list(range(KEPT)), [3], [7]]
+    probability[1, [3, 5]] = 0.9, queries.LEAST / 2
+    probability[2, 7] = queries.LEAST / 2
+    kept = [np.flatnonzero(row).tolist() for row in queries.kept_classes(probability)]
+    assert kept == [list(range(queries.KEPT)), [3], [7]]
 
 
 def test_scores_hold_the_labels_of_an_image_too(image_run: Path) -> None:
@@ -232,7 +221,7 @@ def test_scores_hold_the_labels_of_an_image_too(image_run: Path) -> None:
     features = np.random.default_rng(0).random((2, model.spec.features)).astype(np.float32)
     probability = model.presence(features)
     rarest = model.classes[int(probability[0].argmin())]
-    scores = label_scores(model, features, [(rarest, "no class"), ()])
+    scores = queries.label_scores(model, features, [(rarest, "no class"), ()])
     assert scores is not None
     assert rarest in scores[0]
     assert "no class" not in scores[0]
@@ -241,4 +230,4 @@ def test_scores_hold_the_labels_of_an_image_too(image_run: Path) -> None:
             assert level == round(LEVELS * float(probability[row, model.classes.index(name)]))
             assert 0 <= share <= LEVELS
         assert sum(share for _, share in found.values()) == pytest.approx(LEVELS, abs=len(found))
-    assert label_scores(model, features[:0], []) is None
+    assert queries.label_scores(model, features[:0], []) is None
