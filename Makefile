@@ -18,7 +18,7 @@ setup: .venv/.ready
 	touch $@
 
 demo: setup
-	$(BIN)/centerhash demo --out demo
+	$(BIN)/python -m reproduction demo --out demo
 
 # the checks and the site take one processor and half a minute: they run beside the tests
 test: setup browser .venv/.docs
@@ -55,17 +55,16 @@ checks: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/vulture
-	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src
+	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src reproduction
 
-# figures as json with facts of the machine, and docs/images/bench.svg from them
-# FEATURES: a file (N, 2560) of the built-in model's features, to draw codes from rather than from a mixture
+# measurements as json with facts of the machine
+# FEATURES: a file (N, 2560) of the built-in model's features, to sample codes from rather than from a mixture
 RESULTS ?= benchmarks/results
 bench: setup
-	for part in speed search loading encoding load busy multi_index milvus memory; do \
-	  case $$part in multi_index|milvus) drawn="$(addprefix --features ,$(FEATURES))";; *) drawn=;; esac; \
+	for part in speed search store loading encoding load busy milvus memory; do \
+	  case $$part in milvus) drawn="$(addprefix --features ,$(FEATURES))";; *) drawn=;; esac; \
 	  $(BIN)/python -m benchmarks.$$part --out $(RESULTS)/$$part.json $$drawn || exit 1; \
 	done
-	$(BIN)/python -m benchmarks.chart --results $(RESULTS)
 
 # what is promised of stored data, tried in full, in ten minutes: damages, cuts, kills, full disks
 torture: setup

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 import centerhash as ch
 from centerhash.core.files import sealed, write_json
 from centerhash.data.splits import Splits
-from centerhash.experiments.agreement import measure_agreement
 from centerhash.model.model import HashModel
 from centerhash.networks.backbones import get_backbone
 from centerhash.networks.tensors import save_tensors
-from centerhash.training.frozen import with_sizes
+from centerhash.training.finish import with_sizes
+from reproduction.agreement import measure_agreement
 
 TARGET = Path(__file__).parent.parent / "src" / "centerhash" / "builtin" / "coco"
 BACKBONE = "efficientnet-lite0"

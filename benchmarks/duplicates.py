@@ -30,9 +30,8 @@ from benchmarks.reporting import arguments_of, store
 from centerhash.codes import Packed, pack
 from centerhash.core.progress import bars
 from centerhash.networks.cache import default_cache
-from centerhash.search.duplicates import NEAR, PIXELS, SIMILAR
-from centerhash.search.engines.join import complete_link_groups, linked_pairs
-from centerhash.search.pixels import read_views
+from centerhash.search.duplicates import NEAR, PIXELS, SIMILAR, read_views
+from centerhash.search.near_pairs import complete_link_groups, linked_pairs
 
 CHOOSING, REPORTED = (200, 1_000), (500, 3_000)  # photos that are changed, and others
 JOINED = 127_000

@@ -26,11 +26,13 @@ from benchmarks.loading import plain, write_photos
 from benchmarks.reporting import arguments_of, show, store
 from centerhash import hash_centers
 from centerhash.codes import binarize, pack
-from centerhash.model.model import HashModel, ModelSpec
+from centerhash.model.model import HashModel
+from centerhash.model.spec import ModelSpec
 from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
 from centerhash.networks.encoder import Encoder
 from centerhash.networks.engines import ENGINES, Engine, open_engine
-from centerhash.networks.heads import HeadOptions, build_head
+from centerhash.networks.head_options import HeadOptions
+from centerhash.networks.heads import build_head
 
 BACKBONE = get_backbone(DEFAULT_BACKBONE)
 BITS, CLASSES = 64, 80

@@ -23,14 +23,13 @@ from torch.nn.functional import log_softmax, normalize
 from benchmarks.reporting import arguments_of
 from centerhash.codes import binarize, pack, unpack
 from centerhash.core.progress import silent
-from centerhash.experiments.bench import Bench, Source, Task, make_task
-from centerhash.experiments.compare import measure
-from centerhash.experiments.rows import Row, rounded
-from centerhash.experiments.runner import answers, run_tasks
+from centerhash.experiments.compare import train_and_evaluate
+from centerhash.experiments.runner import rounded, run_tasks, select_rows
 from centerhash.experiments.tables import markdown_table
+from centerhash.experiments.tasks import EvaluationSetup, Row, Source, Task, make_task
 from centerhash.methods.losses.base import Batch
 from centerhash.methods.losses.softmax import IcsSoftmax, IcsSoftmaxOptions, step_loss
-from centerhash.methods.registration import register_method
+from centerhash.methods.registry import register_method
 
 ROTATED = {"rotate": True}
 TRAINING = {"learning_rate": 1e-3}  # as the grid chose it for our method
@@ -123,22 +122,22 @@ def best_bits(codes: NDArray[np.int8], labels: NDArray[np.bool_], count: int) ->
     return np.sort(np.array(chosen))
 
 
-def cut(bench: Bench, task: Task) -> Row:
+def cut(setup: EvaluationSetup, task: Task) -> Row:
     """Train codes of `LONG` bits, keep the best of them, and score these."""
-    model = bench.train(task)
-    splits, bits = bench.dataset.splits, int(task.about["bits"])
+    model = setup.train(task)
+    splits, bits = setup.dataset.splits, int(task.about["bits"])
     sample = np.sort(splits.train)[:: max(1, len(splits.train) // SAMPLE)]
-    kept = best_bits(binarize(model.logits(bench.features[sample])), bench.dataset.labels[sample], bits)
+    kept = best_bits(binarize(model.logits(setup.features[sample])), setup.dataset.labels[sample], bits)
     codes = [
-        pack(np.ascontiguousarray(unpack(bench.encode(model, rows), LONG)[:, kept]))
+        pack(np.ascontiguousarray(unpack(setup.encode(model, rows), LONG)[:, kept]))
         for rows in (splits.query, splits.database)
     ]
-    found = bench.evaluate(bits, *codes)
+    found = setup.evaluate(bits, *codes)
     return {"config": dict(task.resolved), "evaluation": rounded(found.to_dict())}
 
 
-def work(bench: Bench, task: Task) -> Row:
-    row = cut(bench, task) if task.about["idea"] == "cut" else measure(bench, task)
+def work(setup: EvaluationSetup, task: Task) -> Row:
+    row = cut(setup, task) if task.about["idea"] == "cut" else train_and_evaluate(setup, task)
     return {**row, "about": dict(task.about)}
 
 
@@ -190,7 +189,7 @@ def scores_of(rows: list[Row], idea: str, bits: int, seeds: int) -> dict[int, ND
     wanted = [task for task in tasks_of(idea, seeds) if task.about["bits"] == bits]
     return {
         row["config"]["seed"]: np.array([row["evaluation"][name] for name in ("map_peers", "map_textbook")])
-        for row in answers(rows, wanted)
+        for row in select_rows(rows, wanted)
     }
 
 
@@ -223,7 +222,7 @@ def main() -> None:
     tasks = [replace(task, note=idea) for idea in chosen.only for task in tasks_of(idea, chosen.seeds)]
     tasks.sort(key=lambda task: task.config.seed)
 
-    def tell(done: int, total: int, task: Task, row: Row, left: float) -> None:
+    def tell(done: int, total: int, task: Task, row: Row) -> None:
         score = row.get("evaluation", {}).get("map_peers", row.get("error"))
         print(f"{done}/{total} {task.name}: {score}", flush=True)
 

@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.reporting import arguments_of, store
-from centerhash.data.scenes.scenes import write_scenes
 from centerhash.search import Index
 from centerhash.training.run import train
+from reproduction.scenes import write_scenes
 
 BITS, SCENES, AT_ONCE, SETTLED = 64, 48, 100_000, 0.2
 

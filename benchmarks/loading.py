@@ -25,10 +25,10 @@ from benchmarks.reporting import arguments_of, show, store
 from benchmarks.speed import seconds
 from centerhash.core.parallel import batches_ahead
 from centerhash.data.images import load_image, squash_and_crop
-from centerhash.data.scenes.scenes import render_scene
 from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
 from centerhash.networks.encoder import BATCH, pixels_of
 from centerhash.networks.engines import Engine, open_engine
+from reproduction.scenes import render_scene
 
 BACKBONE = get_backbone(DEFAULT_BACKBONE)
 SIZES = {
@@ -44,7 +44,7 @@ def write_photos(folder: Path, size: tuple[int, int], count: int) -> list[Path]:
     folder.mkdir(parents=True)
     paths = [folder / f"{number:03d}.jpg" for number in range(count)]
     for number, path in enumerate(paths):
-        scene = render_scene(number, size=512, hard=True).image.resize(size, Image.Resampling.BICUBIC)
+        scene = render_scene(number, size=512).image.resize(size, Image.Resampling.BICUBIC)
         noise = np.random.default_rng(number).normal(scale=6.0, size=(size[1], size[0], 3))
         noisy = np.clip(np.asarray(scene) + noise, 0, 255).astype(np.uint8)
         Image.fromarray(noisy).save(path, quality=90)

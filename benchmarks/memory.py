@@ -64,9 +64,10 @@ with ch.Index.create(folder / "index") as index:
 )
 
 STORE = """
-import hashlib, sys, numpy as np, centerhash.search.engines.flat as flat
+import hashlib, sys, numpy as np
+from centerhash.search.store import Store
 rng, names = np.random.default_rng(0), [f"class {number}" for number in range(80)]
-with flat.FlatIndex.create(sys.argv[1], 64) as store:
+with Store.create(sys.argv[1], 64) as store:
     for at in range(0, int(sys.argv[2]), 256):
         rows = range(at, min(at + 256, int(sys.argv[2])))
         chosen, parts = rng.random((len(rows), 80)).argsort(axis=1)[:, :8], rng.integers(0, 256, (len(rows), 8, 2))

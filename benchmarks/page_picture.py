@@ -15,7 +15,7 @@ from urllib.parse import quote
 from PIL import Image
 
 from benchmarks.browser import browser_page, picture_arguments, show_size
-from centerhash.data.scenes.scenes import write_scenes
+from reproduction.scenes import write_scenes
 
 SCENES, SIDE, SHAPES = 600, 400, ((400, 300), (400, 266), (300, 400), (400, 300), (400, 400), (400, 225))
 

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 import centerhash as ch
 from benchmarks.reporting import arguments_of, show, store
 from centerhash.data.splits import Splits
-from centerhash.experiments.agreement import measure_agreement
 from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
 from centerhash.networks.encoder import pixels_of
+from reproduction.agreement import measure_agreement
 
 SIDE, BATCH = 8, 32  # places of the map in a row; photos per pass through the network
 WINDOWS = {"whole frame": (8, 8), "6 x 6": (6, 2), "4 x 4": (4, 2), "3 x 3": (3, 1)}  # side and step

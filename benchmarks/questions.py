@@ -27,15 +27,14 @@ import centerhash as ch
 from benchmarks.reporting import arguments_of, show, store
 from centerhash.core.progress import silent
 from centerhash.model.model import HashModel
-from centerhash.search import Index, Results
-from centerhash.search.engines import rankings
-from centerhash.search.engines.rankings import code_distances
-from centerhash.search.parts import seen_in, visual_of
+from centerhash.search import Index, Results, rankings
+from centerhash.search.query import label_scores, visual_codes
+from centerhash.search.rankings import code_distances
 
 ASKED, HEAVY, LIGHT = 20, 0.7, 0.3
 FACTORS, DEPTH = (0.0, 0.05, 0.1, 0.2), 5_000
 SHARES = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0)
-PRESENCE_UNITS = (256, 512, 1024)
+LABEL_UNITS = (256, 512, 1024)
 BATCH = 8_192
 
 
@@ -46,7 +45,7 @@ def fill(index: Index, features: NDArray[Any], rows: NDArray[np.int64]) -> None:
         chosen = rows[start : start + BATCH]
         batch = np.asarray(features[chosen], np.float32)
         labels = model.label_names(batch)
-        looks, seen = visual_of(model, batch), seen_in(model, batch, labels)
+        looks, seen = visual_codes(model, batch), label_scores(model, batch, labels)
         packed = ch.pack(model.encode_features(batch))
         index.add_codes(
             packed,
@@ -89,7 +88,7 @@ def by_labels(
     index: Index, labels: NDArray[np.bool_], rows: NDArray[np.int64], least: int, *, triples: bool = True
 ) -> dict[str, Any]:
     """Precision of the first answers to pairs and triples, and what weights do to shares."""
-    classes, seconds = index.facts.classes, list[float]()
+    classes, seconds = index.model_info.classes, list[float]()
 
     def ask(asked: Sequence[int], weights: Sequence[float]) -> Results:
         started = time.perf_counter()
@@ -153,7 +152,7 @@ def mean_average_precision(
 ) -> dict[str, float]:
     """mAP@5000, peers and textbook, of semantic + factor * visual distance; ties in the order of the database."""
     parts = {
-        name: (ch.pack(model.encode_features(rows)), visual_of(model, rows))
+        name: (ch.pack(model.encode_features(rows)), visual_codes(model, rows))
         for name, rows in (("query", features[query]), ("database", features[database]))
     }
     codes, looks = parts["database"]
@@ -197,7 +196,7 @@ def by_units(
 ) -> dict[str, dict[str, float]]:
     """What the number of units that presence has for itself does to its class AP."""
     found = {}
-    for units in PRESENCE_UNITS:
+    for units in LABEL_UNITS:
         held = held_out(features, labels, train, head={"presence_hidden": units})
         found[f"units {units}"] = class_precision(held.model, held.features, held.labels, held.asked)
     return found

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from centerhash.training.folder import versions
+from centerhash.training.run_folder import versions
 
 ROOT = Path(__file__).parent.parent
 

@@ -2,11 +2,10 @@
 
     python -m benchmarks.search [--out benchmarks/results/search.json] [--quick]
 
-The ten nearest of 64-bit codes, one query at a time and in batches of 1,000: our scan and the flat index built on it
-against faiss' IndexBinaryFlat, numpy, and merely reading the codes from memory. What is compared takes turns. Times
-and ratios are medians; a ratio named `best` compares the quickest turns, which says more while the machine is busy with
-other work. Slow ones answer a part of a batch; times are per query, so this changes nothing but their overhead per
-call. The whole run needs up to 3 GB and some minutes.
+The ten nearest of 64-bit codes, one query at a time: the scan, and a store that scans its codes and reads the items it
+finds, compared with Faiss' IndexBinaryFlat, numpy, and merely reading the codes from memory. All take turns. Times and
+ratios are medians; a ratio named `best` compares the quickest turns, which is less affected by other work on the
+machine. The whole run needs up to 3 GB and some minutes.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +24,15 @@ import numpy as np
 from benchmarks.reporting import arguments_of, show, store
 from centerhash.codes import Packed
 from centerhash.core.compiled import compiled
-from centerhash.core.parallel import cpu_count
-from centerhash.search.engines import scan
-from centerhash.search.engines.flat import FlatIndex
+from centerhash.core.parallel import cpu_count, in_threads
+from centerhash.search import scan
+from centerhash.search.rankings import BySemantic
+from centerhash.search.store import Store
 
-K, BATCH, AT_ONCE = 10, 1_000, 10**6
+K, AT_ONCE = 10, 10**6
 SIZES, LENGTHS = (10**5, 10**6, 10**7), (16, 32, 48, 128, 256)
-SLOW = 10**8  # distances that faiss and numpy compute for one measurement of a batch
 
-Work = Callable[[Packed], Any]
+Work = Callable[[Packed], Any]  # searches by one code (W,)
 
 
 def random_codes(count: int, bits: int, seed: int) -> Packed:
@@ -43,7 +41,7 @@ def random_codes(count: int, bits: int, seed: int) -> Packed:
 
 
 def clustered_codes(count: int, bits: int, seed: int) -> Packed:
-    """Packed codes (count, bits / 8) around 1,000 centers, an eighth of their bits drawn and flipped."""
+    """Packed codes (count, bits / 8) around 1,000 centers, an eighth of their bits chosen at random and flipped."""
     generator = np.random.default_rng(seed)
     centers = random_codes(1_000, bits, 99)
     codes = np.empty((count, bits // 8), np.uint8)
@@ -89,22 +87,28 @@ def _xor(values: Any) -> Any:
     return total
 
 
+def words(packed: Packed) -> Any:
+    """Codes of whole words, read-only as those of a store."""
+    view = packed.view(f"u{next(size for size in (8, 4, 2) if packed.shape[1] % size == 0)}")
+    view.flags.writeable = False
+    return view
+
+
 def reader(packed: Packed) -> Callable[[], Any]:
     """Read the codes once, in as many threads as the scan has."""
     values = packed.reshape(-1).view(np.uint64)
     parts = [part for part in np.array_split(values, cpu_count()) if part.size]
-    return lambda: scan.in_threads(lambda number: _xor(parts[number]), len(parts))
+    return lambda: in_threads(lambda number: _xor(parts[number]), len(parts))
 
 
 def numpy_search(packed: Packed) -> Work:
     """The obvious way: all distances of a query, then a partition."""
-    words = scan.words(packed, 8 * packed.shape[1])
+    database = words(packed)
 
-    def nearest(queries: Packed) -> None:
-        for query in scan.words(queries, 8 * packed.shape[1]):
-            different = np.bitwise_count(words ^ query)
-            distances = different[:, 0] if different.shape[1] == 1 else different.sum(axis=1, dtype=np.uint16)
-            np.argpartition(distances, K)[:K]
+    def nearest(query: Packed) -> None:
+        different = np.bitwise_count(database ^ words(query[None])[0])
+        distances = different[:, 0] if different.shape[1] == 1 else different.sum(axis=1, dtype=np.uint16)
+        np.argpartition(distances, K)[:K]
 
     return nearest
 
@@ -115,49 +119,41 @@ def faiss_search(packed: Packed) -> Work:
     faiss.omp_set_num_threads(cpu_count())
     index = faiss.IndexBinaryFlat(8 * packed.shape[1])
     index.add(packed)
-    return lambda queries: index.search(queries, K)
+    return lambda query: index.search(query[None], K)
 
 
 def scan_search(packed: Packed) -> Work:
-    bits = 8 * packed.shape[1]
-    words = scan.words(packed, bits)
-    return lambda queries: list(scan.nearest(scan.words(queries, bits), words, bits, K, None))
+    bits, database = 8 * packed.shape[1], words(packed)
+    return lambda query: scan.nearest(words(query[None])[0], database, K, largest=bits, within=bits)
 
 
 @contextmanager
-def flat_index(packed: Packed) -> Iterator[Work]:
-    """An index on disk, filled a million codes at a time."""
+def store_search(packed: Packed) -> Iterator[Work]:
+    """A store on disk, which also reads the items that it finds."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        FlatIndex.create(Path(folder) / "index", 8 * packed.shape[1]) as index,
+        Store.create(Path(folder) / "index", 8 * packed.shape[1]) as made,
     ):
-        for top, bottom in pairwise([*range(0, len(packed), AT_ONCE), len(packed)]):
-            index.add(packed[top:bottom], range(top, bottom))
-        yield lambda queries: index.search(queries, K)
+        with made.transaction():
+            for top in range(0, len(packed), AT_ONCE):
+                some = packed[top : top + AT_ONCE]
+                made.add(some, [f"{top + row:016x}" for row in range(len(some))])
+        yield lambda query: made.search(BySemantic(query), K)
 
 
 def exact(packed: Packed, queries: Packed, repeats: int, **more: Work) -> dict[str, float]:
-    """Milliseconds per query, alone and in a batch, and the ratios that count."""
+    """Milliseconds of a query, and the ratios that count."""
     works = {
         "scan": scan_search(packed),
         "faiss": faiss_search(packed),
         "numpy": numpy_search(packed),
         **more,
     }
-    alone = {name: partial(work, queries[:1]) for name, work in works.items()}
-    single = side_by_side({"read": reader(packed), **alone}, repeats)
-    asked = dict.fromkeys(works, BATCH)
-    asked["faiss"] = max(1, min(BATCH, 10 * SLOW // len(packed)))
-    asked["numpy"] = max(1, min(BATCH, SLOW // 10 // len(packed)))
-    together = {name: partial(work, queries[: asked[name]]) for name, work in works.items()}
-    batch = side_by_side(together, max(1, repeats // 3))
-    batch = {name: [spent / asked[name] for spent in times] for name, times in batch.items()}
-    found = {f"{name}_ms": 1000 * statistics.median(times) for name, times in single.items()}
-    found |= {f"batch_{name}_ms": 1000 * statistics.median(times) for name, times in batch.items()}
+    asked = {name: partial(work, queries[0]) for name, work in works.items()}
+    times = side_by_side({"read": reader(packed), **asked}, repeats)
+    found = {f"{name}_ms": 1000 * statistics.median(spent) for name, spent in times.items()}
     for name, other in [("scan", "read"), ("scan", "numpy"), *((name, "faiss") for name in ("scan", *more))]:
-        found |= ratios(single, name, other)
-    for name in ("scan", *more):
-        found |= {f"batch_{key}": value for key, value in ratios(batch, name, "faiss").items()}
+        found |= ratios(times, name, other)
     return found
 
 
@@ -165,14 +161,14 @@ def measurements(quick: bool) -> Iterator[tuple[str, dict[str, float]]]:
     """Every measurement with its name."""
     repeats = 3 if quick else 9
     for size in SIZES[:1] if quick else SIZES:
-        codes, queries = random_codes(size, 64, 0), random_codes(BATCH, 64, 1)
-        with flat_index(codes) as index:
-            yield f"{size:,} random codes of 64 bits", exact(codes, queries, repeats, index=index)
-        codes, queries = clustered_codes(size, 64, 0), clustered_codes(BATCH, 64, 1)
+        codes, queries = random_codes(size, 64, 0), random_codes(1, 64, 1)
+        with store_search(codes) as work:
+            yield f"{size:,} random codes of 64 bits", exact(codes, queries, repeats, store=work)
+        codes, queries = clustered_codes(size, 64, 0), clustered_codes(1, 64, 1)
         yield f"{size:,} clustered codes of 64 bits", exact(codes, queries, repeats)
     for bits in LENGTHS[:1] if quick else LENGTHS:
         size = 10**5 if quick else 10**6
-        codes, queries = random_codes(size, bits, 0), random_codes(BATCH, bits, 1)
+        codes, queries = random_codes(size, bits, 0), random_codes(1, bits, 1)
         yield f"{size:,} random codes of {bits} bits", exact(codes, queries, repeats)
 
 

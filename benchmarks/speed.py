@@ -23,12 +23,13 @@ import torch
 
 from benchmarks.reporting import arguments_of, show, store
 from centerhash import Dataset, evaluate_codes, hash_centers, train
-from centerhash.experiments.bench import Source, plan_tasks
-from centerhash.experiments.compare import measure
+from centerhash.experiments.compare import train_and_evaluate
 from centerhash.experiments.runner import run_tasks
+from centerhash.experiments.tasks import Source, plan_tasks
 from centerhash.methods.losses.central import ICS, center_distances
 from centerhash.methods.weights import exact_weights, label_slots, printed_weights
-from centerhash.networks.heads import HeadOptions, build_head
+from centerhash.networks.head_options import HeadOptions
+from centerhash.networks.heads import build_head
 from centerhash.training.config import TrainConfig
 
 QUERIES, DATABASE, BITS, CLASSES, DEPTH = 4_807, 112_459, 64, 80, 5_000
@@ -182,7 +183,7 @@ def jobs() -> dict[str, float]:
             try:
                 with tempfile.TemporaryDirectory() as out:
                     started = time.perf_counter()
-                    rows, failed = run_tasks(Source(data), tasks, out, measure, jobs=at_once)
+                    rows, failed = run_tasks(Source(data), tasks, out, train_and_evaluate, jobs=at_once)
                     if failed or len(rows) != len(tasks):
                         raise RuntimeError(f"{len(failed)} of {len(tasks)} trainings failed: {failed[:1]}")
                     return time.perf_counter() - started

@@ -36,7 +36,7 @@ def megabytes(folder: Path) -> float:
 
 
 def main() -> None:
-    from centerhash.data.scenes import write_scenes
+    from reproduction.scenes import write_scenes
 
     with TemporaryDirectory() as name:
         place = Path(name)

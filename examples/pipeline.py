@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import centerhash
-from centerhash.data.scenes.scenes import write_scenes
 from centerhash.search import Results
+from reproduction.scenes import write_scenes
 
 
 def main(photos: Path, work: Path, epochs: int = 30) -> list[Results]:

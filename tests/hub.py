@@ -1,4 +1,4 @@
-"""A hub of our own: a real HTTP server that speaks the few calls of the Hugging Face hub which fetch and push need."""
+"""A local hub: an HTTP server with the few calls of the Hugging Face hub that download and upload use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Hub:
     branches: dict[str, dict[str, str]] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
     refusing: int | None = None  # status of every answer to a push
-    sizes: dict[str, int] = field(default_factory=dict)  # announced instead of the true ones
+    private: set[str] = field(default_factory=set)  # repositories that need a token
+    cut: str | None = None  # a file whose download breaks off
 
     def put(self, repository: str, files: dict[str, bytes], branch: str = "main") -> str:
         """Commit files to a repository."""
@@ -49,33 +50,41 @@ class _Handler(BaseHTTPRequestHandler):
         self._resolve(body=True)
 
     def _resolve(self, body: bool) -> None:
-        if self.path.startswith("/api/"):  # what the library asks on its own account
-            return self._error("RepoNotFound")
-        self.hub.requests.append(f"{self.command} {self.path}")
-        owner, name, word, revision, file = map(unquote, self.path.lstrip("/").split("/", 4))
-        repository = f"{owner}/{name}"
+        path = self.path.partition("?")[0]
+        self.hub.requests.append(f"{self.command} {path}")
+        words = [unquote(word) for word in path.removeprefix("/api/models").lstrip("/").split("/")]
+        repository, (verb, revision) = "/".join(words[:2]), (words[2:] or ["revision", "main"])[:2]
         commits = self.hub.files.get(repository)
-        assert word == "resolve"
         if commits is None:
             return self._error("RepoNotFound")
+        if repository in self.hub.private:
+            return self._error("RepoNotFound", 401)
         commit = self.hub.branches[repository].get(revision, revision)
         if commit not in commits:
             return self._error("RevisionNotFound")
-        if file not in commits[commit]:
+        files = commits[commit]
+        if verb == "revision":
+            return self._json({"id": repository, "sha": commit, "siblings": []})
+        if verb == "tree":
+            digests = {name: hashlib.sha1(content).hexdigest() for name, content in files.items()}
+            return self._json(
+                [{"type": "file", "path": n, "size": len(files[n]), "oid": digests[n]} for n in files]
+            )
+        assert verb == "resolve"
+        name = "/".join(words[4:])
+        if name not in files:
             return self._error("EntryNotFound")
-        content = commits[commit][file]
+        content = files[name]
         self.send_response(200)
-        self.send_header(
-            "Content-Length", str(len(content) if body else self.hub.sizes.get(file, len(content)))
-        )
+        self.send_header("Content-Length", str(len(content)))
         self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
         self.send_header("X-Repo-Commit", commit)
         self.end_headers()
         if body:
-            self.wfile.write(content)
+            self.wfile.write(content[: len(content) // 2] if name == self.hub.cut else content)
 
-    def _error(self, code: str) -> None:
-        self.send_response(404)
+    def _error(self, code: str, status: int = 404) -> None:
+        self.send_response(status)
         self.send_header("X-Error-Code", code)
         self.send_header("Content-Length", "0")
         self.end_headers()

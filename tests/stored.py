@@ -1,4 +1,4 @@
-"""Rows of results with chosen figures, as `centerhash compare` stores them, and as it once did."""
+"""Rows of results with chosen figures, as `centerhash compare` stores them."""
 
 from __future__ import annotations
 
@@ -38,12 +38,3 @@ def stored_row(
         "threads": 1,
         "versions": {"centerhash": "0.1.0"},
     }
-
-
-def early_row(**changes: Any) -> dict[str, Any]:
-    """A row of the first versions: no fingerprint, no curve, no time of encoding."""
-    row = stored_row(**changes)
-    for key in ("fingerprint", "encode_seconds", "images_per_second", "threads"):
-        del row[key]
-    del row["evaluation"]["curve"]
-    return row

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from benchmarks import chart, coverage_badge
-from centerhash.experiments.bench import plan_tasks
-from centerhash.experiments.runner import left_over, stored_rows
-from centerhash.methods.table import METHODS
+from centerhash.experiments.runner import read_rows, unfinished
+from centerhash.experiments.tasks import plan_tasks
+from centerhash.methods.registry import METHODS
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -107,6 +107,6 @@ def test_the_badge_and_its_figures_are_written(tmp_path: Path, monkeypatch: pyte
 
 def test_the_stored_table_has_every_method_with_its_defaults_of_now() -> None:
     # `centerhash compare` with this folder trains nothing again
-    rows = stored_rows(Path(chart.__file__).parent / "results" / "coco117k")
+    rows = read_rows(RESULTS / "coco117k" / "results.jsonl")
     wanted = plan_tasks([name for name, row in METHODS.items() if row.registered is None], [16, 32, 64], 3)
-    assert not left_over(wanted, rows)
+    assert not unfinished(wanted, rows)

@@ -13,7 +13,7 @@ import pytest
 
 import centerhash
 from centerhash.cli import app
-from centerhash.data.scenes.scenes import write_scenes
+from reproduction.scenes import write_scenes
 from tests.test_examples import loaded
 from tests.toys import cli
 

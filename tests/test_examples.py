@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import centerhash as ch
-from centerhash.data.scenes.scenes import write_scenes
-from centerhash.methods.table import get_method
+from centerhash.methods.registry import get_method
+from reproduction.scenes import write_scenes
 from tests.toys import toy_config
 
 ROOT = Path(__file__).parent.parent
@@ -33,7 +33,7 @@ def loaded(path: Path, name: str) -> ModuleType:
 @pytest.fixture
 def hinge() -> type:
     """The example's class, as the command line finds it."""
-    return get_method(HINGE).load()
+    return get_method(HINGE).kind
 
 
 def test_the_tutorial_shows_the_example_as_it_is() -> None:

@@ -65,12 +65,11 @@ def test_the_base_install_does_its_part_and_says_what_the_rest_needs(
         ("doctor",),
         ("serve", tmp_path / "photos.index"),
         ("inspect", feature_folder, "--out", tmp_path),
-        ("scenes", tmp_path / "scenes", "--count", "1"),
         ("export", image_run, "--out", tmp_path / "model.onnx"),
         ("encode", feature_run, feature_folder, "--out", tmp_path / "parts"),
     )
     assert [code for code, _, _ in found[:8]] == [0] * 8, found
-    for (code, _, err), extra in zip(found[8:], ("serve", "plots", "demo", "fast", "parquet"), strict=True):
+    for (code, _, err), extra in zip(found[8:], ("serve", "plots", "fast", "parquet"), strict=True):
         assert code == 2, err
         assert f"pip install 'centerhash[{extra}]'" in " ".join(err.split()), err
         assert "Traceback" not in err

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from centerhash.data.scenes.scenes import write_scenes
 from centerhash.search import Index
+from reproduction.scenes import write_scenes
 from tests.test_docs import DOCS
 from tests.toys import cli
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from centerhash.data.scenes.scenes import write_scenes
+from reproduction.scenes import write_scenes
 from tests.serve.processes import serving
 from tests.toys import cli, cli_process
 

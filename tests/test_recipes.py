@@ -1,4 +1,4 @@
-"""The page of recipes: its commands and snippets, as they stand, find what `centerhash search --meaning` finds."""
+"""The page of recipes: its commands and snippets, as they stand, find what `centerhash search --semantic` finds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from centerhash.encoding.code_files import encode_to_file
+from centerhash.encoding.bulk import encode_to_file
 from centerhash.model.model import HashModel
 from centerhash.search import Index
 from tests.toys import cli
@@ -45,7 +45,7 @@ def expected(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
     """What is to be found, in a folder with a copy of the index."""
     shutil.copytree(place / "photos.index", tmp_path / "photos.index")
     monkeypatch.chdir(tmp_path)
-    words = re.search(rf"`(centerhash search \S+ --id {PLACEHOLDER} --meaning)`", PAGE.read_text())
+    words = re.search(rf"`(centerhash search \S+ --id {PLACEHOLDER} --semantic)`", PAGE.read_text())
     assert words is not None
     done = cli(*shlex.split(words[1].replace(PLACEHOLDER, ASKED))[1:], "--json")
     found = [(row["id"], row["distance"]) for row in done.json["results"]]

@@ -43,10 +43,10 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: zipfi
     files = package_files()
     for data in (
         "py.typed",
-        "methods/notes.toml",
         "training/presets/paper-alexnet.toml",
         "serve/static/index.html",
         "builtin/coco/model.safetensors",
+        "model/sample_photos/cat.jpg",
         "search/synonyms.toml",
         "search/templates/duplicates.html",
     ):
@@ -74,7 +74,7 @@ def test_the_source_archive_holds_what_its_tests_and_docs_need(shipped: Path) ->
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {f"src/{name}" for name in package_files()} <= names
     needed = {"pyproject.toml", "Makefile", "mkdocs.yml", "README.md", "LICENSE", "NOTICE", "CHANGELOG.md"}
-    for folder in ("tests", "docs", "examples", "benchmarks"):
+    for folder in ("tests", "docs", "examples", "benchmarks", "reproduction"):
         kept = (path for path in (ROOT / folder).rglob("*") if path.is_file())
         needed |= {str(path.relative_to(ROOT)) for path in kept if "__pycache__" not in path.parts}
     assert needed - names == set()

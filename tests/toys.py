@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from centerhash.data import Dataset, Splits
-from centerhash.networks.heads import HeadOptions
+from centerhash.networks.head_options import HeadOptions
 from centerhash.training.config import TrainConfig
 from tests.forks import Fork, read
 

@@ -20,6 +20,7 @@ class FileServer:
         self.ranges = True  # whether it knows range requests
         self.etags = True  # whether it says which version a file is
         self.compares = True  # whether it looks at If-Range
+        self.announces = True  # whether it says how long a file is
         self.most: int | None = None  # bytes of a partial answer
         self.cuts: dict[str, list[int]] = defaultdict(
             list
@@ -95,7 +96,8 @@ class FileServer:
             handler.send_response(200)
         if self.etags:
             handler.send_header("ETag", etag)
-        handler.send_header("Content-Length", str(end - start))
+        if self.announces:
+            handler.send_header("Content-Length", str(end - start))
         handler.end_headers()
         body, cuts, hold = data[start:end], self.cuts[handler.path], self.holds.pop(handler.path, None)
         if hold is not None:

@@ -28,13 +28,11 @@ if TYPE_CHECKING:
     from centerhash.evaluation import evaluate as evaluate_codes
     from centerhash.methods import losses, weights
     from centerhash.methods.centers import hash_centers
-    from centerhash.methods.registration import register_method
-    from centerhash.methods.table import METHODS, get_method
+    from centerhash.methods.registry import METHODS, get_method, register_method
     from centerhash.model.model import HashModel, load
     from centerhash.search import Index
     from centerhash.training.config import TrainConfig
-    from centerhash.training.run import train
-    from centerhash.training.scoring import evaluate
+    from centerhash.training.run import evaluate, train
 
 # The public names and where they live: imported on first use, so that `import centerhash` and the command
 # line's help do not wait for torch and numba. "room:name" where it has another name there; a module is named by itself.
@@ -44,13 +42,13 @@ _HOMES = {
     "Evaluation": "evaluation",
     "HashModel": "model.model",
     "Index": "search",
-    "METHODS": "methods.table",
+    "METHODS": "methods.registry",
     "Splits": "data",
     "TrainConfig": "training.config",
     "binarize": "codes",
-    "evaluate": "training.scoring",
+    "evaluate": "training.run",
     "evaluate_codes": "evaluation:evaluate",
-    "get_method": "methods.table",
+    "get_method": "methods.registry",
     "hamming": "codes",
     "hash_centers": "methods.centers",
     "load": "model.model",
@@ -58,7 +56,7 @@ _HOMES = {
     "open_dataset": "data",
     "pack": "codes",
     "ranking": "evaluation",
-    "register_method": "methods.registration",
+    "register_method": "methods.registry",
     "train": "training.run",
     "unpack": "codes",
     "weights": "methods",

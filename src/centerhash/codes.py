@@ -1,4 +1,4 @@
-"""Binary codes: the only place that knows bits.
+"""Binary codes: the only module that handles bits.
 
 A code is a row of K values in {-1, +1} (int8). For storage and search it is packed into ceil(K/8) bytes,
 where a set bit means +1, the first value is the highest bit of the first byte, and bits past K are 0.
@@ -20,7 +20,7 @@ Packed: TypeAlias = NDArray[np.uint8]
 def binarize(values: NDArray[Any]) -> Codes:
     """Turn real values (N, K) into codes (N, K): x >= 0 becomes +1, everything else -1.
 
-    The one rule for sign(0) in the whole package. NaN has no sign and is refused.
+    The one rule for sign(0) in the whole package. NaN has no sign and is rejected.
     """
     values = np.asarray(values)
     if np.isnan(values).any():

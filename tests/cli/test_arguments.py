@@ -13,16 +13,21 @@ import typer
 
 import centerhash
 from centerhash.cli import app, console
-from centerhash.cli.arguments import FLAGS, with_flags
+from centerhash.cli.arguments import with_flags
+from centerhash.networks.head_options import HeadOptions
+from centerhash.training.config import TrainConfig
 
 PACKAGE = Path(centerhash.__file__).parent
 LIBRARY = [path for path in PACKAGE.rglob("*.py") if "cli" not in path.relative_to(PACKAGE).parts]
 
 
-def commands() -> Iterator[Any]:
+def options() -> Iterator[tuple[str, Any]]:
+    """Every option of every command, with the command's name."""
     group: Any = typer.main.get_command(app)
-    yield from (command for command in group.commands.values() if not hasattr(command, "commands"))
-    yield from group.commands["index"].commands.values()
+    commands = [command for command in group.commands.values() if not hasattr(command, "commands")]
+    for command in [*commands, *group.commands["index"].commands.values()]:
+        for parameter in command.get_params(typer.Context(command)):
+            yield command.name, parameter
 
 
 def test_parameters_become_options() -> None:
@@ -31,16 +36,16 @@ def test_parameters_become_options() -> None:
         ('Try `device="cpu"` or auto.', "Try --device cpu or auto."),
         ("pass `pretrained=False`", "pass --no-pretrained"),
         ("a file as `weights=`, lower `learning_rate=`", "a file as --weights, lower --learning-rate"),
-        ("evaluate with exclude_self=True.", "evaluate with --exclude-self."),
         ("`results=/a/b c` is", "--results /a/b c is"),
-        ("run `centerhash train`: it needs `packed` and `bits`, `id=3`, out=a", None),
+        ("run `centerhash train`: it needs `packed` and `bits`, out=a", None),
     ):
         assert with_flags(text) == (text if shown is None else shown)
 
 
-def test_every_parameter_of_the_table_is_an_option() -> None:
-    there = {name for command in commands() for parameter in command.params for name in parameter.opts}
-    assert {f"--{name.replace('_', '-')}" for name in FLAGS} <= there
+def test_every_parameter_that_the_library_names_is_an_option() -> None:
+    named = {name for path in LIBRARY for name in re.findall(r"`([a-z_0-9]+)=[^`]*`", path.read_text())}
+    flags = {flag for _, parameter in options() for flag in (*parameter.opts, *parameter.secondary_opts)}
+    assert {f"--{name.replace('_', '-')}" for name in named} <= flags | {"--labels"}  # --no-labels
 
 
 def test_warnings_name_options(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,8 +73,13 @@ def test_no_error_of_the_library_speaks_of_an_option() -> None:
 def test_an_option_means_the_same_everywhere(option: str) -> None:
     found = {
         parameter.help
-        for command in commands()
-        for parameter in command.params
-        if option in parameter.opts and not (option == "--root" and command.name == "train")
+        for command, parameter in options()
+        if option in parameter.opts and not (option == "--root" and command == "train")
     }
     assert len(found) == 1
+
+
+def test_every_setting_of_training_is_an_option_or_left_out_on_purpose() -> None:
+    flags = {parameter.name for command, parameter in options() if command == "train"}
+    assert set(TrainConfig.model_fields) - flags == {"warm_start", "head"}
+    assert set(HeadOptions.model_fields) & flags == {"hidden", "rotate", "evidence", "presence"}

@@ -8,16 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from centerhash.search.engines import table as stores
 
-from centerhash.cli import completion
+from centerhash.cli import arguments
 from centerhash.data.published.catalogue import DATASETS
 from centerhash.encoding import work
-from centerhash.experiments.paper import report
-from centerhash.methods.table import METHODS
+from centerhash.methods.registry import METHODS
 from centerhash.networks.backbones import BACKBONES
 from centerhash.networks.engines import ENGINES
 from centerhash.search import formats
-from centerhash.search.engines import table as stores
 from centerhash.training import loggers
 from tests.toys import cli
 
@@ -31,11 +30,10 @@ def offered(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_words_that_are_written_twice_are_the_same() -> None:
-    assert tuple(stores.ENGINES) == completion.STORES
-    assert formats.FORMATS == completion.FORMATS
-    assert work.RUNNERS == completion.RUNNERS
-    assert tuple(loggers.LOGGERS) == completion.LOGGERS
-    assert (*report.PARTS, report.ALL) == completion.PARTS
+    assert tuple(stores.ENGINES) == arguments.STORES
+    assert formats.FORMATS == arguments.FORMATS
+    assert work.RUNNERS == arguments.RUNNERS
+    assert tuple(loggers.LOGGERS) == arguments.LOGGERS
 
 
 @pytest.mark.parametrize(
@@ -55,7 +53,6 @@ def test_words_that_are_written_twice_are_the_same() -> None:
         ("centerhash explain run a.jpg --device c", ["cpu", "cuda"]),
         ("centerhash compare photos --methods csq,hash", ["csq,hashnet"]),
         ("centerhash compare photos --methods a", ["all"]),
-        ("centerhash reproduce table", ["table-methods", "table-ablation"]),
         ("centerhash download ", list(DATASETS)),
         ("centerhash eval", ["evaluate"]),
     ],
@@ -79,9 +76,10 @@ def test_data_is_a_folder_or_a_published_set(tmp_path: Path, monkeypatch: pytest
 def test_a_process_completes_without_torch() -> None:
     """Every callback of `completion`, then the answer to bash."""
     code = (
-        "import sys; from centerhash.cli import completion as c\n"
-        "for call in (c.methods, c.backbones, c.engines, c.presets, c.datasets): assert call()\n"
-        "assert c.data('') and c.method_lists('csq,')\n"
+        "import sys; from centerhash.cli import arguments as c\n"
+        "for name in ('methods', 'backbones', 'engines', 'presets', 'datasets'):\n"
+        " assert getattr(c, f'complete_{name}')()\n"
+        "assert c.complete_data('') and c.complete_method_list('csq,')\n"
         "assert not {'torch', 'numba', 'timm'} & set(sys.modules)\n"
         "sys.argv = ['centerhash']; from centerhash.cli import main; main()"
     )

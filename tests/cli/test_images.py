@@ -4,10 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from centerhash.codes import hamming, unpack
-from centerhash.data import open_dataset
 from centerhash.model.model import HashModel
 from tests.toys import (
     QUICK,
@@ -39,33 +37,6 @@ def test_encode_and_evaluate_a_data_set(feature_run: Path, feature_folder: Path,
     assert found["queries_in_database"] == found["queries"] == 160
 
 
-@pytest.fixture(scope="module")
-def odd_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures of every unusual kind that must work."""
-    place, base = tmp_path_factory.mktemp("odd"), noise_image()
-    base.convert("CMYK").save(place / "cmyk.jpg")
-    base.convert("L").save(place / "grey.jpg")
-    base.convert("P").save(place / "palette.png")
-    base.convert("RGBA").save(place / "alpha.png")
-    base.convert("1").save(place / "bits.png")
-    Image.fromarray(np.asarray(base.convert("L")).astype(np.uint16) * 257).save(place / "deep.png")
-    return place
-
-
-@pytest.mark.slow
-def test_unusual_pictures_are_encoded(image_run: Path, odd_pictures: Path, tmp_path: Path) -> None:
-    out = tmp_path / "codes.npz"
-    for inputs in ([odd_pictures], [odd_pictures / "*.*"], sorted(odd_pictures.iterdir())):
-        words = ("encode", image_run, *inputs, "--out", out, "--cache", tmp_path / "cache", "--device", "cpu")
-        done = cli(*words)
-        assert done.code == 0, done.err
-        with np.load(out) as arrays:
-            assert [Path(name).name for name in arrays["names"]] == sorted(
-                p.name for p in odd_pictures.iterdir()
-            )
-            assert arrays["packed"].shape == (6, 4)
-
-
 def test_broken_pictures_are_listed(image_run: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.jpg").write_bytes(b"")
     (tmp_path / "text.jpg").write_text("I am no picture.")
@@ -94,11 +65,6 @@ def test_images_or_models_that_are_not_there_are_named(image_run: Path, tmp_path
     assert "holds no finished model" in refused(cli(name, tmp_path / "gone", tmp_path / "gone.jpg", *out))
 
 
-def test_a_model_of_features_cannot_take_images(feature_run: Path, odd_pictures: Path) -> None:
-    text = refused(cli("explain", feature_run, odd_pictures / "grey.jpg"))
-    assert "trained on precomputed features and has no backbone" in text
-
-
 def test_explain_an_image(image_run: Path, scene_folder: Path) -> None:
     image = scene_folder / "images" / "000001.jpg"
     done = cli("explain", image_run, image, "--device", "cpu", "--json")
@@ -125,14 +91,6 @@ def test_explain_an_image(image_run: Path, scene_folder: Path) -> None:
         assert f" {row['distance']} " in line
 
 
-def test_explain_shows_as_many_centers_as_asked_for(image_run: Path, scene_folder: Path) -> None:
-    image = scene_folder / "images" / "000002.jpg"
-    total = len(open_dataset(scene_folder).classes)
-    for top in (total, total + 50):
-        done = cli("explain", image_run, image, "--device", "cpu", "--json", "--top", str(top))
-        assert len(done.json[0]["labels"]) == total
-
-
 @pytest.mark.slow
 def test_names_with_brackets_are_printed_as_they_are(image_run: Path, tmp_path: Path) -> None:
     """Square brackets and words between colons mean something to the library that prints tables."""
@@ -146,14 +104,3 @@ def test_names_with_brackets_are_printed_as_they_are(image_run: Path, tmp_path: 
     done = cli("train", folder, "--out", tmp_path / "run[red]", *QUICK)
     assert done.code == 0
     assert "run[red]" in done.out
-
-
-def test_scenes_are_written(tmp_path: Path) -> None:
-    done = cli("scenes", tmp_path / "scenes", "--count", "3", "--size", "48", "--seed", "2")
-    assert done.code == 0
-    assert "centerhash train" in done.out
-    assert open_dataset(tmp_path / "scenes").size == 3
-    text = refused(
-        cli("scenes", tmp_path / "scenes", "--count", "3", "--size", "48", "--seed", "2", "--hard")
-    )
-    assert "other settings" in text

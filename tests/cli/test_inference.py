@@ -9,7 +9,6 @@ import pytest
 from centerhash.networks import encoder
 from centerhash.networks.engines import ENGINES, choose_engine, open_engine
 from centerhash.search import Index
-from centerhash.serve import process
 from tests.toys import cli, refused
 
 pytestmark = pytest.mark.usefixtures("kept_networks")
@@ -23,7 +22,7 @@ def pictures(scene_folder: Path) -> list[Path]:
 @pytest.fixture(autouse=True)
 def leave_threads_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server sets them for its whole process, which here is that of all tests."""
-    monkeypatch.setattr(process, "_share_cores", lambda workers: None)
+    monkeypatch.setattr("torch.set_num_threads", lambda count: None)
 
 
 def indexed(folder: Path, run: Path, pictures: list[Path], engine: str) -> str:
@@ -55,12 +54,6 @@ def test_index_add(engine: str, image_run: Path, pictures: list[Path], index: Pa
         ]
 
 
-def test_index_add_of_known_pictures_needs_no_engine(index: Path, pictures: list[Path]) -> None:
-    done = cli("index", "add", index, *pictures, "--engine", "onnx")
-    assert "0 images added, 3 were there already" in done.text
-    assert "features by" not in done.text
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["torch", "onnx"])
 def test_search(engine: str, index: Path, pictures: list[Path]) -> None:
@@ -73,7 +66,7 @@ def test_search(engine: str, index: Path, pictures: list[Path]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["torch", "onnx"])
 def test_serve(engine: str, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "run", lambda app, settings, listener: None)
+    monkeypatch.setattr("centerhash.serve.app.run", lambda app, settings, listener: None)
     done = cli("serve", index, "--port", "0", "--device", "cpu", "--engine", engine)
     assert done.code == 0, done.err
     assert f"(stop with Ctrl-C), features by {engine}" in done.text
@@ -86,7 +79,7 @@ def test_the_reason_for_another_engine_is_a_warning(
         raise RuntimeError("an operator that nobody knows")
 
     monkeypatch.setattr(encoder, "open_engine", open_engine)  # rather than one that is open
-    monkeypatch.setattr("centerhash.networks.engines.compiled.open_compiled", refuse)
+    monkeypatch.setattr("centerhash.networks.engines.open_compiled", refuse)
     done = cli("search", index, pictures[0], "--device", "cpu")
     assert "results, features by torch" in done.out
     assert "an operator that nobody knows" in done.text

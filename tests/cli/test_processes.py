@@ -10,6 +10,7 @@ import pytest
 
 from centerhash.encoding.code_files import read_run_codes
 from centerhash.evaluation import evaluate
+from reproduction.scenes import write_scenes
 from tests.toys import (
     QUICK,
     cli,
@@ -27,7 +28,7 @@ from tests.toys import (
 def test_the_whole_line_as_real_processes(tmp_path: Path) -> None:
     """From scenes to codes, a score and an explanation; a second training reuses the features."""
     scenes, run, cache = tmp_path / "scenes", tmp_path / "run", str(tmp_path / "cache")
-    assert cli_process("scenes", scenes, "--count", "30", "--size", "64").code == 0
+    write_scenes(scenes, 30, size=64)
     words = ["train", scenes, "--method", "csq", *QUICK]
     done = fresh_process(*words, "--out", run, CENTERHASH_CACHE=cache)
     assert done.code == 0, done.err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from centerhash.experiments.rows import read_rows
+from centerhash.experiments.runner import read_rows
 from tests.toys import cli, refused
 
 SMALL = ("--methods", "lsh,csq", "--bits", "16", "--epochs", "2", "-k", "50", "--device", "cpu")
@@ -59,7 +59,3 @@ def test_compare_names_the_methods_that_were_tuned(feature_folder: Path, tmp_pat
     assert "--methods csq" in refused(cli(*words))
     best.write_text('{"methods": {"csq": {"setting": {"gama": 1}}}}')
     assert "gama" in refused(cli(*words, "--methods", "csq"))
-
-
-def test_help_has_an_example() -> None:
-    assert "centerhash tune photos" in cli("tune", "--help").text

@@ -15,39 +15,27 @@ from centerhash.core.errors import (
 )
 
 
-def test_unknown_name_suggests_the_nearest() -> None:
-    error = unknown_name("method", "isc", ["ics", "csq", "ewcs"], see="See `centerhash methods`.")
+@pytest.mark.parametrize(
+    ("received", "words"),
+    [
+        ("isc", "Did you mean 'ics'? Allowed: Ewcs, csq, ics. See `centerhash methods`."),
+        ("EWCS", "Did you mean 'Ewcs'?"),
+        ("zzzzzz", "'zzzzzz'. Allowed:"),
+    ],
+)
+def test_unknown_name_suggests_the_nearest(received: str, words: str) -> None:
+    error = unknown_name("method", received, iter(["ics", "csq", "Ewcs"]), see="See `centerhash methods`.")
     assert isinstance(error, ConfigError)
-    assert str(error) == (
-        "unknown method 'isc'. Did you mean 'ics'? Allowed: csq, ewcs, ics. See `centerhash methods`."
-    )
+    assert words in str(error)
 
 
-def test_unknown_name_without_anything_near() -> None:
-    error = unknown_name("method", "zzzzzz", iter(["ics", "csq"]))
-    assert str(error) == "unknown method 'zzzzzz'. Allowed: csq, ics."
-
-
-@pytest.mark.parametrize("kind", [InputError, ConfigError, DataError, ImageError])
-def test_input_errors_are_value_errors(kind: type[Exception]) -> None:
-    with pytest.raises(ValueError, match="why"):
-        raise kind("why")
-    assert issubclass(kind, CenterhashError)
-
-
-def test_a_result_that_cannot_be_written_is_no_value_error() -> None:
+def test_the_tree_of_errors() -> None:
+    for kind in (InputError, ConfigError, DataError, ImageError):
+        assert issubclass(kind, ValueError)
+        assert issubclass(kind, CenterhashError)
+    assert issubclass(ImageError, DataError)
     assert issubclass(OutputError, CenterhashError)
     assert not issubclass(OutputError, ValueError)
-
-
-def test_an_image_that_cannot_be_read_is_a_data_error() -> None:
-    assert issubclass(ImageError, DataError)
-
-
-def test_unknown_name_does_not_mind_capitals() -> None:
-    assert str(unknown_name("label", "DOG", ["cat", "Dog"])).startswith(
-        "unknown label 'DOG'. Did you mean 'Dog'?"
-    )
 
 
 def test_the_nearest_of_very_many_names_is_not_looked_for() -> None:

@@ -1,15 +1,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
 from pydantic import Field, ValidationError
 
 from centerhash.core.errors import ConfigError
-from centerhash.core.options import Options, option_names, read_options
-from centerhash.methods.table import get_method
+from centerhash.core.options import Options, read_options
+from centerhash.methods.registry import get_method
 
 
 class Sample(Options):
@@ -30,20 +29,11 @@ def problem(values: dict[str, Any], kind: type[Options] = Sample) -> str:
     return str(caught.value)
 
 
-def test_defaults_without_values() -> None:
-    assert read_options(Sample, {}, "the sample") == Sample()
-
-
 def test_strings_of_a_command_line_are_converted() -> None:
+    assert read_options(Sample, {}, "the sample") == Sample()
     given = {"rate": "0.25", "lambda": "2", "steps": "7", "form": "per_center", "scaled": "no"}
-    found = read_options(Sample, given, "the sample")
-    assert (found.rate, found.entropy, found.steps, found.form, found.scaled) == (
-        0.25,
-        2.0,
-        7,
-        "per_center",
-        False,
-    )
+    found = read_options(Sample, given, "the sample").model_dump(by_alias=True)
+    assert found == {"rate": 0.25, "lambda": 2.0, "steps": 7, "form": "per_center", "scaled": False}
 
 
 @pytest.mark.parametrize("name", ["lambda", "entropy"])
@@ -52,18 +42,15 @@ def test_an_option_may_be_given_by_name_or_alias(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "right"), [("lamda", "lambda"), ("step", "steps"), ("froms", "form"), ("Rate", "rate")]
+    ("wrong", "right"),
+    [("lamda", "lambda"), ("step", "steps"), ("froms", "form"), ("Rate", "rate"), ("zzz", None)],
 )
-def test_an_unknown_key_names_the_nearest(wrong: str, right: str) -> None:
+def test_an_unknown_key_names_the_nearest(wrong: str, right: str | None) -> None:
     text = problem({wrong: 1})
-    assert f"unknown option '{wrong}' of the sample. Did you mean '{right}'?" in text
+    assert f"unknown option '{wrong}' of the sample." in text
+    assert ("Did you mean" in text) == (right is not None)
+    assert f"Did you mean '{right}'?" in text or right is None
     assert "Allowed: rate, lambda, steps, form, scaled." in text
-
-
-def test_a_key_like_no_other_lists_what_is_allowed() -> None:
-    text = problem({"zzz": 1})
-    assert "Did you mean" not in text
-    assert "Allowed: rate, lambda" in text
 
 
 @pytest.mark.parametrize(
@@ -89,34 +76,24 @@ def test_every_problem_is_named_at_once() -> None:
     assert len(problem({"rate": -1, "stepps": 2, "scaled": "maybe"}).splitlines()) == 3
 
 
-def test_a_nested_option_is_named_with_its_place() -> None:
-    assert "option 'inner.steps' of the sample cannot be 0" in problem({"inner": {"steps": 0}}, Nested)
-    assert "'inner.stps' of the sample. Did you mean 'steps'?" in problem({"inner": {"stps": 0}}, Nested)
-
-
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("values", "words"),
     [
-        (lambda: Sample(steps=0), "option 'steps' of Sample cannot be 0"),
-        (lambda: Sample(stps=1), "Did you mean 'steps'"),
-        (lambda: Nested(inner={"rate": -1}), "option 'inner.rate' of Nested cannot be -1"),
-        (lambda: Nested(inner=3), "option 'inner' of Nested cannot be 3"),
+        ({"inner": {"steps": 0}}, "option 'inner.steps' of {} cannot be 0"),
+        ({"inner": {"stps": 0}}, "'inner.stps' of {}. Did you mean 'steps'?"),
+        ({"inner": 3}, "option 'inner' of {} cannot be 3"),
     ],
 )
-def test_the_constructor_tells_the_same(make: Callable[[], Options], words: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        make()
-    assert words in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 1
+def test_a_nested_option_is_named_with_its_place(values: dict[str, Any], words: str) -> None:
+    assert words.format("the sample") in problem(values, Nested)
+    with pytest.raises(ConfigError) as caught:  # of the constructor
+        Nested(**values)
+    assert words.format("Nested") in str(caught.value)
 
 
 def test_options_are_frozen() -> None:
     with pytest.raises(ValidationError):
         Sample().rate = 2.0  # type: ignore[misc]
-
-
-def test_option_names_are_those_a_user_writes() -> None:
-    assert option_names(Sample) == ["rate", "lambda", "steps", "form", "scaled"]
 
 
 def test_a_method_takes_lambda_by_both_names_also_over_its_own_defaults() -> None:

@@ -1,13 +1,29 @@
-"""Parts of one piece of work: each done once, errors told."""
+"""Threads: each part of a piece of work done once, results read ahead, torch and numpy limited."""
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
 import threading
+import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import torch
+from threadpoolctl import threadpool_info
 
-from centerhash.core.parallel import in_threads, split
+from centerhash.core.parallel import (
+    CHOSEN,
+    WAITING,
+    batches_ahead,
+    in_threads,
+    one_numpy_thread,
+    split,
+    torch_threads,
+)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -31,3 +47,126 @@ def test_an_error_in_any_part_is_raised() -> None:
 
     with pytest.raises(ValueError, match="second part"):
         in_threads(work, 2)
+
+
+def test_results_come_batch_by_batch_in_order() -> None:
+    batches = [[1, 2, 3], [], [4], [5, 6]]
+    found = [[future.result() for future in futures] for futures in batches_ahead(lambda n: n * n, batches)]
+    assert found == [[1, 4, 9], [], [16], [25, 36]]
+    assert list(batches_ahead(str, [])) == []
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_no_more_batches_are_begun_than_the_depth_allows(depth: int) -> None:
+    begun: list[int] = []
+
+    def batches() -> Iterator[list[int]]:
+        for number in range(10):
+            begun.append(number)
+            yield [number]
+
+    for number, _ in enumerate(batches_ahead(str, batches(), depth)):
+        assert len(begun) == min(number + depth + 1, 10)
+
+
+def test_an_error_belongs_to_its_item() -> None:
+    ((zero, one),) = batches_ahead(lambda number: 1 / number, [[0, 1]])
+    assert one.result() == 1
+    with pytest.raises(ZeroDivisionError):
+        zero.result()
+
+
+def test_who_stops_does_not_wait_for_what_has_not_begun() -> None:
+    done: list[int] = []
+    gate = threading.Event()
+
+    def work(number: int) -> None:
+        gate.wait(60)
+        time.sleep(0.02)  # all of them would take twenty seconds
+        done.append(number)
+
+    running = batches_ahead(work, [[0], list(range(1, 1001))], depth=1, most_threads=1)
+    next(running)
+    threading.Timer(0.05, gate.set).start()
+    running.close()
+    assert len(done) < 1001
+
+
+def printed(code: str, without: tuple[str, ...], **chosen: str) -> str:
+    """The output of a process that has the `chosen` variables, and none of the others of its kind."""
+    kept = {name: value for name, value in os.environ.items() if name not in without}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(
+        command, env=kept | chosen, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+SHOW = f"; import os; print([os.environ.get(name) for name in {WAITING!r}])"
+
+
+@pytest.mark.slow
+def test_threads_of_torch_sleep_while_they_wait() -> None:
+    assert printed("import centerhash" + SHOW, WAITING) == "['PASSIVE', None, None]"
+    late = "import sys; sys.modules['torch'] = sys; import centerhash"  # torch has read it already
+    assert printed(late + SHOW, WAITING) == "[None, None, None]"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WAITING)
+def test_how_threads_wait_stays_as_the_user_chose(name: str) -> None:
+    expected = str(["100" if name == known else None for known in WAITING])
+    assert printed("import centerhash" + SHOW, WAITING, **{name: "100"}) == expected
+
+
+def test_torch_has_as_many_threads_afterwards_as_before() -> None:
+    before = torch.get_num_threads()
+    with torch_threads(before + 1) as known:
+        assert (known, torch.get_num_threads()) == (before, before + 1)
+    assert torch.get_num_threads() == before
+
+
+def blas_threads() -> list[int]:
+    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+
+def test_numpy_has_one_thread_meanwhile() -> None:
+    before = blas_threads()
+    assert before
+    with one_numpy_thread():
+        assert set(blas_threads()) == {1}
+    assert blas_threads() == before
+
+
+# A step frees more than glibc keeps by itself. Prints how many pages later steps were given, and how much memory the
+# process has afterwards, in pages of one step.
+STEPS = """
+import mmap, resource
+import numpy as np
+from centerhash.core.parallel import freed_memory_kept
+
+def step():
+    blocks = [np.ones(3 << 20, np.uint8) for _ in range(40)]  # too small for huge pages
+
+def pages():
+    return int(open("/proc/self/statm").read().split()[1])
+
+before = pages()
+with freed_memory_kept():
+    step()
+    given = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10): step()
+    given = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - given
+step_pages = 40 * (3 << 20) / mmap.PAGESIZE
+print(given / step_pages, (pages() - before) / step_pages)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_freed_memory_is_used_again_and_given_back_at_the_end() -> None:
+    given, left = map(float, printed(STEPS, CHOSEN).split())
+    assert given < 1
+    assert left < 1
+    chosen = {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
+    given, _ = map(float, printed(STEPS, CHOSEN, **chosen).split())  # what the user chose stays
+    assert given > 9

@@ -4,7 +4,7 @@ from typing import Any
 
 from rich.console import Console
 
-from centerhash.core.progress import bars, shown, silent
+from centerhash.core.progress import bars, resolve_progress, silent
 
 
 def test_one_bar_per_stage_with_its_note() -> None:
@@ -21,10 +21,10 @@ def test_one_bar_per_stage_with_its_note() -> None:
 
 def test_what_a_public_function_takes() -> None:
     calls: list[tuple[Any, ...]] = []
-    with shown(lambda *call: calls.append(call)) as tell:
+    with resolve_progress(lambda *call: calls.append(call)) as tell:
         tell("stage", 1, 2, "note")
     assert calls == [("stage", 1, 2, "note")]
-    with shown(False) as tell:
+    with resolve_progress(False) as tell:
         assert tell is silent
-    with shown(True) as tell:
+    with resolve_progress(True) as tell:
         tell("stage", 1, 2)  # no terminal here: nothing is shown

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +73,12 @@ def test_a_path_without_data_says_what_may_be_given(
     (tmp_path / "notes").mkdir()
     text = message(path)
     assert f"'{path}'" in text
-    assert "Give a folder of images with labels.csv" in text
+    assert "a folder of images with labels.csv" in text
 
 
 def test_what_is_no_path_is_refused() -> None:
     for path in (None, 3, ["photos"], b"photos"):
-        with pytest.raises(InputError, match="a path must be a str or a Path, got"):
+        with pytest.raises(InputError, match="path"):
             open_dataset(path)
 
 
@@ -92,7 +93,9 @@ def test_a_folder_of_something_else_says_what_it_holds(tmp_path: Path) -> None:
 
 def test_both_layouts_in_one_folder(tmp_path: Path) -> None:
     np.save(image_folder(tmp_path) / "features.npy", np.zeros((30, 2), np.float32))
-    assert "holds both labels.csv (images) and features.npy (features): keep them in two" in message(tmp_path)
+    text = message(tmp_path)
+    assert "labels.csv (images)" in text
+    assert "features.npy (features)" in text
 
 
 def test_one_image_cannot_be_split(tmp_path: Path) -> None:
@@ -212,16 +215,12 @@ def test_arrays_are_read_only_and_the_callers_stay_writable() -> None:
     areas[0, 0] = 1
 
 
-def test_names_default_to_row_numbers() -> None:
-    data = Dataset("d", Path(), ("a", "b"), LABELS, SPLITS, features=np.zeros((3, 4)))
-    assert data.names == ("0", "1", "2")
-
-
-def test_features_win_where_there_are_images_too() -> None:
+def test_names_default_to_row_numbers_and_features_win_over_images() -> None:
     paths = tuple(Path(f"{i}.jpg") for i in range(3))
     images = Dataset("d", Path(), ("a", "b"), LABELS, SPLITS, image_paths=paths)
     both = Dataset("d", Path(), ("a", "b"), LABELS, SPLITS, np.zeros((3, 4)), paths)
     assert (images.kind, both.kind) == ("images", "features")
+    assert both.names == ("0", "1", "2")
 
 
 def test_with_splits() -> None:
@@ -237,25 +236,17 @@ def test_with_splits() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"labels": LABELS.astype(int)}, "labels must be (N, C) bool, got int64 (3, 2)."),
-        ({"labels": LABELS[0]}, "labels must be (N, C) bool, got bool (2,)."),
-        ({"classes": ("a",)}, "1 classes for 2 label columns."),
-        ({"features": None}, "a data set needs features or image paths."),
-        ({"features": np.zeros((2, 4))}, "features has 2 entries for 3 rows of labels."),
-        ({"names": ("x",)}, "names has 1 entries for 3 rows of labels."),
-        ({"image_paths": (Path("x"),)}, "image_paths has 1 entries for 3 rows of labels."),
-        ({"areas": np.zeros((3, 1), np.float32)}, "areas has shape (3, 1), labels (3, 2)."),
+        ({"labels": LABELS.astype(int)}, "got int64"),
+        ({"labels": LABELS[0]}, "got bool (2,)"),
+        ({"classes": ("a",)}, "1 classes for 2 label columns"),
+        ({"features": None}, "features or image paths"),
+        ({"features": np.zeros((2, 4))}, "features has 2 entries"),
+        ({"names": ("x",)}, "names has 1 entries"),
+        ({"image_paths": (Path("x"),)}, "image_paths has 1 entries"),
+        ({"areas": np.zeros((3, 1), np.float32)}, "areas has shape (3, 1)"),
     ],
 )
-def test_fields_must_agree(change: dict[str, object], text: str) -> None:
-    fields: dict[str, object] = {
-        "name": "d",
-        "root": Path(),
-        "classes": ("a", "b"),
-        "labels": LABELS,
-        "splits": SPLITS,
-        "features": np.zeros((3, 4)),
-    }
-    with pytest.raises(DataError) as caught:
-        Dataset(**{**fields, **change})  # type: ignore[arg-type]
-    assert str(caught.value) == text
+def test_fields_must_agree(change: dict[str, Any], text: str) -> None:
+    fields = {"labels": LABELS, "classes": ("a", "b"), "features": np.zeros((3, 4)), **change}
+    with pytest.raises(DataError, match=re.escape(text)):
+        Dataset(name="d", root=Path(), splits=SPLITS, **fields)

@@ -9,7 +9,6 @@ from PIL import Image
 
 from centerhash.core.errors import DataError, ImageError, InputError
 from centerhash.data.images import (
-    SUFFIXES,
     content_key,
     load_image,
     load_pixels,
@@ -46,18 +45,11 @@ def test_reduction_is_antialiased() -> None:
     assert np.abs(small.astype(int) - 127).max() <= 2
 
 
-def test_default_sizes_are_the_papers() -> None:
-    assert squash_and_crop(photo(30, 20)).shape == (224, 224, 3)
-
-
 @pytest.mark.parametrize(("resize", "crop"), [(10, 11), (10, 0), (0, 0)])
 def test_impossible_crop(resize: int, crop: int) -> None:
     with pytest.raises(InputError, match=rf"the crop must be 1 to {resize} .*, got {crop}"):
         squash_and_crop(photo(4, 4), resize, crop)
-
-
-def test_squash_wants_rgb() -> None:
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match="RGB"):
         squash_and_crop(Image.new("L", (4, 4)))
 
 
@@ -92,7 +84,7 @@ def test_content_key_is_the_sha256_of_the_bytes(tmp_path: Path) -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    for name in (
+    for name in [
         "b.jpg",
         "a.PNG",
         "sub/c.webp",
@@ -101,7 +93,7 @@ def tree(tmp_path: Path) -> Path:
         ".e.jpg",
         ".hid/f.jpg",
         "odd",
-    ):
+    ]:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
@@ -130,32 +122,27 @@ def test_files_are_sorted_folder_by_folder_as_paths_are(
     assert list_images(["."]) == list_images(["./"]) == [path.relative_to(tmp_path) for path in paths]
 
 
-def test_a_hidden_folder_may_be_named(tree: Path) -> None:
-    assert found(tree, ".hid") == [".hid/f.jpg"]
-    assert found(tree, ".hid/*.jpg") == [".hid/f.jpg"]
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ((".hid",), [".hid/f.jpg"]),  # a hidden folder may be named
+        ((".hid/*.jpg",), [".hid/f.jpg"]),
+        (("odd", "b.jpg", "a.PNG"), ["odd", "b.jpg", "a.PNG"]),  # in the order given, whatever the suffix
+        (("*",), ["a.PNG", "b.jpg"]),
+        (("**/*.jp*g",), ["b.jpg", "sub/deep/d.jpeg"]),
+        (("x[1].jpg",), ["x[1].jpg"]),  # a file whose name looks like a pattern
+        (("b.jpg", "*.jpg", "sub", "b.jpg"), ["b.jpg", "sub/c.webp", "sub/deep/d.jpeg"]),  # each once
+    ],
+)
+def test_files_folders_and_patterns(tree: Path, entries: tuple[str, ...], expected: list[str]) -> None:
+    if "x[1].jpg" in entries:
+        (tree / "x[1].jpg").write_bytes(b"x")
+    assert found(tree, *entries) == expected
 
 
-def test_files_come_in_the_order_given_whatever_their_suffix(tree: Path) -> None:
-    assert found(tree, "odd", "b.jpg", "a.PNG") == ["odd", "b.jpg", "a.PNG"]
-
-
-def test_patterns(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert found(tree, "*") == ["a.PNG", "b.jpg"]
-    assert found(tree, "**/*.jp*g") == ["b.jpg", "sub/deep/d.jpeg"]
+def test_a_relative_pattern_and_a_single_path(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tree)
     assert list_images(["sub/*"]) == [Path("sub/c.webp")]
-
-
-def test_a_file_whose_name_looks_like_a_pattern(tree: Path) -> None:
-    (tree / "x[1].jpg").write_bytes(b"x")
-    assert found(tree, "x[1].jpg") == ["x[1].jpg"]
-
-
-def test_each_file_comes_once(tree: Path) -> None:
-    assert found(tree, "b.jpg", "*.jpg", ".") == ["b.jpg", "a.PNG", "sub/c.webp", "sub/deep/d.jpeg"]
-
-
-def test_a_single_path_is_no_sequence_of_letters(tree: Path) -> None:
     assert list_images(str(tree / "b.jpg")) == [tree / "b.jpg"]
 
 
@@ -203,7 +190,3 @@ def test_nothing_found(tree: Path, inputs: tuple[str, ...], words: str) -> None:
     (tree / "empty").mkdir(exist_ok=True)
     with pytest.raises(DataError, match=words):
         found(tree, *inputs)
-
-
-def test_suffixes_are_lower_case_with_dot() -> None:
-    assert all(suffix == suffix.lower() and suffix.startswith(".") for suffix in SUFFIXES)

@@ -13,7 +13,7 @@ from centerhash.data.images import load_image
 from tests.data.pictures import encoded, photo
 
 
-def colours(image: Image.Image) -> list[Any]:
+def colors(image: Image.Image) -> list[Any]:
     return np.asarray(image).reshape(-1, 3).tolist()
 
 
@@ -27,7 +27,7 @@ def test_rgb_is_kept() -> None:
     image = Image.fromarray(np.array([[[1, 2, 3], [250, 0, 9]]], np.uint8))
     loaded = load_image(encoded(image))
     assert loaded.mode == "RGB"
-    assert colours(loaded) == [[1, 2, 3], [250, 0, 9]]
+    assert colors(loaded) == [[1, 2, 3], [250, 0, 9]]
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "GIF", "PPM", "JPEG2000"])
@@ -38,56 +38,42 @@ def test_greyscale(kind: str) -> None:
     assert np.asarray(loaded)[0].tolist() == [[0] * 3, [100] * 3, [255] * 3, [30] * 3]
 
 
-def test_greyscale_jpeg() -> None:
-    assert colours(load_image(encoded(Image.new("L", (1, 1), 128), "JPEG"))) == [[128, 128, 128]]
+def two(mode: str, first: Any, second: Any, palette: list[int] | None = None) -> Image.Image:
+    """An image of two pixels."""
+    image = Image.new(mode, (2, 1), first)
+    image.putpixel((1, 0), second)
+    if palette is not None:
+        image.putpalette(palette)
+    return image
 
 
-def test_one_bit() -> None:
-    image = Image.new("1", (2, 1))
-    image.putpixel((1, 0), 1)
-    assert colours(load_image(encoded(image))) == [[0, 0, 0], [255, 255, 255]]
+INK = [10, 20, 30, 200, 100, 50]  # a palette of two colors
 
 
-def test_palette() -> None:
-    image = Image.new("P", (2, 1))
-    image.putpalette([10, 20, 30, 200, 100, 50])
-    image.putpixel((1, 0), 1)
-    assert colours(load_image(encoded(image))) == [[10, 20, 30], [200, 100, 50]]
-
-
-def test_palette_with_one_transparent_colour_is_laid_on_white() -> None:
-    image = Image.new("P", (2, 1))
-    image.putpalette([10, 20, 30, 200, 100, 50])
-    image.putpixel((1, 0), 1)
-    assert colours(load_image(encoded(image, transparency=0))) == [[255, 255, 255], [200, 100, 50]]
-
-
-def test_palette_with_half_transparent_colours_is_laid_on_white() -> None:
-    image = Image.new("P", (2, 1))
-    image.putpalette([0, 0, 0, 200, 100, 50])
-    image.putpixel((1, 0), 1)
-    loaded = load_image(encoded(image, transparency=bytes([128, 255])))
-    assert colours(loaded) == [[127, 127, 127], [200, 100, 50]]
-
-
-@pytest.mark.parametrize("kind", ["PNG", "TIFF", "WEBP"])
-def test_rgba_is_laid_on_white(kind: str) -> None:
-    pixels = np.array([[[255, 0, 0, 255], [255, 0, 0, 0], [0, 0, 0, 128]]], np.uint8)
-    options = {"lossless": True, "exact": True} if kind == "WEBP" else {}
-    loaded = load_image(encoded(Image.fromarray(pixels), kind, **options))
-    assert colours(loaded) == [[255, 0, 0], [255, 255, 255], [127, 127, 127]]
-
-
-def test_grey_with_alpha_is_laid_on_white() -> None:
-    image = Image.new("LA", (2, 1), (40, 255))
-    image.putpixel((1, 0), (40, 0))
-    assert colours(load_image(encoded(image))) == [[40, 40, 40], [255, 255, 255]]
-
-
-def test_rgb_with_a_transparent_colour_is_laid_on_white() -> None:
-    image = Image.new("RGB", (2, 1), (1, 2, 3))
-    image.putpixel((1, 0), (9, 9, 9))
-    assert colours(load_image(encoded(image, transparency=(1, 2, 3)))) == [[255, 255, 255], [9, 9, 9]]
+@pytest.mark.parametrize(
+    ("image", "options", "first", "second"),
+    [
+        (two("1", 0, 1), {}, [0, 0, 0], [255, 255, 255]),
+        (two("P", 0, 1, INK), {}, INK[:3], INK[3:]),
+        (two("P", 0, 1, INK), {"transparency": 0}, [255, 255, 255], INK[3:]),
+        (two("P", 0, 1, [0, 0, 0, 9, 8, 7]), {"transparency": bytes([128, 255])}, [127, 127, 127], [9, 8, 7]),
+        (two("LA", (40, 255), (40, 0)), {}, [40, 40, 40], [255, 255, 255]),
+        (two("RGB", (1, 2, 3), (9, 9, 9)), {"transparency": (1, 2, 3)}, [255, 255, 255], [9, 9, 9]),
+        (two("RGBA", (255, 0, 0, 255), (0, 0, 0, 128)), {}, [255, 0, 0], [127, 127, 127]),
+        (two("RGBA", (255, 0, 0, 255), (255, 0, 0, 0)), {"format": "TIFF"}, [255, 0, 0], [255, 255, 255]),
+        (
+            two("RGBA", (255, 0, 0, 255), (255, 0, 0, 0)),
+            {"format": "WEBP", "lossless": True, "exact": True},
+            [255, 0, 0],
+            [255, 255, 255],
+        ),
+    ],
+)
+def test_palettes_and_transparency_become_rgb_on_white(
+    image: Image.Image, options: dict[str, Any], first: list[int], second: list[int]
+) -> None:
+    kind = options.pop("format", "PNG")
+    assert colors(load_image(encoded(image, kind, **options))) == [first, second]
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "TIFF"])
@@ -114,22 +100,14 @@ def test_lab() -> None:
 def test_sixteen_bit_grey_is_scaled_not_clipped(kind: str) -> None:
     deep = np.array([[0, 128, 129, 257, 32896, 65535]], np.uint16)
     loaded = load_image(encoded(Image.fromarray(deep), kind))
-    assert [pixel[0] for pixel in colours(loaded)] == [0, 0, 1, 1, 128, 255]
+    assert [pixel[0] for pixel in colors(loaded)] == [0, 0, 1, 1, 128, 255]
 
 
 def test_big_endian_sixteen_bit_tiff() -> None:
     pixels = np.array([[0, 65535]], ">u2").tobytes()
-    # tag, type, count, value: width, height, bits, compression, photometric, strip offset, rows, strip bytes
-    tags = [
-        (256, 3, 2),
-        (257, 3, 1),
-        (258, 3, 16),
-        (259, 3, 1),
-        (262, 3, 1),
-        (273, 4, 200),
-        (278, 3, 1),
-        (279, 4, 4),
-    ]
+    # tag, type, value: width, height, bits, compression, photometric, strip offset, rows, strip bytes
+    shorts = {256: 2, 257: 1, 258: 16, 259: 1, 262: 1, 278: 1}
+    tags = sorted([(tag, 3, value) for tag, value in shorts.items()] + [(273, 4, 200), (279, 4, 4)])
     entries = b"".join(
         struct.pack(">HHIHH", tag, 3, 1, value, 0) if kind == 3 else struct.pack(">HHII", tag, 4, 1, value)
         for tag, kind, value in tags
@@ -137,14 +115,14 @@ def test_big_endian_sixteen_bit_tiff() -> None:
     header = (
         b"MM\x00\x2a" + struct.pack(">I", 8) + struct.pack(">H", len(tags)) + entries + struct.pack(">I", 0)
     )
-    assert colours(load_image(header.ljust(200, b"\0") + pixels)) == [[0] * 3, [255] * 3]
+    assert colors(load_image(header.ljust(200, b"\0") + pixels)) == [[0] * 3, [255] * 3]
 
 
 def test_sixteen_bit_pgm() -> None:
     data = b"P5 3 1 65535\n" + np.array([0, 200, 65535], ">u2").tobytes()
-    assert [pixel[0] for pixel in colours(load_image(data))] == [0, 1, 255]
+    assert [pixel[0] for pixel in colors(load_image(data))] == [0, 1, 255]
     dark = b"P5 2 1 65535\n" + np.array([0, 200], ">u2").tobytes()
-    assert [pixel[0] for pixel in colours(load_image(dark))] == [0, 1]
+    assert [pixel[0] for pixel in colors(load_image(dark))] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +142,7 @@ def test_sixteen_bit_pgm() -> None:
 )
 def test_whole_numbers_of_32_bits_and_fractions(kind: Any, values: list[float], expected: list[int]) -> None:
     image = Image.fromarray(np.array([values], kind))
-    assert [pixel[0] for pixel in colours(load_image(encoded(image, "TIFF")))] == expected
+    assert [pixel[0] for pixel in colors(load_image(encoded(image, "TIFF")))] == expected
 
 
 def test_fractions_that_are_not_finite() -> None:
@@ -177,7 +155,7 @@ def test_the_first_frame_of_an_animation(kind: str) -> None:
     frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "lime", "blue")]
     options = {"lossless": True} if kind == "WEBP" else {}
     data = encoded(frames[0], kind, save_all=True, append_images=frames[1:], **options)
-    assert colours(load_image(data)) == [[255, 0, 0]] * 16
+    assert colors(load_image(data)) == [[255, 0, 0]] * 16
 
 
 def test_exif_orientation_is_applied_once() -> None:

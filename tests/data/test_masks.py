@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from centerhash.data.masks import covered_share, decode_runs, draw
+from centerhash.data.layouts.coco_json import covered_share, decode_runs, draw
 
 
 def box(left: float, top: float, wide: float, high: float) -> dict[str, object]:

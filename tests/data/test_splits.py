@@ -57,44 +57,36 @@ def test_without_drops_rows_and_keeps_order_and_origin() -> None:
     assert left.made == "files"
     assert splits.train.tolist() == [5, 1, 3]
     assert splits.without([]).train.tolist() == [5, 1, 3]
-
-
-def test_without_refuses_to_empty_a_split() -> None:
-    with pytest.raises(DataError, match="all 2 rows of the split 'query' had to be dropped: none is left"):
-        Splits(rows(1), rows(0, 2), rows(1)).without([0, 2])
+    with pytest.raises(DataError, match="'query'"):
+        splits.without([0, 2])
 
 
 # ---------------------------------------------------------------- check_splits
 
 
-def test_protocol_splits_give_no_warning() -> None:
-    assert check_splits(Splits(rows(2, 3), rows(0, 1), rows(2, 3, 4)), 5) == []
-
-
-def test_overlaps_are_counted_and_warned() -> None:
-    warnings = check_splits(Splits(rows(0, 1, 2), rows(1, 2, 3), rows(3, 4)), 5)
-    assert warnings == [
-        "leak: 2 of 3 queries are also in the training split, so the scores will look better than they are. "
-        "Remove them from one of the two.",
-        "1 of 3 queries are also in the database, so a query would retrieve itself: "
-        "evaluate with exclude_self=True.",
-    ]
-
-
-def test_unused_rows_are_warned() -> None:
-    assert check_splits(Splits(rows(1), rows(0), rows(1)), 1000) == [
-        "998 of 1,000 rows are in no split and will not be used."
-    ]
+@pytest.mark.parametrize(
+    ("splits", "size", "words"),
+    [
+        (Splits(rows(2, 3), rows(0, 1), rows(2, 3, 4)), 5, []),  # the protocol
+        (
+            Splits(rows(0, 1, 2), rows(1, 2, 3), rows(3, 4)),
+            5,
+            ["leak: 2 of 3 queries", "1 of 3 queries are also in the database"],
+        ),
+        (Splits(rows(1), rows(0), rows(1)), 1000, ["998 of 1,000 rows are in no split"]),
+    ],
+)
+def test_overlaps_and_unused_rows_are_counted(splits: Splits, size: int, words: list[str]) -> None:
+    warnings = check_splits(splits, size)
+    assert len(warnings) == len(words)
+    assert all(warning.startswith(part) for warning, part in zip(warnings, words, strict=True))
 
 
 @pytest.mark.parametrize(
     ("splits", "text"),
     [
         (Splits(rows(), rows(0), rows(1)), "'train' is empty"),
-        (
-            Splits(rows(1), rows(0), rows(2, 5, 7)),
-            "'database' points outside the data: 2 row number(s) such as 5",
-        ),
+        (Splits(rows(1), rows(0), rows(2, 5, 7)), "'database' points outside the data: 2"),
         (Splits(rows(1), rows(-1), rows(2)), "such as -1, but the rows are 0 to 4"),
         (Splits(rows(1, 3, 1), rows(0), rows(2)), "'train' names 1 row(s) more than once, such as 1"),
     ],
@@ -109,19 +101,11 @@ def test_unusable_splits_are_refused(splits: Splits, text: str) -> None:
 
 
 def test_drawn_sizes_follow_the_protocol() -> None:
-    for size, queries, training in (
-        (2, 1, 1),
-        (9, 1, 8),
-        (100, 10, 90),
-        (11_000, 1_100, 9_900),
-        (60_000, 5_000, 10_000),
-    ):
+    sizes = ((2, 1, 1), (9, 1, 8), (100, 10, 90), (11_000, 1_100, 9_900), (60_000, 5_000, 10_000))
+    for size, queries, training in sizes:
         splits = make_splits(size, seed=7)
-        assert (splits.query.size, splits.train.size, splits.database.size) == (
-            queries,
-            training,
-            size - queries,
-        )
+        assert (splits.query.size, splits.train.size) == (queries, training)
+        assert splits.database.size == size - queries
         assert splits.made == "drawn with seed 7"
 
 
@@ -139,7 +123,7 @@ def test_same_seed_same_draw_other_seed_other_draw() -> None:
         (
             4,
             {"query": rows(0, 1), "database": rows(0, 1)},
-            "every row of the database is also a query, so none is left to train",
+            "every row of the database is a query",
         ),
         (4, {"query": rows(4)}, "the split 'query' points outside the data"),  # before anything is drawn
     ],
@@ -149,14 +133,11 @@ def test_what_cannot_be_split(size: int, given_splits: dict[str, Any], words: st
         make_splits(size, given_splits)
 
 
-def test_bad_seed() -> None:
+def test_bad_arguments() -> None:
     for seed in (-1, 1.5, True, "0"):
-        with pytest.raises(InputError, match="the seed must be a whole number of at least 0, got"):
+        with pytest.raises(InputError, match="seed"):
             make_splits(10, seed=seed)  # type: ignore[arg-type]
-
-
-def test_unknown_split_name() -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="'test'"):
         make_splits(10, {"test": rows(1)})
 
 
@@ -235,7 +216,7 @@ def test_completed_splits_are_always_usable(size: int, seed: int, data: st.DataO
 # ---------------------------------------------------------------- the column
 
 
-def test_column_with_several_splits_per_row() -> None:
+def test_a_column_names_splits() -> None:
     cells = ["train|database", "query", " database ", "", "train | database"]
     found = splits_from_column(cells, ["line"] * 5)
     assert {name: indices.tolist() for name, indices in found.items()} == {
@@ -243,22 +224,13 @@ def test_column_with_several_splits_per_row() -> None:
         "query": [1],
         "database": [0, 2, 4],
     }
-
-
-def test_column_leaves_out_splits_without_rows() -> None:
     assert list(splits_from_column(["query", ""], ["a", "b"])) == ["query"]
     assert splits_from_column(["", " "], ["a", "b"]) == {}
 
 
-def test_column_with_an_unknown_word() -> None:
-    with pytest.raises(DataError) as caught:
-        splits_from_column(["train", "qurey"], ["line 2", "line 3"])
-    assert str(caught.value) == (
-        "line 3: unknown split 'qurey'. Did you mean 'query'? "
-        "Allowed: train, query, database, or several joined by '|'."
-    )
-
-
-def test_column_with_a_word_twice() -> None:
-    with pytest.raises(DataError, match=r"line 2: the split 'train' stands twice in 'train\|train'"):
-        splits_from_column(["train|train"], ["line 2"])
+@pytest.mark.parametrize(
+    ("cell", "words"), [("qurey", "line 3: .*'qurey'.*'query'"), ("train|train", "line 3: .*'train'.*twice")]
+)
+def test_bad_cells_of_a_column(cell: str, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        splits_from_column(["train", cell], ["line 2", "line 3"])

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from centerhash import evaluation
 from centerhash.codes import pack
 from centerhash.core.errors import InputError
-from centerhash.evaluation import evaluate
+from centerhash.evaluation import evaluate, ranking
 
 CODES = np.where(np.arange(32).reshape(4, 8) % 3 == 0, 1, -1).astype(np.int8)
 LABELS = np.eye(4, 3, dtype=bool)
@@ -25,40 +24,34 @@ def call(**changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"query_codes": CODES[:2, :7]}, "query_codes and database_codes .* number of bits, got 7 and 8"),
-        ({"query_labels": LABELS[:2, :2]}, "query_labels and database_labels .* of classes, got 2 and 3"),
-        ({"query_labels": LABELS[:3]}, "query_codes and query_labels .* number of items, got 2 and 3"),
-        ({"database_codes": CODES[:1]}, "database_codes and database_labels .* of items, got 1 and 4"),
-        ({"query_codes": CODES[0]}, r"query_codes must be \(items, bits\) .* got shape \(8,\)"),
-        ({"query_codes": CODES[:0]}, r"query_codes must .* at least one of each, got shape \(0, 8\)"),
-        ({"database_labels": LABELS[:, :0]}, r"database_labels must be .* got shape \(4, 0\)"),
-        ({"database_codes": CODES * 2}, r"database_codes must hold only -1 and \+1, found .*2.*binarize"),
-        ({"query_labels": LABELS[:2] * 3}, "query_labels must be bool, or hold only 0 and 1, found .*3"),
-        ({"query_labels": np.full((2, 3), np.nan)}, "query_labels must be bool.* nan"),
-        ({"query_codes": pack(CODES[:2])}, r"query_codes of shape \(2, 1\) are bytes.* pass bits="),
-        ({"bits": 8}, r"query_codes of 8 bits must be uint8 of shape \(N, 1\), got int8"),
-        ({"query_codes": "codes.npz"}, "query_codes must be a numpy array, .* got str"),
-        ({"database_labels": None}, "database_labels must be .* got NoneType"),
-        ({"query_ids": ["a", "b"]}, "query_ids must be .* got list of <U1"),
-        ({"bits": 0}, "bits must be a whole number of at least 1, got 0"),
-        ({"k": 0}, "k must be a whole number of at least 1, got 0"),
-        ({"k": 2.5}, "k must be a whole number of at least 1, got 2.5"),
-        ({"k": True}, "k must be a whole number of at least 1, got True"),
-        ({"precision_at": (5, -1)}, "each place in precision_at must be .* got -1"),
-        ({"precision_at": 5}, r"precision_at must be numbers of places such as \(1, 10, 100\), got 5"),
-        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
-        ({"exclude_self": True}, "exclude_self needs .* got no query_ids and no database_ids: pass"),
-        (
-            {"exclude_self": True, "query_ids": np.arange(2)},
-            "exclude_self needs .* got no database_ids: pass",
-        ),
-        ({"query_ids": np.arange(3)}, "query_ids must give one id per code, got 3 ids for 2 codes"),
-        ({"database_ids": np.zeros((4, 1), int)}, r"database_ids must be a row of integers, .* \(4, 1\)"),
-        ({"database_ids": np.zeros(4)}, "database_ids must be a row of integers, got float64"),
-        (
-            {"query_ids": np.arange(2), "database_ids": np.array([1, 5, 5, 2])},
-            "database_ids must be different from each other, found 5 more than once",
-        ),
+        ({"query_codes": CODES[:2, :7]}, "query_codes and database_codes.*7 and 8"),
+        ({"query_labels": LABELS[:2, :2]}, "query_labels and database_labels.*2 and 3"),
+        ({"query_labels": LABELS[:3]}, "query_codes and query_labels.*2 and 3"),
+        ({"database_codes": CODES[:1]}, "database_codes and database_labels.*1 and 4"),
+        ({"query_codes": CODES[0]}, r"query_codes.*\(8,\)"),
+        ({"query_codes": CODES[:0]}, r"query_codes.*\(0, 8\)"),
+        ({"database_labels": LABELS[:, :0]}, r"database_labels.*\(4, 0\)"),
+        ({"database_codes": CODES * 2}, "database_codes.*binarize"),
+        ({"query_labels": LABELS[:2] * 3}, "query_labels.*3"),
+        ({"query_labels": np.full((2, 3), np.nan)}, "query_labels.*nan"),
+        ({"query_codes": pack(CODES[:2])}, "query_codes.*bits="),
+        ({"bits": 8}, "query_codes.*int8"),
+        ({"query_codes": "codes.npz"}, "query_codes.*str"),
+        ({"database_labels": None}, "database_labels.*NoneType"),
+        ({"query_ids": ["a", "b"]}, "query_ids"),
+        ({"bits": 0}, "bits.*0"),
+        ({"k": 0}, "k must.*0"),
+        ({"k": 2.5}, "k must.*2.5"),
+        ({"k": True}, "k must.*True"),
+        ({"precision_at": (5, -1)}, "precision_at.*-1"),
+        ({"precision_at": 5}, "precision_at.*5"),
+        ({"seed": -1}, "seed.*-1"),
+        ({"exclude_self": True}, "exclude_self.*query_ids and no database_ids"),
+        ({"exclude_self": True, "query_ids": np.arange(2)}, "exclude_self.*no database_ids"),
+        ({"query_ids": np.arange(3)}, "query_ids.*3 ids for 2"),
+        ({"database_ids": np.zeros((4, 1), int)}, r"database_ids.*\(4, 1\)"),
+        ({"database_ids": np.zeros(4)}, "database_ids.*float64"),
+        ({"query_ids": np.arange(2), "database_ids": np.array([1, 5, 5, 2])}, "database_ids.*5"),
     ],
 )
 def test_unusable_input_is_named(changes: dict[str, Any], message: str) -> None:
@@ -66,21 +59,28 @@ def test_unusable_input_is_named(changes: dict[str, Any], message: str) -> None:
         call(**changes)
 
 
+def test_unusable_input_of_a_ranking_is_named() -> None:
+    with pytest.raises(InputError, match="query_codes and database_codes"):
+        ranking(CODES, CODES[:, :7], 1)
+    with pytest.raises(InputError, match="top"):
+        ranking(CODES, CODES, 0)
+
+
 def test_packed_codes_of_another_length_are_refused() -> None:
     packed = pack(CODES)
-    with pytest.raises(InputError, match="database_codes have bits set past the first 5"):
+    with pytest.raises(InputError, match=r"database_codes.*5"):
         evaluate(packed[:1] & 0b11111000, packed | 1, LABELS[:1], LABELS, bits=5)
 
 
 def test_codes_too_long_for_the_kernels_are_refused() -> None:
     codes = np.ones((1, 65535), np.int8)
-    with pytest.raises(InputError, match="query_codes have 65535 bits, at most 65534"):
+    with pytest.raises(InputError, match=r"query_codes.*65535"):
         evaluate(codes, codes, LABELS[:1], LABELS[:1])
 
 
 def test_so_many_shared_labels_that_gains_overflow_are_refused() -> None:
     labels = np.ones((1, 1001), bool)
-    with pytest.raises(InputError, match="may share 1001 labels, at most 1000 can be graded"):
+    with pytest.raises(InputError, match="1001 labels"):
         evaluate(CODES[:1], CODES[:1], labels, labels)
     assert evaluate(CODES[:1], CODES[:1], labels[:, 1:], labels[:, 1:]).ndcg == pytest.approx(1.0)
 
@@ -101,11 +101,6 @@ def test_codes_of_0_and_1_are_codes(kind: type) -> None:
 def test_no_place_of_precision_is_fine() -> None:
     result = evaluate(CODES[:1], CODES, LABELS[:1], LABELS, precision_at=(), k=1)
     assert result.precision == {}
-
-
-def test_unknown_name_of_the_package() -> None:
-    with pytest.raises(AttributeError):
-        _ = evaluation.evalute
 
 
 @pytest.mark.slow

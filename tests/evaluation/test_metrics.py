@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from centerhash.codes import hamming, pack
-from centerhash.evaluation import Evaluation, evaluate, kernels
-from centerhash.evaluation import task as task_module
+from centerhash.evaluation import Evaluation, evaluate, kernels, ranking
+from centerhash.evaluation import metrics as module
 from tests.reference import retrieval as naive
 
 
@@ -287,7 +287,7 @@ def test_labels_of_zeros_and_ones_are_labels() -> None:
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     q, d, ql, dl = random_task(7, 30, 50, 8, 5)
     whole = evaluate(q, d, ql, dl, k=20)
-    monkeypatch.setattr(task_module, "BLOCK_QUERIES", 7)
+    monkeypatch.setattr(module, "BLOCK_QUERIES", 7)
     parts = evaluate(q, d, ql, dl, k=20)
     for name, values in vars(whole.per_query).items():
         assert np.array_equal(values, vars(parts.per_query)[name]), name
@@ -327,3 +327,42 @@ def test_result_is_ready_for_json() -> None:
     assert values["k"] == 4
     assert values["seed"] == 3
     assert "per_query" not in values
+
+
+# --- ranking
+
+
+def test_all_sixty_four_bits_of_a_word_count() -> None:
+    full = np.array([[2**64 - 1, 2**63]], np.uint64)
+    planes = np.array([[0, 1], [0, 2**63]], np.uint64)
+    indices, distances = kernels.nearest(full, planes, 128, 2)
+    assert indices.tolist() == [[1, 0]]
+    assert distances.tolist() == [[63, 65]]
+
+
+def test_nearest_by_hand() -> None:
+    database = np.array([[-1, -1, -1], [1, 1, -1], [1, 1, 1], [-1, 1, 1]], np.int8)
+    indices, distances = ranking(np.array([[1, 1, 1]], np.int8), database, 3)
+    assert indices.tolist() == [[2, 1, 3]]
+    assert distances.tolist() == [[0, 1, 1]]
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    items=st.integers(1, 60),
+    bits=st.sampled_from([1, 4, 8, 63, 64, 65, 128, 1024]),
+    top=st.integers(1, 70),
+)
+@settings(max_examples=60, deadline=None)
+def test_nearest_is_a_stable_sort_of_the_distances(seed: int, items: int, bits: int, top: int) -> None:
+    rng = np.random.default_rng(seed)
+    queries = rng.choice(np.array([-1, 1]), size=(3, bits))
+    database = rng.choice(np.array([-1, 1]), size=(items, bits))
+    indices, distances = ranking(queries, database, top)
+    everything = hamming(queries, database)
+    order = np.argsort(everything, axis=1, kind="stable")[:, :top]
+    assert np.array_equal(indices, order)
+    assert np.array_equal(distances, np.take_along_axis(everything, order, axis=1))
+    packed = ranking(pack(queries), pack(database), top, bits=bits)
+    assert np.array_equal(packed[0], indices)
+    assert np.array_equal(packed[1], distances)

@@ -1,30 +1,28 @@
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from centerhash.training.scoring import evaluate
 
 from centerhash.core.errors import DataError
 from centerhash.data import open_dataset
-from centerhash.experiments.bench import Source, make_task
 from centerhash.experiments.compare import (
     _precision_points,
     _recall_points,
     comparison_page,
-    measure,
     read_results,
+    train_and_evaluate,
     write_comparison,
 )
-from centerhash.experiments.rows import completed
-from centerhash.experiments.tables import Score, csv_text, markdown, summarise
+from centerhash.experiments.tables import Score, csv_text, markdown, summarize
+from centerhash.experiments.tasks import Source, make_task
 from centerhash.training.run import train
-from centerhash.training.scoring import evaluate
 from tests.browser import chromium
-from tests.stored import early_row, stored_row
+from tests.stored import stored_row
 
 ROWS = [
     stored_row(method, bits, seed, 0.4 + bits / 200 + seed / 100 + 0.05 * (method == "ics"))
@@ -38,7 +36,7 @@ FAILURE = {"config": {"method": "dch", "bits": 16, "seed": 2}, "error": "no <mem
 @pytest.mark.slow
 def test_a_row_holds_what_training_and_evaluating_by_hand_gives(feature_folder: Path) -> None:
     task = make_task({"method": "ics", "bits": 24, "epochs": 1, "head": {"hidden": [16]}})
-    row = measure(Source(feature_folder, k=50, device="cpu").open(), task)
+    row = train_and_evaluate(Source(feature_folder, k=50, device="cpu").open(), task)
     dataset = open_dataset(feature_folder)
     found = evaluate(train(dataset, config=task.config, device="cpu"), dataset, k=50).to_dict()
     assert row["config"] == task.resolved
@@ -53,11 +51,11 @@ def test_a_row_holds_what_training_and_evaluating_by_hand_gives(feature_folder: 
 
 @pytest.mark.parametrize("method", ["csq", "ics-softmax"])
 def test_one_training_is_scored_as_trained_and_rotated(feature_folder: Path, method: str) -> None:
-    bench = Source(feature_folder, k=50, device="cpu").open()
+    setup = Source(feature_folder, k=50, device="cpu").open()
 
     def scores(rotate: bool) -> dict[str, Any]:
         given = {"method": method, "bits": 24, "epochs": 2, "head": {"hidden": [16], "rotate": rotate}}
-        return measure(bench, make_task(given))
+        return train_and_evaluate(setup, make_task(given))
 
     plain, rotated = scores(False), scores(True)
     for name in ("map_peers", "map_textbook"):
@@ -68,16 +66,18 @@ def test_one_training_is_scored_as_trained_and_rotated(feature_folder: Path, met
     assert plain["map_peers_rotated"] != plain["map_peers_as_trained"]
     [table] = re.findall(
         r"## mAP@50, peers: logits as trained / rotated\n\n(.*?)\n\n",
-        markdown(summarise([{**bench.facts(), **plain}])),
+        markdown(summarize([{**setup.facts(), **plain}])),
         re.S,
     )
     assert f"{plain['map_peers_as_trained']:.3f} / {plain['map_peers_rotated']:.3f}" in table
 
 
 def test_a_shallow_method_has_no_logits_to_rotate(feature_folder: Path) -> None:
-    row = measure(Source(feature_folder, k=50, device="cpu").open(), make_task({"method": "lsh", "bits": 24}))
+    row = train_and_evaluate(
+        Source(feature_folder, k=50, device="cpu").open(), make_task({"method": "lsh", "bits": 24})
+    )
     assert not [name for name in row if name.endswith("_rotated")]
-    assert "rotated" not in markdown(summarise([{**Source(feature_folder, k=50).open().facts(), **row}]))
+    assert "rotated" not in markdown(summarize([{**Source(feature_folder, k=50).open().facts(), **row}]))
 
 
 def curve_score(*curves: tuple[list[float | None], list[float]]) -> Score:
@@ -95,12 +95,6 @@ def test_everything_is_written_and_says_the_same_each_time(tmp_path: Path) -> No
     assert (tmp_path / "a" / "table.csv").read_text() == csv_text(summary)
     for name in ("table.md", "table.csv", "report.html"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-
-
-def test_no_rows_write_nothing(tmp_path: Path) -> None:
-    with pytest.raises(DataError):
-        write_comparison([], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 def test_curves_are_means_over_the_seeds_by_hand() -> None:
@@ -125,7 +119,7 @@ def sections(text: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_page_has_every_table_and_plot() -> None:
-    text = comparison_page(summarise(ROWS))
+    text = comparison_page(summarize(ROWS))
     assert sections(text) == [
         "Mean average precision",
         "mAP against bits",
@@ -143,44 +137,32 @@ def test_the_page_has_every_table_and_plot() -> None:
 
 @pytest.mark.slow
 def test_the_page_needs_nothing_from_outside() -> None:
-    text = comparison_page(summarise(ROWS))
+    text = comparison_page(summarize(ROWS))
     assert "<link" not in text
     assert not re.findall(r"(?:src|href)=[\"']?(?!#)", re.sub(r"xlink:href=\"#", "", text))
 
 
 @pytest.mark.slow
-def test_early_rows_have_scores_but_no_curves() -> None:
-    text = comparison_page(summarise([early_row(seed=0), early_row(seed=1, peers=0.6)]))
-    assert "Precision and recall by Hamming radius" not in sections(text)
-    assert "mAP against bits" in sections(text)
-
-
-@pytest.mark.slow
 def test_missing_cells_and_seeds_are_shown_as_such() -> None:
     rows = [row for row in ROWS if (row["config"]["method"], row["config"]["bits"]) != ("csq", 32)]
-    text = comparison_page(summarise(rows[:-1]))
+    text = comparison_page(summarize(rows[:-1]))
     assert "<td>–</td>" in text
     assert "n=1" in text
 
 
 def test_settings_that_differ_are_shown_with_their_method() -> None:
-    text = comparison_page(summarise([stored_row("csq", epochs=5), stored_row("ics", epochs=9)]))
+    text = comparison_page(summarize([stored_row("csq", epochs=5), stored_row("ics", epochs=9)]))
     assert "lambda 0.1, epochs 5" in text
     assert "lambda 0.1, epochs 9" in text
 
 
 def test_names_and_errors_are_escaped() -> None:
     rows: list[dict[str, Any]] = [{**stored_row(), "data": "<b>toy"}]
-    text = comparison_page(summarise(rows), [FAILURE])
+    text = comparison_page(summarize(rows), [FAILURE])
     assert "&lt;b&gt;toy" in text
     assert "<b>toy" not in text
     assert sections(text)[-1] == "Failed"
     assert "dch 16 bits seed 2: no &lt;memory&gt;" in text
-
-
-def test_stored_results_come_back(tmp_path: Path) -> None:
-    (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    assert read_results(tmp_path) == [completed(row) for row in ROWS]
 
 
 def test_a_folder_without_results_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The lines of all methods in one plot must be told apart, with every common kind of colour vision."""
+"""The lines of all methods in one plot must be told apart, with every common kind of color vision."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.experiments.figures import LOOKS, Series, line_plot, look, swatch
-from centerhash.methods.table import METHODS
+from centerhash.methods.registry import METHODS
 
 # Machado, Oliveira and Fernandes 2009, full severity, for linear RGB
 VISION = {
@@ -29,37 +29,37 @@ XYZ = np.array(
 )
 
 
-def linear(colour: str) -> NDArray[np.float64]:
-    values = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+def linear(color: str) -> NDArray[np.float64]:
+    values = np.array([int(color[place : place + 2], 16) for place in (1, 3, 5)]) / 255
     return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
 
 
-def lab(colour: NDArray[np.float64]) -> NDArray[np.float64]:
+def lab(color: NDArray[np.float64]) -> NDArray[np.float64]:
     """CIELAB of linear RGB: distances there are differences that people see."""
-    ratio = XYZ @ np.clip(colour, 0, 1) / XYZ.sum(axis=1)
+    ratio = XYZ @ np.clip(color, 0, 1) / XYZ.sum(axis=1)
     bent = np.where(ratio > 0.008856, np.cbrt(ratio), 7.787 * ratio + 16 / 116)
     return np.array([116 * bent[1] - 16, 500 * (bent[0] - bent[1]), 200 * (bent[1] - bent[2])])
 
 
-def test_every_method_has_a_colour_and_a_style() -> None:
+def test_every_method_has_a_color_and_a_style() -> None:
     assert set(METHODS) <= set(LOOKS)
 
 
-def test_no_two_methods_look_the_same_without_colour() -> None:
+def test_no_two_methods_look_the_same_without_color() -> None:
     assert len({(found.line, found.mark) for found in LOOKS.values()}) == len(LOOKS)
 
 
-def test_colours_of_one_line_style_are_told_apart() -> None:
+def test_colors_of_one_line_style_are_told_apart() -> None:
     for vision in VISION:
-        seen = {name: lab(VISION[vision] @ linear(colour)) for name, (colour, _, _) in LOOKS.items()}
+        seen = {name: lab(VISION[vision] @ linear(color)) for name, (color, _, _) in LOOKS.items()}
         pairs = [pair for pair in combinations(LOOKS, 2) if LOOKS[pair[0]].line == LOOKS[pair[1]].line]
         close = [pair for pair in pairs if np.linalg.norm(seen[pair[0]] - seen[pair[1]]) < 15]
         assert close == [], vision
 
 
-def test_colours_stand_out_from_white() -> None:
+def test_colors_stand_out_from_white() -> None:
     for name in LOOKS:
-        luminance = (XYZ @ linear(LOOKS[name].colour))[1]
+        luminance = (XYZ @ linear(LOOKS[name].color))[1]
         assert 1.05 / (luminance + 0.05) >= 2, name
 
 
@@ -77,7 +77,7 @@ def test_a_plot_names_its_lines_and_is_reproducible() -> None:
     svg = draw()
     assert svg == draw()
     assert set(re.findall(r'data-series="(\w+)"', svg)) == {"s0", "s1"}
-    assert LOOKS["csq"].colour.lower() in svg
+    assert LOOKS["csq"].color.lower() in svg
     assert ">chance<" in svg
     assert ">32<" in svg
     assert ">64<" not in svg  # beyond the data
@@ -99,4 +99,4 @@ def test_a_second_setting_is_drawn_hollow() -> None:
 def test_every_method_has_a_swatch() -> None:
     for name in [*LOOKS, "newer"]:
         assert swatch(name).startswith("<svg"), name
-        assert look(name).colour in swatch(name), name
+        assert look(name).color in swatch(name), name

@@ -13,10 +13,18 @@ from typing import Any
 import pytest
 
 from centerhash.core.errors import ConfigError, DataError
-from centerhash.experiments import runner
-from centerhash.experiments.bench import Bench, Source, Task, make_task, plan_tasks
-from centerhash.experiments.rows import read_rows
-from centerhash.experiments.runner import answers, failure, read_failures, run_tasks
+from centerhash.experiments.runner import (
+    differences,
+    failure,
+    read_failures,
+    read_rows,
+    rounded,
+    row_key,
+    run_tasks,
+    select_rows,
+)
+from centerhash.experiments.tasks import EvaluationSetup, Source, Task, make_task, plan_tasks
+from tests.stored import stored_row
 from tests.toys import write_feature_folder
 
 TASKS = plan_tasks(["csq", "ics"], [16, 24], 2)
@@ -30,7 +38,7 @@ class Measured:
         self.names: list[str] = []
         self.failing, self.left = failing, interrupted_after
 
-    def __call__(self, bench: Bench, task: Task) -> dict[str, Any]:
+    def __call__(self, setup: EvaluationSetup, task: Task) -> dict[str, Any]:
         if len(self.names) == self.left:
             raise KeyboardInterrupt
         self.names.append(task.name)
@@ -66,7 +74,7 @@ def test_only_new_tasks_are_computed(feature_folder: Path, tmp_path: Path) -> No
     rows, _ = run_tasks(source, more, tmp_path, measured)
     assert measured.names[3:] == ["ics 16 bits seed 0", "csq 16 bits seed 1", "ics 16 bits seed 1"]
     assert len(rows) == 6
-    assert [row["config"] for row in answers(rows, more)] == [task.resolved for task in more]
+    assert [row["config"] for row in select_rows(rows, more)] == [task.resolved for task in more]
 
 
 @pytest.mark.parametrize("end", [b'{"data": "toy", "fing', b'{"data":"toy"}'])
@@ -93,7 +101,7 @@ def test_a_failing_task_does_not_stop_the_others_and_is_tried_again(
         TASKS,
         tmp_path,
         measured,
-        on_done=lambda done, total, task, row, left: told.append((done, total, task.name, "error" in row)),
+        on_done=lambda done, total, task, row: told.append((done, total, task.name, "error" in row)),
     )
     assert len(rows) == len(read_rows(tmp_path / "results.jsonl")) == 6
     stored = read_failures(tmp_path)
@@ -141,7 +149,7 @@ def test_progress_names_the_running_task(feature_folder: Path, tmp_path: Path) -
         ("part", 0, 2, ""),
         ("part", 0, 2, "csq 16 bits seed 0"),
         ("part", 1, 2, ""),
-        ("part", 1, 2, "ics 16 bits seed 0; 0 s left"),
+        ("part", 1, 2, "ics 16 bits seed 0"),
         ("part", 2, 2, ""),
     ]
 
@@ -159,26 +167,87 @@ def test_results_of_something_else_in_the_way_are_named(feature_folder: Path, tm
             run_tasks(source, TASKS[:1], out, Measured())
 
 
-def test_rows_of_the_first_versions_count_as_finished(feature_folder: Path, tmp_path: Path) -> None:
-    source, path, measured = Source(feature_folder), tmp_path / "results.jsonl", Measured()
-    run_tasks(source, TASKS[:2], tmp_path, measured)
-    early = [{k: v for k, v in row.items() if k != "fingerprint"} for row in read_rows(path)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in early))
-    run_tasks(source, TASKS[:3], tmp_path, measured)
-    assert measured.names[2:] == [NAMES[2]]
-
-
 def test_no_jobs(feature_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         run_tasks(Source(feature_folder), TASKS, tmp_path, Measured(), jobs=0)
 
 
+# Stored rows
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_rows_come_back(tmp_path: Path) -> None:
+    rows = [stored_row(seed=0), stored_row(seed=1)]
+    path = write(tmp_path / "results.jsonl", *map(json.dumps, rows), "")
+    assert read_rows(path) == rows
+
+
+@pytest.mark.parametrize("torn", ['{"data": "to', "{}", '"text', "\udc80"])
+def test_a_torn_last_line_is_left_out(tmp_path: Path, torn: str) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(json.dumps(stored_row()).encode() + b"\n" + torn.encode(errors="surrogateescape"))
+    assert read_rows(path) == [stored_row()]
+
+
+@pytest.mark.parametrize(
+    ("damaged", "reason"), [("{", "line 2 is damaged"), ('{"config": {}}', "it needs config, data")]
+)
+def test_a_damaged_line_before_the_last_is_named(tmp_path: Path, damaged: str, reason: str) -> None:
+    path = write(tmp_path / "results.jsonl", json.dumps(stored_row()), damaged, json.dumps(stored_row()))
+    with pytest.raises(DataError, match=reason):
+        read_rows(path)
+
+
+def test_a_folder_of_that_name_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError):
+        read_rows(tmp_path)
+
+
+def test_rounding_reaches_every_fraction_and_nothing_else() -> None:
+    value = {"a": 1 / 3, "b": [2 / 3, None, 7, {"c": True}], "d": "0.123456789"}
+    assert rounded(value) == {"a": 0.333333, "b": [0.666667, None, 7, {"c": True}], "d": "0.123456789"}
+    assert rounded(value, 2)["a"] == 0.33
+
+
+def test_rows_of_one_comparison_do_not_differ() -> None:
+    assert differences(stored_row(method="csq", seed=3), stored_row()) == []
+
+
+def test_other_labels_under_the_same_name_are_other_data() -> None:
+    assert differences({**stored_row(), "fingerprint": "beef"}, stored_row()) == [
+        "data was toy, now toy with other labels or splits"
+    ]
+
+
+def test_every_other_difference_is_told() -> None:
+    row = {**stored_row(), "split": "validation", "images": {"train": 1}}
+    row["evaluation"] = {**row["evaluation"], "k": 5, "exclude_self": True}
+    assert differences(row, stored_row()) == [
+        "split was validation, now files",
+        "images was {'train': 1}, now {'train': 20, 'query': 8, 'database': 40}",
+        "k was 5, now 30",
+        "exclude_self was True, now False",
+    ]
+
+
+def test_rows_and_failures_are_found_by_what_was_asked() -> None:
+    config = {"method": "ics", "bits": 16, "seed": 0}
+    row = {"task": {"value": 0.1, "config": config}, "found": {}}
+    assert row_key(row) == row_key({"config": config, "about": {"value": 0.1}, "error": "x"})
+    assert row_key(row) != row_key({"config": config})
+
+
 # Real processes: what they give, what they are given, and what happens when one of them dies
 
 
-def work(folder: Path, bench: Bench, task: Task) -> dict[str, Any]:
+def work(folder: Path, setup: EvaluationSetup, task: Task) -> dict[str, Any]:
     """Tasks that return, raise, die, or wait to be ended."""
     import torch
+    from threadpoolctl import threadpool_info
 
     (folder / str(os.getpid())).touch()
     what = task.about["what"]
@@ -188,7 +257,8 @@ def work(folder: Path, bench: Bench, task: Task) -> dict[str, Any]:
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "wait":
         time.sleep(600)
-    given = {"threads": torch.get_num_threads(), "variable": os.environ["OPENBLAS_NUM_THREADS"]}
+    blas = {pool["num_threads"] for pool in threadpool_info()}
+    given = {"threads": torch.get_num_threads(), "blas": max(blas)}
     return {"task": task.identity, "found": given}
 
 
@@ -203,11 +273,10 @@ def test_rows_errors_and_deaths_of_two_processes_and_an_interrupt_that_ends_them
     feature_folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "pids").mkdir()
-    variables = {name: os.environ.get(name) for name in runner._THREAD_VARIABLES}
     handler = signal.getsignal(signal.SIGINT)
     told: dict[str, dict[str, Any]] = {}
 
-    def stop_at_last(done: int, total: int, task: Task, row: dict[str, Any], left: Any) -> None:
+    def stop_at_last(done: int, total: int, task: Task, row: dict[str, Any]) -> None:
         told[f"{task.about['what']} {task.resolved['seed']}"] = row
         if done == total - 1:  # of the last one no end is in sight
             raise KeyboardInterrupt
@@ -222,9 +291,9 @@ def test_rows_errors_and_deaths_of_two_processes_and_an_interrupt_that_ends_them
             on_done=stop_at_last,
         )
     returned = [row["found"] for row in told.values() if "found" in row]
-    assert returned == [{"threads": 1, "variable": "1"}] * 3
+    assert returned == [{"threads": 1, "blas": 1}] * 3
     assert told["raise 1"]["error"] == "ValueError: thirteen"
-    assert "its process was killed" in told["die 2"]["error"]
+    assert "killed" in told["die 2"]["error"]
     assert len(read_rows(tmp_path / "out" / "results.jsonl", ("task", "found"))) == 3
     pids = [int(path.name) for path in (tmp_path / "pids").iterdir()]
     # two, and one in place of the dead unless the other was quick enough to take its tasks
@@ -232,5 +301,4 @@ def test_rows_errors_and_deaths_of_two_processes_and_an_interrupt_that_ends_them
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-    assert {name: os.environ.get(name) for name in runner._THREAD_VARIABLES} == variables
     assert signal.getsignal(signal.SIGINT) is handler

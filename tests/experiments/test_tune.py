@@ -10,20 +10,18 @@ import numpy as np
 import pytest
 
 from centerhash.core.errors import ConfigError, DataError
-from centerhash.experiments.bench import Source, Task, plan_tasks
-from centerhash.experiments.rows import read_rows
+from centerhash.experiments.runner import read_rows
+from centerhash.experiments.tasks import Source, Task, plan_tasks
 from centerhash.experiments.tune import (
     Budget,
     Trial,
     candidates,
     mean_scores,
     plan_trials,
-    point_text,
     read_best,
     tune,
 )
-from centerhash.methods.spaces import search_space
-from centerhash.methods.table import METHODS, get_method
+from centerhash.methods.registry import METHODS, get_method, search_space
 from tests.toys import Killed, separable, write_feature_folder
 
 BUDGET = Budget(trials=3, full=2, epochs=2, epochs_part=2)
@@ -110,7 +108,7 @@ def test_the_best_full_training_is_chosen(tuned: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_and_resumed_gives_the_same_rows(tuned: Path, feature_folder: Path, tmp_path: Path) -> None:
-    def kill(done: int, total: int, task: Task, row: dict[str, Any], left: float) -> None:
+    def kill(done: int, total: int, task: Task, row: dict[str, Any]) -> None:
         if done == 4:
             raise Killed
 
@@ -125,7 +123,7 @@ def test_killed_and_resumed_gives_the_same_rows(tuned: Path, feature_folder: Pat
         16,
         tmp_path,
         BUDGET,
-        on_done=lambda done, total, task, row, left: told.append(task.key),
+        on_done=lambda done, total, task, row: told.append(task.key),
     )
     assert (tmp_path / "results.jsonl").read_bytes().startswith(kept)
     assert found(tmp_path) == found(tuned)
@@ -194,8 +192,3 @@ def test_budgets_that_cannot_be() -> None:
     for wrong in ({"trials": 0}, {"full": 0}, {"epochs_part": 0}, {"trials": 2, "full": 3}):
         with pytest.raises(ConfigError):
             Budget(**wrong)
-
-
-def test_points_are_told_in_words() -> None:
-    assert point_text({}) == "default"
-    assert point_text({"gamma": 0.5, "lambda": "K*2"}) == "gamma=0.5, lambda=K*2"

@@ -7,18 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 
-from centerhash.methods import table
+from centerhash.methods import registry
 
 
 @contextmanager
 def forgotten() -> Iterator[None]:
     """Forget the methods and the modules that the block brings in."""
-    rows, modules = dict(table._ROWS), len(sys.modules)
+    rows, modules = dict(registry._REGISTERED), len(sys.modules)
     try:
         yield
     finally:
-        table._ROWS.clear()
-        table._ROWS.update(rows)
+        for name in registry._REGISTERED.keys() - rows.keys() - registry._BUILT_IN.keys():
+            del registry._REGISTERED[name]
+        registry._REGISTERED.update(rows)
         # the newest stand last; to look through all of the thousands would cost more than most tests do
         for name in list(islice(reversed(sys.modules), max(0, len(sys.modules) - modules))):
             if name.endswith(".py"):

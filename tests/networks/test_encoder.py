@@ -43,11 +43,11 @@ def fresh(pictures: list[Path]) -> FeatureTable:
 
 
 @pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PART", 2)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHARD", 2)
 
 
-def parts(cache: Path) -> list[Path]:
+def shards(cache: Path) -> list[Path]:
     return sorted((cache / LITE0.key).glob("*.npz"))
 
 
@@ -62,11 +62,6 @@ def test_features_are_finite_different_and_in_order(pictures: list[Path], fresh:
     assert len(np.unique(fresh.features.round(2), axis=0)) == 5
 
 
-def test_the_batch_size_hardly_matters(pictures: list[Path], fresh: FeatureTable) -> None:
-    found = image_features(pictures, LITE0, batch=2).features
-    np.testing.assert_allclose(found, fresh.features, atol=1e-4)
-
-
 def test_a_second_call_computes_nothing(pictures: list[Path], fresh: FeatureTable, tmp_path: Path) -> None:
     first = image_features(pictures, LITE0, tmp_path)
     second = image_features(pictures, LITE0, tmp_path)
@@ -75,8 +70,8 @@ def test_a_second_call_computes_nothing(pictures: list[Path], fresh: FeatureTabl
     np.testing.assert_array_equal(first.features, fresh.features)
 
 
-@pytest.mark.usefixtures("small_parts")
-def test_parts_that_begin_with_the_same_picture_are_kept_apart(
+@pytest.mark.usefixtures("small_shards")
+def test_shards_that_begin_with_the_same_picture_are_kept_apart(
     pictures: list[Path], fresh: FeatureTable, tmp_path: Path
 ) -> None:
     one, two, three, *_ = pictures
@@ -127,21 +122,13 @@ def test_another_backbone_has_features_of_its_own(pictures: list[Path], tmp_path
     assert image_features(pictures[:1], smaller, tmp_path).computed == 1
 
 
-def test_the_same_picture_twice_in_one_call(pictures: list[Path], tmp_path: Path) -> None:
-    twice = [pictures[0], pictures[1], pictures[0]]
-    for _ in range(2):
-        found = image_features(twice, LITE0, tmp_path).features
-        np.testing.assert_allclose(found[0], found[2], atol=1e-5)
-        assert not np.allclose(found[0], found[1], atol=1e-2)
-
-
-@pytest.mark.usefixtures("small_parts")
+@pytest.mark.usefixtures("small_shards")
 @pytest.mark.parametrize("damage", ["cut", "empty", "text", "flipped", "lacks"])
-def test_a_damaged_part_is_computed_again(
+def test_a_damaged_shard_is_computed_again(
     pictures: list[Path], fresh: FeatureTable, tmp_path: Path, damage: str
 ) -> None:
     image_features(pictures[:4], LITE0, tmp_path, batch=2)
-    victim, spared = parts(tmp_path)
+    victim, spared = shards(tmp_path)
     content = bytearray(victim.read_bytes())
     if damage == "cut":
         victim.write_bytes(content[: len(content) // 2])
@@ -162,8 +149,8 @@ def test_a_damaged_part_is_computed_again(
     assert image_features(pictures[:4], LITE0, tmp_path).computed == 0
 
 
-@pytest.mark.usefixtures("small_parts")
-def test_finished_parts_outlive_an_error(
+@pytest.mark.usefixtures("small_shards")
+def test_finished_shards_outlive_an_error(
     pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Encoder.pixels
@@ -202,16 +189,6 @@ def test_broken_images_are_listed_and_their_rows_are_zero(pictures: list[Path], 
     assert lines[0] == "4 of 6 images cannot be read:"
     assert lines[-1] == "Repair them."
     assert len(lines) == 6
-
-
-def test_many_broken_images_are_counted_not_all_listed(tmp_path: Path) -> None:
-    paths = [tmp_path / f"{number}.jpg" for number in range(9)]
-    with pytest.raises(DataError, match=r"(?s)^9 of 9 images cannot be read.*\.\.\. and 4 more"):
-        image_features(paths, LITE0).raise_if_broken("")
-
-
-def test_no_broken_image_raises_nothing(fresh: FeatureTable) -> None:
-    fresh.raise_if_broken("")
 
 
 def test_pictures_of_every_mode_have_features(tmp_path: Path) -> None:
@@ -276,19 +253,19 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_killed_process_leaves_its_finished_parts(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_its_finished_shards(tmp_path: Path) -> None:
     """A process is killed while it works; what it had stored is neither lost nor damaged."""
     paths, cache = write_images(tmp_path / "pictures", 60), tmp_path / "cache"
     script = (
         "import sys; from pathlib import Path; from centerhash.networks import encoder; "
-        "from centerhash.networks.backbones import BACKBONES; encoder.PART = 4; "
+        "from centerhash.networks.backbones import BACKBONES; encoder.SHARD = 4; "
         "images = sorted(Path(sys.argv[1]).glob('*.png')); "
         "encoder.Encoder(BACKBONES['efficientnet-lite0']).table(images, Path(sys.argv[2]), batch=2)"
     )
     with started("-c", script, tmp_path / "pictures", cache) as process:
-        wait_for_process(process, lambda: len(parts(cache)) >= 2, "two parts are stored")
+        wait_for_process(process, lambda: len(shards(cache)) >= 2, "two shards are stored")
         assert process.signal(signal.SIGKILL) == -signal.SIGKILL
-    finished = len(parts(cache))
+    finished = len(shards(cache))
     assert 2 <= finished < 15
     resumed = image_features(paths, LITE0, cache)
     assert resumed.computed == 60 - 4 * finished

@@ -7,14 +7,14 @@ from torch import nn
 
 from centerhash.core.errors import ConfigError, InputError
 from centerhash.core.options import read_options
+from centerhash.methods.losses.base import HeadOutput
 from centerhash.networks.heads import (
     DivideAndEncode,
     Dropout,
-    DropoutBeside,
     HeadOptions,
-    HeadOutput,
-    Presence,
-    Readings,
+    IsolatedDropout,
+    LabelLayers,
+    Outputs,
     WideLinear,
     build_head,
 )
@@ -86,7 +86,7 @@ def test_a_norm_takes_the_place_of_the_bias() -> None:
 @pytest.mark.parametrize("name", ["input_dropout", "dropout"])
 @pytest.mark.parametrize("value", [-0.1, 1.0])
 def test_impossible_dropout_is_refused(name: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f"option '{name}' of the head cannot be {value}"):
+    with pytest.raises(ConfigError, match=name):
         read_options(HeadOptions, {name: value}, "the head")
 
 
@@ -120,7 +120,7 @@ def test_divide_and_encode_stores_its_weights_only_and_refuses_too_few_features(
         DivideAndEncode(3, 4)
 
 
-# what heads stored before their outputs had names: by the places of their layers
+# tensors of a stored head: by the places of its layers
 STORED = {
     "0.running_mean": (5,),
     "0.running_var": (5,),
@@ -143,7 +143,7 @@ EVIDENCE_END = {
 
 
 @pytest.mark.parametrize("evidence", [False, True])
-def test_heads_of_earlier_versions_are_read_by_the_same_names(evidence: bool) -> None:
+def test_a_stored_head_by_hand(evidence: bool) -> None:
     shapes = STORED | (EVIDENCE_END if evidence else PLAIN_END)
     generator = torch.Generator().manual_seed(0)
     stored = {
@@ -166,37 +166,37 @@ def test_heads_of_earlier_versions_are_read_by_the_same_names(evidence: bool) ->
     torch.testing.assert_close(found.logits, logits)
     if evidence:
         expected = hidden @ stored["6.evidence.weight"].T + stored["6.evidence.bias"]
-        torch.testing.assert_close(found.evidence, expected)
+        torch.testing.assert_close(found.class_logits, expected)
     else:
-        assert found.evidence is None
+        assert found.class_logits is None
 
 
-def test_evidence_does_not_shape_the_hidden_layer() -> None:
+def test_class_logits_do_not_shape_the_hidden_layer() -> None:
     head = build_head(5, 8, HeadOptions(hidden=(12,), evidence=True), classes=3)
     output = head(torch.randn(6, 5))
-    assert output.evidence is not None
-    output.evidence.sum().backward()
+    assert output.class_logits is not None
+    output.class_logits.sum().backward()
     assert [name for name, part in head.named_parameters() if part.grad is not None] == [
         "6.evidence.weight",
         "6.evidence.bias",
     ]
 
 
-def test_presence_is_read_from_the_standardised_features() -> None:
+def test_log_odds_of_labels_come_from_the_standardised_features() -> None:
     head = build_head(5, 8, HeadOptions(hidden=(12,), presence=True, presence_hidden=4), classes=3)
     features = torch.randn(6, 5)
     head(features)  # statistics of the norms
     head.eval()
-    readings = head[-1]
-    assert isinstance(readings, Readings)
-    assert isinstance(readings.presence, Presence)
-    expected = readings.presence(head[0](features))
-    torch.testing.assert_close(head(features).presence, expected)
+    outputs = head[-1]
+    assert isinstance(outputs, Outputs)
+    assert isinstance(outputs.presence, LabelLayers)
+    expected = outputs.presence(head[0](features))
+    torch.testing.assert_close(head(features).label_log_odds, expected)
     assert expected.shape == (6, 3)
 
 
-def test_dropout_beside_the_code_draws_no_random_number_of_others() -> None:
-    units, drop = torch.ones(4, 50), DropoutBeside(0.5)
+def test_isolated_dropout_draws_no_random_number_of_others() -> None:
+    units, drop = torch.ones(4, 50), IsolatedDropout(0.5)
     torch.manual_seed(0)
     dropped, after = drop(units), torch.rand(3)
     torch.manual_seed(0)
@@ -205,9 +205,9 @@ def test_dropout_beside_the_code_draws_no_random_number_of_others() -> None:
     assert torch.equal(drop.eval()(units), units)
 
 
-def test_presence_does_not_shape_the_hidden_layer() -> None:
+def test_log_odds_do_not_shape_the_hidden_layer() -> None:
     head = build_head(5, 8, HeadOptions(hidden=(12,), presence=True, presence_hidden=4), classes=3)
-    found = head(torch.randn(6, 5)).presence
+    found = head(torch.randn(6, 5)).label_log_odds
     assert found is not None
     found.sum().backward()
     learning = {name for name, parameter in head.named_parameters() if parameter.grad is not None}
@@ -218,19 +218,17 @@ def test_presence_does_not_shape_the_hidden_layer() -> None:
 @pytest.mark.parametrize(
     ("presence", "given", "units"), [(True, None, 1024), (False, None, None), (True, 7, 7)]
 )
-def test_presence_has_units_of_its_own_unless_told_otherwise(
-    presence: bool, given: int | None, units: int | None
-) -> None:
+def test_units_of_the_label_layers(presence: bool, given: int | None, units: int | None) -> None:
     options = HeadOptions(presence=presence, presence_hidden=given)
     assert options.filled({}).presence_hidden == units
 
 
 def test_each_part_of_an_output_is_changed_alike() -> None:
     doubled = HeadOutput(torch.ones(2, 3), torch.ones(2, 4)).each(lambda part: 2 * part)
-    assert doubled.evidence is not None
+    assert doubled.class_logits is not None
     assert doubled.logits.tolist() == [[2] * 3] * 2
-    assert doubled.evidence.tolist() == [[2] * 4] * 2
-    assert HeadOutput(torch.ones(2, 3)).each(torch.neg).evidence is None
+    assert doubled.class_logits.tolist() == [[2] * 4] * 2
+    assert HeadOutput(torch.ones(2, 3)).each(torch.neg).class_logits is None
 
 
 def test_products_cut_among_threads_are_the_same_products() -> None:
@@ -246,8 +244,8 @@ def test_products_cut_among_threads_are_the_same_products() -> None:
             gradients = []
             for head in heads:
                 output = head(inputs)
-                assert output.presence is not None
-                (output.logits.square().sum() + output.presence.square().sum()).backward()
+                assert output.label_log_odds is not None
+                (output.logits.square().sum() + output.label_log_odds.square().sum()).backward()
                 gradients.append([parameter.grad for parameter in head.parameters()])
             torch.testing.assert_close(gradients[1], gradients[0])
             assert sum(isinstance(layer, WideLinear) for layer in heads[1].modules()) == 3

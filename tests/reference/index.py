@@ -1,102 +1,189 @@
-"""An index as a plain dictionary, searched by looking at every item: what all engines must answer."""
+"""A store as a plain list, searched by looking at every item: what all stores must return."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.search.engines.base import HammingIndex, Hits, Id, Item
+from centerhash.codes import Codes, Packed, pack, unpack
+from centerhash.search.items import Filter, Item, ItemStore
+from centerhash.search.rankings import FLOOR, SHARES, ByBoth, ByLabels, BySemantic, ByVisual
+
+BITS = 16
+NAMES = ("cat", "dog", "emu")
+CENTERS: Codes = np.random.default_rng(4).choice([-1, 1], size=(3, BITS)).astype(np.int8)
 
 
-def distance(first: bytes, second: bytes) -> int:
-    return sum(bin(a ^ b).count("1") for a, b in zip(first, second, strict=True))
+def codes(count: int, seed: int = 0, distinct: int = 256) -> Packed:
+    """Random packed codes of 16 bits; few distinct byte values make many ties."""
+    return np.random.default_rng(seed).integers(0, distinct, (count, BITS // 8), dtype=np.uint8)
+
+
+def random_items(count: int, seed: int = 0, first: int = 0) -> list[Item]:
+    """Items of which every fifth lacks a visual code, every seventh label scores, and every fourth a path."""
+    generator = np.random.default_rng(seed)
+    items = []
+    for row in range(count):
+        scores = {
+            name: (int(generator.integers(0, 256)), int(generator.integers(0, 256)))
+            for name in NAMES
+            if generator.random() < 0.7
+        }
+        items.append(
+            Item(
+                f"{first + row:04d}",
+                generator.integers(0, 4, BITS // 8, dtype=np.uint8),
+                tuple(name for name in NAMES if generator.random() < 0.4),
+                None if row % 4 == 0 else f"/photos/{'ab'[row % 2]}/{row}.jpg",
+                generator.integers(0, 4, 16, dtype=np.uint8) if row % 5 else None,
+                scores if row % 7 else {},
+                None if row % 4 == 0 else float(generator.integers(0, 40)),
+            )
+        )
+    return items
+
+
+def rankings(within: int | None = None) -> list[Any]:
+    """Queries of every kind."""
+    code, visual = codes(1, 50, distinct=4)[0], np.full(16, 3, np.uint8)
+    classes = {name: row for row, name in enumerate(NAMES)}
+    return [
+        BySemantic(code, within),
+        ByBoth(code, visual, within),
+        ByVisual(code, visual, within),
+        ByLabels(code, {"cat": 0.7, "emu": 0.3}, CENTERS, classes, within),
+        ByLabels(code, {"dog": 1.0}, CENTERS, classes, within),
+        ByLabels(code, dict.fromkeys(NAMES, 1 / 3), CENTERS, classes, within),
+    ]
+
+
+FILTERS = (
+    Filter(),
+    Filter(("cat",)),
+    Filter((), ("dog",)),
+    Filter(("emu",), ("cat", "unknown"), ("/photos/a/",)),
+    Filter(under=("/photos/a/", "/photos/b/")),
+    Filter(under=("/photo/",)),
+    Filter(under=()),
+)
+
+
+def distance(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> int:
+    return sum(bin(a ^ b).count("1") for a, b in zip(first.tolist(), second.tolist(), strict=True))
+
+
+def penalty(item: Item, ranking: Any) -> float:
+    """The formulas of docs/search.md, in plain Python."""
+    far = distance(item.code, ranking.code)
+    if isinstance(ranking, BySemantic):
+        return far
+    if isinstance(ranking, ByVisual):
+        return math.inf if item.visual is None else distance(item.visual, ranking.visual)
+    if isinstance(ranking, ByBoth):
+        return round(far + 0.1 * (64 if item.visual is None else distance(item.visual, ranking.visual)), 9)
+    if item.scores:
+        probable = {name: max(item.scores.get(name, (0, 0))[0] / 255, FLOOR) for name in ranking.weights}
+        shares = {name: item.scores.get(name, (0, 0))[1] / 255 for name in ranking.weights}
+    else:
+        code = unpack(item.code[None], BITS)[0]
+        sizes = [math.exp(8 * int(center @ code.astype(int)) / BITS) for center in CENTERS.astype(int)]
+        shares = {name: sizes[ranking.classes[name]] / sum(sizes) for name in ranking.weights}
+        probable = {name: min(max(share * len(shares), FLOOR), 1) for name, share in shares.items()}
+    off = sum(abs(shares[name] - weight) for name, weight in ranking.weights.items()) / 2
+    return round(SHARES * off - sum(math.log(value) for value in probable.values()), 9)
+
+
+def passes(item: Item, only: Filter) -> bool:
+    under = only.under is None or (item.path or "").startswith(only.under)
+    return set(only.having) <= set(item.labels) and not set(only.without) & set(item.labels) and under
 
 
 @dataclass
-class Stored:
-    code: bytes
-    labels: tuple[str, ...]
-    path: str | None
+class ListStore:
+    """The items in the order in which they were added."""
 
+    items: list[Item] = field(default_factory=list)
 
-@dataclass
-class ModelIndex:
-    items: dict[Id, Stored] = field(default_factory=dict)
+    def ids(self) -> list[str]:
+        return [item.id for item in self.items]
 
-    def add(
-        self,
-        packed: NDArray[np.uint8],
-        ids: Sequence[Id],
-        labels: Sequence[Sequence[str]] | None = None,
-        paths: Sequence[str | None] | None = None,
-    ) -> None:
-        for row, id in enumerate(ids):
-            assert id not in self.items
-            names = tuple(dict.fromkeys(labels[row])) if labels is not None else ()
-            self.items[id] = Stored(packed[row].tobytes(), names, paths[row] if paths is not None else None)
+    def add(self, items: Sequence[Item]) -> None:
+        assert not {item.id for item in items} & set(self.ids())
+        self.items += items
 
-    def remove(self, ids: Iterable[Id]) -> int:
-        return sum(self.items.pop(id, None) is not None for id in set(ids))
+    def remove(self, ids: Sequence[str]) -> int:
+        before = len(self.items)
+        self.items = [item for item in self.items if item.id not in ids]
+        return before - len(self.items)
 
-    def ranking(self, code: bytes, labels: Sequence[str] = ()) -> list[tuple[int, Id]]:
-        """Distances and ids of the items that carry all the labels, nearest first, ties by id."""
-        fitting = [(id, item) for id, item in self.items.items() if set(labels) <= set(item.labels)]
-        return sorted((distance(code, item.code), id) for id, item in fitting)
+    def search(self, ranking: Any, k: int, only: Filter) -> list[tuple[str, int]]:
+        """Ids and distances of the first k items."""
+        rows = []
+        for place, item in enumerate(self.items):
+            value, far = penalty(item, ranking), distance(item.code, ranking.code)
+            limited = value if isinstance(ranking, ByVisual) else far
+            near = ranking.within is None or limited <= ranking.within
+            if passes(item, only) and value < math.inf and near:
+                tie = far if isinstance(ranking, ByLabels) else 0
+                rows.append((value, tie, place, item.id, far))
+        return [(id, far) for _, _, _, id, far in sorted(rows)[:k]]
+
+    def newest(self, only: Filter) -> list[str]:
+        rows = [
+            (item.modified, place, item.id)
+            for place, item in enumerate(self.items)
+            if item.path is not None and passes(item, only)
+        ]
+        return [id for _, _, id in sorted(rows, reverse=True)]  # type: ignore[type-var]
 
     def labels(self) -> dict[str, int]:
-        names = sorted({label for item in self.items.values() for label in item.labels})
-        return {name: sum(name in item.labels for item in self.items.values()) for name in names}
+        names = sorted({label for item in self.items for label in item.labels})
+        return {name: sum(name in item.labels for item in self.items) for name in names}
 
 
-def pairs(hits: Hits) -> list[tuple[int, Id]]:
-    """An answer in the form of the model's ranking."""
-    assert hits.distances.dtype == np.int64
-    assert len(hits) == len(hits.ids) == len(hits.distances)
-    return [(far, id) for id, far in hits]
+def found(store: ItemStore, ranking: Any, k: int, only: Filter | None = None) -> list[tuple[str, int]]:
+    return [(item.id, far) for item, far in store.search(ranking, k, only)]
 
 
-def check_search(
-    index: HammingIndex, model: ModelIndex, queries: NDArray[np.uint8], k: int, labels: Sequence[str] = ()
-) -> None:
-    """Compare `search` with the model."""
-    answers = index.search(queries, k, labels)
-    assert len(answers) == len(queries)
-    for code, hits in zip(queries, answers, strict=True):
-        assert pairs(hits) == model.ranking(code.tobytes(), labels)[:k]
+def same_item(first: Item, second: Item) -> bool:
+    texts = [(item.id, item.labels, item.path, item.scores, item.modified) for item in (first, second)]
+    arrays = [
+        (item.code.tolist(), None if item.visual is None else item.visual.tolist())
+        for item in (first, second)
+    ]
+    return texts[0] == texts[1] and arrays[0] == arrays[1]
 
 
-def check_within(
-    index: HammingIndex,
-    model: ModelIndex,
-    queries: NDArray[np.uint8],
-    radius: int,
-    labels: Sequence[str] = (),
-) -> None:
-    """Compare `within` with the model."""
-    answers = index.within(queries, radius, labels)
-    assert len(answers) == len(queries)
-    for code, hits in zip(queries, answers, strict=True):
-        ranking = model.ranking(code.tobytes(), labels)
-        assert pairs(hits) == [pair for pair in ranking if pair[0] <= radius]
-
-
-def check_contents(index: HammingIndex, model: ModelIndex) -> None:
+def check_contents(store: ItemStore, model: ListStore) -> None:
     """Compare everything that is not a search."""
-    assert len(index) == len(model.items)
-    ids = sorted(model.items)
-    assert list(index.ids()) == ids
-    assert index.labels() == model.labels()
-    assert list(index.labels()) == sorted(index.labels())
-    for id, item in zip(ids, index.get(ids), strict=True):
-        check_item(item, id, model.items[id])
-    assert all(id in index for id in ids[:5])
+    assert len(store) == len(model.items)
+    stored = list(store.items())
+    assert [item.id for item in stored] == model.ids()
+    assert all(map(same_item, stored, model.items))
+    assert all(map(same_item, store.get(model.ids()), model.items))
+    assert store.labels() == model.labels()
+    assert dict(store.paths()) == {item.id: item.path for item in model.items if item.path is not None}
+    assert store.present([*model.ids(), "none"]) == model.ids()
 
 
-def check_item(item: Item, id: Id, stored: Stored) -> None:
-    assert (item.id, type(item.id)) == (id, type(id))
-    assert item.code.dtype == np.uint8
-    assert item.code.tobytes() == stored.code
-    assert (item.labels, item.path) == (stored.labels, stored.path)
+def check_searches(store: ItemStore, model: ListStore) -> None:
+    """Compare every kind of ranking and filter, and the newest items."""
+    for only in FILTERS:
+        for ranking in (*rankings(), *rankings(6)):
+            for k in (1, 7, 500):
+                assert found(store, ranking, k, only) == model.search(ranking, k, only), (ranking, k, only)
+        newest = model.newest(only)
+        for offset, limit in ((0, 5), (3, 4), (0, 500)):
+            page, total = store.newest(offset, limit, only)
+            assert ([item.id for item in page], total) == (newest[offset : offset + limit], len(newest))
+
+
+def packed_of(text: str) -> Packed:
+    """A code of 0 and 1, packed."""
+    code: Packed = pack(np.array([[1 if digit == "1" else -1 for digit in text]], np.int8))[0]
+    return code

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
@@ -18,29 +17,29 @@ from centerhash.codes import pack
 from centerhash.core.errors import CenterhashError
 from centerhash.data.images import load_image
 from centerhash.search import Index, verify_index
-from centerhash.search.engines import flat
+from centerhash.search.database import FILE
 from tests.toys import CLASSES, noise_image, separable
 
 KINDS = ("flip", "cut", "zero")
-ITEMS, FEW, UPLOADS = 1200, 5, 2  # in the segment, in each add of the journal, in images/
+ITEMS, FEW, UPLOADS = 1200, 5, 2  # of the first add, of each further one, in images/
 
 
 def make_index(folder: Path, run: Path) -> Path:
-    """An index of a segment, a journal with adds and removals, and uploads; all parts of an item are there."""
+    """An index from several adds and removals, with uploads; its items have all parts."""
     features, labels = separable(ITEMS + 3 * FEW, seed=1)
     generator = np.random.default_rng(0)
     names = [[name for name, there in zip(CLASSES, row, strict=True) if there] for row in labels]
-    looks = generator.integers(0, 256, (len(features), 16), dtype=np.uint8)
-    seen = [{name: (int(255 / len(row)), 255 // len(row)) for name in row} for row in names]
+    visual = generator.integers(0, 256, (len(features), 16), dtype=np.uint8)
+    scores = [{name: (int(255 / len(row)), 255 // len(row)) for name in row} for row in names]
     paths = [f"/photos/of/some/longer/folder/{row % 7}/image-{row:05d}.jpg" for row in range(len(features))]
+    times = [float(row % 11) for row in range(len(features))]
     with Index.create(folder, run) as index:
         packed = pack(index.model.encode_features(features))
         edges = [0, ITEMS, *(ITEMS + FEW * part for part in (1, 2, 3))]
         for begin, end in pairwise(edges):
-            rows = slice(begin, end)
-            ids = [f"{row:016x}" for row in range(begin, end)]
-            with mock.patch.object(flat, "TAIL_ROWS", 64):
-                index.store.add(packed[rows], ids, names[rows], paths[rows], looks[rows], seen[rows])
+            rows, ids = slice(begin, end), [f"{row:016x}" for row in range(begin, end)]
+            columns = (names[rows], paths[rows], visual[rows], scores[rows], times[rows])
+            index.store.add(packed[rows], ids, *columns)
         index.store.remove([f"{row:016x}" for row in range(0, 40, 3)])
         (folder / "images").mkdir()
         for number in range(UPLOADS):
@@ -53,15 +52,19 @@ def make_index(folder: Path, run: Path) -> Path:
 
 
 def answers(folder: Path) -> dict[str, Any]:
-    """What an index says when it is asked in every way."""
+    """What an index returns to every kind of query."""
+
+    def moved(found: object) -> str:
+        return repr(found).replace(str(folder.resolve()), "")  # a copy of an index has another path
+
     with Index.open(folder, read_only=True) as index:
         items = list(index.items())
-        asked = str(items[17].id)
-        uploads = [str(item.id) for item in items if index.uploads.holds(item.path or "")]
+        asked = items[17].id
+        uploads = [item.id for item in items if index.uploads.holds(item.path or "")]
         found = {
             "by id": index.search(id=asked, k=8),
-            "by look": index.search(id=asked, k=8, by="look"),
-            "by meaning": index.search(id=asked, k=8, by="meaning", within=6),
+            "by visual code": index.search(id=asked, k=8, by="visual"),
+            "by semantic code": index.search(id=asked, k=8, by="semantic", within=6),
             "by labels": index.search(labels={"cat": 2, "dog": 1}, k=8),
             "filtered": index.search(id=asked, k=8, having="bee", without="fox", under="/photos/of/some"),
         }
@@ -74,10 +77,14 @@ def answers(folder: Path) -> dict[str, Any]:
                     item.labels,
                     item.path,
                     item.visual is None or item.visual.tolist(),
+                    dict(item.scores),
+                    item.modified,
                 )
                 for item in items
             ],
-            "seen": [dict(item.seen) for item in items],
+            "each": [moved(index.get(item.id)) for item in items],
+            "newest": [moved(index.newest(0, 2000)), moved(index.newest(3, 9, having="cat"))],
+            "folders": moved(sorted(index.folders().items())),
             "labels": index.labels(),
             "size": len(index),
             "codes": index.model.encode_features(separable(20, seed=3)[0]).tolist(),
@@ -141,21 +148,25 @@ def torture(sound: Path, place: Path, cases: int, seed: int = 0) -> Iterator[tup
         yield f"{kind} {file}", result
 
 
-def cuts(sound: Path, place: Path, cases: int, *, killed: bool, seed: int = 0) -> Iterator[bool]:
-    """Cut the journal of an index, closed or of a killed writer, at random; yields whether that is noticed everywhere."""
+def cuts(sound: Path, place: Path, cases: int, seed: int = 0) -> Iterator[bool]:
+    """Cut the write-ahead log of a killed writer at random; yield whether that is noticed and nothing is changed.
+
+    Every frame that is cut off belongs to a commit that was acknowledged.
+    """
     chance = random.Random(seed)
-    for _ in range(cases):
-        folder = shutil.copytree(sound, place / "cut")
-        with Index.open(folder) as index:
-            index.store.add(np.zeros((1, 2), np.uint8), ["f" * 16])
-            if killed:  # as it is on the disk before anything is closed
-                left = shutil.copytree(folder, place / "left")
-        if killed:
-            shutil.rmtree(folder)
-            left.rename(folder)
-        journal = folder / "items" / "journal"
-        journal.write_bytes(journal.read_bytes()[: chance.randrange(journal.stat().st_size)])
-        before = journal.read_bytes()
+    killed = shutil.copytree(sound, place / "killed")
+    with Index.open(killed) as index:
+        for number in range(5):
+            index.store.add(np.zeros((1, 2), np.uint8), [f"{number:x}" * 16])
+        left = shutil.copytree(killed, place / "left")  # as it is on the disk before anything is closed
+    log = left / f"{FILE}-wal"
+    whole = log.read_bytes()
+    for case in range(cases):
+        folder = shutil.copytree(left, place / "cut")
+        end = chance.randrange(len(whole)) if case else 0
+        (folder / log.name).write_bytes(whole[:end])
+        if not case:
+            (folder / log.name).unlink()
         noticed = bool(verify_index(folder))
         for read_only in (True, False):
             try:
@@ -163,8 +174,16 @@ def cuts(sound: Path, place: Path, cases: int, *, killed: bool, seed: int = 0) -
             except CenterhashError:
                 continue
             noticed = False
-        yield noticed and journal.read_bytes() == before
+        (folder / log.name).write_bytes(whole)  # put back, as the error says
+        with Index.open(folder) as again:
+            yield noticed and len(again) == len(index_ids(left)) and not again.verify()
         shutil.rmtree(folder)
+
+
+def index_ids(folder: Path) -> list[str]:
+    """The ids of a copy of an index."""
+    with Index.open(folder, read_only=True) as index:
+        return [item.id for item in index.items()]
 
 
 def counted(results: Iterator[tuple[str, str]]) -> tuple[Counter[str], list[str]]:

@@ -15,9 +15,8 @@ from centerhash.model.model import HashModel
 from centerhash.search import Index
 from centerhash.serve import Settings, create_app
 from tests.browser import chromium
-from tests.serve.processes import Served, serving
+from tests.serve.processes import WIDE, Served, Watched, serving
 from tests.serve.toys import TOKEN, colour_index
-from tests.serve.watched import WIDE, Watched
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +37,6 @@ def own(tmp_path: Path, feature_run: Path) -> Iterator[Index]:
 def reader(pictures: Index) -> Iterator[TestClient]:
     """A client of a server that takes no changes, one for all tests of a file."""
     with TestClient(create_app(pictures), base_url="http://localhost") as client:
-        client.get("/folders")  # answers name folders only once they are listed, which begins with the server
         yield client
 
 
@@ -46,7 +44,6 @@ def reader(pictures: Index) -> Iterator[TestClient]:
 def writer(own: Index) -> Iterator[TestClient]:
     """A client of a server that takes changes."""
     with TestClient(create_app(own, Settings(token=TOKEN)), base_url="http://localhost") as client:
-        client.get("/folders")
         yield client
 
 
@@ -68,7 +65,7 @@ def scene_index(
                 ]
                 ids = [content_key(file)[:16] for file in files]
                 paths = [str(file) for file in files]
-                index.store.add(pack(model.encode_features(features)), ids, names, paths)
+                index.add_codes(pack(model.encode_features(features)), ids, names, paths)
         return folder
 
     return make

@@ -1,7 +1,8 @@
-"""What the index holds: the newest first, by folder, and each image as it is; nothing outside of it is told."""
+"""The collection: listed by time and folder, each image as it is, nothing outside of it; added to and removed from."""
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Iterator
@@ -10,16 +11,14 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from PIL import Image
 
 from centerhash.codes import pack
 from centerhash.core.errors import DataError
-from centerhash.data.images import read_header
 from centerhash.search import Index
-from centerhash.serve import create_app
-from centerhash.serve.background import Finding
-from centerhash.serve.catalog import Catalog, folder_names
-from tests.serve.toys import BEARER, encoded, png, upload
+from centerhash.serve import Settings, create_app
+from centerhash.serve.background import DuplicateSearch
+from centerhash.serve.index import named_folders
+from tests.serve.toys import BEARER, TOKEN, encoded, error_of, ids_of, png, upload
 from tests.toys import noise_image, wait_until
 
 
@@ -34,12 +33,8 @@ def filed(own: Index, tmp_path: Path) -> Index:
         noise_image(64, 90 + number).crop((0, 0, *size)).save(file)
         os.utime(file, (1000 + number, 1000 + number))
         features = own.encoder().features([file.read_bytes()])
-        own.store.add(
-            pack(own.model.encode_features(features)),
-            [name[-1]],
-            [["dog"] if number % 2 else ["cat"]],
-            [str(file)],
-        )
+        labels = [["dog"] if number % 2 else ["cat"]]
+        own.add_codes(pack(own.model.encode_features(features)), [name[-1]], labels, [str(file)])
     return own
 
 
@@ -59,14 +54,13 @@ def test_the_newest_come_first_page_by_page(client: TestClient, filed: Index) ->
     assert (body["total"], body["size"]) == (7, 7)
     order = [row["id"] for row in body["items"]]
     assert order[3:] == ["d", "c", "b", "a"]  # uploads are of today
-    assert sorted(order) == sorted(map(str, filed.store.ids()))
+    assert sorted(order) == ids_of(filed)
     assert ids(client.get("/items", params={"offset": 2, "limit": 3})) == order[2:5]
     assert ids(client.get("/items", params={"offset": 9})) == []
     assert client.get("/items", params={"limit": 1001}).status_code == 422
 
 
 def test_an_item_says_what_its_file_says(client: TestClient) -> None:
-    client.get("/folders")  # the folders are known once the collection was gone through
     body = client.get("/items/b").json()
     assert {name: body[name] for name in ("path", "folder", "date", "width", "height", "labels")} == {
         "path": "b.png",
@@ -105,14 +99,19 @@ def test_no_folder_outside_the_index_can_be_tested_for(
 ) -> None:
     """Links, relative ways and real folders get the answer of a folder that does not exist."""
     (tmp_path / "link").symlink_to(tmp_path / "photos")
-    tried = ["/no/such", "/", "/tmp", "link", "..", ".", "photos/..", str(tmp_path), str(tmp_path / "link")]
-    tried += [
-        str(tmp_path / "photos"),
-        str(tmp_path / "photos" / "2023"),
-        "/proc/self/cwd",
-        "~",
+    tried = [
+        "/no/such",
+        "/",
+        "/tmp",
+        "link",
+        "..",
+        ".",
+        "photos/..",
         "photos/2023/../2023",
+        "~",
+        "/proc/self/cwd",
     ]
+    tried += [str(tmp_path / name) for name in ("", "link", "photos", "photos/2023")]
     for query in ({"labels": "dog"}, {"id": "a"}):
         answers = [client.get("/search", params=query | {"under": under}) for under in tried]
         assert {answer.status_code for answer in answers} == {200}
@@ -128,46 +127,28 @@ def test_the_listing_follows_changes(writer: TestClient, own: Index) -> None:
     before = ids(writer.get("/items"))
     added = writer.post("/images", files=upload(png(50)), headers=BEARER).json()
     assert added["new"]
-    os.utime(own.image(added["id"]), (2e9, 2e9))
-    assert ids(writer.get("/items")) != before
     assert added["id"] in ids(writer.get("/items"))
     assert not writer.post("/images", files=upload(png(50)), headers=BEARER).json()["new"]
     writer.delete(f"/images/{added['id']}", headers=BEARER)
     assert ids(writer.get("/items")) == before
 
 
-def test_files_that_are_gone_are_counted_and_come_last(filed: Index) -> None:
-    filed.image("d").unlink()
-    listing = Catalog(filed).now()
-    assert (listing.missing, listing.ids[-1]) == (1, "d")
-
-
-def test_a_listing_is_not_stopped_by_a_removal(filed: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that comes between the names and the look at them."""
-    every = sorted(map(str, filed.store.ids()))
-    filed.remove(["c"])
-    monkeypatch.setattr(filed.store, "ids", lambda: iter(every))
-    assert sorted(Catalog(filed).now().ids) == [id for id in every if id != "c"]
-
-
-def test_codes_without_images_are_not_listed(filed: Index) -> None:
-    filed.add_codes(filed.store.get(["a"])[0].code[None], ["bare"])
-    assert "bare" not in Catalog(filed).now().ids
+def test_codes_without_images_are_not_listed(client: TestClient, filed: Index) -> None:
+    filed.add_codes(next(iter(filed)).code[None], ["bare"])
+    assert "bare" in filed
+    assert client.get("/items").json()["total"] == 7
 
 
 def test_names_of_folders() -> None:
-    assert folder_names([]) == {}
-    assert folder_names(["/home/me/photos"]) == {"photos": "/home/me/photos"}
-    assert folder_names(["/a/b/c/d", "/a/b/e"]) == {
-        "b": "/a/b",
-        "b/c": "/a/b/c",
-        "b/c/d": "/a/b/c/d",
-        "b/e": "/a/b/e",
-    }
-    assert set(folder_names(["/a", "/b/c"]).values()) == {"/", "/a", "/b", "/b/c"}
+    def named(*folders: str) -> dict[str, str]:
+        return named_folders(dict.fromkeys(folders, 1), "/index/images").names
 
-
-# --- the files themselves
+    assert named() == {}
+    assert named("/me/photos", "/index/images") == {"/me/photos": "photos", "/index/images": "uploads"}
+    assert named("/a/b/c/d", "/a/b/e") == dict(
+        zip(["/a/b", "/a/b/c", "/a/b/c/d", "/a/b/e"], ["b", "b/c", "b/c/d", "b/e"], strict=True)
+    )
+    assert set(named("/a", "/b/c")) == {"/", "/a", "/b", "/b/c"}
 
 
 def test_an_image_is_sent_as_it_is(client: TestClient, filed: Index) -> None:
@@ -186,36 +167,13 @@ def test_an_image_is_sent_as_it_is(client: TestClient, filed: Index) -> None:
 
 def test_what_is_no_image_is_not_sent(client: TestClient, filed: Index) -> None:
     """An index knows paths; the files there may have become something else."""
+    filed.image("a").write_bytes(encoded(noise_image(20), "JPEG"))  # still called .png
+    assert client.get("/images/a").headers["content-type"] == "image/jpeg"
     for content in (b"<script>alert(1)</script>", b"#!/bin/sh", b"<svg xmlns='x'/>", b"", None):
         filed.image("a").write_bytes(content) if content is not None else filed.image("a").unlink()
         answered = client.get("/images/a")
-        assert (answered.status_code, answered.json()) == (
-            404,
-            {"error": "the image of this id cannot be read."},
-        ), content
-
-
-def test_the_content_type_is_that_of_the_content(client: TestClient, filed: Index) -> None:
-    filed.image("a").write_bytes(encoded(noise_image(20), "JPEG"))  # still called .png
-    assert client.get("/images/a").headers["content-type"] == "image/jpeg"
-
-
-def test_only_images_of_the_index_are_sent(client: TestClient) -> None:
-    for id in ("", "nothing", "../own/index.json", "/etc/passwd", "%2e%2e%2findex.json", "%00"):
-        answered = client.get(f"/images/{id}")
-        assert answered.status_code in (404, 405), id
-        assert list(answered.json()) == ["error"]
-
-
-def test_the_size_is_that_of_the_upright_image(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    noise_image(40).crop((0, 0, 40, 10)).save(tmp_path / "lying.jpg", exif=exif)
-    header = read_header(tmp_path / "lying.jpg")
-    assert (header.width, header.height, header.media_type) == (10, 40, "image/jpeg")
-
-
-# --- duplicates
+        assert answered.status_code == 404, content
+        assert str(filed.image("a").parent) not in error_of(answered)
 
 
 def test_duplicates_are_found_in_the_background(filed: Index, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,16 +186,16 @@ def test_duplicates_are_found_in_the_background(filed: Index, monkeypatch: pytes
         return []
 
     monkeypatch.setattr(filed, "duplicates", slow)
-    finding = Finding(filed)
-    assert finding.look() is None
+    finding = DuplicateSearch(filed, lambda: len(filed))
+    assert finding.result() is None
     wait_until(lambda: finding.progress == (3, 7), "the work says how far it is")
-    assert finding.look() is None
+    assert finding.result() is None
     go.set()
-    wait_until(lambda: finding.look() == [], "the groups are there")
-    assert finding.look() == []
+    wait_until(lambda: finding.result() == [], "the groups are there")
+    assert finding.result() == []
     assert len(calls) == 1
     filed.remove(["a"])
-    wait_until(lambda: finding.look() == [] and len(calls) == 2, "it was looked for again")
+    wait_until(lambda: finding.result() == [] and len(calls) == 2, "it was looked for again")
     finding.close()
 
 
@@ -245,3 +203,82 @@ def test_an_index_without_visual_codes_has_no_duplicates(client: TestClient, fil
     with pytest.raises(DataError):
         filed.duplicates(progress=False)
     wait_until(lambda: client.get("/duplicates").status_code == 400, "the answer is no")
+
+
+# --- adding and removing: only with the token, only by id, and for good
+
+
+def test_added_pictures_are_found_and_stay(writer: TestClient, own: Index) -> None:
+    added = writer.post("/images", files=upload(png(50)), headers=BEARER)
+    assert added.status_code == 201
+    assert added.json()["size"] == 4
+    body = writer.post("/search", files=upload(png(50))).json()
+    assert (body["results"][0]["id"], body["results"][0]["distance"]) == (added.json()["id"], 0)
+    with Index.open(own.folder, read_only=True) as other:
+        assert added.json()["id"] in other
+
+
+def test_a_broken_picture_is_not_added(writer: TestClient) -> None:
+    assert writer.post("/images", files=upload(png()[:80]), headers=BEARER).status_code == 400
+    assert writer.get("/health").json()["size"] == 3
+
+
+def test_removed_pictures_are_gone_with_their_thumbnails(writer: TestClient, own: Index) -> None:
+    id = ids_of(own)[0]
+    assert writer.get(f"/thumbnails/{id}").status_code == 200
+    removed = writer.delete(f"/images/{id}", headers=BEARER)
+    assert (removed.status_code, removed.json()) == (200, {"id": id, "size": 2})
+    assert writer.get(f"/thumbnails/{id}").status_code == 404
+    assert writer.get("/search", params={"id": id}).status_code == 404
+    assert writer.delete(f"/images/{id}", headers=BEARER).status_code == 404
+
+
+def test_nothing_is_removed_by_its_path(writer: TestClient, own: Index) -> None:
+    """The index itself takes paths and folders; a request must not."""
+    for path in (own.image(ids_of(own)[0]), own.folder / "images", Path("/")):
+        assert own.find([path])[str(path)]  # the index would know it
+        assert writer.delete(f"/images/{path}", headers=BEARER).status_code == 404
+    assert len(own) == 3
+
+
+def test_without_the_token_nothing_changes(writer: TestClient, own: Index) -> None:
+    id = ids_of(own)[0]
+    for given in ("", "Bearer", f"Basic {TOKEN}", "Bearer wrong", f"Bearer {TOKEN}x", TOKEN, "Bearer ü"):
+        headers = {"Authorization": given.encode("latin-1")} if given else {}
+        for answered in (
+            writer.post("/images", files=upload(png(60)), headers=headers),
+            writer.delete(f"/images/{id}", headers=headers),
+        ):
+            assert answered.status_code == 401, given
+            assert answered.headers["www-authenticate"] == "Bearer"
+            assert "Authorization: Bearer TOKEN" in answered.json()["error"]
+    assert len(own) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [({}, "CENTERHASH_TOKEN"), ({"token": TOKEN, "read_only": True}, "read-only")],
+)
+def test_a_server_that_allows_no_changes_says_why(own: Index, settings: dict[str, Any], word: str) -> None:
+    with TestClient(create_app(own, Settings(**settings))) as client:
+        answered = client.delete("/images/x", headers=BEARER)
+    assert (answered.status_code, word in error_of(answered)) == (403, True)
+
+
+def test_an_empty_token_opens_nothing(own: Index) -> None:
+    with TestClient(create_app(own, Settings(token=""))) as client:
+        for headers in ({}, {"authorization": "Bearer "}):
+            assert client.delete("/images/x", headers=headers).status_code == 401
+
+
+def test_a_reader_sees_what_a_writer_adds(own: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("centerhash.serve.index._REFRESH_SECONDS", 0.01)
+    with (
+        Index.open(own.folder, read_only=True) as copy,
+        TestClient(create_app(copy), base_url="http://localhost") as client,
+    ):
+        id = own.add_bytes(png(70)).id
+        known = functools.partial(client.get, "/search", params={"id": id})
+        wait_until(lambda: known().status_code == 200, "the reader knows the new picture")
+        assert client.get("/health").json()["size"] == 4
+        assert client.get(f"/thumbnails/{id}").status_code == 200

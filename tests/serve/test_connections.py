@@ -13,8 +13,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from centerhash.serve.connections import Seldom, patient
-from centerhash.serve.process import listen
+from centerhash.serve.app import listen
+from centerhash.serve.limits import RateLimit, timeout_protocol
 from tests.toys import PATIENCE
 
 PIECE, PIECES = bytes(8_000_000), 8  # more than any buffer between two sockets holds
@@ -36,7 +36,7 @@ async def much(scope: Any, receive: Any, send: Any) -> None:
 @asynccontextmanager
 async def connections(seconds: float, most: int) -> AsyncIterator[tuple[int, ServerState]]:
     """Our protocol on a port of its own; yields the port, and what the server knows of its clients."""
-    config = uvicorn.Config(much, http=patient(seconds, most), lifespan="off", log_level="critical")
+    config = uvicorn.Config(much, http=timeout_protocol(seconds, most), lifespan="off", log_level="critical")
     config.load()
     state = ServerState()
     make: Any = config.http_protocol_class
@@ -124,17 +124,15 @@ def test_too_many_connections_are_sent_away() -> None:
     assert served.startswith(b"HTTP/1.1 200 ")
 
 
-def test_the_log_says_the_same_thing_once_in_a_while() -> None:
-    now, filtered = [0.0], Seldom(lambda: now[0])
+def test_a_repeated_message_is_logged_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, limit = [0.0], RateLimit()
+    monkeypatch.setattr("centerhash.serve.limits.monotonic", lambda: now[0])
 
     def passes(text: str) -> bool:
-        return filtered.filter(logging.makeLogRecord({"msg": text}))
+        return limit.filter(logging.makeLogRecord({"msg": text}))
 
-    assert [passes(f"socket.accept() out of system resource\nsocket {n}") for n in range(3)] == [
-        True,
-        False,
-        False,
-    ]
-    assert passes("another")
+    text = "socket.accept() out of system resource"
+    assert [passes(f"{text}\nsocket {n}") for n in range(3)] == [True, False, False]
     now[0] = 61.0
-    assert passes("socket.accept() out of system resource")
+    assert passes(text)
+    assert passes("another")

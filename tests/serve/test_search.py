@@ -8,16 +8,15 @@ import pytest
 from fastapi.testclient import TestClient
 
 from centerhash.search import Index, Results
-from tests.serve.toys import png, upload
+from tests.serve.toys import ids_of, png, upload
 from tests.toys import CLASSES
 
 
-def shaped(answer: Results) -> list[tuple[str, int]]:
-    return [(found.id, found.distance) for found in answer]
-
-
-def results(body: Any) -> list[tuple[str, int]]:
-    return [(row["id"], row["distance"]) for row in body["results"]]
+def same(body: Any, found: Results) -> bool:
+    """Whether an answer holds these results, in their order."""
+    return [(row["id"], row["distance"]) for row in body["results"]] == [
+        (row.id, row.distance) for row in found
+    ]
 
 
 def test_an_uploaded_picture_finds_itself(reader: TestClient, pictures: Index) -> None:
@@ -25,32 +24,32 @@ def test_an_uploaded_picture_finds_itself(reader: TestClient, pictures: Index) -
     assert answered.status_code == 200
     body = answered.json()
     assert body["results"][0]["distance"] == 0
-    assert results(body) == shaped(pictures.search(png(7), k=5))
+    assert same(body, pictures.search(png(7), k=5))
     assert (body["bits"], body["size"]) == (16, 20)
     assert sum(row["weight"] for row in body["labels"]) == pytest.approx(1, abs=1e-5)
     assert {row["label"] for row in body["labels"]} <= set(CLASSES)
 
 
 def test_by_id_leaves_the_picture_itself_out(reader: TestClient, pictures: Index) -> None:
-    id = str(next(iter(pictures.store.ids())))
+    id = ids_of(pictures)[0]
     body = reader.get("/search", params={"id": id, "k": 30}).json()
     assert len(body["results"]) == 19
     assert id not in {row["id"] for row in body["results"]}
-    assert results(body) == shaped(pictures.search(id=id, k=30))
+    assert same(body, pictures.search(id=id, k=30))
 
 
 def test_by_labels_with_and_without_weights(reader: TestClient, pictures: Index) -> None:
     body = reader.get("/search", params={"labels": "dog:3, cat", "k": 4}).json()
-    assert results(body) == shaped(pictures.search(labels={"dog": 0.75, "cat": 0.25}, k=4))
+    assert same(body, pictures.search(labels={"dog": 0.75, "cat": 0.25}, k=4))
     assert [(row["label"], row["weight"]) for row in body["labels"]] == [("dog", 0.75), ("cat", 0.25)]
 
 
-def test_searches_by_meaning_and_by_what_is_not_there(reader: TestClient, pictures: Index) -> None:
-    own = str(next(pictures.store.ids()))
+def test_searches_by_the_semantic_code_and_by_what_is_not_there(reader: TestClient, pictures: Index) -> None:
+    own = ids_of(pictures)[0]
     whole = reader.get("/search", params={"id": own, "k": 20}).json()["results"]
-    assert reader.get("/search", params={"id": own, "by": "meaning", "k": 20}).json()["results"] == whole
-    assert "no visual code" in reader.get("/search", params={"id": own, "by": "look"}).json()["error"]
-    assert set(whole[0]["presence"]) <= set(whole[0]["labels"])
+    assert reader.get("/search", params={"id": own, "by": "semantic", "k": 20}).json()["results"] == whole
+    assert "no visual code" in reader.get("/search", params={"id": own, "by": "visual"}).json()["error"]
+    assert set(whole[0]["probability"]) <= set(whole[0]["labels"])
     name = whole[0]["labels"][0]
     others = reader.get("/search", params={"id": own, "without": name, "k": 20}).json()["results"]
     assert others == [row for row in whole if name not in row["labels"]]
@@ -81,7 +80,7 @@ def test_filter_by_labels_and_distance(reader: TestClient) -> None:
         ({"labels": "dgo"}, 400, "Did you mean 'dog'?"),
         ({"labels": "dog:-1"}, 400, "positive"),
         ({"labels": "dog:nan"}, 400, "positive"),
-        ({"labels": ""}, 400, "no label was named"),
+        ({"labels": ""}, 400, "no label"),
         ({"labels": "dog", "k": "0"}, 422, "k: "),
         ({"labels": "dog", "k": "1001"}, 422, "k: "),
         ({"labels": "dog", "k": "many"}, 422, "k: "),
@@ -96,19 +95,11 @@ def test_what_cannot_be_asked(reader: TestClient, query: dict[str, str], status:
     assert words in answered.json()["error"]
 
 
-@pytest.mark.slow
-def test_uploads_that_are_no_pictures(reader: TestClient) -> None:
-    for data, words in ((b"", "0 bytes"), (b"hello", "not an image"), (png()[:60], "image bytes")):
-        answered = reader.post("/search", files=upload(data))
-        assert (answered.status_code, list(answered.json())) == (400, ["error"])
-        assert words in answered.json()["error"]
-
-
 def test_forms_that_hold_no_picture(reader: TestClient) -> None:
     assert reader.post("/search", content=png()).status_code == 415
     assert reader.post("/search", data={"image": "text"}).status_code == 415
     other = reader.post("/search", files={"photo": ("a.png", png())})
-    assert (other.status_code, other.json()["error"]) == (400, "the form has no file in its field 'image'.")
+    assert (other.status_code, "'image'" in other.json()["error"]) == (400, True)
     many = [("image", ("a.png", png())), ("image", ("b.png", png()))]
     assert reader.post("/search", files=many).status_code == 400
     torn = {"content-type": "multipart/form-data"}
@@ -118,7 +109,7 @@ def test_forms_that_hold_no_picture(reader: TestClient) -> None:
 def test_labels_of_the_model_with_their_counts(reader: TestClient, pictures: Index) -> None:
     rows = reader.get("/labels").json()["labels"]
     assert [row["label"] for row in rows] == list(CLASSES)
-    counts = pictures.store.labels()
+    counts = pictures.labels()
     assert {row["label"]: row["count"] for row in rows} == {name: counts.get(name, 0) for name in CLASSES}
     assert all(row["center"] for row in rows)
 
@@ -145,7 +136,8 @@ def test_openapi_documents_every_field_and_gives_examples(reader: TestClient) ->
         "/metrics",
     } == set(described["paths"])
     search = described["components"]["schemas"]["SearchAnswer"]
-    assert set(search["properties"]) == {"labels", "results", "bits", "size"} == set(search["example"])
+    assert set(search["properties"]) == {"labels", "results", "bits", "size"}
+    assert described["components"]["schemas"]["Result"]["properties"]["id"]["examples"]
     for path in described["paths"].values():
         assert all(operation["description"] for operation in path.values())
     assert described["paths"]["/images"]["post"]["security"] == [{"bearer": []}]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
-import json
 import struct
 import zlib
-from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
-from fastapi import FastAPI
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -44,6 +41,11 @@ def colour_index(folder: Path, run: Path, count: int = 0) -> Index:
     return index
 
 
+def ids_of(index: Index) -> list[str]:
+    """The ids of all items, in order."""
+    return sorted(str(item.id) for item in index)
+
+
 def png(seed: int = 0, size: int = 48) -> bytes:
     """A picture, a different one per seed."""
     return encoded(noise_image(size, seed))
@@ -72,71 +74,21 @@ def multipart(data: bytes) -> tuple[bytes, str]:
     return head + data + b"\r\n--edge--\r\n", "multipart/form-data; boundary=edge"
 
 
-@dataclass
-class Reply:
-    """What an application answered, and how much of the request it has read."""
-
-    status: int = 0
-    headers: dict[str, str] = field(default_factory=dict)
-    body: bytes = b""
-    read: int = 0
-
-    @property
-    def error(self) -> str:
-        message = json.loads(self.body)
-        assert list(message) == ["error"]
-        return str(message["error"])
-
-
 async def call(
-    app: FastAPI,
+    app: Any,
     method: str,
     path: str,
-    body: Iterable[bytes] | AsyncIterator[bytes] = (),
+    body: bytes | AsyncIterator[bytes] | None = None,
     headers: dict[str, str] | None = None,
-) -> Reply:
-    """One request straight to the application, with a body in pieces and without Content-Length unless given."""
-    reply = Reply()
-    pieces = body if isinstance(body, AsyncIterator) else _pieces(body)
-
-    async def receive() -> dict[str, Any]:
-        try:
-            piece = await anext(pieces)
-        except StopAsyncIteration:
-            return {"type": "http.request", "body": b"", "more_body": False}
-        reply.read += len(piece)
-        return {"type": "http.request", "body": piece, "more_body": True}
-
-    async def send(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            reply.status = message["status"]
-            reply.headers = {name.decode(): value.decode() for name, value in message["headers"]}
-        else:
-            reply.body += message.get("body", b"")
-
-    name, _, query = path.partition("?")
-    sent = {"host": "localhost", **(headers or {})}
-    if method == "POST" and "content-length" not in sent:
-        sent["transfer-encoding"] = "chunked"
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": name,
-        "raw_path": name.encode(),
-        "query_string": query.encode(),
-        "root_path": "",
-        "headers": [(key.lower().encode(), value.encode()) for key, value in sent.items()],
-        "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", 80),
-    }
-    await app(scope, receive, send)
-    return reply
+) -> httpx.Response:
+    """One request straight to the application; a body in pieces has no Content-Length."""
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=None) as client:
+        return await client.request(method, path, content=body, headers=headers)
 
 
-async def _pieces(body: Iterable[bytes]) -> AsyncIterator[bytes]:
-    for piece in body:
-        await asyncio.sleep(0)
-        yield piece
+def error_of(answer: httpx.Response) -> str:
+    """The text of an error, of which there is one shape."""
+    (error,) = answer.json().values()
+    assert list(answer.json()) == ["error"]
+    return str(error)

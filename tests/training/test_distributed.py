@@ -12,13 +12,14 @@ from safetensors.torch import load_file
 from torch import nn
 
 from centerhash.core.errors import ConfigError
-from centerhash.networks.heads import HeadOptions, build_head
+from centerhash.networks.head_options import HeadOptions
+from centerhash.networks.heads import build_head
 from centerhash.training.distributed import (
-    FabricTeam,
+    FabricGroup,
+    ProcessGroup,
     SharedDropout,
     SharedNorm,
-    Team,
-    open_team,
+    join_processes,
     share_layers,
 )
 from tests.toys import (
@@ -59,46 +60,46 @@ def run_as_two(*arguments: str | Path) -> None:
 
 
 def test_shares_cover_a_batch_in_order() -> None:
-    team = Team("cpu")
+    group = ProcessGroup("cpu")
     for size in (1, 2, 3, 7):
         for count in (0, 1, 2, 6, 7, 64):
             rows: list[int] = []
             for rank in range(size):
-                team.rank, team.size = rank, size
-                rows += range(count)[team.share(count)]
+                group.rank, group.size = rank, size
+                rows += range(count)[group.share(count)]
             assert rows == list(range(count))
 
 
 def test_one_process_needs_no_fabric_and_mixed_precision_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert type(open_team("cpu")) is Team
-    team = open_team("cpu", "bf16")
-    assert isinstance(team, FabricTeam)
+    assert type(join_processes("cpu")) is ProcessGroup
+    group = join_processes("cpu", "bf16")
+    assert isinstance(group, FabricGroup)
     network = nn.Linear(4, 3)
-    wrapped, _ = team.setup(network, torch.optim.SGD(network.parameters(), lr=0.1))
-    with team.autocast():
+    wrapped, _ = group.setup(network, torch.optim.SGD(network.parameters(), lr=0.1))
+    with group.autocast():
         assert torch.mm(torch.ones(2, 4), torch.ones(4, 2)).dtype == torch.bfloat16
         out = wrapped(torch.ones(2, 4))
-    team.backward(out.float().sum())
+    group.backward(out.float().sum())
     assert network.weight.grad is not None
     assert network.weight.grad.dtype == torch.float32
-    team.wait()
+    group.barrier()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_half_precision_on_a_processor_is_refused() -> None:
-    with pytest.raises(ConfigError, match="precision 16 needs a GPU: use bf16 or 32"):
-        open_team("cpu", "16")
+    with pytest.raises(ConfigError, match="precision 16"):
+        join_processes("cpu", "16")
 
 
 def test_layers_of_a_shared_network_keep_their_names_and_values() -> None:
-    team = Team("cpu")
+    group = ProcessGroup("cpu")
     head = build_head(6, 8, HeadOptions(hidden=(5,), hidden_norm=True))
     before = {name: value.clone() for name, value in head.state_dict().items()}
-    share_layers(head, team)
+    share_layers(head, group)
     assert not any(isinstance(layer, SharedNorm | SharedDropout) for layer in head.modules())
-    team.size = 2
-    share_layers(head, team)
+    group.size = 2
+    share_layers(head, group)
     kinds = [type(layer) for layer in head]
     assert kinds.count(SharedNorm) == 2
     assert kinds.count(SharedDropout) == 2

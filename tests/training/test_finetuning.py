@@ -14,12 +14,11 @@ from torch import Tensor, nn
 
 from centerhash.core.errors import ConfigError, DataError, ImageError
 from centerhash.data import open_dataset
-from centerhash.data.scenes.scenes import write_scenes
 from centerhash.model.model import HashModel
 from centerhash.networks.backbones import get_backbone
 from centerhash.training import loop
 from centerhash.training.config import TrainConfig
-from centerhash.training.distributed import Team
+from centerhash.training.distributed import ProcessGroup
 from centerhash.training.finetuning import (
     LEAST_SIDE,
     WholeNetwork,
@@ -29,6 +28,8 @@ from centerhash.training.finetuning import (
     image_inputs,
 )
 from centerhash.training.run import train
+from centerhash.training.session import Session
+from reproduction.scenes import write_scenes
 from tests.toys import (
     Killed,
     cli,
@@ -158,8 +159,8 @@ def test_the_backbones_statistics_stay_while_its_weights_may_learn() -> None:
     assert whole.head[0].training
     assert float(whole.head[0].running_mean.abs().sum()) > 0
     head, backbone = whole.groups(0.1)
-    assert (head.factor, backbone.factor) == (1.0, 0.1)
-    assert len(head.params) + len(backbone.params) == len(list(whole.parameters()))
+    assert (head["factor"], backbone["factor"]) == (1.0, 0.1)
+    assert len(head["params"]) + len(backbone["params"]) == len(list(whole.parameters()))
 
 
 def test_the_backbones_statistics_follow_the_batches_where_asked() -> None:
@@ -174,11 +175,11 @@ def test_the_backbones_statistics_follow_the_batches_where_asked() -> None:
 
 
 def test_several_processes_cannot_train_the_backbones_norms(tmp_path: Path) -> None:
-    team = Team("cpu")
-    team.size = 2
+    group = ProcessGroup("cpu")
+    group.size = 2
     config = toy_config(finetune=True, backbone_norms="trained")
-    with pytest.raises(ConfigError, match="2 processes cannot agree on the statistics"):
-        fit_whole(feature_dataset(), config, tmp_path, team=team)
+    with pytest.raises(ConfigError, match="2 processes"):
+        fit_whole(feature_dataset(), config, Session(group, folder=tmp_path))
 
 
 def test_features_cannot_be_fine_tuned() -> None:

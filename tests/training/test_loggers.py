@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 
 from centerhash.core.errors import ConfigError, DataError
+from centerhash.core.files import make_folder
+from centerhash.data import open_dataset
+from centerhash.training.config import resolve
 from centerhash.training.loggers import LOGGERS, as_table
 from centerhash.training.run import train
+from centerhash.training.run_folder import init_or_check_run
 from tests.toys import (
     QUICK,
     Killed,
@@ -180,45 +184,39 @@ def test_starting_over_forgets_what_services_call_the_run(folder: Path, tmp_path
     assert not {"log.csv", "loggers.json"} & {path.name for path in run.iterdir()}
 
 
-def test_damaged_names_of_services_are_said(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("content", ["[]", "{"])
+def test_damaged_ids_of_services_are_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    run, config = tmp_path / "run", toy_config(**BRIEF)
-
-    def kill(stage: str, done: int, total: int, note: str = "") -> None:
-        raise Killed
-
-    with pytest.raises(Killed):
-        train(folder, config=config, out=run, progress=kill)
-    for content in ("[]", "{"):
-        (run / "loggers.json").write_text(content)
-        with pytest.raises(DataError, match=r"loggers\.json' is damaged .*: delete it to log as a new run"):
-            train(folder, config=config, out=run, logger="mlflow")
+    init_or_check_run(
+        make_folder(tmp_path / "run"), open_dataset(folder), resolve(toy_config(**BRIEF)), overwrite=False
+    )
+    (tmp_path / "run" / "loggers.json").write_text(content)
+    with pytest.raises(DataError, match=r"loggers\.json"):
+        train(folder, config=toy_config(**BRIEF), out=tmp_path / "run", logger="mlflow")
 
 
 def test_a_service_that_refuses_is_one_sentence(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nowhere://")
-    with pytest.raises(
-        ConfigError, match=r"^mlflow did not take the log: .*in MLFLOW_TRACKING_URI, or .*, then train"
-    ):
+    with pytest.raises(ConfigError, match=r"^mlflow .*MLFLOW_TRACKING_URI"):
         train(folder, config=toy_config(**BRIEF), out=tmp_path / "run", logger="mlflow")
 
 
 def test_what_cannot_log_is_refused_before_anything_is_written(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="csvv"):
         train(folder, logger="csvv", out=tmp_path / "run")
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="out="):
         train(folder, logger="csv")
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="int"):
         train(folder, logger=3)  # type: ignore[arg-type]
     said = refused(
         cli("train", folder, "--method", "itq", "--bits", "16", "--logger", "csv", "--out", tmp_path / "run")
     )
-    assert "no epochs to log: leave out --logger" in " ".join(said.split())
+    assert "--logger" in said
     assert not (tmp_path / "run").exists()
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
-import math
+import os
+import sys
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from centerhash.cli.arguments import with_flags
-from centerhash.core.errors import first_reasons
+from centerhash.core.errors import CenterhashError, first_reasons
 from centerhash.core.progress import Progress, bars
 from centerhash.core.rendering import text_table, visible
 
@@ -23,8 +26,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from centerhash.evaluation import Evaluation
-    from centerhash.experiments.bench import Task
-    from centerhash.experiments.rows import Row
+    from centerhash.experiments.tasks import Row, Task
     from centerhash.networks.engines import Engine
     from centerhash.search import Added
 
@@ -44,17 +46,45 @@ def stream(stderr: bool = False) -> Console:
     return Plain(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
+# errors of writing to standard output, if that is a file or a pipe
+_UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
+
+
+def run(app: typer.Typer, name: str) -> None:
+    """Run a command line: our own errors exit with code 2 and one message, never a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # file names need not be text, nor has every terminal "█"
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            app(prog_name=name)
+        finally:
+            sys.stdout.flush()  # errors of writing are reported here, not by Python at exit
+    except CenterhashError as error:
+        print(f"error: {visible(with_flags(str(error)))}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except OSError as error:
+        if error.errno not in _UNWRITTEN or error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python tries again at exit
+        print(f"error: cannot write the output: {os.strerror(error.errno)}.", file=sys.stderr)
+        raise SystemExit(2) from None
+    except SystemExit as ended:
+        if ended.code == 130:  # typer's code for an interrupt
+            print("interrupted: the same command resumes where it stopped.", file=sys.stderr)
+        raise
+
+
 def progress() -> AbstractContextManager[Progress]:
     """Show one bar per stage on stderr while the block runs; silent where stderr is not a terminal."""
     return bars(stream(stderr=True))
 
 
-def say(what: str | Table) -> None:
+def output(what: str | Table) -> None:
     """Print a line or a table; a line is not cut where the terminal ends, since half a path cannot be copied."""
     stream().print(what, soft_wrap=isinstance(what, str))
 
 
-def tell(text: str) -> None:
+def log(text: str) -> None:
     """Print a line on stderr."""
     stream(stderr=True).print(text, soft_wrap=True)
 
@@ -63,7 +93,7 @@ def warn(messages: Sequence[str]) -> None:
     """Print warnings on stderr."""
     for message in messages:
         stream(stderr=True).print("warning: ", style="yellow", end="")
-        tell(with_flags(message))
+        log(with_flags(message))
 
 
 def print_json(value: Any) -> None:
@@ -71,11 +101,11 @@ def print_json(value: Any) -> None:
     print(json.dumps(value))
 
 
-def show(
+def table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, show_lines: bool = False
 ) -> None:
     """Print a table; see `text_table`."""
-    say(text_table(title, columns, rows, show_lines=show_lines))
+    output(text_table(title, columns, rows, show_lines=show_lines))
 
 
 def features_by(engine: Engine | None) -> str:
@@ -86,7 +116,7 @@ def features_by(engine: Engine | None) -> str:
     return f", features by {engine.name}"
 
 
-def added(done: Added, now: str) -> None:
+def report_added(done: Added, now: str) -> None:
     """Say what became of the images of one `add`; `now` is what there is after it."""
     from centerhash.data.listing import skipped_text
 
@@ -99,7 +129,7 @@ def added(done: Added, now: str) -> None:
         lines.append(f"labels of the added images: {done.given:,} given, {done.predicted:,} predicted")
     if done.skipped:
         lines.append(f"skipped: {skipped_text(done.skipped)}")
-    say("\n".join(lines))
+    output("\n".join(lines))
 
 
 def show_evaluation(result: Evaluation, title: str) -> None:
@@ -108,7 +138,7 @@ def show_evaluation(result: Evaluation, title: str) -> None:
         (row.name, f"{row.value:.4f}", "" if row.chance is None else f"{row.chance:.4f}", row.meaning)
         for row in result.measures()
     )
-    show(title, ("measure", ">value", ">chance", "meaning"), shown)
+    table(title, ("measure", ">value", ">chance", "meaning"), shown)
 
 
 def show_curve(result: Evaluation) -> None:
@@ -118,37 +148,34 @@ def show_curve(result: Evaluation) -> None:
         (str(radius), "" if precision is None else f"{precision:.4f}", f"{recall:.4f}", f"{filled:,}")
         for radius, (precision, recall, filled) in enumerate(rows)
     )
-    show("by Hamming radius", (">radius", ">precision", ">recall", ">queries with items"), shown)
+    table("by Hamming radius", (">radius", ">precision", ">recall", ">queries with items"), shown)
 
 
-def planned(total: int, left: int) -> None:
-    """Say on stderr how many trainings a grid has, and how many of them are still to run."""
+def report_planned(total: int, left: int) -> None:
+    """Print on stderr how many training runs a grid has, and how many of them are still to run."""
     kept = f"; the other {total - left:,} are there already" if left < total else ""
-    tell(f"{left:,} of {total:,} trainings to run{kept}")
+    log(f"{left:,} of {total:,} training runs to do{kept}")
 
 
-def cell_done(done: int, total: int, cell: Task, row: Row, left: float) -> None:
-    """Print one line on stderr for a cell of a grid that has ended."""
-    from centerhash.experiments.remaining import time_text
-
+def report_task(done: int, total: int, task: Task, row: Row) -> None:
+    """Print one line on stderr for a task of an experiment that has ended."""
     if "error" in row:
         text = f"failed: {row['error']}"
     else:
         found = row["evaluation"]
         scores = f"{found['map_peers']:.4f} peers, {found['map_textbook']:.4f} textbook"
         text = f"{scores}, {row['train_seconds']:.0f} s"
-    rest = f"; {time_text(left)} left" if done < total and not math.isnan(left) else ""
-    tell(f"{done}/{total}  {cell.name}: {text}{rest}")
+    log(f"{done}/{total}  {task.name}: {text}")
 
 
-def end_of_cells(failures: Sequence[Row], folder: Path) -> None:
-    """Where cells failed, say which, and what to do, and end with exit code 1."""
-    from centerhash.experiments.tables import failure_text
+def report_failures(failures: Sequence[Row], folder: Path) -> None:
+    """If tasks failed, list them and exit with code 1."""
+    from centerhash.experiments.runner import failure_text
 
     if failures:
         shown = "\n".join(f"  {failure_text(row)}" for row in failures)
-        told = f"The same command tries them again; {folder / 'failures.jsonl'} tells more."
-        warn([f"{len(failures)} of the trainings failed, all others are kept:\n{shown}\n{told}"])
+        next_step = f"The same command tries them again; details are in {folder / 'failures.jsonl'}."
+        warn([f"{len(failures)} training runs failed, all others are kept:\n{shown}\n{next_step}"])
         raise typer.Exit(1)
 
 

@@ -1,14 +1,10 @@
-"""What an installation has and lacks: the facts that a report of a bug needs, gathered without slow imports.
-
-Only torch is imported, since nothing else knows the devices; all versions come from the installed metadata.
-"""
+"""What is installed here, for bug reports; of the libraries only torch is imported, for its devices."""
 
 from __future__ import annotations
 
 import os
 import platform
 import shutil
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -24,7 +20,7 @@ from centerhash.core.extras import EXTRAS
 from centerhash.core.version import __version__
 from centerhash.networks.backbones import BACKBONES, DEFAULT_BACKBONE, choose_device
 from centerhash.networks.cache import default_cache
-from centerhash.networks.engines.table import ENGINES as INFERENCE_ENGINES
+from centerhash.networks.engines import ENGINES as INFERENCE_ENGINES
 
 NOT_INSTALLED = "not installed"
 
@@ -93,13 +89,12 @@ class Need:
     extra: str | None  # None: nothing works without it
 
 
-def requirements(declared: Iterable[str] | None = None) -> list[Need]:
-    """What this system needs of the lines in the package's metadata: first what all need, then by extra."""
-    if declared is None:
-        try:
-            declared = metadata.requires("centerhash") or ()
-        except metadata.PackageNotFoundError:  # used from its sources
-            declared = ()
+def requirements() -> list[Need]:
+    """The packages in our metadata that apply to this system: first the required ones, then those of extras."""
+    try:
+        declared = metadata.requires("centerhash") or []
+    except metadata.PackageNotFoundError:  # used from its sources
+        declared = []
     needs: dict[str, Need] = {}
     for requirement in map(Requirement, declared):
         for extra in (None, *USER_EXTRAS):
@@ -110,7 +105,7 @@ def requirements(declared: Iterable[str] | None = None) -> list[Need]:
 
 
 def _package_problem(need: Need, version: str) -> str | None:
-    """What is wrong with a package: one that all need is missing, or one is there that is not the one meant."""
+    """The problem with a package, if any: required and missing, or of a wrong version."""
     if version == NOT_INSTALLED:
         return None if need.extra else f"{need.name} is not installed: {_REINSTALL}."
     if need.allowed.contains(version, prereleases=True):
@@ -153,7 +148,6 @@ def _machine() -> tuple[dict[str, str], list[str]]:
 
 
 def _milvus() -> str:
-    """Return whether an index can be stored in Milvus."""
     return "usable" if find_spec("pymilvus") else f"{NOT_INSTALLED}: pip install 'centerhash[milvus]'"
 
 

@@ -1,1 +1,1 @@
-"""Core: errors, arrays, files, options, progress, prefetching, locks. Knows nothing of images or codes."""
+"""Core: errors, array checks, files and locks, options, progress, threads; independent of images and codes."""

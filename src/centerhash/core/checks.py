@@ -40,7 +40,7 @@ def whole_number(value: Any, name: str, least: int, most: int | None = None) -> 
 
 
 def check_features(features: NDArray[Any], width: int | None = None) -> NDArray[Any]:
-    """Features (N, D) of finite floats, with D the `width` that training saw; InputError for anything else."""
+    """Features (N, D) of finite floats, with D the `width` of the training features; InputError for anything else."""
     features = np.asarray(features)
     if features.ndim != 2 or features.dtype.kind != "f" or features.shape[1] != (width or features.shape[1]):
         raise InputError(

@@ -1,4 +1,4 @@
-"""The tree of exceptions. Every message says what came in, what is allowed, and what to do next.
+"""The tree of exceptions. Every message holds the value received, the values allowed, and the next step.
 
 CenterhashError
 ├── InputError (also a ValueError)     a caller's values: arrays, options, names
@@ -34,7 +34,7 @@ class UnknownMethodError(ConfigError):
 
 
 class DataError(InputError):
-    """A data set's files are missing, malformed or contradict each other."""
+    """Files of a dataset are missing, malformed or contradict each other."""
 
 
 class ImageError(DataError):
@@ -77,7 +77,7 @@ def did_you_mean(received: str, allowed: Iterable[str], cutoff: float = 0.5) -> 
 
 
 def first_reasons(reasons: Iterable[object], see: str = "", most: int = 5) -> str:
-    """The first of several reasons, one per line, and how many more there are; `see` says where they stand."""
+    """The first of several reasons, one per line, and how many more there are; `see` is where all of them are listed."""
     lines = [f"  {reason}" for reason in reasons]
     if len(lines) > most:
         lines[most:] = [f"  ... and {len(lines) - most:,} more{see}"]

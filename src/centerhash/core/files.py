@@ -54,9 +54,9 @@ def explain_write_errors(path: Path) -> Iterator[None]:
 
 
 def refuse_links(folder: Path, names: Iterable[str] | None = None) -> None:
-    """Raise DataError where one of these entries of a folder (all of them unless named) is a link.
+    """Raise DataError if one of these entries of a folder (all of them unless named) is a link.
 
-    A folder that came from elsewhere could else make us read, write or delete what is not in it.
+    An untrusted folder could else make us read, write or delete what is not in it.
     """
     entries = sorted(folder.iterdir()) if names is None else [folder / name for name in names]
     for entry in entries:
@@ -132,13 +132,13 @@ def _umask() -> int:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write `text` as UTF-8, whole or not at all; of names that are no text, json keeps the bytes as \\udc.."""
+    """Write `text` as UTF-8, atomically; of names that are no text, json keeps the bytes as \\udc.."""
     with atomic(path) as stream:
         stream.write(text.encode(errors="backslashreplace"))
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Write `value` as indented json, whole or not at all."""
+    """Write `value` as indented json, atomically."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -161,7 +161,7 @@ def packaged(package: str, name: str) -> dict[str, Any]:
 
 
 def append_line(path: str | Path, text: str) -> None:
-    """Add one line to the end of `path`, and return when it is on the disk: a kill can tear only the last line."""
+    """Add one line to the end of `path`, and return when it is on the disk: a crash can tear only the last line."""
     target = Path(path)
     make_folder(target.parent)
     with explain_write_errors(target), target.open("ab") as stream:
@@ -171,7 +171,7 @@ def append_line(path: str | Path, text: str) -> None:
 
 
 def write_npz(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write named arrays as .npz, whole or not at all."""
+    """Write named arrays as .npz, atomically."""
     with atomic(path) as stream:
         np.savez(stream, allow_pickle=False, **dict(arrays))
 
@@ -237,11 +237,11 @@ def with_checksum(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def verify_checksum(value: Any, what: str) -> dict[str, Any]:
-    """The json object without its checksum, or ValueError where that does not match; it may have none."""
+    """The json object without its checksum, or ValueError if that does not match."""
     if not isinstance(value, dict):
         raise ValueError(f"{what} is no json object")
     rest = {name: part for name, part in value.items() if name != CHECKSUM}
-    if CHECKSUM in value and value[CHECKSUM] != _json_checksum(rest):
+    if value.get(CHECKSUM) != _json_checksum(rest):
         raise ValueError(f"{what} does not match its checksum")
     return rest
 
@@ -261,7 +261,7 @@ def tensor_checksum(name: str, dtype: object, shape: Sequence[int], content: Any
 
 
 def stored_checksums(metadata: Mapping[str, str] | None) -> dict[str, int] | None:
-    """The checksums of tensors in the metadata of their file; None in a file of earlier versions."""
+    """The checksums of tensors in the metadata of their file; None without any."""
     text = (metadata or {}).get(CHECKSUMS)
     return None if text is None else dict(json.loads(text))
 
@@ -302,7 +302,7 @@ class WriterLock:
         return cls(lock, holder)
 
     def release(self, *, delete: bool = False) -> None:
-        """Let others write, and leave no files behind where `delete` says so."""
+        """Let others write; with `delete`, leave no files behind."""
         if delete:
             with suppress(OSError):  # a file too many
                 self._holder.unlink(missing_ok=True)

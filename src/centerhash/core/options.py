@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from centerhash.core.errors import ConfigError, did_you_mean
 
@@ -46,6 +47,16 @@ def options_beside(kind: type) -> type[MethodOptions]:
         if isinstance(found, type) and issubclass(found, MethodOptions):
             return found
     return MethodOptions
+
+
+def setting(
+    default: Any, help: str, panel: str = "", *, shown: str = "", choices: Sequence[str] = (), **limits: Any
+) -> Any:
+    """A field that the command line offers as an option, in a panel of its help; `shown` describes the default."""
+    if choices:
+        limits["pattern"] = f"^({'|'.join(map(re.escape, choices))})$"
+    extra: dict[str, Any] = {"panel": panel, "shown": shown, "choices": list(choices)}
+    return Field(default, description=help, json_schema_extra=extra, **limits)
 
 
 OptionsType = TypeVar("OptionsType", bound=Options)

@@ -18,7 +18,7 @@ from centerhash.core.progress import Progress
 
 
 def cpu_count() -> int:
-    """The cpu_count that this process may use."""
+    """The number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -60,7 +60,7 @@ _BATCH = 64  # images that are read together
 def batches_ahead(
     work: Callable[[Item], Result], batches: Iterable[Sequence[Item]], depth: int = 2, most_threads: int = 8
 ) -> Generator[list[Future[Result]], None, None]:
-    """Yield the futures of `work` on every item, batch by batch; `depth` batches are in work while one is in use.
+    """Yield the futures of `work` on every item, batch by batch; `depth` batches are computed while one is in use.
 
     Memory holds the results of depth + 1 batches, however many there are.
     """
@@ -81,7 +81,7 @@ def batches_ahead(
 def read_all(
     read: Callable[[Item], Result], images: Mapping[int, Item], stage: str, progress: Progress
 ) -> tuple[dict[int, Result], dict[int, ImageError]]:
-    """What threads `read` of each image by its row, and why others cannot be read."""
+    """Read images in threads; return the results by row, and the errors of those that cannot be read."""
     found: dict[int, Result] = {}
     broken: dict[int, ImageError] = {}
     rows = list(images)
@@ -103,7 +103,7 @@ WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 def use_passive_omp_wait() -> None:
     """Let threads of torch sleep while they wait, unless the user has chosen how they wait or torch is there already.
 
-    By default they spin. On a machine that does other work too, a spinning thread takes the processor from the very
+    By default they spin. On a machine that does other work too, a spinning thread takes the CPU from the very
     thread that it waits for, and an epoch of seconds takes a minute.
     """
     if "torch" not in sys.modules and not any(name in os.environ for name in WAITING):

@@ -1,4 +1,4 @@
-"""Progress: the one callback that long work takes, and bars on a terminal or in a notebook for it."""
+"""Progress: the one callback of long work, and bars on a terminal or in a notebook."""
 
 from __future__ import annotations
 
@@ -19,32 +19,25 @@ class Progress(Protocol):
 
 
 def silent(stage: str, done: int, total: int, note: str = "", /) -> None:
-    """The callback where nobody listens: functions take `progress: Progress = silent`."""
+    """The callback that does nothing: the default of internal functions."""
 
 
 @contextmanager
 def bars(console: Console | None = None) -> Iterator[Progress]:
-    """Show one bar per stage on stderr while the block runs; silent where stderr is no terminal and no notebook."""
+    """Show one bar per stage on stderr while the block runs; silent unless stderr is a terminal or a notebook."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
-    from rich.progress import Task as Bar
-    from rich.text import Text
-
-    class TimeLeft(TimeRemainingColumn):
-        """By the speed of the last seconds; nothing where the note says it, of work whose steps take minutes."""
-
-        def render(self, task: Bar) -> Text:
-            return Text("") if str(task.fields["note"]).endswith(" left") else super().render(task)
 
     shown = console or Console(stderr=True, highlight=False, markup=False, emoji=False)
     with RichProgress(
         TextColumn("{task.description:<10}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TimeLeft(),
+        TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
         console=shown,
+        speed_estimate_period=3600,  # steps such as training runs take minutes
         disable=not (shown.is_terminal or shown.is_jupyter),
     ) as open_bars:
         tasks: dict[str, TaskID] = {}
@@ -57,8 +50,8 @@ def bars(console: Console | None = None) -> Iterator[Progress]:
         yield move
 
 
-def shown(progress: bool | Progress) -> AbstractContextManager[Progress]:
-    """What `progress` of a public function stands for: True for bars, False for nothing, or a callback of one's own."""
+def resolve_progress(progress: bool | Progress) -> AbstractContextManager[Progress]:
+    """Open the argument `progress` of a public function: True for bars, False for nothing, or a custom callback."""
     if progress is True:
         return bars()
     return nullcontext(silent if progress is False else progress)

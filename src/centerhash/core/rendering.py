@@ -22,7 +22,7 @@ Row = TypeVar("Row")
 
 
 class Listed(Sequence[Row]):
-    """A sequence that a class puts other things beside."""
+    """Base of sequences with further attributes."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self._rows = tuple(rows)
@@ -106,7 +106,7 @@ _STYLE: dict[Any, Any] = {
 def new_figure(
     width: float, height: float, columns: int = 1, rows: int = 1
 ) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A figure in the house style with its axes row by row; no window system is asked, whatever the user's is."""
+    """A figure in the house style with its axes row by row; no window system is needed."""
     with require("matplotlib").rc_context(_STYLE):
         figure = require("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
         yield figure, list(figure.subplots(rows, columns, squeeze=False).ravel())

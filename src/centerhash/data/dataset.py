@@ -1,8 +1,9 @@
-"""A data set: labels, splits, and either images or precomputed features."""
+"""Open a dataset: labels, splits, and either images or precomputed features."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -10,12 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.core.errors import DataError, InputError, unknown_name
+from centerhash.core.errors import ConfigError, DataError, InputError, nearest, unknown_name
 from centerhash.core.rendering import is_text
-from centerhash.data.layouts.arrays import no_labels, read_arrays, read_labels
-from centerhash.data.layouts.contents import Contents
+from centerhash.data.images import is_picture_name
+from centerhash.data.layouts import class_folders, coco_json  # noqa: F401  (they register themselves)
+from centerhash.data.layouts.arrays import read_arrays, read_labels
+from centerhash.data.layouts.contents import LAYOUTS, Contents, Layout, first_few, no_labels
 from centerhash.data.layouts.parquet import SUFFIX
-from centerhash.data.layouts.table import read_layout
+from centerhash.data.layouts.tabular import METADATA
+from centerhash.data.published import DATASETS, get_dataset, read_lists, read_published
 from centerhash.data.splits import SPLIT_NAMES, Splits, as_indices, check_splits, make_splits
 
 if TYPE_CHECKING:  # torch takes long to import
@@ -50,7 +54,7 @@ class Dataset:
         if self.labels.shape[1] != len(self.classes):
             raise DataError(f"{len(self.classes)} classes for {self.labels.shape[1]} label columns.")
         if self.features is None and self.image_paths is None:
-            raise DataError("a data set needs features or image paths.")
+            raise DataError("a dataset needs features or image paths.")
         if not self.names:
             object.__setattr__(self, "names", tuple(map(str, range(self.size))))
         for kind, texts in (("class", self.classes), ("name", self.names)):
@@ -81,7 +85,7 @@ class Dataset:
         seed: int = 0,
         name: str = "arrays",
     ) -> Dataset:
-        """A data set of features in memory: numpy arrays, torch tensors or lists.
+        """A dataset of features in memory: numpy arrays, torch tensors or lists.
 
         Args:
             features: (N, D), finite; float16 and float32 are kept as they are, other numbers become float32.
@@ -93,7 +97,7 @@ class Dataset:
             query: row numbers of the queries.
             database: row numbers to search among.
             seed: of the splits that are drawn.
-            name: of the data set.
+            name: of the dataset.
 
         """
         contents = _named(read_arrays(features, labels, classes), names)
@@ -113,23 +117,19 @@ class Dataset:
         seed: int = 0,
         name: str = "images",
     ) -> Dataset:
-        """A data set of image files, called by their paths unless `names` are given; the rest as in `from_arrays`."""
+        """A dataset of image files, called by their paths unless `names` are given; the rest as in `from_arrays`."""
         if isinstance(paths, str | Path) or not isinstance(paths, Iterable):
-            raise InputError(
-                f"paths must be a list of image files, got {paths!r}: use open_dataset for a folder."
-            )
+            raise InputError(f"paths must be a list of files, got {paths!r}: use open_dataset for a folder.")
         files = tuple(map(_as_path, paths))
         found, truth = no_labels(len(files)) if labels is None else read_labels(labels, classes)
         if len(files) != len(truth):
-            raise InputError(
-                f"{len(files):,} paths, but {len(truth):,} rows of labels: give one row per image."
-            )
+            raise InputError(f"{len(files):,} paths, but {len(truth):,} rows of labels: give one per image.")
         contents = _named(Contents(tuple(map(str, files)), found, truth, paths=files), names)
         return _in_memory(contents, {"train": train, "query": query, "database": database}, seed, name)
 
     @classmethod
     def from_torch(cls, dataset: Any, classes: Iterable[str] | None = None, **more: Any) -> Dataset:
-        """A data set of the items of a torch Dataset: pairs of features (D,) and labels (C,) of 0 and 1.
+        """A dataset of the items of a torch Dataset: pairs of features (D,) and labels (C,) of 0 and 1.
 
         The items are read once, one by one; `more` as in `from_arrays`. Images are refused: `from_images` reads
         their files, without keeping them all in memory.
@@ -169,7 +169,7 @@ class Dataset:
 
     @property
     def kind(self) -> Literal["images", "features"]:
-        """What the data set holds; features win where there are both."""
+        """What the dataset holds; features win where there are both."""
         return "images" if self.features is None else "features"
 
     @property
@@ -208,31 +208,61 @@ def _named(contents: Contents, names: Iterable[str] | None) -> Contents:
         return contents
     given = () if isinstance(names, str) or not isinstance(names, Iterable) else tuple(map(str, names))
     if len(given) != len(contents.names):
-        raise InputError(
-            f"names must be {len(contents.names):,}, one per image, got {len(given) or repr(names)}."
-        )
+        raise InputError(f"names must be {len(contents.names):,}, one each, got {len(given) or repr(names)}.")
     return replace(contents, names=given)
 
 
 def _in_memory(contents: Contents, rows: Mapping[str, Rows], seed: int, name: str) -> Dataset:
     given = {split: as_indices(members, split) for split, members in rows.items() if members is not None}
-    return complete(replace(contents, splits=given, source="given"), name, Path(), seed)
+    return _assembled(contents, name, Path(), make_splits(len(contents.labels), given, seed=seed))
 
 
-def open_dataset(path: str | Path, seed: int = 0, *, labels: bool = True) -> Dataset:
-    """Open and check a data set of any layout; splits that it does not name are drawn with `seed`.
+def open_dataset(
+    path: str | Path,
+    seed: int = 0,
+    *,
+    root: str | Path | None = None,
+    lists: str | Path | None = None,
+    labels: bool = True,
+) -> Dataset:
+    """Open and check a dataset: a path in any layout, or a published dataset by its name.
 
-    A folder of images that nothing describes and that are not sorted into folders has no labels, and with
-    `labels=False` no data set has any: folders are then albums, not classes.
+    Args:
+        path: a folder or parquet file; with `root`, the name of a published dataset (see `centerhash datasets`).
+        seed: of the splits that are drawn, if the data names none.
+        root: folder that holds the published dataset, in its own folder or directly.
+        lists: folder of list files (train.txt, test.txt, database.txt, as HashNet ships them) that give images,
+            labels and splits instead.
+        labels: False drops the labels; folders are then albums, not classes. A folder of images that nothing
+            describes and that are not sorted into folders has none anyway.
+
     """
-    root = _as_path(path)
-    contents = read_layout(root, labels)
-    return complete(contents, root.resolve().name.removesuffix(SUFFIX), root, seed)
-
-
-def complete(contents: Contents, name: str, root: Path, seed: int) -> Dataset:
-    """The data set of some contents; splits that they do not name are drawn."""
+    place = _as_path(path)
+    if not labels and (root is not None or lists is not None):
+        raise ConfigError("`labels=False` is for a folder of images: leave out `root=` and `lists=`.")
+    if root is not None:
+        row = get_dataset(str(path))
+        home = Path(root) / row.folder
+        if lists is not None:
+            return _from_lists(Path(lists), home if home.is_dir() else Path(root), row.name)
+        home, contents, splits = read_published(row, Path(root), seed)
+        return _assembled(contents, row.name, home, splits)
+    if str(path) in DATASETS and not place.exists():
+        raise ConfigError(f"'{path}' is a published dataset: give the folder that holds it as `root=`.")
+    if lists is not None:
+        return _from_lists(Path(lists), place, place.resolve().name)
+    contents = read_layout(place, labels)
     splits = make_splits(len(contents.labels), contents.splits, seed=seed, source=contents.source)
+    return _assembled(contents, place.resolve().name.removesuffix(SUFFIX), place, splits)
+
+
+def _from_lists(lists: Path, root: Path, name: str) -> Dataset:
+    contents = read_lists(lists, root)
+    splits = make_splits(len(contents.names), contents.splits, source=contents.source)
+    return _assembled(contents, name, root, splits)
+
+
+def _assembled(contents: Contents, name: str, root: Path, splits: Splits) -> Dataset:
     warnings = check_splits(splits, len(contents.labels))
     bare = int((~contents.labels.any(axis=1)).sum())
     if bare and contents.classes:
@@ -240,11 +270,6 @@ def complete(contents: Contents, name: str, root: Path, seed: int) -> Dataset:
             f"{bare:,} of {len(contents.labels):,} rows carry no label: "
             "they teach nothing and are relevant to no query."
         )
-    return assemble(contents, name, root, splits, warnings)
-
-
-def assemble(contents: Contents, name: str, root: Path, splits: Splits, warnings: Sequence[str]) -> Dataset:
-    """The data set of some contents with chosen splits; `warnings` are added to their own."""
     return Dataset(
         name=name,
         root=root,
@@ -257,3 +282,77 @@ def assemble(contents: Contents, name: str, root: Path, splits: Splits, warnings
         areas=contents.areas,
         warnings=(*contents.warnings, *warnings),
     )
+
+
+# ---------------------------------------------------------------- which layout a folder has
+
+
+def read_layout(root: Path, labels: bool = True) -> Contents:
+    """Read the dataset at a path, of any layout; without `labels`, drop those that it has."""
+    try:
+        if not root.exists():
+            raise DataError(f"no such folder: '{root}'. Check the path; see docs/own-images.md for layouts.")
+        if root.is_dir():
+            os.scandir(root).close()
+    except OSError as error:
+        raise DataError(f"cannot read '{root}': {error.strerror or error}.") from None
+    if root.is_file() and root.suffix != SUFFIX:
+        raise DataError(f"'{root}' is a file, not a folder. Give {_all_layouts()}.")
+    layout = find_layout(root)
+    if labels and layout is not None and layout.name == "bare" and _misspelled(root):
+        layout = None  # rather an error than a training run without the labels that somebody wrote
+    if layout is None:
+        entries = sorted(entry.name + ("/" if entry.is_dir() else "") for entry in root.iterdir())
+        found = f"it holds {first_few(entries)}" if entries else "it is empty"
+        raise DataError(f"'{root}' is no dataset: {found}{_misspelled(root)}. Give {_all_layouts()}.")
+    if labels:
+        return layout.read(root)
+    contents = (layout if layout.by_file else LAYOUTS["bare"]).read(root)
+    classes, none = no_labels(len(contents.names))
+    return replace(contents, classes=classes, labels=none, areas=None)
+
+
+def find_layout(root: Path) -> Layout | None:
+    """Return the layout of a folder or parquet file, None if there is none; two at once are an error.
+
+    Folders of images count as classes only if no file describes them, and images that are neither described nor
+    sorted have no labels.
+    """
+    if root.is_file():
+        return LAYOUTS["parquet"]
+    described = [(layout, found[0]) for layout, found in _detected(root, by_file=True)]
+    if len(described) > 1:
+        both = " and ".join(
+            f"{file.relative_to(root).as_posix()} ({layout.name})" for layout, file in described[:2]
+        )
+        raise DataError(f"'{root}' holds both {both}: keep them in two folders.")
+    return next((layout for layout, _ in described or _detected(root, by_file=False)), None)
+
+
+def _detected(root: Path, *, by_file: bool) -> Iterator[tuple[Layout, Sequence[Path]]]:
+    for layout in LAYOUTS.values():
+        if layout.by_file == by_file and (found := layout.detect(root)):
+            yield layout, found
+
+
+def is_described(path: Path) -> bool:
+    """Whether a file describes the images at `path`; the names of folders alone do not."""
+    if not path.is_dir() and not (path.is_file() and path.suffix == SUFFIX):
+        return False
+    layout = find_layout(path)
+    return layout is not None and layout.by_file
+
+
+def _misspelled(root: Path) -> str:
+    """Point to a file whose name is nearly that of a description, or return nothing."""
+    files = [entry.name for entry in root.iterdir() if not is_picture_name(entry.name)]
+    for wanted in ("labels.csv", "features.npy", *METADATA):
+        match = nearest(wanted, files, cutoff=0.8)
+        if match:
+            return f" (rename '{match}' to '{wanted}'?)"
+    return ""
+
+
+def _all_layouts() -> str:
+    ordered = sorted(LAYOUTS.values(), key=lambda layout: not layout.by_file)
+    return ",\n  or ".join(layout.description for layout in ordered)

@@ -1,4 +1,4 @@
-"""Images from disk: robust decoding to RGB, the network's square crop, and content keys."""
+"""Read images: robust decoding to RGB, the network's square crop, and content keys."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import io
 import math
+import re
 import stat
 import struct
 from collections.abc import Callable, Iterable, Iterator
@@ -21,13 +22,11 @@ from PIL import ExifTags, Image, ImageFile
 
 from centerhash.core.errors import ImageError, InputError
 from centerhash.core.extras import EXTRAS, require
-from centerhash.data.jpeg import MAX_SCANS, count_scans
 from centerhash.data.layouts.parquet import is_stored_image, stored_image
 
 ImageSource: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.uint8]
 Stream: TypeAlias = io.BufferedReader | io.BytesIO
 Factory: TypeAlias = Callable[[IO[bytes], str | bytes], ImageFile.ImageFile]
-Accepts: TypeAlias = Callable[[bytes], bool | str]
 
 _ACCEPTED = "an image is a path, bytes, a PIL image or a uint8 array, or a list of these"
 MAX_PIXELS = 100_000_000
@@ -51,6 +50,12 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _LYING = 5  # orientations from here on swap width and height
+# a JPEG of more scans is rejected: encoders write 1 to about 20, and each is a pass over the whole picture
+MAX_SCANS = 100
+_SCAN, _END = b"\xff\xda", 0xD9
+# a marker: 0xFF and a code, where 0xFF 0x00 is a pixel's byte, 0xFF 0xD0..0xD7 a restart, and 0xFF 0xFF filling
+_MARKER = re.compile(rb"\xff([^\x00\xd0-\xd7\xff])")
+_BARE = frozenset({0x01, 0xD8})  # markers without a length: TEM, SOI
 
 
 def load_image(
@@ -75,13 +80,8 @@ def load_image(
 def _from_memory(source: Image.Image | NDArray[Any], max_pixels: int) -> Image.Image:
     """An image that is decoded already: a PIL image, or an array (H, W), (H, W, 3) or (H, W, 4) of uint8."""
     if isinstance(source, np.ndarray):
-        shape = source.shape
-        if (
-            source.dtype != np.uint8
-            or len(shape) not in (2, 3)
-            or 0 in shape
-            or shape[2:] not in ((), (3,), (4,))
-        ):
+        shape, channels = source.shape, source.shape[2:]
+        if source.dtype != np.uint8 or len(shape) < 2 or 0 in shape or channels not in ((), (3,), (4,)):
             raise InputError(
                 "an image array must be uint8 of shape (height, width), (height, width, 3) or (height, width, 4), "
                 f"got {source.dtype} of shape {shape}."
@@ -213,13 +213,6 @@ def _open_source(source: str | Path | bytes, name: str) -> Stream:
     return stream
 
 
-@lru_cache(maxsize=1)
-def _openers() -> tuple[tuple[str, Factory, Accepts | None], ...]:
-    """Return (format, factory, accepts) of the formats that this Pillow has."""
-    Image.init()
-    return tuple((name, *Image.OPEN[name]) for name in _FORMATS if name in Image.OPEN)
-
-
 def _read_header(stream: Stream, name: str) -> ImageFile.ImageFile:
     """Find the format by its first bytes and parse the header only.
 
@@ -240,6 +233,26 @@ def _read_header(stream: Stream, name: str) -> ImageFile.ImageFile:
         raise ImageError(f"cannot read {name}: damaged {kind} header ({_reason(error)}).") from error
 
 
+def count_scans(stream: IO[bytes]) -> int:
+    """Count the scans of a JPEG up to its end marker, exactly only if they are more than MAX_SCANS."""
+    stream.seek(0)
+    seen, last = 0, b""
+    while piece := stream.read(1 << 20):
+        seen += (last + piece).count(_SCAN)
+        last = piece[-1:]
+    if seen <= MAX_SCANS:  # nearly all files: counting bytes takes no time
+        return seen
+    stream.seek(0)
+    data, scans, place = stream.read(), 0, 0
+    # follow the markers: a thumbnail or a film that is kept inside or behind the picture does not count
+    while (found := _MARKER.search(data, place)) is not None and data[found.start(1)] != _END:
+        code, place = data[found.start(1)], found.end()
+        scans += code == _SCAN[1]
+        if code not in _BARE:
+            place += int.from_bytes(data[place : place + 2], "big")
+    return scans
+
+
 def _format_of(prefix: bytes, name: str) -> tuple[str, Factory]:
     """The format of an image by its first bytes, and what opens it; the library for HEIC is loaded with the first one."""
     if is_heic(prefix):
@@ -247,7 +260,9 @@ def _format_of(prefix: bytes, name: str) -> tuple[str, Factory]:
             raise ImageError(f"cannot read {name}: a HEIC image needs {heic_advice()}.")
         require("pillow_heif").register_heif_opener()
         return "HEIC", Image.OPEN["HEIF"][0]
-    for kind, factory, accepts in _openers():
+    Image.init()
+    for kind in (kind for kind in _FORMATS if kind in Image.OPEN):  # those that this Pillow has
+        factory, accepts = Image.OPEN[kind]
         verdict = accepts(prefix[:16]) if accepts else True
         if verdict and not isinstance(verdict, str):  # a text says why this Pillow cannot read the format
             return kind, factory
@@ -295,9 +310,20 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     """Convert any mode to RGB, transparency laid on white."""
     if image.mode.startswith("I") or image.mode == "F":
         low, high = _range_of(image)
-        return _by_strips(image, lambda strip: Image.fromarray(_to_eight_bits(strip, low, high)))
+        scale = 255.0 / (high - low) if high > low else 0.0
+
+        def to_eight_bits(strip: Image.Image) -> Image.Image:  # where convert() would clip
+            deep = np.asarray(strip)
+            values: NDArray[np.floating[Any]] = deep.astype(np.float32 if deep.itemsize == 2 else np.float64)
+            return Image.fromarray(np.rint((values - low) * scale).astype(np.uint8))
+
+        return _by_strips(image, to_eight_bits)
     if image.has_transparency_data:
-        return _by_strips(image, _on_white)
+        white = (255, 255, 255, 255)
+        return _by_strips(
+            image,
+            lambda strip: Image.alpha_composite(Image.new("RGBA", strip.size, white), strip.convert("RGBA")),
+        )
     return image if image.mode == "RGB" else image.convert("RGB")  # convert would copy it
 
 
@@ -314,11 +340,6 @@ def _by_strips(image: Image.Image, convert: Callable[[Image.Image], Image.Image]
     for top, strip in _strips(image):
         rgb.paste(convert(strip).convert("RGB"), (0, top))
     return rgb
-
-
-def _on_white(image: Image.Image) -> Image.Image:
-    rgba = image.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", rgba.size, (255, 255, 255, 255)), rgba)
 
 
 def _range_of(image: Image.Image) -> tuple[float, float]:
@@ -339,15 +360,6 @@ def _range_of(image: Image.Image) -> tuple[float, float]:
         whites = (65535,)
     white = next((white for white in whites if low >= 0 and high <= white), None)
     return (low, high) if white is None else (0.0, float(white))
-
-
-def _to_eight_bits(image: Image.Image, low: float, high: float) -> NDArray[np.uint8]:
-    """Scale deep greyscale (height, width) from low..high to 0..255, where convert() would clip."""
-    deep = np.asarray(image)
-    values: NDArray[np.floating[Any]] = deep.astype(np.float32 if deep.itemsize == 2 else np.float64)
-    scale = 255.0 / (high - low) if high > low else 0.0
-    scaled: NDArray[np.uint8] = np.rint((values - low) * scale).astype(np.uint8)
-    return scaled
 
 
 def is_picture_name(name: str) -> bool:

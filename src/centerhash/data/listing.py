@@ -15,6 +15,7 @@ from typing import overload
 
 from centerhash.core.errors import DataError
 from centerhash.data.images import HEIC_SUFFIXES, SUFFIXES, heic_advice, is_picture_name, reads_heic
+from centerhash.data.layouts.contents import is_folder
 from centerhash.data.layouts.parquet import is_stored_image
 
 HEIC, FOLDERS, OTHERS = "HEIC images", "folders without permission", "other files"
@@ -118,8 +119,13 @@ def _expand(entry: str | Path, skipped: Counter[str]) -> Iterator[str]:
         elif any(map(_is_wild, path.parts)):
             place, named = f"the pattern '{entry}'", [_is_wild(part) for part in path.parts].index(True)
             matches = Path(path.anchor).glob(str(path.relative_to(path.anchor)))
-            files = (str(file) for file in matches if not _is_hidden(file, named))
-            candidates = sorted(files, key=_in_folders)
+            files = (
+                str(file)
+                for file in matches
+                if not any(part.startswith(".") for part in file.parts[named:])  # hidden, but not by name
+            )
+            # as paths are sorted: 'a/b.jpg' comes before 'a-b.jpg'
+            candidates = sorted(files, key=lambda name: name.replace(os.sep, _SEPARATOR))
         else:
             raise FileNotFoundError("no such file or folder")
         for file in candidates:
@@ -142,11 +148,6 @@ def _expand(entry: str | Path, skipped: Counter[str]) -> Iterator[str]:
     skipped.update(passed)
 
 
-def _in_folders(name: str) -> str:
-    """A key that sorts names folder by folder, as paths are sorted: 'a/b.jpg' comes before 'a-b.jpg'."""
-    return name.replace(os.sep, _SEPARATOR)
-
-
 def _files_below(home: str, closed: list[OSError]) -> Iterator[str]:
     """Yield all files below a folder that are not hidden, sorted; folders that cannot be read go to `closed`.
 
@@ -154,7 +155,13 @@ def _files_below(home: str, closed: list[OSError]) -> Iterator[str]:
     """
     try:
         with os.scandir(home or os.curdir) as entries:
-            names = sorted(filter(None, map(_sorted_by, entries)))
+            # a folder is sorted as the beginning of what is below it; links to folders are skipped
+            names = sorted(
+                entry.name + _SEPARATOR * folder
+                for entry in entries
+                if not entry.name.startswith(".")
+                and not ((folder := is_folder(entry)) and entry.is_symlink())
+            )
     except OSError as error:
         closed.append(error)
         return
@@ -165,19 +172,6 @@ def _files_below(home: str, closed: list[OSError]) -> Iterator[str]:
             yield home + name
 
 
-def _sorted_by(entry: os.DirEntry[str]) -> str:
-    """What an entry of a folder is sorted by: a folder as the beginning of what is below it; "" to pass it over.
-
-    Hidden entries are passed over, and links to folders.
-    """
-    try:
-        folder = entry.is_dir()
-    except OSError:  # a link that leads to itself
-        folder = False
-    passed = entry.name.startswith(".") or (folder and entry.is_symlink())
-    return "" if passed else entry.name + _SEPARATOR * folder
-
-
 def kind_of(name: str) -> str:
     """What people call a file that is no image which can be read: "videos", "texts"."""
     return _KINDS.get(Path(name).suffix.lower(), OTHERS)
@@ -185,8 +179,3 @@ def kind_of(name: str) -> str:
 
 def _is_wild(part: str) -> bool:
     return any(mark in part for mark in "*?[")
-
-
-def _is_hidden(file: Path, named: int) -> bool:
-    """Whether a file or a folder above it is hidden; the first `named` parts were asked for by name."""
-    return any(part.startswith(".") for part in file.parts[named:])

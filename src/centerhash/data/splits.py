@@ -1,4 +1,4 @@
-"""Which rows train, which ask (queries), and which are searched (database).
+"""Split the rows of a dataset: which train, which are queries, and which are the database.
 
 The paper's protocol (Sec. 4.1): 5,000 random queries, the rest is the database, and 10,000 training images
 are drawn from the database. Smaller sets give a tenth to the queries and train on the whole database.
@@ -65,7 +65,7 @@ class Splits:
             left[name] = indices[~np.isin(indices, dropped)]
             if indices.size and not left[name].size:
                 raise DataError(
-                    f"all {indices.size:,} rows of the split '{name}' had to be dropped: none is left."
+                    f"all {indices.size:,} rows of the split '{name}' must be dropped: none is left."
                 )
         return Splits(**left, made=self.made)
 
@@ -121,7 +121,7 @@ def check_splits(splits: Splits, size: int) -> list[str]:
     if own:
         warnings.append(
             f"{own:,} of {splits.query.size:,} queries are also in the database, "
-            "so a query would retrieve itself: evaluate with exclude_self=True."
+            "so a query would retrieve itself: evaluate with `exclude_self=True`."
         )
     used = np.unique(np.concatenate([splits.train, splits.query, splits.database])).size
     if used < size:
@@ -140,9 +140,7 @@ def make_splits(
 ) -> Splits:
     """Complete the splits that are `given` (any of train, query, database) for `size` rows.
 
-    So many `queries` are drawn, a tenth of the rows and at most 5,000 unless said, and at most so many rows for
-    `training`.
-
+    `queries` are drawn, by default a tenth of the rows and at most 5,000, and at most `training` rows to train on.
     Queries are drawn from outside the given training rows, and outside the given database where rows are left
     there; the database is all but the queries; training rows are drawn from the database without the queries.
     """
@@ -159,45 +157,34 @@ def make_splits(
     drawn = []
     if "query" not in known:
         count = min(MOST_QUERIES, max(1, round(QUERY_SHARE * size))) if queries is None else queries
-        known["query"] = _draw_queries(size, known, count, generator)
+        nothing = np.empty(0, dtype=np.int64)
+        free = np.setdiff1d(np.arange(size), known.get("train", nothing))
+        if free.size == 0:
+            raise DataError(
+                f"the training split holds all {size:,} rows, so none is left to draw queries from: "
+                "name the queries, or train on fewer rows."
+            )
+        unsearched = np.setdiff1d(free, known.get("database", nothing))
+        pool = unsearched if unsearched.size else free
+        known["query"] = np.sort(generator.choice(pool, size=min(count, pool.size), replace=False))
         drawn.append("query")
     if "database" not in known:
         known["database"] = np.setdiff1d(np.arange(size), known["query"])
         if origin:
             origin.append("database is all but the queries")
     if "train" not in known:
-        known["train"] = _draw_training(known, training, generator)
+        pool = np.setdiff1d(known["database"], known["query"])
+        if pool.size == 0:
+            raise DataError(
+                "every row of the database is a query: none is left to train on. Name training rows."
+            )
+        fits = pool.size <= training
+        known["train"] = pool if fits else np.sort(generator.choice(pool, size=training, replace=False))
         drawn.append("train")
     if drawn:
         which = f"{' and '.join(drawn)} " if origin else ""
         origin.append(f"{which}drawn with seed {seed}")
     return Splits(**known, made="; ".join(origin))
-
-
-def _draw_queries(
-    size: int, known: Mapping[str, Indices], count: int, generator: np.random.Generator
-) -> Indices:
-    """Draw `count` rows from outside the training rows."""
-    nothing = np.empty(0, dtype=np.int64)
-    free = np.setdiff1d(np.arange(size), known.get("train", nothing))
-    if free.size == 0:
-        raise DataError(
-            f"the training split holds all {size:,} rows, so none is left to draw queries from: "
-            "name the queries, or train on fewer rows."
-        )
-    unsearched = np.setdiff1d(free, known.get("database", nothing))
-    pool = unsearched if unsearched.size else free
-    return np.sort(generator.choice(pool, size=min(count, pool.size), replace=False))
-
-
-def _draw_training(known: Mapping[str, Indices], most: int, generator: np.random.Generator) -> Indices:
-    """Draw at most `most` rows of the database that are no queries; all of them where there are fewer."""
-    pool = np.setdiff1d(known["database"], known["query"])
-    if pool.size == 0:
-        raise DataError(
-            "every row of the database is also a query, so none is left to train on: name the training rows."
-        )
-    return pool if pool.size <= most else np.sort(generator.choice(pool, size=most, replace=False))
 
 
 def splits_from_column(cells: Sequence[str], where: Sequence[str]) -> dict[str, Indices]:

@@ -1,4 +1,4 @@
-"""Data sets of torch: rows of one of ours as torch wants them, and features and labels of one of anybody's."""
+"""Convert datasets to and from torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def as_tensor(image: Image.Image) -> Tensor:
 
 
 class TorchItems(data.Dataset[tuple[Any, Tensor]]):
-    """Some rows of a data set: features (D,) float32 or the transformed image, and labels (C,) bool."""
+    """Some rows of a dataset: features (D,) float32 or the transformed image, and labels (C,) bool."""
 
     def __init__(
         self,
@@ -49,17 +49,26 @@ class TorchItems(data.Dataset[tuple[Any, Tensor]]):
 
 
 def read_items(dataset: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Features (N, D) and labels (N, C) of a map-style data set of torch, read item by item."""
+    """Features (N, D) and labels (N, C) of a map-style torch dataset, read item by item."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or not len(dataset):
         raise InputError(
             f"dataset must be a torch Dataset with a length of at least 1 and numbered items, got {dataset!r:.80}."
         )
     columns: list[NDArray[np.float32]] = []
+    names = ("features", "labels")
     for row in range(len(dataset)):
-        values = _item(dataset, row)
+        item = dataset[row]
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise InputError(f"item {row} must be a pair of features and labels, got {type(item).__name__}.")
+        if isinstance(item[0], Image.Image) or getattr(item[0], "ndim", 1) > 1:
+            raise InputError(
+                f"item {row} is an image, and all of them would have to stay in memory: give features (D,), or the "
+                "files of the images to Dataset.from_images."
+            )
+        values = [as_array(part, f"the {name} of item {row}") for part, name in zip(item, names, strict=True)]
         if not columns:  # the first item says how wide they are
             columns = [np.empty((len(dataset), *value.shape), np.float32) for value in values]
-        for name, column, value in zip(("features", "labels"), columns, values, strict=True):
+        for name, column, value in zip(names, columns, values, strict=True):
             if value.shape != column.shape[1:]:
                 raise InputError(
                     f"the {name} of item {row} have the shape {value.shape}, those of item 0 {column.shape[1:]}: all "
@@ -68,16 +77,3 @@ def read_items(dataset: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
             column[row] = value
     features, labels = columns
     return features, labels
-
-
-def _item(dataset: Any, row: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Features (D,) and labels (C,) of one item."""
-    item = dataset[row]
-    if not isinstance(item, tuple | list) or len(item) != 2:
-        raise InputError(f"item {row} must be a pair of features and labels, got {type(item).__name__}.")
-    if isinstance(item[0], Image.Image) or getattr(item[0], "ndim", 1) > 1:
-        raise InputError(
-            f"item {row} is an image, and all of them would have to stay in memory: give features (D,), or the files "
-            "of the images to Dataset.from_images."
-        )
-    return as_array(item[0], f"the features of item {row}"), as_array(item[1], f"the labels of item {row}")

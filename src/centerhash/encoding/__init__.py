@@ -1,1 +1,1 @@
-"""Encoding more images than one code file should hold: parts of parquet, by this process or by Ray on many machines."""
+"""Codes in files: one code file, or parquet shards for very many images, encoded by this process or by Ray."""

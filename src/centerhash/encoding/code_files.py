@@ -1,9 +1,9 @@
-"""Code files: packed codes with what is known of their items, in one .npz. The one layout of codes in a file.
+"""Code files: packed codes and columns of their items in one .npz, the only file layout of codes.
 
 Arrays: `packed` (N, ceil(K/8)) uint8 and `bits`, or `codes` (N, K) of -1 and +1, of 0 and 1, or bool. Optional:
-`names` and `paths` (N,) text; `labels` (N, C) with `classes` (C,) text; `ids` (N,) integers, so that a query can be
-told apart from its own database item; `visual` (N, 16) uint8, packed visual codes; `presence` and `shares` (N, C)
-uint8, in 255ths. A row of zeros in one of the last three is an item that has none.
+`names` and `paths` (N,) text; `labels` (N, C) with `classes` (C,) text; `ids` (N,) integers, which identify a query's
+own database item; `visual` (N, 16) uint8, packed visual codes; `presence` and `shares` (N, C) uint8, in 255ths. A row
+of zeros in one of the last three marks an item without it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,26 +19,18 @@ from numpy.typing import NDArray
 from centerhash.codes import Packed, as_codes, check_packed, pack, packed_width
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.files import read_npz, refuse_links, write_npz
-from centerhash.core.progress import Progress, silent
-from centerhash.data.npy import load_array
-from centerhash.encoding.inputs import list_inputs
-from centerhash.evaluation import evaluate
+from centerhash.data.layouts.contents import load_array
+from centerhash.evaluation import Evaluation, evaluate
 
-if TYPE_CHECKING:
-    from centerhash.evaluation import Evaluation
-    from centerhash.model.model import HashModel
-    from centerhash.networks.engines import Engine
-
-# what may stand beside the codes, and its dimensions
+# optional columns and their dimensions
 _COLUMNS = {"names": 1, "paths": 1, "ids": 1, "labels": 2, "visual": 2, "presence": 2, "shares": 2}
 QUERY, DATABASE = "query.npz", "database.npz"  # of a run
 _EYE = ": (N, C) are needed, of class numbers `numpy.eye(C, dtype=bool)[labels]`"
-_SKIP = "The features of all others are kept. Repair these files, or pass skip_broken=True to leave them out."
 
 
 @dataclass(frozen=True, eq=False)
 class CodeFile:
-    """N codes of K bits, and what is known of their items."""
+    """N codes of K bits, and columns of their items."""
 
     bits: int
     packed: Packed
@@ -52,7 +44,7 @@ class CodeFile:
     shares: NDArray[np.uint8] | None = None  # (N, C)
 
     def label_names(self, default_classes: Sequence[str]) -> list[tuple[str, ...]] | None:
-        """Names of every item's labels; columns without names are those of `default_classes`."""
+        """Name every item's labels; columns without names are those of `default_classes`."""
         if self.labels is None:
             return None
         classes = self.classes or tuple(default_classes)
@@ -62,9 +54,9 @@ class CodeFile:
 
 
 def write_codes(path: str | Path, codes: CodeFile) -> None:
-    """Write a code file, whole or not at all."""
+    """Write a code file atomically."""
     arrays: dict[str, NDArray[Any]] = {"packed": codes.packed, "bits": np.array(codes.bits)}
-    for name in ("names", "paths", "labels", "ids", "visual", "presence", "shares"):
+    for name in _COLUMNS:
         if getattr(codes, name) is not None:
             arrays[name] = getattr(codes, name)
     if codes.classes is not None:
@@ -73,10 +65,10 @@ def write_codes(path: str | Path, codes: CodeFile) -> None:
 
 
 def read_codes(path: str | Path, bits: int | None = None, labels: Path | None = None) -> CodeFile:
-    """Read a code file, or say what is wrong with it.
+    """Read a code file; DataError names what is wrong with it.
 
-    Codes made elsewhere may also be one array in a .npy file, packed where `bits` says so. `labels` (N, C) is a .npy
-    file, and counts instead of those in the code file.
+    Codes of other programs may also be one array in a .npy file, packed if `bits` is given. `labels` (N, C) is a .npy
+    file that replaces those in the code file.
     """
     arrays = {"codes": load_array(Path(path))} if Path(path).suffix == ".npy" else read_npz(path)
     if labels is not None:
@@ -89,17 +81,18 @@ def read_codes(path: str | Path, bits: int | None = None, labels: Path | None = 
                 advice = _EYE if name == "labels" and array.ndim == 1 else ""
                 raise InputError(f"{name} of shape {array.shape} do not fit {len(packed):,} codes{advice}")
         _check_labels(arrays.get("labels"))
+        if "classes" in arrays and arrays["classes"].ndim != 1:
+            raise InputError(f"classes must be names (C,), got shape {arrays['classes'].shape}")
     except InputError as error:
         raise DataError(f"'{path}': {error}".rstrip(".") + ".") from None
     texts = {name: arrays[name].astype(str) for name in ("names", "paths") if name in arrays}
-    # the codes.npz of an index of before has a count here
-    classes = tuple(map(str, arrays["classes"].tolist())) if arrays.get("classes", np.array(0)).ndim else None
+    classes = tuple(map(str, arrays["classes"].tolist())) if "classes" in arrays else None
     others = {name: arrays.get(name) for name in _COLUMNS if name not in ("names", "paths")}
     return CodeFile(bits, packed, texts.get("names"), texts.get("paths"), classes=classes, **others)
 
 
 def _read_packed(arrays: Mapping[str, NDArray[Any]], given: int | None) -> tuple[int, Packed]:
-    """The number of bits, and packed codes (N, ceil(K/8)); `given` is what the caller says of the bits."""
+    """Return the number of bits, which the caller may have `given`, and packed codes (N, ceil(K/8))."""
     bits = _whole_number(arrays["bits"]) if "bits" in arrays else given
     if given not in (None, bits):
         raise InputError(f"it holds codes of {bits} bits, not of {given}")
@@ -114,7 +107,7 @@ def _read_packed(arrays: Mapping[str, NDArray[Any]], given: int | None) -> tuple
     if codes.dtype == np.uint8 and codes.size and codes.max() > 1:
         if bits is None:
             raise InputError(
-                f"codes of shape {codes.shape} are bytes: say by `bits=` how long the packed codes are"
+                f"codes of shape {codes.shape} are bytes: give the length of the packed codes by `bits=`"
             )
         return bits, check_packed(codes, bits)
     # packed bytes may all be 0 or 1 by chance; a packed single bit is 0 or 128, so that 1 is a code
@@ -141,10 +134,8 @@ def _whole_number(bits: NDArray[Any]) -> int:
 
 
 def read_run_codes(folder: str | Path) -> tuple[CodeFile, CodeFile]:
-    """Codes of the queries and of the database that a finished run stored."""
+    """Read the codes of the queries and of the database of a finished run."""
     place = Path(folder)
-    if (place / "codes.npz").exists():  # a run of version 0.1
-        return _read_old_run(place / "codes.npz")
     refuse_links(place, (QUERY, DATABASE))
     if not ((place / QUERY).exists() and (place / DATABASE).exists()):
         raise DataError(
@@ -152,18 +143,6 @@ def read_run_codes(folder: str | Path) -> tuple[CodeFile, CodeFile]:
             "resumes where it stopped."
         )
     return read_codes(place / QUERY), read_codes(place / DATABASE)
-
-
-def _read_old_run(path: Path) -> tuple[CodeFile, CodeFile]:
-    names = [f"{side}{part}" for side in ("query", "database") for part in ("", "_labels", "_rows")]
-    stored = read_npz(path, "bits", "classes", *names)
-    count = int(stored["classes"])
-
-    def side(name: str) -> CodeFile:
-        labels = np.unpackbits(stored[f"{name}_labels"], axis=1, count=count).astype(bool)
-        return CodeFile(int(stored["bits"]), stored[name], labels=labels, ids=stored[f"{name}_rows"])
-
-    return side("query"), side("database")
 
 
 def evaluate_files(
@@ -175,7 +154,7 @@ def evaluate_files(
 ) -> Evaluation:
     """Evaluate a run's folder, or two code files, queries then database; `settings` as for `evaluate`.
 
-    `bits` and `labels` (of queries, of the database) are for files made elsewhere, as for `read_codes`.
+    `bits` and `labels` (of queries, of the database) are for files of other programs, as for `read_codes`.
     """
     if len(paths) != 2 and (bits, *labels) != (None, None, None):
         raise ConfigError("bits and labels are given with two code files: queries, then database.")
@@ -185,7 +164,7 @@ def evaluate_files(
         raise DataError(f"no such run or code file: '{paths[0]}'.")
     elif len(paths) != 2:
         raise ConfigError(
-            f"evaluate takes the folder of one run, or two code files (queries, then database); got {len(paths)}."
+            f"evaluate expects the folder of one run, or two code files (queries, then database); got {len(paths)}."
         )
     else:
         query, database = (read_codes(path, bits, beside) for path, beside in zip(paths, labels, strict=True))
@@ -200,12 +179,12 @@ def evaluate_files(
             "images, or give them (array `labels`, (N, C), or `query_labels=` and `database_labels=`, .npy files)."
         )
     if query.classes and database.classes and query.classes != database.classes:
-        raise DataError("queries and database have labels of different classes: encode one data set.")
+        raise DataError("queries and database have labels of different classes: encode one dataset.")
     return evaluate_codes_of(query, database, **settings)
 
 
 def evaluate_codes_of(query: CodeFile, database: CodeFile, **settings: Any) -> Evaluation:
-    """Evaluate codes with labels that were read; `settings` as for `evaluate`."""
+    """Evaluate code files with labels; `settings` as for `evaluate`."""
     assert query.labels is not None
     assert database.labels is not None
     return evaluate(
@@ -218,47 +197,3 @@ def evaluate_codes_of(query: CodeFile, database: CodeFile, **settings: Any) -> E
         database_ids=database.ids,
         **settings,
     )
-
-
-@dataclass(frozen=True)
-class Written:
-    """What `encode_to_file` did."""
-
-    count: int
-    warnings: tuple[str, ...]
-    engine: Engine | None = None  # that computed features; None where none were to compute
-
-
-def encode_to_file(
-    model: HashModel,
-    entries: Sequence[str],
-    out: Path,
-    *,
-    cache: Path | None = None,
-    device: str = "auto",
-    engine: str = "auto",
-    skip_broken: bool = False,
-    progress: Progress = silent,
-) -> Written:
-    """Encode images (files, folders, globs), a labelled data set, or a features .npy into one code file."""
-    inputs = list_inputs(entries)
-    kept, encoder = np.arange(len(inputs.ids)), None
-    if inputs.features is not None:
-        features: NDArray[Any] = load_array(inputs.features)
-    else:
-        encoder = model.encoder(device=device, engine=engine)
-        table = encoder.table(inputs.images or (), cache, progress=progress)
-        if not skip_broken:
-            table.raise_if_broken(_SKIP)
-        features, kept = table.features[table.readable], table.readable
-    labels, numbers = inputs.labels, inputs.numbers()
-    written = CodeFile(
-        model.bits,
-        pack(model.encode_features(features)),
-        names=np.array(inputs.ids, dtype=str)[kept] if inputs.named else None,
-        labels=None if labels is None else labels[kept],
-        classes=None if labels is None else inputs.classes,
-        ids=None if numbers is None else numbers[kept],
-    )
-    write_codes(out, written)
-    return Written(len(kept), inputs.warnings, None if encoder is None else encoder.used_engine)

@@ -31,14 +31,14 @@ NEGLIGIBLE = 1e-20
 
 
 def _over_rows(work: Callable[..., None], by_row: Sequence[NDArray[Any]], *whole: Any) -> None:
-    """Call `work` on slices of the arrays `by_row` and on what is `whole`, in a thread per processor."""
+    """Call `work` on slices of the arrays `by_row` and on what is `whole`, in a thread per core."""
     rows = len(by_row[0])
     parts = split(rows, max(1, min(cpu_count(), rows)))
     in_threads(lambda part: work(*(array[parts[part]] for array in by_row), *whole), len(parts))
 
 
 def _popcount_rule(_context: Any, _word: Any) -> Any:
-    """Tell numba how to count the set bits of a uint64 with the processor's own instruction."""
+    """Count the set bits of a uint64 in numba with the CPU's own instruction."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])

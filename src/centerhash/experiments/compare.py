@@ -1,4 +1,4 @@
-"""`centerhash compare`: methods x bits x seeds on one data set; tables, a page of tables and plots, times."""
+"""`centerhash compare`: methods x bits x seeds on one dataset; tables, times, and a page with plots."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError
 from centerhash.core.files import make_folder, write_text
-from centerhash.experiments.bench import Bench, Task
-from centerhash.experiments.figures import Series, line_plot
-from centerhash.experiments.pages import page
-from centerhash.experiments.rows import Row, rounded
-from centerhash.experiments.runner import RESULTS, stored_rows
+from centerhash.experiments.figures import Series, line_plot, page
+from centerhash.experiments.runner import RESULTS, failure_text, read_rows, rounded
 from centerhash.experiments.tables import (
     FORMS,
     MAPS,
@@ -26,39 +23,39 @@ from centerhash.experiments.tables import (
     Score,
     Summary,
     csv_text,
-    failure_text,
     markdown,
     score_parts,
-    summarise,
+    summarize,
     time_texts,
 )
-from centerhash.methods.table import METHODS, get_method
+from centerhash.experiments.tasks import EvaluationSetup, Row, Task
+from centerhash.methods.registry import METHODS, get_method
 from centerhash.model.model import HashModel
-from centerhash.training.rotation import code_rotation, rotation_sample
+from centerhash.training.finish import code_rotation, rotation_sample
 
 PRECISION_AT = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
-def measure(bench: Bench, task: Task) -> Row:
+def train_and_evaluate(setup: EvaluationSetup, task: Task) -> Row:
     """Train and evaluate: the work of every task of a comparison.
 
     A deep method is scored with its logits as trained and rotated, since the rotation comes after training; the
-    evaluation is of the one that its configuration asks for.
+    evaluation is of the form that its configuration selects.
     """
-    splits = bench.dataset.splits
+    splits = setup.dataset.splits
     started = time.perf_counter()
-    model = bench.train(task)
+    model = setup.train(task)
     trained = time.perf_counter()
     deep = get_method(model.spec.method).family != "shallow"
     if deep:
-        change = other_rotation(bench, model)
-        query, other_query = bench.encode_rotated(model, splits.query, change)
-        database, other_database = bench.encode_rotated(model, splits.database, change)
+        change = other_rotation(setup, model)
+        query, other_query = setup.encode_rotated(model, splits.query, change)
+        database, other_database = setup.encode_rotated(model, splits.database, change)
     else:
-        query, database = bench.encode(model, splits.query), bench.encode(model, splits.database)
+        query, database = setup.encode(model, splits.query), setup.encode(model, splits.database)
     encoded = time.perf_counter()
     places = [place for place in PRECISION_AT if place <= len(database)]
-    found = bench.evaluate(model.bits, query, database, precision_at=places)
+    found = setup.evaluate(model.bits, query, database, precision_at=places)
     row = {
         "config": dict(task.resolved),
         "evaluation": rounded(found.to_dict()),
@@ -69,34 +66,34 @@ def measure(bench: Bench, task: Task) -> Row:
         "threads": torch.get_num_threads(),
     }
     if deep:
-        other = bench.evaluate(model.bits, other_query, other_database)
+        other = setup.evaluate(model.bits, other_query, other_database)
         both = (other, found) if model.spec.head.rotate else (found, other)
         for form, scores in zip(FORMS, both, strict=True):
             row |= {f"{name}_{form}": rounded(getattr(scores, name)) for name in MAPS}
     return row
 
 
-def other_rotation(bench: Bench, model: HashModel) -> NDArray[np.float64]:
-    """What takes the logits of a model back to how they were trained; where they are so, what would rotate them."""
+def other_rotation(setup: EvaluationSetup, model: HashModel) -> NDArray[np.float64]:
+    """The rotation (K, K) from a model's logits to the other form: as trained, or rotated."""
     if model.spec.head.rotate:
         [matrix] = [tensor for name, tensor in model.tensors().items() if name.endswith(".matrix")]
         return matrix.double().numpy().T
-    rows = bench.dataset.splits.train
-    return code_rotation(model.logits(bench.features[rows[rotation_sample(rows)]]))
+    rows = setup.dataset.splits.train
+    return code_rotation(model.logits(setup.features[rows[rotation_sample(rows)]]))
 
 
 def read_results(folder: str | Path) -> list[Row]:
     """The rows of the comparison in `folder`."""
-    rows = stored_rows(folder)
+    path = Path(folder) / RESULTS
+    rows = read_rows(path)
     if not rows:
-        path = Path(folder) / RESULTS
         raise DataError(f"no results in '{path}': name a folder that `centerhash compare` has written.")
     return rows
 
 
 def write_comparison(rows: Sequence[Row], folder: str | Path, failures: Sequence[Row] = ()) -> Summary:
-    """Write table.md, table.csv and report.html into `folder`; nothing but the rows decides what they say."""
-    summary, out = summarise(rows), make_folder(folder)
+    """Write table.md, table.csv and report.html into `folder`, from the rows alone."""
+    summary, out = summarize(rows), make_folder(folder)
     write_text(out / "table.md", markdown(summary, failures))
     write_text(out / "table.csv", csv_text(summary))
     write_text(out / "report.html", comparison_page(summary, failures))
@@ -122,7 +119,7 @@ def comparison_page(summary: Summary, failures: Sequence[Row] = ()) -> str:
         parts=score_parts,
         times=time_texts,
         methods=METHODS,
-        scores=[_score_plot(summary, measure, name) for measure, name in MAPS.items()],
+        scores=[_score_plot(summary, metric, name) for metric, name in MAPS.items()],
         recall=_panels(summary, _recall_points, **recall),
         precision=_panels(summary, _precision_points, **places),
         shared=_named(shared),
@@ -133,16 +130,16 @@ def comparison_page(summary: Summary, failures: Sequence[Row] = ()) -> str:
 
 
 def _cards(summary: Summary) -> list[tuple[str, str]]:
-    """The few figures to see first, each with what it is."""
+    """The first results to show, each with its meaning."""
     longest, facts = summary.bits[-1], []
-    for measure, name in MAPS.items():
+    for metric, name in MAPS.items():
         scored = [
-            (line.scores[longest].mean(measure), line.title)
+            (line.scores[longest].mean(metric), line.title)
             for line in summary.lines
             if longest in line.scores
         ]
         best, title = max((mean, title) for mean, title in scored if mean is not None)
-        chance = f"chance is {summary.chance(measure):.3f}"
+        chance = f"chance is {summary.chance(metric):.3f}"
         facts.append((f"{best:.3f}", f"best mAP at {longest} bits, {name}: {title}; {chance}"))
     cells = sum(score.seeds for line in summary.lines for score in line.scores.values())
     methods, bits = len({line.method for line in summary.lines}), ", ".join(map(str, summary.bits))
@@ -176,13 +173,13 @@ def _named(values: dict[str, Any]) -> str:
 # Plots
 
 
-def _score_plot(summary: Summary, measure: str, name: str) -> Markup:
+def _score_plot(summary: Summary, metric: str, name: str) -> Markup:
     series = []
     for place, line in enumerate(summary.lines):
         points = [
-            (bits, mean, score.deviation(measure) or 0.0)
+            (bits, mean, score.deviation(metric) or 0.0)
             for bits, score in line.scores.items()
-            if (mean := score.mean(measure)) is not None
+            if (mean := score.mean(metric)) is not None
         ]
         if points:
             x, y, spread = zip(*points, strict=True)
@@ -194,7 +191,7 @@ def _score_plot(summary: Summary, measure: str, name: str) -> Markup:
         xlabel="bits",
         ylabel="mean average precision",
         ticks=summary.bits,
-        reference=("chance", summary.chance(measure)),
+        reference=("chance", summary.chance(metric)),
     )
 
 

@@ -1,32 +1,28 @@
-"""Figures as SVG text: light, labelled, colour-blind safe, one colour per method everywhere."""
+"""Pages and their figures: HTML from templates, SVG with one color-blind safe color per method everywhere."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
+from jinja2 import ChoiceLoader, Environment, PackageLoader
 from markupsafe import Markup
-from numpy.typing import NDArray
 
-from centerhash.core.rendering import new_figure, svg_text
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from centerhash.core.rendering import new_figure, svg_text, templates_of
 
 
 class Look(NamedTuple):
     """How a method is drawn, in all figures."""
 
-    colour: str
+    color: str
     line: str = "-"
     mark: str = "."
 
 
-# Line style by kind (shallow, deep, around centers or proxies), mark within the kind; the colours of one line style
-# are told apart with all common kinds of colour vision
+# Line style by kind (shallow, deep, around centers or proxies), mark within the kind; the colors of one line style
+# are told apart with all common kinds of color vision
 LOOKS: Mapping[str, Look] = {
     "lsh": Look("#7F52E5", ":", "o"),
     "sh": Look("#C8A24A", ":", "s"),
@@ -59,27 +55,8 @@ def look(method: str) -> Look:
     return LOOKS.get(method, Look("#000000"))
 
 
-# of levels to compare with
+# the line of the chance level
 CHANCE: dict[str, Any] = {"color": "#777777", "linewidth": 1, "linestyle": (0, (1, 3))}
-
-# of the curves of the weight solvers: name, colour, mark
-SOLVERS = {
-    "true": ("true gradient", "#0072B2", "o"),
-    "printed": ("gradient as printed, Eq. (13)", "#D55E00", "s"),
-}
-
-
-def area_scatter(axis: Axes, shares: Any, weights: Any, colour: str) -> None:
-    """One point per label: its share of the labelled area, and its weight."""
-    axis.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=1, zorder=1)
-    axis.scatter(shares, weights, s=7, alpha=0.35, linewidths=0, color=colour, zorder=2)
-    axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-
-
-def weight_histogram(axis: Axes, counts: NDArray[Any], colour: str) -> None:
-    """Shares of weights by size."""
-    axis.stairs(counts / max(1, counts.sum()), np.linspace(0, 1, len(counts) + 1), fill=True, color=colour)
-    axis.set_xlim(0, 1)
 
 
 @dataclass(frozen=True)
@@ -114,16 +91,16 @@ def line_plot(
     """
     with new_figure(width, 3.4) as (figure, (axis,)):
         for line in series:
-            colour, style, mark = look(line.method)
+            color, style, mark = look(line.method)
             drawn = axis.errorbar(
                 line.x,
                 line.y,
                 yerr=line.spread or None,
-                color=colour,
+                color=color,
                 linestyle=style,
                 marker=mark,
                 markersize=4.5,
-                markerfacecolor="white" if line.hollow else colour,
+                markerfacecolor="white" if line.hollow else color,
                 markevery=max(1, -(-len(line.x) // markers)),
                 linewidth=1.5,
                 elinewidth=0.8,
@@ -174,9 +151,22 @@ _DASHES = {"-": "none", "--": "6 3", ":": "1.6 2.4"}
 
 def swatch(method: str, hollow: bool = False) -> Markup:
     """A piece of a method's line, for keys and tables."""
-    colour, style, mark = look(method)
+    color, style, mark = look(method)
     return Markup(
         "<svg class='swatch' viewBox='0 0 36 14' width='36' height='14' aria-hidden='true'>"
-        f"<path d='M1 7h34' stroke='{colour}' stroke-width='2' stroke-dasharray='{_DASHES[style]}'/>"
-        f"<path d='{_MARKS[mark]}' fill='{'#fff' if hollow else colour}' stroke='{colour}'/></svg>"
+        f"<path d='M1 7h34' stroke='{color}' stroke-width='2' stroke-dasharray='{_DASHES[style]}'/>"
+        f"<path d='{_MARKS[mark]}' fill='{'#fff' if hollow else color}' stroke='{color}'/></svg>"
     )
+
+
+def page_templates(*packages: str) -> Environment:
+    """The templates of pages: those of `packages`, and the ones here that they build on."""
+    found = templates_of("centerhash.experiments")
+    found.loader = ChoiceLoader([PackageLoader(name) for name in (*packages, "centerhash.experiments")])
+    found.globals |= {"swatch": swatch, "look": look}
+    return found
+
+
+def page(template: str, **values: Any) -> str:
+    """A whole page as HTML text; the template escapes all values."""
+    return page_templates().get_template(template).render(**values)

@@ -1,48 +1,43 @@
-"""The runner of all experiments: tasks in this process or in several, one stored row each, none ever computed twice.
+"""Run experiments: tasks in this process or in several, one stored row each, none computed twice.
 
-results.jsonl      one line per finished task: what was measured on, what was asked, what was found, versions
-failures.jsonl     one line per task that failed in its last attempt; a rerun tries it again
+results.jsonl      one line per finished task: data, split, images, evaluation, configuration, results, versions
+failures.jsonl     one line per task whose last attempt failed; a rerun tries it again
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
 from functools import cache
-from multiprocessing import connection, get_context, parent_process
-from multiprocessing.process import BaseProcess
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from centerhash.core.errors import CenterhashError, ConfigError
+from centerhash.core.errors import CenterhashError, ConfigError, DataError
 from centerhash.core.files import append_line, make_folder, write_text
 from centerhash.core.progress import Progress, silent
-from centerhash.experiments.bench import Bench, Source, Task
-from centerhash.experiments.remaining import Clock
-from centerhash.experiments.rows import Row, completed, other_setting, read_rows, row_key, row_line
-from centerhash.training.folder import versions
+from centerhash.experiments.tasks import EvaluationSetup, Row, Source, Task, identity_text, task_name
+from centerhash.training.run_folder import versions
 
 RESULTS, FAILURES = "results.jsonl", "failures.jsonl"
-# what the libraries below numpy and torch read when they are loaded
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+FACTS = ("data", "fingerprint", "split", "images", "evaluation")  # of every row, besides its configuration
 
-# What a task gives beside the bench's facts. Processes are sent it by name: a function of a module, or a partial of one
-Work: TypeAlias = Callable[[Bench, Task], Row]
-
-
-class TaskDone(Protocol):
-    """Told of every task that ends: how many have, of how many, which one, its row or failure, and the seconds left."""
-
-    def __call__(self, done: int, total: int, task: Task, row: Row, left: float, /) -> None:
-        """Take note."""
+# What a task computes for its row. Worker processes import it by name: a module's function, or a partial of one
+Work: TypeAlias = Callable[[EvaluationSetup, Task], Row]
+# Called after every task: how many have ended, of how many, which one, and its row or failure
+TaskDone: TypeAlias = Callable[[int, int, Task, Row], None]
 
 
 def run_tasks(
@@ -51,88 +46,171 @@ def run_tasks(
     out: str | Path,
     work: Work,
     *,
-    stage: str = "cells",
+    stage: str = "tasks",
     jobs: int = 1,
     progress: Progress = silent,
     on_done: TaskDone | None = None,
     warn: Callable[[Sequence[str]], None] | None = None,
 ) -> tuple[list[Row], list[Row]]:
-    """Do the tasks that `out` does not hold yet; return all its rows, and the failures of this attempt.
+    """Run the tasks that `out` has no rows of; return all its rows, and the failures of this attempt.
 
-    With several jobs, each task runs in a process with its share of the threads. `warn` hears of oddities of the
-    data, `on_done` of every task that ends.
+    With several jobs, each task runs in a worker process with its share of the threads. `warn` receives the warnings
+    of the dataset.
     """
     if jobs < 1:
         raise ConfigError(f"jobs must be at least 1, got {jobs}.")
-    bench, folder = source.open(progress), make_folder(out)
-    rows, failures = claim(folder, bench.facts()), list[Row]()
+    setup, folder = source.open(progress), make_folder(out)
+    rows, failures = open_results(folder, setup.facts()), list[Row]()
     if warn is not None:
-        warn(bench.dataset.warnings)
-    left = left_over(tasks, rows)
-    _forget_failures(folder / FAILURES, tasks)
-    done, clock = len(tasks) - len(left), Clock(left, jobs)
+        warn(setup.dataset.warnings)
+    waiting = unfinished(tasks, rows)
+    _forget_failures(folder, tasks)
+    done, running = len(tasks) - len(waiting), list[Task]()
 
     def show() -> None:
-        progress(stage, done, len(tasks), clock.note())
+        progress(stage, done, len(tasks), ", ".join(task.name for task in running))
 
-    def begun(task: Task) -> None:
-        clock.begun(task)
+    def started(task: Task) -> None:
+        running.append(task)
         show()
 
     show()
-    for task, row in _results(bench, source, left, work, min(jobs, len(left)), begun):
+    if jobs > 1 and len(waiting) > 1:
+        results = _run_in_processes(source, waiting, work, min(jobs, len(waiting)), started)
+    else:
+        results = _run_here(setup, waiting, work, started)
+    for task, row in results:
         done += 1
+        running.remove(task)
         failed = "error" in row
-        clock.ended(task, failed)
         (failures if failed else rows).append(row)
         append_line(folder / (FAILURES if failed else RESULTS), row_line(row))
         show()
         if on_done is not None:
-            on_done(done, len(tasks), task, row, clock.left())
+            on_done(done, len(tasks), task, row)
     return rows, failures
 
 
-def stored_rows(folder: str | Path) -> list[Row]:
-    """The rows that a folder holds, none where it is new."""
-    return [completed(row) for row in read_rows(Path(folder) / RESULTS)]
-
-
-def left_over(tasks: Sequence[Task], rows: Sequence[Row]) -> list[Task]:
+def unfinished(tasks: Sequence[Task], rows: Sequence[Row]) -> list[Task]:
     """The tasks that have no row yet."""
-    known = {row_key(row) for row in rows}
-    return [task for task in tasks if task.key not in known]
+    finished = {row_key(row) for row in rows}
+    return [task for task in tasks if task.key not in finished]
 
 
-def answers(rows: Sequence[Row], tasks: Sequence[Task]) -> list[Row]:
-    """The rows of these tasks, in their order; of a task stored twice the later one."""
+def select_rows(rows: Sequence[Row], tasks: Sequence[Task]) -> list[Row]:
+    """The rows of these tasks, in their order; of a task stored twice, the later one."""
     by_key = {row_key(row): row for row in rows}
     return [by_key[task.key] for task in tasks if task.key in by_key]
 
 
-def _results(
-    bench: Bench, source: Source, tasks: Sequence[Task], work: Work, jobs: int, begun: Callable[[Task], None]
-) -> Iterator[tuple[Task, Row]]:
-    """Rows and failures as they come, from this process or from several."""
-    if jobs > 1:
-        job = _Job(source, work, max(1, torch.get_num_threads() // jobs))
-        yield from run_in_processes(job, tasks, jobs, begun)
-        return
-    for task in tasks:
-        begun(task)
-        yield task, _attempt(lambda: bench, task, work)
+# Stored rows
 
 
-def _attempt(opened: Callable[[], Bench], task: Task, work: Work) -> Row:
-    """The row of a task, or its failure: whatever it is, the other tasks are still done."""
+def read_rows(path: str | Path, keys: Sequence[str] = FACTS) -> list[Row]:
+    """Read a file of json lines, none if there is no such file; a last line torn by a crash is skipped.
+
+    Every row must have a config and the `keys`.
+    """
     try:
-        bench = opened()
-        return {**bench.facts(), **work(bench, task), "versions": versions()}
-    except Exception as error:
-        return failure(task, error)
+        lines = Path(path).read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DataError(f"cannot read '{path}': {error.strerror or error}.") from error
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict) or not {*keys, "config"} <= {*row, *row.get("task", {})}:
+                raise ValueError(f"it needs config, {', '.join(keys)}")
+        except ValueError as error:  # not json, or not UTF-8
+            if number == len(lines):
+                break
+            raise DataError(f"'{path}', line {number} is damaged ({error}): remove that line.") from None
+        rows.append(row)
+    return rows
 
 
-def failure(task: Task, error: Exception) -> Row:
-    """What is kept of a task that failed: our own errors explain themselves, others come with a trace."""
+def read_failures(folder: str | Path) -> list[Row]:
+    """The tasks of the experiment in `folder` whose last attempt failed."""
+    return read_rows(Path(folder) / FAILURES, ("error",))
+
+
+def row_line(row: Row) -> str:
+    """Write a row as one line of text, without the line break."""
+    return json.dumps(row, separators=(",", ":"))
+
+
+def row_key(row: Row) -> str:
+    """The key of the task of a row or a failure, as `Task.key`."""
+    return identity_text(row["task"] if "task" in row else {**row.get("about", {}), "config": row["config"]})
+
+
+def rounded(value: Any, digits: int = 6) -> Any:
+    """Round every fraction in plain values: a row with its curves then needs a few kB."""
+    if isinstance(value, float):
+        return round(value, digits)
+    if isinstance(value, dict):
+        return {key: rounded(item, digits) for key, item in value.items()}
+    return [rounded(item, digits) for item in value] if isinstance(value, list) else value
+
+
+def differences(row: Row, facts: Row) -> list[str]:
+    """List what distinguishes the data and evaluation of a row from `facts`; empty within one comparison."""
+    found = []
+    if row["fingerprint"] != facts["fingerprint"]:
+        same = " with other labels or splits" if row["data"] == facts["data"] else ""
+        found.append(f"data was {row['data']}, now {facts['data']}{same}")
+    if row.get("backbone") != facts.get("backbone"):  # datasets of features have none
+        found.append(f"features were of {row.get('backbone')}, now of {facts.get('backbone')}")
+    for name in ("split", "images"):
+        if row[name] != facts[name]:
+            found.append(f"{name} was {row[name]}, now {facts[name]}")
+    for name in ("k", "exclude_self"):
+        stored, wanted = row["evaluation"][name], facts["evaluation"][name]
+        if stored != wanted:
+            found.append(f"{name} was {stored}, now {wanted}")
+    return found
+
+
+def open_results(folder: Path, facts: Row) -> list[Row]:
+    """The rows in `folder`, which must be of the same data; a line torn by a crash is removed."""
+    path = folder / RESULTS
+    rows = read_rows(path)
+    for row in rows:
+        found = differences(row, facts)
+        if found:
+            raise ConfigError(
+                f"'{folder}' holds results of another comparison: {'; '.join(found)}. Choose another folder."
+            )
+    if path.exists() and not path.read_bytes().endswith(b"\n"):
+        _write_rows(path, rows)
+    return rows
+
+
+def _forget_failures(folder: Path, tasks: Sequence[Task]) -> None:
+    """Remove the failures of tasks that are about to be tried again."""
+    path = folder / FAILURES
+    if not path.exists():
+        return
+    tried = {task.key for task in tasks}
+    kept = [row for row in read_failures(folder) if row_key(row) not in tried]
+    _write_rows(path, kept)
+    if not kept:
+        path.unlink()
+
+
+def _write_rows(path: Path, rows: Sequence[Row]) -> None:
+    write_text(path, "".join(f"{row_line(row)}\n" for row in rows))
+
+
+# Failures
+
+
+def failure(task: Task, error: BaseException) -> Row:
+    """What is stored of a task that failed; errors other than ours come with a trace."""
     row: Row = {"config": dict(task.resolved)}
     if task.about:
         row["about"] = dict(task.about)
@@ -142,158 +220,101 @@ def failure(task: Task, error: Exception) -> Row:
     return {**row, "error": f"{type(error).__name__}: {error}", "trace": trace}
 
 
-# Storing
+def failure_text(row: Row) -> str:
+    """Describe a failed task in one line."""
+    return f"{task_name(row['config'], row.get('about', {}))}: {' '.join(row['error'].split())}"
 
 
-def claim(folder: Path, facts: Row) -> list[Row]:
-    """The rows in `folder`, which must be about the same data; a line torn by a kill is taken out."""
-    path = folder / RESULTS
-    rows = read_rows(path)
-    for row in rows:
-        differences = other_setting(row, facts)
-        if differences:
-            raise ConfigError(
-                f"'{folder}' holds results of another comparison: {'; '.join(differences)}. Choose another folder."
-            )
-    if path.exists() and not path.read_bytes().endswith(b"\n"):
-        _write_rows(path, rows)
-    return [completed(row) for row in rows]
+# Running
 
 
-def _forget_failures(path: Path, tasks: Sequence[Task]) -> None:
-    """Take out what is about to be tried again."""
-    if not path.exists():
-        return
-    tried = {task.key for task in tasks}
-    kept = [row for row in read_failures(path.parent) if row_key(row) not in tried]
-    _write_rows(path, kept)
-    if not kept:
-        path.unlink()
-
-
-def read_failures(folder: str | Path) -> list[Row]:
-    """The tasks of the experiment in `folder` whose last attempt failed."""
-    return read_rows(Path(folder) / FAILURES, ("error",))
-
-
-def _write_rows(path: Path, rows: Sequence[Row]) -> None:
-    write_text(path, "".join(f"{row_line(row)}\n" for row in rows))
-
-
-# Several tasks at once, in processes of their own: a task that takes its process down harms no other
-
-
-class ProcessEndedError(Exception):
-    """The process of a task was killed, or crashed."""
-
-
-@dataclass(frozen=True)
-class _Job:
-    """What a process does: open the source once, then work per task."""
-
-    source: Source
-    work: Work
-    threads: int
-
-
-@dataclass(frozen=True, eq=False)
-class _Worker:
-    process: BaseProcess
-    link: connection.Connection[Any, Any]
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.join()
-        self.link.close()
-
-    def end(self) -> ProcessEndedError:
-        """Wait for a process that has closed its link, and say how it ended."""
-        self.process.join()
-        code = self.process.exitcode or 0
-        if code == -9:
-            return ProcessEndedError("its process was killed; is there too little memory for so many jobs?")
-        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        return ProcessEndedError(f"its process ended {how}")
-
-
-def run_in_processes(
-    job: _Job, tasks: Sequence[Task], jobs: int, begun: Callable[[Task], None]
+def _run_here(
+    setup: EvaluationSetup, tasks: Sequence[Task], work: Work, started: Callable[[Task], None]
 ) -> Iterator[tuple[Task, Row]]:
-    """Yield each task with its row or failure as they finish, `jobs` of them at a time; `begun` hears of each."""
-    waiting = deque(tasks)
-    workers: list[_Worker] = []
-    idle: list[_Worker] = []
-    busy: dict[_Worker, Task] = {}
+    for task in tasks:
+        started(task)
+        yield task, _attempt(lambda: setup, task, work)
+
+
+def _attempt(opened: Callable[[], EvaluationSetup], task: Task, work: Work) -> Row:
+    """The row of a task, or its failure: other tasks still run."""
     try:
-        while waiting or busy:
-            while waiting and len(busy) < jobs:
-                if not idle:
-                    workers.append(_start(job))
-                    idle.append(workers[-1])
-                worker, task = idle.pop(), waiting.popleft()
-                with suppress(OSError):  # a process that has ended: found out below, where its link is read
-                    worker.link.send(task)
-                busy[worker] = task
-                begun(task)
-            ready = connection.wait([worker.link for worker in busy])
-            for worker in [worker for worker in busy if worker.link in ready]:
-                task = busy.pop(worker)
-                try:
-                    row: Row = worker.link.recv()
-                    idle.append(worker)
-                except (EOFError, OSError):
-                    row = failure(task, worker.end())
-                yield task, row
-    finally:
-        for worker in workers:
-            worker.stop()
+        setup = opened()
+        return {**setup.facts(), **work(setup, task), "versions": versions()}
+    except Exception as error:
+        return failure(task, error)
 
 
-def _start(job: _Job) -> _Worker:
+def _run_in_processes(
+    source: Source, tasks: Sequence[Task], work: Work, jobs: int, started: Callable[[Task], None]
+) -> Iterator[tuple[Task, Row]]:
+    """Yield each task with its row or failure as it finishes, `jobs` of them at a time.
+
+    Every job is a pool of one process: if the process dies, the task it was running is known and the other pools are
+    intact. A new pool takes its place.
+    """
     context = get_context("spawn")  # a fork would inherit torch's thread pools in an unknown state
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, job), daemon=True)
-    with _inherited(job.threads):
-        process.start()
-    theirs.close()  # so that our end hears when theirs is gone
-    return _Worker(process, ours)
+    theirs, ours = context.Pipe(duplex=False)  # closed, by us or by our death, it ends all workers
+    threads = max(1, torch.get_num_threads() // jobs)
+    waiting, idle = deque(tasks), list[ProcessPoolExecutor]()
+    running: dict[Future[Row], tuple[Task, ProcessPoolExecutor]] = {}
+    with ExitStack() as pools:
+        pools.callback(theirs.close)
+        pools.callback(ours.close)
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    if not idle:
+                        made = ProcessPoolExecutor(1, context, _start_worker, (theirs, threads))
+                        idle.append(pools.enter_context(made))
+                    task, pool = waiting.popleft(), idle.pop()
+                    with _interrupts_ignored():  # by the process that the first task of a pool starts
+                        running[pool.submit(_attempt_in_worker, source, task, work)] = task, pool
+                    started(task)
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    task, pool = running.pop(future)
+                    error = future.exception()
+                    if isinstance(error, BrokenProcessPool):
+                        error = CenterhashError(
+                            "its process was killed or crashed: is there too little memory for so many jobs?"
+                        )
+                    else:
+                        idle.append(pool)
+                    yield task, failure(task, error) if error else future.result()
+        except BaseException:
+            ours.close()
+            raise
 
 
 @contextmanager
-def _inherited(threads: int) -> Iterator[None]:
-    """What a process started in this block gets: few threads, and no ear for an interrupt, which is the parent's."""
-    variables = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
-    main = threading.current_thread() is threading.main_thread()  # only there may handlers be set
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
-    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
+def _interrupts_ignored() -> Iterator[None]:
+    """Let processes started in this block ignore Ctrl-C, which their parent handles."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        for name, value in variables.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
-        if handler is not None:
-            signal.signal(signal.SIGINT, handler)
+        signal.signal(signal.SIGINT, handler)
 
 
-def _serve(link: connection.Connection[Any, Any], job: _Job) -> None:
-    """The life of a process: take tasks, send rows, end with the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    torch.set_num_threads(job.threads)
-    opened = cache(job.source.open)
-    while True:
-        try:
-            task = link.recv()
-        except EOFError:
-            return
-        link.send(_attempt(opened, task, job.work))
+def _start_worker(parent: Connection[Any, Any], threads: int) -> None:
+    """Prepare a worker process: few threads, and an end as soon as the parent closes its pipe or is gone."""
+    torch.set_num_threads(threads)
+    threadpool_limits(threads)
+    threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    """End at once when the parent is gone: nobody is left to store the row."""
-    parent = parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
+def _exit_with(parent: Connection[Any, Any]) -> None:
+    try:
+        parent.recv()
+    except (EOFError, OSError):
         os._exit(1)
+
+
+_opened = cache(Source.open)  # once per worker
+
+
+def _attempt_in_worker(source: Source, task: Task, work: Work) -> Row:
+    return _attempt(lambda: _opened(source), task, work)

@@ -13,16 +13,17 @@ import numpy as np
 from rich.table import Table
 
 from centerhash.core.errors import DataError
-from centerhash.core.rendering import text_table
-from centerhash.experiments.rows import Row, other_setting, task_name
-from centerhash.methods.table import METHODS
+from centerhash.core.rendering import filled, text_table
+from centerhash.experiments.runner import differences, failure_text
+from centerhash.experiments.tasks import Row
+from centerhash.methods.registry import METHODS
 
 MAPS = {"map_peers": "peers", "map_textbook": "textbook"}
 FORMS = ("as_trained", "rotated")  # of the logits of a deep method, each scored from the same training
-CSV_MEASURES = (
+CSV_METRICS = (
     *MAPS,
-    *(f"{measure}_{form}" for measure in MAPS for form in FORMS),
-    *(f"{measure}_expected" for measure in MAPS),
+    *(f"{metric}_{form}" for metric in MAPS for form in FORMS),
+    *(f"{metric}_expected" for metric in MAPS),
     *("ndcg", "acg", "wap", "train_seconds", "encode_seconds", "images_per_second"),
 )
 
@@ -38,19 +39,19 @@ class Score:
         """The number of seeds."""
         return len(self.rows)
 
-    def values(self, measure: str) -> list[float]:
-        """A measure of the evaluation, or of time, for each seed that has it."""
-        found = ({**row, **row["evaluation"]}.get(measure) for row in self.rows)
+    def values(self, metric: str) -> list[float]:
+        """A metric of the evaluation, or of time, for each seed that has it."""
+        found = ({**row, **row["evaluation"]}.get(metric) for row in self.rows)
         return [float(value) for value in found if value is not None]
 
-    def mean(self, measure: str) -> float | None:
-        """Mean over the seeds, None when no row has the measure."""
-        values = self.values(measure)
+    def mean(self, metric: str) -> float | None:
+        """Mean over the seeds, None when no row has the metric."""
+        values = self.values(metric)
         return float(np.mean(values)) if values else None
 
-    def deviation(self, measure: str) -> float | None:
+    def deviation(self, metric: str) -> float | None:
         """Sample standard deviation over the seeds, None for fewer than two."""
-        values = self.values(measure)
+        values = self.values(metric)
         return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
@@ -88,17 +89,17 @@ class Summary:
         """The number of places that mAP really looks at: k, or the whole database where that is smaller."""
         return int(min(self.first["evaluation"]["k"], self.first["images"]["database"]))
 
-    def chance(self, measure: str) -> float:
+    def chance(self, metric: str) -> float:
         """The chance level of `map_peers` or `map_textbook`."""
-        return float(self.first["evaluation"][measure.replace("map_", "chance_")])
+        return float(self.first["evaluation"][metric.replace("map_", "chance_")])
 
-    def best(self, measure: str, bits: int) -> float | None:
+    def best(self, metric: str, bits: int) -> float | None:
         """The highest mean at this number of bits."""
-        means = [line.scores[bits].mean(measure) for line in self.lines if bits in line.scores]
+        means = [line.scores[bits].mean(metric) for line in self.lines if bits in line.scores]
         return max((mean for mean in means if mean is not None), default=None)
 
     def about(self) -> str:
-        """One sentence on what was measured."""
+        """One sentence on what was metricd."""
         images, evaluation = self.first["images"], self.first["evaluation"]
         own = ", each without its own item," if evaluation.get("exclude_self") else ""
         return (
@@ -107,14 +108,14 @@ class Summary:
         )
 
 
-def summarise(rows: Sequence[Row]) -> Summary:
-    """Group rows by method, setting and bits; rows must be of one data set, split and depth."""
+def summarize(rows: Sequence[Row]) -> Summary:
+    """Group rows by method, setting and bits; rows must be of one dataset, split and depth."""
     if not rows:
         raise DataError("no results to make a table of: run `centerhash compare` first.")
     for row in rows:
-        differences = other_setting(row, rows[0])
-        if differences:
-            raise DataError(f"these results are of different comparisons: {'; '.join(differences)}.")
+        found = differences(row, rows[0])
+        if found:
+            raise DataError(f"these results are of different comparisons: {'; '.join(found)}.")
     latest = {json.dumps(row["config"], sort_keys=True): row for row in rows}.values()
     methods = list(dict.fromkeys(row["config"]["method"] for row in latest))
     known = list(METHODS)
@@ -163,28 +164,28 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 # Texts of cells
 
 
-def score_parts(summary: Summary, score: Score | None, measure: str) -> tuple[str, str, str]:
+def score_parts(summary: Summary, score: Score | None, metric: str) -> tuple[str, str, str]:
     """Mean, "± deviation", and "n=2" where seeds are missing; each empty where there is none."""
-    mean = None if score is None else score.mean(measure)
+    mean = None if score is None else score.mean(metric)
     if score is None or mean is None:
         return "", "", ""
-    deviation = score.deviation(measure)
+    deviation = score.deviation(metric)
     spread = "" if deviation is None else f"± {deviation:.3f}"
     return f"{mean:.3f}", spread, f"n={score.seeds}" if score.seeds < summary.most_seeds else ""
 
 
-def score_text(summary: Summary, score: Score | None, measure: str) -> str:
+def score_text(summary: Summary, score: Score | None, metric: str) -> str:
     """Mean ± deviation, with the number of seeds where some are missing; empty for no result."""
-    mean, spread, missing = score_parts(summary, score, measure)
+    mean, spread, missing = score_parts(summary, score, metric)
     return " ".join(filter(None, (mean, spread, f"({missing})" if missing else "")))
 
 
-def rotation_texts(line: Line, bits: Sequence[int], measure: str) -> list[str]:
-    """A measure of the same trainings with logits as trained and rotated, by bits; empty where no row has both."""
+def rotation_texts(line: Line, bits: Sequence[int], metric: str) -> list[str]:
+    """A metric of the same trainings with logits as trained and rotated, by bits; empty where no row has both."""
     texts = []
     for length in bits:
         score = line.scores.get(length, Score(()))
-        means = [score.mean(f"{measure}_{form}") for form in FORMS]
+        means = [score.mean(f"{metric}_{form}") for form in FORMS]
         texts.append(" / ".join(f"{mean:.3f}" for mean in means if mean is not None))
     return texts
 
@@ -199,10 +200,10 @@ def time_texts(line: Line, bits: Sequence[int]) -> list[str]:
     ]
 
 
-def score_cells(summary: Summary, line: Line, measure: str, bold: str = "{}") -> list[str]:
+def score_cells(summary: Summary, line: Line, metric: str, bold: str = "{}") -> list[str]:
     """Texts of a line by bits; the best of each column, as it is printed, is put into `bold`."""
-    texts = [score_text(summary, line.scores.get(bits), measure) for bits in summary.bits]
-    best = [f"{summary.best(measure, bits) or 0:.3f}" for bits in summary.bits]
+    texts = [score_text(summary, line.scores.get(bits), metric) for bits in summary.bits]
+    best = [f"{summary.best(metric, bits) or 0:.3f}" for bits in summary.bits]
     return [
         bold.format(text) if text.startswith(top) else text for text, top in zip(texts, best, strict=True)
     ]
@@ -214,15 +215,15 @@ def score_cells(summary: Summary, line: Line, measure: str, bold: str = "{}") ->
 def _tables(summary: Summary, bold: str = "{}") -> Iterator[tuple[str, list[str], list[list[str]]]]:
     """Title, heads and lines of each table: mAP in both conventions, the chance level last, and times."""
     k, heads = f"{summary.depth:,}", [f"{bits} bits" for bits in summary.bits]
-    for measure, title in (
+    for metric, title in (
         ("map_peers", f"mAP@{k}, peers: over the relevant items among the first {k}"),
         ("map_textbook", f"mAP@{k}, textbook: over all relevant items, at most {k}"),
     ):
-        lines = [[line.title, *score_cells(summary, line, measure, bold)] for line in summary.lines]
-        chance = ["chance", *[f"{summary.chance(measure):.3f}"] * len(heads)]
+        lines = [[line.title, *score_cells(summary, line, metric, bold)] for line in summary.lines]
+        chance = ["chance", *[f"{summary.chance(metric):.3f}"] * len(heads)]
         yield title, ["method", *heads], [*lines, chance]
-    for measure, name in MAPS.items():
-        lines = [[line.title, *rotation_texts(line, summary.bits, measure)] for line in summary.lines]
+    for metric, name in MAPS.items():
+        lines = [[line.title, *rotation_texts(line, summary.bits, metric)] for line in summary.lines]
         if any(any(texts) for _, *texts in lines):
             title = f"mAP@{k}, {name}: logits as trained / rotated"
             yield title, ["method", *heads], [line for line in lines if any(line[1:])]
@@ -240,39 +241,60 @@ def terminal_tables(summary: Summary) -> list[Table]:
     return tables
 
 
+_TABLE = """\
+{%- macro table(heads, lines) -%}
+| {{ heads | join(" | ") }} |
+| ---{{ " | ---:" * (heads | length - 1) }} |
+{%- for line in lines %}
+
+| {{ line | join(" | ") }} |
+{%- endfor %}
+{%- endmacro -%}
+"""
+_PAGE = """\
+# {{ summary.first.data }}
+
+{{ summary.about() }}
+{% for title, heads, lines in tables %}
+
+## {{ title }}
+
+{{ table(heads, lines) }}
+{% endfor %}
+{% if failures %}
+
+## Failed
+
+{% for text in failures %}
+- {{ text }}
+{% endfor %}
+{% endif %}
+"""
+
+
 def markdown(summary: Summary, failures: Sequence[Row] = ()) -> str:
     """The same as markdown, the best of each column in bold."""
-    parts = [f"# {summary.first['data']}", summary.about()]
-    for title, heads, lines in _tables(summary, "**{}**"):
-        parts += [f"## {title}", markdown_table(heads, lines)]
-    if failures:
-        parts += ["## Failed", "\n".join(f"- {failure_text(row)}" for row in failures)]
-    return "\n\n".join(parts) + "\n"
+    texts = [failure_text(row) for row in failures]
+    return filled(_TABLE + _PAGE, summary=summary, tables=_tables(summary, "**{}**"), failures=texts)
 
 
 def markdown_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table of plain text cells, the first of each line its name."""
-    rows = [heads, ["---", *["---:"] * (len(heads) - 1)], *lines]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
-def failure_text(row: Row) -> str:
-    """One line on a task that failed."""
-    return f"{task_name(row['config'], row.get('about', {}))}: {' '.join(row['error'].split())}"
+    """A markdown table of plain text cells; the first cell of each line is its name."""
+    return filled(_TABLE + "{{ table(heads, lines) }}", heads=heads, lines=lines)
 
 
 def csv_text(summary: Summary) -> str:
     """One line per method, setting and number of bits, for other programs."""
     heads = ["method", "variant", "bits", "seeds"]
-    heads += [name for measure in CSV_MEASURES for name in (f"{measure}_mean", f"{measure}_std")]
+    heads += [name for metric in CSV_METRICS for name in (f"{metric}_mean", f"{metric}_std")]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([*heads, "chance_peers", "chance_textbook"])
-    chance = [summary.chance(measure) for measure in MAPS]
+    chance = [summary.chance(metric) for metric in MAPS]
     for line in summary.lines:
         for bits, score in line.scores.items():
             figures = [
-                value for measure in CSV_MEASURES for value in (score.mean(measure), score.deviation(measure))
+                value for metric in CSV_METRICS for value in (score.mean(metric), score.deviation(metric))
             ]
             texts = ["" if value is None else f"{value:.6g}" for value in [*figures, *chance]]
             writer.writerow([line.method, line.variant, bits, score.seeds, *texts])

@@ -17,15 +17,13 @@ import numpy as np
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import parse_json, write_json
 from centerhash.core.progress import Progress, silent
-from centerhash.experiments.bench import Source, Task, make_task
-from centerhash.experiments.compare import measure
-from centerhash.experiments.rows import Row
-from centerhash.experiments.runner import TaskDone, answers, run_tasks
-from centerhash.methods.spaces import Point, search_space, training_options
-from centerhash.methods.table import get_method
+from centerhash.experiments.compare import train_and_evaluate
+from centerhash.experiments.runner import TaskDone, run_tasks, select_rows
+from centerhash.experiments.tasks import Row, Source, Task, make_task
+from centerhash.methods.registry import Point, get_method, search_space, training_options
 from centerhash.training.config import TrainConfig
 
-BEST, MEASURE = "best.json", "map_peers"
+BEST, METRIC = "best.json", "map_peers"
 
 
 @dataclass(frozen=True)
@@ -102,9 +100,9 @@ def mean_scores(trials: Iterable[Trial], rows: Sequence[Row]) -> list[tuple[Poin
     """Points with the mean score over their finished trials, the best first; of equal ones the earlier."""
     found: dict[str, tuple[Point, list[float]]] = {}
     for trial in trials:
-        for row in answers(rows, [trial.task]):
+        for row in select_rows(rows, [trial.task]):
             _, scores = found.setdefault(json.dumps(trial.point), (trial.point, []))
-            scores.append(float(row["evaluation"][MEASURE]))
+            scores.append(float(row["evaluation"][METRIC]))
     means = [(point, float(np.mean(scores))) for point, scores in found.values()]
     return sorted(means, key=lambda item: -item[1])
 
@@ -128,8 +126,8 @@ def tune(
 
     def rows_of(trials: Mapping[str, Sequence[Trial]], stage: str) -> tuple[list[Row], list[Row]]:
         tasks = [trial.task for own in trials.values() for trial in own]
-        told: dict[str, Any] = {"stage": stage, "jobs": jobs, "progress": progress, "on_done": on_done}
-        return run_tasks(held_out, tasks, out, measure, **told)
+        common: dict[str, Any] = {"stage": stage, "jobs": jobs, "progress": progress, "on_done": on_done}
+        return run_tasks(held_out, tasks, out, train_and_evaluate, **common)
 
     def planned(method: str, points: Sequence[Point], count: int, short: bool) -> list[Trial]:
         return plan_trials(method, points, bits, _epochs(method, budget, short), count)
@@ -146,7 +144,7 @@ def tune(
         if found:
             point, score = found[0]
             parts = {json.dumps(tried): value for tried, value in ranked[method]}
-            finished = len(answers(rows, [trial.task for trial in trials[method]]))
+            finished = len(select_rows(rows, [trial.task for trial in trials[method]]))
             choices[method] = Choice(point, score, parts[json.dumps(point)], parts.get("{}"), finished)
     _write_best(Path(out) / BEST, choices, rows, bits, budget)
     # a shallow trial and its full training are one task, which may have failed in both rounds
@@ -173,7 +171,7 @@ def _write_best(
         {
             **facts,
             "bits": bits,
-            "measure": f"{MEASURE} at {rows[0]['evaluation']['k']}",
+            "measure": f"{METRIC} at {rows[0]['evaluation']['k']}",
             "budget": vars(budget),
             "methods": {
                 method: {"setting": dict(choice.point), "score": round(choice.score, 6)}

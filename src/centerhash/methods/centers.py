@@ -8,7 +8,7 @@ Centers (C, K) are int8 in {-1, +1}. The kinds:
                rows stay far apart.
     random     the paper's rule: each center has exactly half its bits +1, best of n draws by minimum, then mean.
     mdsh       any C and K: the largest smallest distance that a bounded search finds (separation.py).
-    bernoulli  every bit is a fair coin, drawn once; only a center that another one equals is drawn again.
+    bernoulli  Bernoulli(0.5) bits, drawn once; only a center that another one equals is drawn again.
     auto       hadamard where it exists, else random, which is the paper's rule; mdsh where more than CROWDED classes
                share a bit, and random centers come too near to each other.
     printed    the paper's rule to the letter: hadamard where K is a power of two and C <= 2K, else bernoulli.
@@ -26,7 +26,7 @@ is no smaller: 6, 14 and 20 in the first column.
 
 Rows are taken as they are, without flipping columns at random: a flip changes no distance, but loses the balance
 of the rows. H is normalised, so that its first row is constant and every other row has exactly K/2 ones; the
-constant row is used only when the others do not suffice, because Sec. 3.2 wants half of the bits +1.
+constant row is used only when the others do not suffice, because Sec. 3.2 requires half of the bits to be +1.
 """
 
 from __future__ import annotations
@@ -129,8 +129,6 @@ def hadamard_orders(limit: int) -> list[int]:
 
 def sylvester(order: int) -> Codes:
     """Sylvester's matrix (n, n) for n a power of two: H_2n = [[H_n, H_n], [H_n, -H_n]]."""
-    if order < 1 or order & (order - 1):
-        raise ConfigError(f"Sylvester's matrix needs an order that is a power of two, got {order}.")
     matrix = np.ones((1, 1), dtype=np.int8)
     while len(matrix) < order:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
@@ -139,7 +137,7 @@ def sylvester(order: int) -> Codes:
 
 def paley_one(q: int) -> Codes:
     """Paley's first matrix, of order q + 1, for a prime power q = 3 mod 4: H = I + S, S skew."""
-    bordered = _bordered(q, 3)
+    bordered = _bordered(q)
     bordered[1:, 0] = -1
     return bordered + np.eye(q + 1, dtype=np.int8)
 
@@ -148,7 +146,7 @@ def paley_two(q: int) -> Codes:
     """Paley's second matrix, of order 2 (q + 1), for a prime power q = 1 mod 4, normalised."""
     signs = np.array([[1, 1], [1, -1]], dtype=np.int8)
     zeros = np.array([[1, -1], [-1, -1]], dtype=np.int8)
-    matrix: Codes = np.kron(_bordered(q, 1), signs) + np.kron(np.eye(q + 1, dtype=np.int8), zeros)
+    matrix: Codes = np.kron(_bordered(q), signs) + np.kron(np.eye(q + 1, dtype=np.int8), zeros)
     matrix *= matrix[0].copy()  # flips columns so that the first row is all +1 and balances the others
     return matrix
 
@@ -182,11 +180,10 @@ def _build(order: int) -> Codes:
     return matrix
 
 
-def _bordered(q: int, residue: int) -> Codes:
+def _bordered(q: int) -> Codes:
     """[[0, 1], [1, Q]] of order q + 1 with the Jacobsthal matrix Q[a, b] = chi(a - b) over GF(q)."""
     field = _prime_power(q)
-    if field is None or q % 4 != residue:
-        raise ConfigError(f"this Paley construction needs a prime power q = {residue} mod 4, got {q}.")
+    assert field is not None  # `_recipe` passes prime powers only
     prime, degree = field
     places = prime ** np.arange(degree)
     digits = np.arange(q)[:, None] // places % prime

@@ -1,6 +1,6 @@
-"""How far apart centers are, and a search for a large smallest distance, as MDSH wants it (Wang et al., 2023).
+"""How far apart centers are, and a search for a large smallest distance, as in MDSH (Wang et al., 2023).
 
-The Gilbert-Varshamov bound says which smallest distance C codes of K bits can have at least, Plotkin's which they cannot
+The Gilbert-Varshamov bound is a smallest distance that C codes of K bits can have, Plotkin's one that they cannot
 exceed. MDSH improves one center at a time while the others stay, by a relaxation with multipliers. Here a center moves by
 single bits instead: a pair that is d apart weighs 4^-d, so that the nearest pairs decide and counts of them break ties.
 Flipping a bit changes a pair's distance by one and its weight by a factor of four, so one matrix-vector product shows the

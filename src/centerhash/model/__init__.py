@@ -1,1 +1,1 @@
-"""Trained models: HashModel, its card, and the Hugging Face hub."""
+"""Trained models: HashModel, their exchange on the Hugging Face hub, and their export as ONNX files."""

@@ -1,4 +1,4 @@
-"""How near a code is to the center of a label: what models and answers say of an image."""
+"""Explanations: the labels of an image, and how near its code is to their centers. Needs no torch."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class Explained:
     """One center near an image."""
 
     label: str
-    weight: float  # share of the image, over the predicted (or given) labels; 0 for the others
+    weight: float  # over the predicted (or given) labels; 0 for the others
     similarity: float  # cosine between the logits and the center as it was trained, in [-1, 1]
     distance: int  # Hamming distance between the code and the center
 
 
 class Explanation(tuple[Explained, ...]):
-    """What an image shows: labels with their weights, the heaviest first, then the next nearest centers."""
+    """Labels of an image with their weights, the heaviest first, then the next nearest centers."""
 
     __slots__ = ()
 

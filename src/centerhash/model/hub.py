@@ -1,186 +1,249 @@
-"""Models on the Hugging Face hub: fetched by commit into our own cache, and pushed with a card.
+"""Models on the Hugging Face hub: downloaded by commit into the cache, and uploaded with a card.
 
-The cache holds a folder per commit, and under `refs` which commit a revision was when last seen, for days without a
-network. The hub's own cache is made of links, which `HashModel.load` refuses.
+Only the files of a model are downloaded, model.json first; nothing is unpickled. Cached models load offline.
 """
 
 from __future__ import annotations
 
+import json
 import re
-import shutil
+import shlex
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote
+from typing import Any
 
 from centerhash.core.errors import ConfigError, DataError
-from centerhash.core.files import with_checksum, write_json, write_text
-from centerhash.model.remote import (
-    LARGEST,
-    check_spec,
-    kept,
-    models_cache,
-    no_model,
-    stays_home,
-    too_large,
+from centerhash.core.files import (
+    make_folder,
+    packaged,
+    parse_json,
+    read_with_checksum,
+    refuse_links,
+    with_checksum,
+    write_json,
+    write_text,
 )
-from centerhash.model.spec import CARD, FILES, TUNED, ModelSpec, for_others
+from centerhash.core.rendering import filled, visible
+from centerhash.core.version import __version__
+from centerhash.evaluation import Evaluation
+from centerhash.model.spec import FILES, TUNED, ModelSpec, file_name
+from centerhash.networks.cache import default_cache
 
+PREFIX = "hf:"
+CARD = "README.md"
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,127}", re.ASCII)
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+_LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
+_MOST_LABELS = 1000  # listed in a card
+# settings of a configuration that the command line has an option of the same name for
+_OPTIONS = ("method", "bits", "epochs", "seed", "backbone", "batch_size", "learning_rate", "crop", "pool")
 
 
-class _NoNetwork(Exception):
-    """The hub could not be asked; says why."""
+def cache_folder() -> Path:
+    """Return the folder of downloaded models, in the layout of huggingface_hub."""
+    return default_cache().resolve() / "models"
 
 
 def check_repository(name: str) -> str:
-    """The name of a repository, if it is one: it becomes a part of addresses and of paths."""
+    """Return the name of a repository if it is valid: it becomes a part of addresses and of paths."""
     if not _REPOSITORY.fullmatch(name) or ".." in name or "--" in name:
         raise ConfigError(f"a model on the hub is named owner/name, such as jane/photos-64, got '{name}'.")
     return name
 
 
-def fetch(source: str) -> Path:
-    """The folder in the cache of the model "hf:owner/name" or "hf:owner/name@revision"."""
-    name, at, revision = source.removeprefix("hf:").partition("@")
+def download(source: str) -> Path:
+    """Download the model "hf:owner/name" or "hf:owner/name@revision" unless it is cached; return its folder."""
+    name, at, revision = source.removeprefix(PREFIX).partition("@")
     repository = check_repository(name)
     revision = revision if at else "main"
     if not _REVISION.fullmatch(revision) or ".." in revision:
         raise ConfigError(f"a revision is a branch, a tag or a commit, got '{revision}' in '{source}'.")
-    home = models_cache() / "hf" / repository.replace("/", "--")
-    if _COMMIT.fullmatch(revision) and (home / revision).is_dir():
-        return home / revision
-    ref = home / "refs" / quote(revision, safe="")
+    return _downloaded(source, repository, revision)
+
+
+def _downloaded(source: str, repository: str, revision: str) -> Path:
+    from huggingface_hub import constants, hf_hub_download, snapshot_download
+
+    cache = make_folder(cache_folder())
+    with _explained_errors(source):
+        file = hf_hub_download(
+            repository, "model.json", revision=revision, cache_dir=cache, endpoint=constants.ENDPOINT
+        )
+    folder = Path(file).parent  # named by the commit
     try:
-        commit, size = _look(source, repository, "model.json", revision)
-    except _NoNetwork as error:
-        with suppress(OSError):  # no such revision was seen before
-            seen = ref.read_text().strip()
-            if _COMMIT.fullmatch(seen) and (home / seen).is_dir():
-                return home / seen
-        raise DataError(
-            f"cannot reach the hub for '{source}', and it is not in the cache: {error}. Try again with a connection."
-        ) from error.__cause__
-    if size is None:
-        raise no_model(source, "its repository has no model.json")
-    folder = kept(home / commit, lambda part: _fill(source, repository, commit, part))
-    write_text(ref, commit + "\n")
+        spec = ModelSpec.model_validate(read_with_checksum(Path(file)))
+    except (ValueError, TypeError) as error:  # not json, not UTF-8, other fields
+        raise _no_model(source, _reason(error)) from None
+    if spec.needs_local_weights:  # nor may a downloaded model name files of this machine
+        raise DataError(f"'{source}' needs backbone weights that were not published with it.")
+    needed = ["model.safetensors", *([TUNED] if spec.tuned else [])]
+    if not all((folder / name).exists() for name in needed):
+        with _explained_errors(source):
+            snapshot_download(
+                repository,
+                revision=folder.name,
+                allow_patterns=[*needed, CARD],
+                cache_dir=cache,
+                endpoint=constants.ENDPOINT,
+            )
+    for name in needed:
+        if not (folder / name).exists():
+            raise _no_model(source, f"its repository has no {name}")
     return folder
 
 
-def _fill(source: str, repository: str, commit: str, part: Path) -> None:
-    """Download the files of a model, model.json first: what is none of ours ends there."""
-    try:
-        _download(source, repository, commit, "model.json", part)
-        spec = check_spec(source, part / "model.json")
-        if not _download(source, repository, commit, "model.safetensors", part):
-            raise no_model(source, "its repository has no model.safetensors")
-        if spec.tuned and not _download(source, repository, commit, TUNED, part):
-            raise no_model(source, f"its backbone was fine-tuned, but its repository has no {TUNED}")
-        _download(source, repository, commit, CARD, part)
-    except DataError:  # a cut connection leaves what there is, to resume from
-        shutil.rmtree(part)
-        raise
-    except _NoNetwork as error:
-        raise DataError(
-            f"the connection to the hub broke while '{source}' was fetched: {error}. Try again, it resumes."
-        ) from error.__cause__
-    shutil.rmtree(part / ".cache", ignore_errors=True)  # the hub's notes on the download
-
-
-def _look(source: str, repository: str, file: str, revision: str) -> tuple[str, int | None]:
-    """The commit that a revision is, and the size of a file there, None where there is no such file."""
-    from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_url
+@contextmanager
+def _explained_errors(source: str) -> Iterator[None]:
+    """Turn errors of a download into one line."""
+    from huggingface_hub import constants, errors
 
     endpoint = constants.ENDPOINT
     try:
-        url = hf_hub_url(repository, file, revision=revision, endpoint=endpoint)
-        found = get_hf_file_metadata(url, endpoint=endpoint)
-    except errors.RepositoryNotFoundError as error:
-        raise DataError(
-            f"there is no model '{source}' on {endpoint}, or it is not open to you: look at the name, or log in by "
-            "`hf auth login`."
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise DataError(
-            f"'{source}' names no branch, tag or commit of its repository on {endpoint}."
-        ) from error
-    except errors.EntryNotFoundError:
-        return "", None
-    except _failures() as error:
-        raise _NoNetwork(_reason(error)) from error
-    if found.commit_hash is None or not _COMMIT.fullmatch(found.commit_hash) or found.size is None:
-        raise DataError(
-            f"{endpoint} answers for '{source}', but not as a Hugging Face hub does: see HF_ENDPOINT."
-        )
-    return found.commit_hash, found.size
+        yield
+    except _hub_errors() as error:
+        if isinstance(error, errors.RevisionNotFoundError):
+            found = DataError(f"'{source}' names no branch, tag or commit of its repository on {endpoint}.")
+        elif isinstance(error, errors.RepositoryNotFoundError):
+            found = DataError(
+                f"there is no model '{source}' on {endpoint}, or you have no access to it: check the name, or log in "
+                "by `hf auth login`."
+            )
+        elif isinstance(error, errors.EntryNotFoundError) and not isinstance(
+            error, errors.LocalEntryNotFoundError
+        ):
+            found = _no_model(source, "its repository has no model.json")
+        else:
+            found = DataError(
+                f"cannot reach the hub ({endpoint}) for '{source}', and it is not in the cache: "
+                f"{_reason(error.__cause__ or error)}. Try again with a connection."
+            )
+        raise found from error
 
 
-def _download(source: str, repository: str, commit: str, file: str, folder: Path) -> bool:
-    """Download one file of bounded size into a folder; False where the repository has none of that name."""
-    from huggingface_hub import constants, hf_hub_download
-
-    _, size = _look(source, repository, file, commit)
-    if size is None:
-        return False
-    if size > LARGEST[file]:
-        raise too_large(source, file, size, LARGEST[file])
-    try:
-        hf_hub_download(repository, file, revision=commit, local_dir=folder, endpoint=constants.ENDPOINT)
-    except _failures() as error:
-        raise _NoNetwork(_reason(error)) from error
-    there = (folder / file).stat().st_size
-    if there > LARGEST[file]:
-        raise too_large(source, file, there, LARGEST[file])
-    return True
+def _no_model(source: str, reason: str) -> DataError:
+    return DataError(
+        f"'{source}' is no model of centerhash: {reason}. It needs the model.json and model.safetensors of a run."
+    )
 
 
 def push(
     spec: ModelSpec, save: Callable[[Path], None], card: str, repository: str, private: bool | None
 ) -> str:
-    """Upload a model that `save` writes into a folder, and its card, in one commit; returns the address."""
-    from huggingface_hub import CommitOperationAdd, HfApi, constants, errors
+    """Upload a model that `save` writes into a folder, and its card, in one commit; return the address."""
+    from huggingface_hub import HfApi, constants, errors
 
     check_repository(repository)
-    if stays_home(spec):
+    if spec.needs_local_weights:
         raise ConfigError(
-            f"this model reads images by weights of your own ('{for_others(spec).weights}'), which do not travel "
-            "with it: train with published weights, or fine-tune the backbone, which is then part of the model."
+            f"this model needs your own backbone weights ('{spec.without_paths().weights}'), which are not uploaded: "
+            "train with published weights, or fine-tune the backbone, which is then part of the model."
         )
     api = HfApi(endpoint=constants.ENDPOINT)
     try:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             save(folder)
-            write_json(folder / "model.json", with_checksum(for_others(spec).model_dump(mode="json")))
+            write_json(folder / "model.json", with_checksum(spec.without_paths().model_dump(mode="json")))
             write_text(folder / CARD, card)
-            files = [folder / file for file in (*FILES, CARD) if (folder / file).is_file()]
             api.create_repo(repository, exist_ok=True, private=private)
-            added = [CommitOperationAdd(file.name, file) for file in files]
-            api.create_commit(repository, added, commit_message=f"A model of {spec.bits} bits")
+            api.upload_folder(
+                repo_id=repository,
+                folder_path=folder,
+                allow_patterns=[*FILES, CARD],
+                commit_message=f"A model of {spec.bits} bits",
+            )
     except errors.HfHubHTTPError as error:
         if error.response.status_code in (401, 403):
             raise ConfigError(
-                f"{api.endpoint} does not let you write '{repository}': log in by `hf auth login`, with a token that "
-                "may write, and look at the owner's name."
+                f"you may not write '{repository}' on {api.endpoint}: log in by `hf auth login` with a token that may "
+                "write, and check the owner's name."
             ) from error
-        raise DataError(f"{api.endpoint} did not take '{repository}': {_reason(error)}.") from error
-    except _failures() as error:
+        raise DataError(f"{api.endpoint} rejected '{repository}': {_reason(error)}.") from error
+    except _hub_errors() as error:
         raise DataError(
             f"cannot reach the hub for '{repository}': {_reason(error)}. Try again with a connection."
         ) from error
     return f"{api.endpoint}/{repository}"
 
 
-def _failures() -> tuple[type[Exception], ...]:
-    """What the hub's library raises without a network: the base of its HTTP client's errors, which differs by version."""
-    from huggingface_hub.errors import HfHubHTTPError
+def _hub_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of the hub, and the base of its HTTP client's errors, which differs by version."""
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
-    return (*(base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception)), OSError)
+    client = (base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception))
+    return (*client, EntryNotFoundError, OSError)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".: ")
+
+
+# The card
+
+
+def model_card(
+    spec: ModelSpec, folder: Path | None, repository: str, evaluation: Evaluation | None, license: str | None
+) -> str:
+    """Write the README.md of a model, with data and command of the run in `folder`, if there is one."""
+    if license is not None and not _LICENSE.fullmatch(license):
+        raise ConfigError(
+            f"a license is named as on the hub, such as apache-2.0 or cc-by-4.0, got '{license}'."
+        )
+    run, classes = _run(folder), spec.classes
+    data, config = run.get("data"), run.get("config")
+    command, settings = "", ""
+    if isinstance(data, dict) and isinstance(config, dict):
+        command, settings = _command(data, config)
+    more = [f"... and {len(classes) - _MOST_LABELS:,} more"] if len(classes) > _MOST_LABELS else []
+    return filled(
+        packaged("centerhash.model", "card.toml")["card"],
+        spec=spec.without_paths(),
+        repository=repository,
+        version=__version__,
+        license=license,
+        data=data,
+        splits=run.get("splits"),
+        command=command,
+        settings=settings,
+        evaluation=evaluation,
+        labels="\n".join([*map(_line, classes[:_MOST_LABELS]), *more]),
+        line=_line,
+        block=_block,
+    )
+
+
+def _run(folder: Path | None) -> dict[str, Any]:
+    """Read the config.json of the run; empty if the model is not in a run's folder."""
+    if folder is None or not (folder / "config.json").exists():
+        return {}
+    refuse_links(folder, ("config.json",))
+    try:
+        found = parse_json((folder / "config.json").read_text(encoding="utf-8"))
+    except ValueError as error:  # not json, or not UTF-8
+        raise DataError(f"'{folder / 'config.json'}' is damaged ({error}): train the run again.") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _command(data: dict[str, Any], config: dict[str, Any]) -> tuple[str, str]:
+    """Return the command of a run, and all of its settings, without folders of this machine."""
+    config |= {name: file_name(str(config[name])) for name in ("method", "weights") if config.get(name)}
+    words = ["centerhash", "train", _line(data.get("name"))]
+    for name in _OPTIONS:
+        if config.get(name) is not None:
+            words += [f"--{name.replace('_', '-')}", _line(config[name])]
+    words += ["--finetune"] if config.get("finetune") else []
+    for name, value in (config.get("options") or {}).items():
+        words += ["-o", f"{name}={_line(value)}"]
+    return shlex.join([*words, "--out", "run"]), json.dumps(config, indent=2, ensure_ascii=False)
+
+
+def _line(value: object) -> str:
+    """Put untrusted text on one line, without what would end a block of code."""
+    return " ".join(visible(str(value)).split()).replace("`", "'")
+
+
+def _block(text: str) -> str:
+    """Indent a block of code: no text can end one."""
+    return "\n".join(f"    {line}" for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""What a model is made of, on disk and in words."""
+"""The description of a model on disk: model.json, and the names of the other files."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Any, Literal
 from pydantic import Field
 
 from centerhash.core.options import Options
-from centerhash.networks.heads import HeadOptions
+from centerhash.networks.head_options import HeadOptions
 
-TUNED = "backbone.safetensors"  # beside the model, where the backbone was fine-tuned
+TUNED = "backbone.safetensors"  # a fine-tuned backbone
 FILES = ("model.json", "model.safetensors", TUNED)
-CARD = "README.md"
 
 
 class ModelSpec(Options):
-    """Everything about a model but its numbers; stored as model.json."""
+    """Everything about a model except its tensors; stored as model.json."""
 
     format: Literal[1] = 1
     method: str
@@ -25,17 +24,15 @@ class ModelSpec(Options):
     features: int
     classes: tuple[str, ...]
     head: HeadOptions
-    backbone: str | None = Field(None, description="None: trained on features that came without images")
+    backbone: str | None = Field(None, description="None: trained on precomputed features")
     weights: str | None = Field(None, description="file of the backbone's weights; None: the published ones")
     pretrained: bool = Field(
         True, description="False: the backbone's weights are random, drawn from the seed"
     )
-    crop: int | None = Field(
-        None, description="of the backbone's frame; None: a model from before the choice"
-    )
+    crop: int | None = Field(None, description="of the backbone's frame; None without a backbone")
     pool: str | None = Field(None, description="of the backbone's last map; None: the network's own")
     tuned: bool = Field(
-        False, description="whether the backbone was fine-tuned; it then lies beside the model"
+        False, description="whether the backbone was fine-tuned; it is then stored next to the model"
     )
     backbone_key: str | None = Field(
         None, description="of the features that it was trained on; None: not known"
@@ -45,13 +42,17 @@ class ModelSpec(Options):
     )
     seed: int
 
+    @property
+    def needs_local_weights(self) -> bool:
+        """Whether the model needs a file of backbone weights that is not stored next to it."""
+        return self.backbone is not None and self.weights is not None and not self.tuned
 
-def for_others(spec: ModelSpec) -> ModelSpec:
-    """The same model without folders of this machine: of files of weights and of methods, the names stay."""
-    weights = None if spec.weights is None else file_name(spec.weights)
-    return spec.model_copy(update={"weights": weights, "method": file_name(spec.method)})
+    def without_paths(self) -> ModelSpec:
+        """Return the description without folders of this machine; names of files stay."""
+        weights = None if self.weights is None else file_name(self.weights)
+        return self.model_copy(update={"weights": weights, "method": file_name(self.method)})
 
 
 def file_name(path: str) -> str:
-    """The last part of a path of any system."""
+    """Return the last part of a path of any system."""
     return re.split(r"[\\/]", path)[-1]

@@ -1,7 +1,7 @@
 """The feature cache: features of image files, computed once, keyed by the image's bytes and the backbone.
 
-The cache is a folder per backbone with parts of a few hundred images each. A part is written whole or not at
-all, so a kill loses at most the part in work, and several processes may fill the same cache.
+The cache is a folder per backbone with shards of a few hundred images each. A shard is written atomically, so a crash
+loses at most the shard in progress, and several processes may fill the same cache.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from centerhash.core.errors import DataError, OutputError
 from centerhash.core.files import read_npz, write_npz
 
-PART = 256  # images per part: a few seconds of work on a small machine
+SHARD = 256  # images per shard: a few seconds of work on a small machine
 
 
 def default_cache() -> Path:
@@ -44,44 +44,44 @@ class FeatureCache:
     _rows: dict[str, tuple[Path, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for part in sorted(self.folder.glob("*.npz")):
+        for shard in sorted(self.folder.glob("*.npz")):
             try:
-                keys = read_npz(part, "keys")["keys"].tolist()
+                keys = read_npz(shard, "keys")["keys"].tolist()
             except DataError:
-                self._drop(part)
+                self._drop(shard)
                 continue
-            self._rows.update((key, (part, row)) for row, key in enumerate(keys))
+            self._rows.update((key, (shard, row)) for row, key in enumerate(keys))
 
     def read(self, keys: Mapping[int, str], out: NDArray[np.float32]) -> list[int]:
         """Copy the features of `keys`, by row, into those rows of `out` (N, D); return the rows that were there."""
-        by_part: dict[Path, list[tuple[int, int]]] = {}
+        by_shard: dict[Path, list[tuple[int, int]]] = {}
         for row, key in keys.items():
             if key in self._rows:
-                part, stored_row = self._rows[key]
-                by_part.setdefault(part, []).append((row, stored_row))
+                shard, stored_row = self._rows[key]
+                by_shard.setdefault(shard, []).append((row, stored_row))
         found: list[int] = []
-        for part, pairs in by_part.items():
+        for shard, pairs in by_shard.items():
             target, source = (list(side) for side in zip(*pairs, strict=True))
             try:
-                out[target] = read_npz(part, "features")["features"][source]
+                out[target] = read_npz(shard, "features")["features"][source]
             except (DataError, ValueError, IndexError):  # damaged, or features of another shape
-                self._drop(part)
+                self._drop(shard)
                 continue
             found += target
         return found
 
-    def _drop(self, part: Path) -> None:
-        """Forget a damaged part: it can only cost its images' time again."""
+    def _drop(self, shard: Path) -> None:
+        """Forget a damaged shard: it can only cost its images' time again."""
         with suppress(OSError):
-            part.unlink(missing_ok=True)
+            shard.unlink(missing_ok=True)
 
     def write(self, keys: Sequence[str], features: NDArray[np.float32]) -> None:
-        """Add one part, named after all its keys: whoever writes a file of that name writes the same."""
-        part = self.folder / f"{hashlib.sha256(''.join(keys).encode()).hexdigest()}.npz"
+        """Add one shard, named after all its keys: whoever writes a file of that name writes the same."""
+        shard = self.folder / f"{hashlib.sha256(''.join(keys).encode()).hexdigest()}.npz"
         try:
-            write_npz(part, {"keys": np.array(keys), "features": features})
+            write_npz(shard, {"keys": np.array(keys), "features": features})
         except OutputError as error:
             raise OutputError(
                 f"{error} It is the cache of features: `cache=` names another, and so does CENTERHASH_CACHE."
             ) from error
-        self._rows.update((key, (part, row)) for row, key in enumerate(keys))
+        self._rows.update((key, (shard, row)) for row, key in enumerate(keys))

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from centerhash.core.errors import DataError, ImageError, first_reasons
 from centerhash.core.parallel import batches_ahead
 from centerhash.core.progress import Progress, silent
-from centerhash.data.apart import Decoders, View
 from centerhash.data.images import MAX_PIXELS, ImageSource, content_key, load_pixels
+from centerhash.data.sandboxed_decoder import Preprocessing, SandboxedDecoder
 from centerhash.networks.backbones import Backbone, choose_device
-from centerhash.networks.cache import PART, FeatureCache, network_cache
+from centerhash.networks.cache import SHARD, FeatureCache, network_cache
 from centerhash.networks.engines import Engine, choose_engine, open_engine
 
 if TYPE_CHECKING:
@@ -98,14 +98,16 @@ class Encoder:
             choose_engine(engine, self.device)  # one that cannot be used is said before anything is read
         self._wanted, self._engine = engine, None if isinstance(engine, str) else engine
         self._loading = threading.Lock()
-        self._apart: Decoders | None = None
+        self._apart: SandboxedDecoder | None = None
 
     @contextmanager
     def apart(self, seconds: float) -> Iterator[None]:
         """Within this block, images that come as bytes are decoded in processes of limited time and memory."""
         backbone = self.backbone
-        view = View(backbone.resize, backbone.crop, backbone.interpolation, self._max_pixels)
-        with closing(Decoders(view, seconds)) as self._apart:
+        preprocessing = Preprocessing(
+            backbone.resize, backbone.crop, backbone.interpolation, self._max_pixels
+        )
+        with closing(SandboxedDecoder(preprocessing, seconds)) as self._apart:
             try:
                 yield
             finally:
@@ -127,7 +129,7 @@ class Encoder:
     def pixels(self, image: ImageSource) -> NDArray[np.uint8]:
         """Decode one image to the pixels (crop, crop, 3) that the network reads; ImageError when it is broken."""
         if self._apart is not None and isinstance(image, bytes):
-            return self._apart.pixels(image)
+            return self._apart.decode(image)
         return pixels_of(image, self.backbone, self._max_pixels)
 
     def features(self, images: Sequence[ImageSource]) -> NDArray[np.float32]:
@@ -219,7 +221,7 @@ class Encoder:
             features[rows] = step.features
             pending += rows
             broken |= {missing[place]: error for place, error in step.broken.items()}
-            if len(pending) >= PART:
+            if len(pending) >= SHARD:
                 keep()
             done += step.seen
             progress("features", done, len(paths))

@@ -1,75 +1,28 @@
-"""The head: features (B, D) to logits (B, K), and beside them to class evidence and presence (B, C) where wanted."""
+"""The head: features (B, D) to logits (B, K), and optionally to class logits and labels' log-odds (B, C).
+
+The options and the stored tensors of these two outputs are named `evidence` and `presence`.
+"""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 
 from centerhash.core.errors import InputError
-from centerhash.core.options import Options
 from centerhash.core.parallel import in_threads, split, torch_threads
+from centerhash.methods.losses.base import HeadOutput
+from centerhash.networks.head_options import LABEL_UNITS, HeadOptions
 
 # share of a row's largest |logit| (at least 1) below which float32 rounding, which varies with the batch, could flip a
 # sign; about a hundred times what rounding was seen to change
 _DOUBT = 1e-4
-PRESENCE_UNITS = 1024
-
-
-class HeadOptions(Options):
-    """Layers between the features and the bits; the defaults are what a validation split preferred."""
-
-    standardise: bool = Field(True, description="bring every feature to mean 0 and variance 1")
-    input_dropout: float = Field(0.5, ge=0, lt=1, description="dropout on the features")
-    hidden: tuple[Annotated[int, Field(ge=1, le=65_536)], ...] = Field(
-        (1024,), description="widths of the hidden layers; none for a linear head"
-    )
-    hidden_norm: bool = Field(True, description="batch norm before each ReLU")
-    dropout: float = Field(0.5, ge=0, lt=1, description="dropout after each hidden layer")
-    logit_norm: bool = Field(False, description="batch norm on the logits: centres and balances every bit")
-    divide: bool | None = Field(
-        None, description="one slice of the last layer per bit; None: as the method has it"
-    )
-    rotate: bool | None = Field(
-        None, description="rotate the trained logits to where signs lose least; None: as the method has it"
-    )
-    evidence: bool | None = Field(
-        None, description="read class evidence beside the bits; None: as the method has it"
-    )
-    presence: bool | None = Field(
-        None, description="read beside the bits whether each class is there; None: as the method has it"
-    )
-    presence_hidden: int | None = Field(
-        None, ge=0, description="units of the hidden layer that presence has for itself; None: 1024"
-    )
-
-    def filled(self, defaults: dict[str, bool]) -> HeadOptions:
-        """The options with what was left to the method as it wants it; False unless named in `defaults`."""
-        open_ones = ("divide", "rotate", "evidence", "presence")
-        unset = {name: defaults.get(name, False) for name in open_ones if getattr(self, name) is None}
-        filled = self.model_copy(update=unset)
-        if filled.presence and self.presence_hidden is None:  # stored models without a word of it have none
-            filled = filled.model_copy(update={"presence_hidden": PRESENCE_UNITS})
-        return filled
-
-
-class HeadOutput(NamedTuple):
-    """What a head reads from a batch; None where it does not read that."""
-
-    logits: Tensor  # (B, K): their signs are the code
-    evidence: Tensor | None = None  # (B, C): how much speaks for each class
-    presence: Tensor | None = None  # (B, C): log-odds that each class is there
-
-    def each(self, change: Callable[[Tensor], Tensor]) -> HeadOutput:
-        """The same with every part changed in the same way."""
-        return HeadOutput._make(None if part is None else change(part) for part in self)
 
 
 class Rotation(nn.Module):
@@ -173,10 +126,10 @@ class _Product(torch.autograd.Function):
 
 
 class WideLinear(nn.Linear):
-    """A linear layer whose products are cut among threads of ours while it learns, where all else has one thread.
+    """A linear layer whose products are cut among threads of ours while it learns, while all else has one thread.
 
-    Threads of torch wait for each other after every operation and inside of products, and beside other programs each
-    time until they get a processor. Here they meet twice a step.
+    Threads of torch wait for each other after every operation and inside of products, and next to other programs
+    each time until they get a CPU core. Here they meet twice a step.
     """
 
     def __init__(self, features: int, units: int, bias: bool, threads: int) -> None:
@@ -196,8 +149,8 @@ def _hidden_linear(features: int, units: int, bias: bool, threads: int | None) -
     return nn.Linear(features, units, bias) if threads is None else WideLinear(features, units, bias, threads)
 
 
-class DropoutBeside(Dropout):
-    """Dropout that leaves the stream of random numbers as it found it, so that it changes no other layer's."""
+class IsolatedDropout(Dropout):
+    """Dropout that leaves the stream of random numbers as it found it, so that it does not change other layers."""
 
     def mask(self, shape: Sequence[int], like: Tensor) -> Tensor:
         """As of any dropout."""
@@ -205,21 +158,20 @@ class DropoutBeside(Dropout):
             return super().mask(shape, like)
 
 
-class Presence(nn.Sequential):
-    """Standardised features (B, D) to log-odds (B, C) that each class is there, by units (B, U) of its own."""
+class LabelLayers(nn.Sequential):
+    """Standardised features (B, D) to the labels' log-odds (B, C), by a hidden layer (B, U) of its own."""
 
     def __init__(
         self, features: int, units: int, classes: int, dropout: float, threads: int | None = None
     ) -> None:
         own = (_hidden_linear(features, units, False, threads), nn.BatchNorm1d(units), nn.ReLU())
-        super().__init__(*own, DropoutBeside(dropout), nn.Linear(units, classes))
+        super().__init__(*own, IsolatedDropout(dropout), nn.Linear(units, classes))
 
 
-class Readings(nn.Module):
-    """Readings of the last hidden layer (B, H): logits (B, K), and the evidence (B, C) of every class.
+class Outputs(nn.Module):
+    """The last layers: logits (B, K) and class logits (B, C) of the last hidden layer, labels' log-odds (B, C).
 
-    Presence has a hidden layer of its own; without one (earlier models), it is read from the same layer. Evidence and
-    presence learn without shaping that layer, so codes are the same with and without them.
+    Class logits and log-odds learn without shaping that layer, so codes are the same with and without them.
     """
 
     def __init__(
@@ -234,21 +186,17 @@ class Readings(nn.Module):
         super().__init__()
         self.code = code
         self.evidence = nn.Linear(width, classes) if options.evidence else None
-        self.presence: nn.Module | None = None
-        if options.presence and options.presence_hidden:
-            self.presence = Presence(features, options.presence_hidden, classes, options.dropout, threads)
-        elif options.presence:
-            self.presence = nn.Linear(width, classes)
+        units = options.presence_hidden or LABEL_UNITS
+        self.presence = (
+            LabelLayers(features, units, classes, options.dropout, threads) if options.presence else None
+        )
 
     def forward(self, hidden: Tensor, features: Tensor) -> HeadOutput:
-        """All readings of hidden (B, H), and of the standardised features (B, D) that it was made of."""
-        seen = hidden.detach()
+        """All outputs for hidden (B, H), and for the standardised features (B, D) that it was made of."""
         return HeadOutput(
             self.code(hidden),
-            None if self.evidence is None else self.evidence(seen),
-            None
-            if self.presence is None
-            else self.presence(features if isinstance(self.presence, Presence) else seen),
+            None if self.evidence is None else self.evidence(hidden.detach()),
+            None if self.presence is None else self.presence(features),
         )
 
 
@@ -256,16 +204,15 @@ class Head(nn.Sequential):
     """The layers from features (B, D) to a `HeadOutput`; models and checkpoints store them by their numbers."""
 
     def forward(self, features: Tensor) -> HeadOutput:
-        """Logits (B, K) of a batch, and what else the last layer reads."""
+        """Logits (B, K) of a batch, and the other outputs of the last layer."""
         hidden, inputs = features, None
         for layer in self:
-            if isinstance(layer, Readings):
+            if isinstance(layer, Outputs):
                 output: HeadOutput = layer(hidden, features if inputs is None else inputs)
                 return output
             hidden = layer(hidden)
-            if inputs is None and isinstance(
-                layer, nn.Dropout
-            ):  # the first: standardised features go through it
+            # the first dropout is the one that standardised features go through
+            if inputs is None and isinstance(layer, nn.Dropout):
                 inputs = hidden
         return HeadOutput(hidden)
 
@@ -275,8 +222,8 @@ def build_head(
 ) -> Head:
     """Standardise, dropout, then (linear, norm, ReLU, dropout) per hidden width, then linear to K bits.
 
-    With `options.evidence` or `options.presence` the last layer also reads these for C classes. Where `threads` are
-    named, the products of the hidden layers use as many, whatever the rest of the head does.
+    With `options.evidence` or `options.presence` the last layer also has these outputs for C classes. If `threads` is
+    given, the products of the hidden layers use as many, whatever the rest of the head does.
     """
     layers: list[nn.Module] = []
     if options.standardise:
@@ -300,7 +247,7 @@ def build_head(
     if options.rotate:
         last.append(Rotation(bits))
     if options.evidence or options.presence:
-        last = [Readings(nn.Sequential(*last), features, width, classes, options, threads)]
+        last = [Outputs(nn.Sequential(*last), features, width, classes, options, threads)]
     return Head(*layers, *last)
 
 
@@ -312,7 +259,7 @@ def float_rows(features: NDArray[Any], rows: NDArray[np.int64] | slice = slice(N
     return torch.from_numpy(np.require(features[rows], requirements=["C", "W"])).float()
 
 
-class SteadyHead:
+class BatchInvariantHead:
     """A trained head whose signs do not depend on the batch that they are computed in."""
 
     def __init__(self, head: Head) -> None:
@@ -320,7 +267,7 @@ class SteadyHead:
         self._precise = copy.deepcopy(head).double()
 
     def outputs(self, features: NDArray[Any]) -> HeadOutput:
-        """What the head reads from features (N, D), in float64."""
+        """Outputs of the head for features (N, D), in float64."""
         with torch.inference_mode():
             rows = float_rows(features)
             output: HeadOutput = self._head(rows).each(Tensor.double)

@@ -38,14 +38,13 @@ def save_tensors(
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read what `save_tensors` wrote, and the metadata; ValueError where something does not match its checksum."""
+    """Read what `save_tensors` wrote, and the metadata; ValueError if something does not match its checksum."""
     try:
         with safe_open(path, framework="pt") as stored:
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118  # not a mapping
             metadata = dict(stored.metadata() or {})
     except SafetensorError as error:
         raise ValueError(str(error)) from None
-    sums = stored_checksums(metadata)
-    if sums is not None and sums != _checksums(tensors, metadata):
+    if stored_checksums(metadata) != _checksums(tensors, metadata):
         raise ValueError(f"the numbers in {path.name} do not match their checksums")
     return tensors, metadata

@@ -9,7 +9,7 @@ from typing import Any
 
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.data.listing import find_images
-from centerhash.encoding.work import model_digest
+from centerhash.encoding.bulk import model_digest
 from centerhash.model.model import BUILTIN, HashModel
 from centerhash.networks.cache import default_cache
 from centerhash.search.index import Index, is_index

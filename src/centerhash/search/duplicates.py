@@ -27,7 +27,7 @@ from centerhash.core.errors import ConfigError, DataError, ImageError, InputErro
 from centerhash.core.extras import require
 from centerhash.core.files import write_text
 from centerhash.core.parallel import read_all
-from centerhash.core.progress import Progress, shown, silent
+from centerhash.core.progress import Progress, resolve_progress, silent
 from centerhash.core.rendering import Listed, templates_of, to_frame
 from centerhash.data.images import check_image, content_key, load_image
 from centerhash.data.listing import list_images
@@ -288,7 +288,7 @@ def index_duplicates(
     blank = np.zeros(VISUAL_BITS // 8, np.uint8)
     visual = np.stack([blank if item.visual is None else item.visual for item in items])
     paths = [None if item.path is None else index.uploads.path(item.path) for item in items]
-    with shown(progress) as report:
+    with resolve_progress(progress) as report:
         looks = Looks([item.id for item in items], paths, visual, coded)
         return find_duplicates(looks, near=near, kind=kind, progress=report)
 
@@ -306,7 +306,7 @@ def folder_duplicates(
     """Duplicates among image files: files, folders, patterns. The visual codes are those of `model`."""
     check_options(near, kind)
     paths = list_images([images] if isinstance(images, str | Path) else images)
-    with shown(progress) as report:
+    with resolve_progress(progress) as report:
         files = dict(enumerate(paths))
         keys, broken = read_all(lambda path: content_key(path)[:ID_DIGITS], files, "contents", report)
         visual = np.zeros((len(paths), VISUAL_BITS // 8), np.uint8)

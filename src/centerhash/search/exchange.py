@@ -68,17 +68,17 @@ def import_codes(index: Index, path: Path) -> Added:
 
 
 def _of_shards(index: Index, folder: Path) -> Iterator[Coded]:
-    from centerhash.encoding.parts import read_manifest, read_parts
-    from centerhash.encoding.work import model_digest
+    from centerhash.encoding.bulk import model_digest
+    from centerhash.encoding.shards import read_manifest, read_shards
 
     if read_manifest(folder).model != model_digest(index.model):
         raise DataError(
-            f"the parts in '{folder}' are of another model than the index's: encode by the run that the index was "
+            f"the shards in '{folder}' are of another model than the index's: encode by the run that the index was "
             "made of."
         )
     page, there = list[Coded](), set[str]()
     shared = dict[tuple[str, ...], tuple[str, ...]]()  # items of the same labels need them once
-    for ids, packed, labels in read_parts(folder):
+    for ids, packed, labels in read_shards(folder):
         if page and (len(there) + len(ids) > _PAGE or not there.isdisjoint(ids)):  # these are known then
             yield _together(page)
             page, there, shared = [], set(), {}
@@ -293,7 +293,7 @@ def write_npy(rows: Iterator[Row], folder: Path, bits: int) -> None:
 
 def write_parquet(rows: Iterator[Row], file: Path, bits: int) -> None:
     """Write one parquet file with a row group per page of items."""
-    from centerhash.encoding.parts import as_table
+    from centerhash.encoding.shards import as_table
 
     parquet = require("pyarrow.parquet")
 

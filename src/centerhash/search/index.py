@@ -29,7 +29,7 @@ from centerhash.codes import Packed, check_packed, pack
 from centerhash.core.errors import ConfigError, DataError, ImageError, InputError, unknown_name
 from centerhash.core.files import atomic_folder, parse_json, refuse_links, write_json
 from centerhash.core.options import Options
-from centerhash.core.progress import Progress, shown
+from centerhash.core.progress import Progress, resolve_progress
 from centerhash.core.rendering import is_text
 from centerhash.search.database import FILES
 from centerhash.search.items import (
@@ -196,7 +196,7 @@ class Index:
         if type(batch) is not int or batch < 1:
             raise InputError(f"batch must be a whole number of at least 1, got {batch!r}.")
         files, labelling = _images_and_labels(self.model, _listed(images, "images"), labels)
-        with shown(progress) as report:
+        with resolve_progress(progress) as report:
             done = _Adding(self, labelling).run(files.images, batch, report)
         return replace(done, skipped=files.skipped)
 
@@ -289,7 +289,7 @@ class Index:
         """Write all items for other programs, and return how many: "npz", "npy", "parquet", "faiss" or "pgvector"."""
         from centerhash.search.exchange import export_items
 
-        with shown(progress) as report:
+        with resolve_progress(progress) as report:
             return export_items(self, Path(path), to, report)
 
     def remove(self, ids_or_paths: str | Path | Sequence[str | Path]) -> int:
@@ -720,7 +720,7 @@ def _images_and_labels(
 
 def _given_labels(entries: Sequence[str | Path]) -> dict[Path, Labels]:
     """Return the labels of every image in the `entries` that are folders, by the labels.csv in or above them."""
-    from centerhash.data.layouts.labels_csv import read_image_folder
+    from centerhash.data.layouts.tabular import read_image_folder
 
     found: dict[Path, Labels] = {}
     for entry in map(Path, entries):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from html import escape
@@ -79,11 +79,11 @@ class Results(Listed[Result]):
         super().__init__(found)
         self.labels, self.code, self.size = tuple(labels), code, size
 
-    def to_dict(self, shown: Callable[[Result], dict[str, Any]] = Result.to_dict) -> dict[str, Any]:
-        """Return what `centerhash search --json` prints and the server sends, with each result as `shown` returns it."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `centerhash search --json` prints."""
         return {
             "labels": [asdict(row) for row in self.labels],
-            "results": [shown(row) for row in self],
+            "results": [row.to_dict() for row in self],
             "bits": len(self.code),
             "size": self.size,
         }

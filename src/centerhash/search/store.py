@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import IO, Any, Self
 from zlib import crc32
@@ -88,6 +88,16 @@ class Loaded:
         return self.semantic[row], self.visual[row] if self.flags[row] & HAS_VISUAL else None
 
 
+class Vocabulary:
+    """The names of the terms of a generation, which keep their numbers."""
+
+    def __init__(self, generation: int, terms: Sequence[Term]) -> None:
+        self.generation = generation
+        self.names = [term.name for term in terms]
+        self.numbers = {(term.kind, term.name): term.number for term in terms}
+        self.folders = [term.name for term in terms if term.kind == FOLDER]
+
+
 class Store(ItemStore):
     """An exact store in the folder of an index; use `create` or `open`. Threads may share it."""
 
@@ -99,10 +109,7 @@ class Store(ItemStore):
         self._closed = False
         self._loading = threading.Lock()
         self._loaded: Loaded | None = None
-        self._terms: tuple[tuple[int, int], list[Term]] = (
-            (-1, -1),
-            [],
-        )  # of a generation and number of terms
+        self._vocabulary = Vocabulary(-1, [])
         self._kept: tuple[int, dict[int, Postings]] = (-1, {})  # of a commit
         self._seen = -1  # the commit at the last `refresh`
 
@@ -165,20 +172,17 @@ class Store(ItemStore):
         before, self._seen = self._seen, self._state().commits
         return before not in (-1, self._seen)
 
-    def _all_terms(self, database: Database, state: State) -> list[Term]:
-        """Return all terms; their names stay the same within a generation, their counts may be of an earlier commit."""
-        key = (state.generation, state.terms)
-        if self._terms[0] != key:
-            self._terms = (key, database.terms(state))
-        return self._terms[1]
-
-    def _names(self, database: Database, state: State) -> list[str]:
-        return [term.name for term in self._all_terms(database, state)]
+    def _terms(self, database: Database, state: State) -> Vocabulary:
+        """Return the names of all terms; within a generation, terms are only added."""
+        known = self._vocabulary
+        if (known.generation, len(known.names)) != (state.generation, state.terms):
+            self._vocabulary = known = Vocabulary(state.generation, database.terms(state))
+        return known
 
     def items(self) -> Iterator[Item]:
         """Iterate over all items of one commit, in the order in which they were added."""
         with self._reading() as (database, state):
-            names, count = self._names(database, state), 0
+            names, count = self._terms(database, state).names, 0
             for number in range(state.chunks):
                 chunk = database.chunk(state, number)
                 for row in database.rows_of_chunk(number):
@@ -190,7 +194,7 @@ class Store(ItemStore):
     def paths(self) -> Iterator[tuple[str, str]]:
         """Iterate over the id and path of every item that has a path, in the order in which they were added."""
         with self._reading() as (database, state):
-            names, count = self._names(database, state), 0
+            names, count = self._terms(database, state).names, 0
             for number in range(state.chunks):
                 for row in database.rows_of_chunk(number):
                     item = database.item(row, names)
@@ -240,7 +244,8 @@ class Store(ItemStore):
 
     def _items_of(self, database: Database, state: State, rows: Sequence[Row]) -> list[Item]:
         """Return the items of rows of the table `items`; their codes come from memory if they are there."""
-        names, loaded, chunks, items = self._names(database, state), self._loaded, dict[int, Chunk](), []
+        names, loaded = self._terms(database, state).names, self._loaded
+        chunks, items = dict[int, Chunk](), []
         for row in rows:
             number, place = divmod(row[0], CHUNK)
             if (
@@ -308,8 +313,7 @@ class Store(ItemStore):
         for label in only.without:
             allowed &= 1 - self._carrying(database, state, LABEL, [label])
         if only.under is not None:
-            terms = (term for term in self._all_terms(database, state) if term.kind == FOLDER)
-            below = [term.name for term in terms if _is_under(term.name, only.under)]
+            below = [name for name in self._terms(database, state).folders if _is_under(name, only.under)]
             allowed &= self._carrying(database, state, FOLDER, below)
         return allowed
 
@@ -323,8 +327,7 @@ class Store(ItemStore):
 
     def _postings(self, database: Database, state: State, kind: str, name: str) -> Postings:
         """Return all entries of a term; none of one that is not stored."""
-        terms = self._all_terms(database, state)
-        number = next((term.number for term in terms if (term.kind, term.name) == (kind, name)), None)
+        number = self._terms(database, state).numbers.get((kind, name))
         if number is None:
             return np.empty(0, WIDE)
         if self._kept[0] != state.commits:
@@ -592,7 +595,7 @@ class Writer:
         keys, entries = np.delete(keys, again + 1), np.delete(entries, again + 1)
         numbers, chunks = keys >> 32, entries["row"] // CHUNK
         edges = np.flatnonzero((np.diff(numbers, prepend=-1) != 0) | (np.diff(chunks, prepend=-1) != 0))
-        for start, end in zip(edges.tolist(), [*edges[1:].tolist(), len(keys)], strict=True):
+        for start, end in pairwise([*edges.tolist(), len(keys)]):
             own = entries[start:end].astype(ENTRY, casting="unsafe")
             own["row"] = entries["row"][start:end] % CHUNK
             key, content = int(numbers[start]) << 32 | int(chunks[start]), own.tobytes()

@@ -91,9 +91,11 @@ class Uploads:
 
 
 def has_file(uploads: Uploads, stored: str | None) -> bool:
-    """Whether the file of an item is still where its stored path says; yes for an item without."""
+    """Return whether the file of an item, if it has one, still exists."""
+    from centerhash.data.layouts.parquet import is_stored_image
+
     path = None if stored is None else uploads.path(stored)
-    return stored is None or (path is not None and path.exists())
+    return stored is None or (path is not None and (path.exists() or is_stored_image(path)))
 
 
 def image_suffix(data: bytes) -> str:

@@ -2,10 +2,10 @@
 
 from centerhash.core.extras import require
 
-for _library in ("fastapi", "uvicorn", "python_multipart"):
+for _library in ("fastapi", "uvicorn", "python_multipart", "prometheus_client"):
     require(_library)
 
 from centerhash.serve.app import create_app
-from centerhash.serve.settings import Settings
+from centerhash.serve.limits import Settings
 
 __all__ = ["Settings", "create_app"]

@@ -1,32 +1,45 @@
-"""The application: its life, its routes, and errors as answers of one shape, without traceback or path."""
+"""The application of one index, and the process that serves it until a signal stops it."""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
+import os
+import signal
+import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
+import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
+from PIL import Image
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 from starlette.exceptions import HTTPException
 
-from centerhash.core.errors import CenterhashError, DataError, ImageError, InputError
+from centerhash.core.errors import CenterhashError, ConfigError, DataError, ImageError, InputError
 from centerhash.core.version import __version__
-from centerhash.serve.guard import Guard, error_response
+from centerhash.search import Index
+from centerhash.serve.background import Filling
 from centerhash.serve.index import ServedIndex, UnknownId
-from centerhash.serve.metrics import Metrics
-from centerhash.serve.routes import add_changes, add_collection, add_files, add_search
+from centerhash.serve.limits import (
+    LOOPBACK,
+    Busy,
+    Guard,
+    RateLimit,
+    Settings,
+    error_response,
+    timeout_protocol,
+)
+from centerhash.serve.routes import add_changes, add_collection, add_search
 from centerhash.serve.schemas import Health
-from centerhash.serve.settings import Settings
-from centerhash.serve.work import Busy
-
-if TYPE_CHECKING:
-    from centerhash.search import Index
 
 log = logging.getLogger("centerhash.serve")
 
@@ -39,19 +52,19 @@ def create_app(
     adding: Callable[[], int] | None = None,
     counted: Callable[[int], None] | None = None,
 ) -> FastAPI:
-    """The server of one index, which stays the caller's to close once the application has ended.
+    """Make the application of one index, which the caller closes once the application has ended.
 
-    `adding` says how many images are still to be added to it, where some are. `counted` is told once how many files of
-    indexed images are gone.
+    `adding` returns how many images are still to be added to it, if some are. `counted` is called once with the number
+    of indexed images whose files are gone.
     """
     settings = settings or Settings()
-    served, metrics = ServedIndex(index, settings), Metrics()
+    served, registry = ServedIndex(index, settings), CollectorRegistry()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        # while images are being added, files that are gone may yet be found
-        told = counted or (served.warn_of_missing if adding is None else None)
-        tasks = [asyncio.create_task(served.prepare(told))]
+        tasks = []
+        if adding is None:  # else files that are gone may yet be found
+            tasks.append(asyncio.create_task(served.count_missing(counted)))
         if index.read_only:  # another process may add to it
             tasks.append(asyncio.create_task(served.keep_fresh()))
         with served.decoding():
@@ -71,20 +84,19 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.add_middleware(Guard, settings=settings, metrics=metrics)
+    app.add_middleware(Guard, settings=settings, registry=registry)
     _add_handlers(app)
     add_search(app, served)
     add_collection(app, served)
-    add_files(app, served)
     add_changes(app, served, settings)
-    _add_facts(app, served, settings, metrics, adding)
+    _add_status(app, served, settings, adding)
+    _add_metrics(app, served, registry)
     _add_page(app)
-    _describe_token(app)
     return app
 
 
 def _add_handlers(app: FastAPI) -> None:
-    """Make every error of `app` look the same."""
+    """Give all errors of `app` one shape, without traceback or path."""
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
@@ -103,73 +115,144 @@ def _add_handlers(app: FastAPI) -> None:
                 return error_response(503, str(error), {"retry-after": "1"})
             case UnknownId():
                 return error_response(404, str(error))
-            case ImageError():
-                return error_response(400, str(error))
-            case InputError() if not isinstance(error, DataError):
+            case InputError() if isinstance(error, ImageError) or not isinstance(error, DataError):
                 return error_response(400, str(error))
         log.error("%s %s failed: %s", request.method, request.url.path, error)  # may name files of ours
         return error_response(500, "the server could not do this; its log says why.")
 
 
-def _add_facts(
-    app: FastAPI, served: ServedIndex, settings: Settings, metrics: Metrics, adding: Callable[[], int] | None
+def _add_status(
+    app: FastAPI, served: ServedIndex, settings: Settings, adding: Callable[[], int] | None
 ) -> None:
-    model = served.index.model
-
     @app.get("/health")
     async def health() -> Health:
-        """That the server is up, what it serves and what it takes."""
+        """That the server is up, what it serves and what it accepts."""
         return Health(
             status="ok",
             index=Path(served.index.folder).name,
             size=len(served.index),
             adding=0 if adding is None else adding(),
             bits=served.index.model.bits,
-            method=model.spec.method,
+            method=served.index.model.spec.method,
             writable=settings.may_write,
             max_upload_mb=settings.max_upload_mb,
             version=__version__,
         )
 
+
+def _add_metrics(app: FastAPI, served: ServedIndex, registry: CollectorRegistry) -> None:
+    size = Gauge("centerhash_index_size", "Items in the index.", registry=registry)
+    size.set_function(lambda: len(served.index))
+    memory = Gauge("centerhash_thumbnail_bytes", "Memory of thumbnails.", registry=registry)
+    memory.set_function(lambda: served.thumbnails.size)
+    queue = Gauge("centerhash_queue", "Requests that run or wait, by lane.", ["lane"], registry=registry)
+    places = Gauge("centerhash_queue_places", "Their largest number, by lane.", ["lane"], registry=registry)
+    for lane in served.lanes:
+        queue.labels(lane.name).set_function(partial(getattr, lane, "taken"))
+        places.labels(lane.name).set(lane.places)
+
     @app.get("/metrics", response_class=PlainTextResponse)
-    async def prometheus() -> PlainTextResponse:
+    async def metrics() -> Response:
         """Counters for Prometheus."""
-        waiting = {f'lane="{lane.name}"': float(lane.taken) for lane in served.lanes}
-        places = {f'lane="{lane.name}"': float(lane.places) for lane in served.lanes}
-        gauges = {
-            "centerhash_index_size": ("Items in the index.", {"": float(len(served.index))}),
-            "centerhash_queue": ("Requests being worked on or waiting, by lane.", waiting),
-            "centerhash_queue_places": ("How many there may be at once, by lane.", places),
-            "centerhash_thumbnail_bytes": ("Memory of thumbnails.", {"": float(served.thumbnails.size)}),
-        }
-        return PlainTextResponse(metrics.text(gauges), media_type="text/plain; version=0.0.4")
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_page(app: FastAPI) -> None:
-    fresh = {"cache-control": "no-cache"}  # asks each time, by etag: a new version is seen at once
+    revalidated = {"cache-control": "no-cache"}  # by etag: a new version is seen at once
 
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
-        return FileResponse(_STATIC / "index.html", headers=fresh)
+        return FileResponse(_STATIC / "index.html", headers=revalidated)
 
     @app.get("/api", include_in_schema=False)
     async def programs() -> FileResponse:
-        return FileResponse(_STATIC / "api.html", headers=fresh)
+        return FileResponse(_STATIC / "api.html", headers=revalidated)
 
     app.mount("/static", StaticFiles(directory=_STATIC), name="static")
 
 
-def _describe_token(app: FastAPI) -> None:
-    """Tell OpenAPI that changes want a bearer token; it is checked before the body is read, so not by FastAPI.
+def reading(settings: Settings) -> dict[str, Any]:
+    """How a server's index reads images: arguments of `Index.open`."""
+    pixels = int(settings.max_megapixels * 1e6)
+    return {"device": settings.device, "engine": settings.engine, "max_pixels": pixels}
 
-    The description is made when somebody asks for it: it takes most of the time in which the app is made.
+
+def serve_index(
+    index: Index,
+    settings: Settings,
+    host: str,
+    port: int,
+    announce: Callable[[str, Index], None],
+    counted: Callable[[int], None] | None = None,
+    filling: Filling | None = None,
+) -> None:
+    """Serve an open index until SIGTERM or SIGINT; running requests are finished first.
+
+    `announce` is called as soon as clients may connect, with the address and the index, and `counted` soon
+    after with the number of images whose files are gone. With `filling`, images are added to it meanwhile.
     """
-    plain = app.openapi
+    import torch
 
-    def described() -> dict[str, Any]:
-        schema = plain()
-        schemes = schema.setdefault("components", {}).setdefault("securitySchemes", {})
-        schemes["bearer"] = {"type": "http", "scheme": "bearer"}
-        return schema
+    settings = settings.model_copy(update={"hosts": allowed_hosts(host, settings.hosts)})
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.workers))  # workers share the cores
+    with listen(host, port) as listener:
+        if index.model.spec.backbone is not None:  # the first visitor need not wait for network and search
+            index.search(Image.new("RGB", (32, 32)), k=1)
+        app = create_app(index, settings, None if filling is None else lambda: filling.left, counted)
+        shown = f"[{host}]" if ":" in host else host
+        announce(f"http://{shown}:{listener.getsockname()[1]}", index)
+        with filling or nullcontext():
+            run(app, settings, listener)
 
-    app.openapi = described  # type: ignore[method-assign]
+
+def allowed_hosts(host: str, named: tuple[str, ...]) -> tuple[str, ...]:
+    """The names that a server on `host` answers to: on loopback its own and those named, elsewhere any unless named."""
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = host.lower() == "localhost"
+    return tuple(dict.fromkeys((*LOOPBACK, *map(str.lower, named)))) if named or loopback else ()
+
+
+def run(app: FastAPI, settings: Settings, listener: socket.socket) -> None:
+    """Run the application on an open socket until a signal stops it."""
+    config = uvicorn.Config(
+        app,
+        http=timeout_protocol(settings.timeout, settings.connections),
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=int(settings.timeout) + 5,
+    )
+    loop_log, rate_limit = logging.getLogger("asyncio"), RateLimit()
+    loop_log.addFilter(rate_limit)
+    try:
+        _Server(config).run(sockets=[listener])
+    finally:
+        loop_log.removeFilter(rate_limit)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open the socket; ConfigError if the address or the port is not available."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        host.encode("idna")  # where this fails, create_server fails too, but leaves its socket open
+        listener = socket.create_server((host, port), family=family, backlog=1024)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"cannot listen on {host}, port {port}: {reason}. Choose another `host=` or `port=`."
+        ) from None
+    # connections inherit it: with Nagle's algorithm the body of an answer waits 40 ms for the client's acknowledgement
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which after a graceful stop would kill its own process with the signal once more."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True

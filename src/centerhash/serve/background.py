@@ -1,10 +1,10 @@
-"""Long work beside the requests, each in a thread of its own that ends with the server."""
+"""Long work in the background: adding a folder of images, searching for duplicates; both stop with the server."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -22,11 +22,11 @@ _BATCH = 64  # images that can be searched together: few, so that the first are 
 
 
 class _Stopped(Exception):
-    """The server ends: what is not stored yet is added by the next one."""
+    """The server stops: images that are not stored yet are added by the next one."""
 
 
 class Filling:
-    """Adds images in a thread for as long as the block runs; `left` is how many are still to come."""
+    """Adds images in a thread while the block runs; `left` is how many are still to come."""
 
     def __init__(
         self, index: Index, images: Path, ended: Callable[[Added], None], progress: Progress = silent
@@ -47,7 +47,7 @@ class Filling:
 
     def _add(self) -> None:
         try:
-            self._ended(self.index.add(self.images, progress=self._seen, batch=_BATCH))
+            self._ended(self.index.add(self.images, progress=self._report, batch=_BATCH))
         except _Stopped:
             log.info("stopped while %s was added", self.images)
         except CenterhashError as error:
@@ -55,35 +55,32 @@ class Filling:
         finally:
             self.left = 0
 
-    def _seen(self, stage: str, done: int, total: int, note: str = "", /) -> None:
+    def _report(self, stage: str, done: int, total: int, note: str = "", /) -> None:
         if self._stop.is_set():
             raise _Stopped
         self.left = total - done
         self._progress(stage, done, total, note)
 
 
-class Finding:
-    """Looks for duplicates once, and keeps them until the index changes.
+class DuplicateSearch:
+    """Searches for duplicates once in the background, and keeps them until the index changes."""
 
-    `look` says what was found, `progress` how far the work has come.
-    """
-
-    def __init__(self, index: Index) -> None:
-        self._index = index
+    def __init__(self, index: Index, version: Callable[[], Hashable]) -> None:
+        self._index, self._version_now = index, version
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="centerhash-duplicates")
         self._lock = threading.Lock()
         self._work: Future[Duplicates] | None = None
-        self._version: tuple[int, int] | None = None
+        self._version: Hashable = None
         self._stop = False
         self.progress = (0, 0)  # done, total
 
-    def look(self) -> Duplicates | None:
-        """The duplicates of the index as it is now; None while they are looked for, which this begins."""
+    def result(self) -> Duplicates | None:
+        """The duplicates of the index as it is now; None while the search, which this starts, is running."""
         with self._lock:
-            version = (self._index.store.changes, len(self._index))
+            version = self._version_now()
             if self._work is None or (self._work.done() and self._version != version):
                 self._version, self.progress = version, (0, 0)
-                self._work = self._pool.submit(self._index.duplicates, progress=self._seen)
+                self._work = self._pool.submit(self._index.duplicates, progress=self._report)
             if not self._work.done():
                 return None
             work = self._work
@@ -94,15 +91,15 @@ class Finding:
         except DataError as error:  # its text may name files of ours
             log.warning("no duplicates: %s", error)
             raise InputError(
-                "this index cannot be looked through: it needs two images with visual codes at least."
+                "this index cannot be searched for duplicates: it needs at least two images with visual codes."
             ) from None
 
-    def _seen(self, stage: str, done: int, total: int, note: str = "", /) -> None:
+    def _report(self, stage: str, done: int, total: int, note: str = "", /) -> None:
         if self._stop:
             raise _Stopped
         self.progress = (done, total)
 
     def close(self) -> None:
-        """Give up what has been begun."""
+        """Abandon a search that is running."""
         self._stop = True
         self._pool.shutdown(wait=True, cancel_futures=True)

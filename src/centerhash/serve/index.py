@@ -1,36 +1,40 @@
-"""An index for many clients at once: every call goes to a lane of threads, none blocks the event loop."""
+"""An index for many clients at once: the answers to their requests, and the lanes of threads that compute them."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+import os
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import RLock
+from typing import Any
 
-from centerhash.core.errors import CenterhashError, InputError
-from centerhash.data.images import read_header
+from PIL import Image
+
+from centerhash.core.errors import CenterhashError, ImageError, InputError
+from centerhash.data.images import load_image, read_header
 from centerhash.data.layouts.parquet import is_stored_image, stored_image
+from centerhash.search import Index, Result
+from centerhash.search.names import synonyms
 from centerhash.search.results import missing_text
-from centerhash.search.uploads import ID_LETTERS
-from centerhash.serve.background import Finding
-from centerhash.serve.catalog import Catalog, modified, shape
-from centerhash.serve.schemas import DuplicatesAnswer, Item, ItemsAnswer, SearchAnswer
-from centerhash.serve.settings import MEGABYTE, Settings
-from centerhash.serve.thumbnails import Thumbnail, ThumbnailCache, make_thumbnail
-from centerhash.serve.work import Lane, Work
-
-if TYPE_CHECKING:
-    from centerhash.search import Index, Result
+from centerhash.search.uploads import ID_DIGITS, IMAGES
+from centerhash.serve import schemas
+from centerhash.serve.background import DuplicateSearch
+from centerhash.serve.limits import MEGABYTE, Lane, Settings
 
 log = logging.getLogger("centerhash.serve")
 
-_REFRESH_SECONDS = 1.0  # how long after a writer's `add` a server that only reads may still not know of it
+SIDE = 360  # pixels of a thumbnail's longer side: sharp in a grid cell on a phone with two dots per pixel
+UPLOADS = "uploads"  # the name of the folder of images that came without a file
 DECODING = 1 / 3  # of a request's time: what is not decoded by then is ended
+_REFRESH_SECONDS = 1.0  # how long after a writer's `add` a server that only reads may not see it
 
 
 class UnknownId(CenterhashError):
@@ -38,12 +42,11 @@ class UnknownId(CenterhashError):
 
 
 @dataclass(frozen=True)
-class Original:
-    """The file of an image, and its bytes where it lies inside another file."""
+class Folders:
+    """The folders of images, by names that do not tell where they lie on this machine."""
 
-    path: Path
-    media_type: str
-    data: bytes | None
+    counts: dict[str, int]  # by name: images in it and below it
+    names: dict[str, str]  # by path
 
 
 class ServedIndex:
@@ -51,179 +54,271 @@ class ServedIndex:
 
     def __init__(self, index: Index, settings: Settings) -> None:
         self.index = index
-        self._decoding_seconds = DECODING * settings.timeout
-        self.catalog, self.finding = Catalog(index), Finding(index)
+        self.duplicate_search = DuplicateSearch(index, lambda: self.index.version)
         self.thumbnails = ThumbnailCache(int(settings.thumbnail_mb * MEGABYTE))
         self.images = Lane("images", settings.workers, settings.queue)  # decoding and the network: slow
         self.codes = Lane("codes", settings.workers, settings.queue)  # codes only: quick
-        # a page asks for dozens at once
+        # a page requests dozens at once
         self.small = Lane("thumbnails", settings.workers, 4 * settings.queue)
         self.changes = Lane("changes", 1, settings.queue)  # one at a time
-        self._making: dict[str, asyncio.Task[Thumbnail]] = {}
+        self.lanes = (self.images, self.codes, self.small, self.changes)
+        self._decoding_seconds = DECODING * settings.timeout
+        uploads = str(index.folder.resolve() / IMAGES)
+        self._folders = lru_cache(1)(lambda version: named_folders(self.index.folders(), uploads))
 
     def decoding(self) -> AbstractContextManager[None]:
-        """Within this block, what clients send is decoded in processes that can be killed."""
-        if self.index.facts.backbone is None:
+        """Within this block, uploads are decoded in processes that can be killed."""
+        if self.index.model_info.backbone is None:
             return nullcontext()
         return self.index.encoder().apart(self._decoding_seconds)
 
-    @property
-    def lanes(self) -> tuple[Lane, ...]:
-        """All lanes."""
-        return (self.images, self.codes, self.small, self.changes)
-
-    async def search(
-        self, image: bytes | None = None, *, id: str | None = None, labels: str | None = None, **options: Any
-    ) -> SearchAnswer:
+    def search(
+        self, image: bytes | None = None, *, id: str | None = None, under: str | None, **query: Any
+    ) -> schemas.SearchAnswer:
         """As `Index.search`, by an upload, an id or the text of labels."""
-        search = partial(self._search, image, id, labels, **options)
-        if image is not None:
-            return await self.images.run(search)
-        return await self.codes.run(search if id is None else lambda: self._known(id, search))
+        if id is not None:
+            self._check(id)
+        path = self._path_of(under)
+        found = self.index.search(image, id=id, under=path, **query)
+        empty = under is not None and path is None  # a folder without images, whether or not it exists
+        return schemas.SearchAnswer.model_validate(
+            found.to_dict() | {"results": [] if empty else self._described(found)}
+        )
 
-    def _search(
-        self, image: bytes | None, id: str | None, labels: str | None, under: str | None, **options: Any
-    ) -> SearchAnswer:
-        place = None if under is None else self.catalog.place(under)
-        found = self.index.search(image, id=id, labels=labels, under=place, **options)
-        answer = found.to_dict(self._described)
-        if under is not None and place is None:  # a folder without images, be there one on the disk or not
-            answer["results"] = []
-        return SearchAnswer.model_validate(answer)
+    def _described(self, rows: Iterable[Result]) -> list[dict[str, Any]]:
+        """Results as on the command line with the facts of their files, without the folders of this machine."""
+        names = self.folders().names
+        described = []
+        for row in rows:
+            facts = row.to_dict()
+            if row.path is not None:
+                path = Path(row.path)
+                at = modified(path)
+                width, height = _shape(row.path, at) if at else (None, None)
+                folder = names.get(str(path.parent))
+                facts |= {"path": path.name, "folder": folder, "date": at or None}
+                facts |= {"width": width, "height": height}
+            described.append(facts)
+        return described
 
-    def _described(self, row: Result) -> dict[str, Any]:
-        """A result as on the command line, with what its file says, but without the folders of this machine."""
-        shown = row.to_dict()
-        if row.path is None:
-            return shown
-        at = modified(row.path)
-        width, height = shape(row.path, at) or (None, None)
-        folder = self.catalog.folder_of(row.path)
-        name = Path(row.path).name
-        return shown | {"path": name, "folder": folder, "date": at or None, "width": width, "height": height}
+    def folders(self) -> Folders:
+        """The folders of the images as they are now."""
+        return self._folders(self.index.version)
 
-    async def items(
-        self, offset: int, limit: int, having: Sequence[str], without: Sequence[str], under: str | None
-    ) -> ItemsAnswer:
+    def _path_of(self, folder: str | None) -> str | None:
+        """The path of a folder by its name; None for all other names, whatever the disk holds."""
+        paths = {name: path for path, name in self.folders().names.items()}
+        return None if folder is None else paths.get(folder.strip("/"))
+
+    def items(
+        self, offset: int, limit: int, under: str | None, **labels: Sequence[str]
+    ) -> schemas.ItemsAnswer:
         """Some images, the newest first."""
+        path = self._path_of(under)
+        found: tuple[list[Result], int] = ([], 0)
+        if under is None or path is not None:
+            found = self.index.newest(offset, limit, under=path, **labels)
+        answer = {"items": self._described(found[0]), "total": found[1], "size": len(self.index)}
+        return schemas.ItemsAnswer.model_validate(answer)
 
-        def look() -> ItemsAnswer:
-            ids = self.catalog.ids(having, without, under)
-            rows = self._rows(ids[offset : offset + limit])
-            return ItemsAnswer.model_validate({"items": rows, "total": len(ids), "size": len(self.index)})
+    def item(self, id: str) -> schemas.Item:
+        """One image."""
+        self._check(id)
+        return schemas.Item.model_validate(self._described([self.index.get(id)])[0])
 
-        return await self.codes.run(look)
+    def labels(self) -> schemas.LabelsAnswer:
+        """All labels: those of the model first, then others that items carry."""
+        model, counts = self.index.model, self.index.labels()
+        centers = set(model.classes if model.has_centers else ())
+        rows = [
+            schemas.LabelCount(
+                label=label,
+                count=counts.get(label, 0),
+                center=label in centers,
+                also=[word for word, meant in synonyms().items() if meant == label],
+            )
+            for label in dict.fromkeys((*model.classes, *counts))
+        ]
+        return schemas.LabelsAnswer(labels=rows)
 
-    async def item(self, id: str) -> Item:
-        """What is known of one image."""
-        found = await self.codes.run(lambda: self._known(id, lambda: self._described(self.index.get(id))))
-        return Item.model_validate(found)
+    def duplicates(self) -> schemas.DuplicatesAnswer:
+        """The groups of duplicates, or the progress of the search for them."""
+        found = self.duplicate_search.result()
+        if found is None:
+            done, total = self.duplicate_search.progress
+            return schemas.DuplicatesAnswer(done=done, total=total)
+        groups = [
+            {"kind": group.kind, "items": self._rows(photo.id for photo in group.photos)} for group in found
+        ]
+        left = [group for group in groups if len(group["items"]) > 1]
+        return schemas.DuplicatesAnswer.model_validate({"groups": left, "images": found.looked_at})
 
-    async def duplicates(self) -> DuplicatesAnswer:
-        """The groups of duplicates, or how far the search for them has come."""
-
-        def look() -> DuplicatesAnswer:
-            found = self.finding.look()
-            if found is None:
-                done, total = self.finding.progress
-                return DuplicatesAnswer(done=done, total=total)
-            groups = ((group.kind, [photo.id for photo in group.photos]) for group in found)
-            shown = [{"kind": kind, "items": self._rows(ids)} for kind, ids in groups]
-            left = [group for group in shown if len(group["items"]) > 1]
-            return DuplicatesAnswer.model_validate({"groups": left, "images": found.looked_at})
-
-        return await self.codes.run(look)
-
-    def _rows(self, ids: Sequence[str]) -> list[dict[str, Any]]:
-        """What is known of these images, but for those that were removed meanwhile."""
-        rows = []
+    def _rows(self, ids: Iterable[str]) -> list[dict[str, Any]]:
+        """The facts of these images, except those that were removed meanwhile."""
+        found = []
         for id in ids:
             with suppress(InputError):
-                rows.append(self._described(self.index.get(id)))
-        return rows
+                found.append(self.index.get(id))
+        return self._described(found)
 
-    async def add(self, data: bytes) -> tuple[Result, bool]:
-        """Store an image durably; say also whether it is new."""
+    def add(self, data: bytes) -> schemas.Added:
+        """Store an image durably."""
+        new = hashlib.sha256(data).hexdigest()[:ID_DIGITS] not in self.index
+        added = self.index.add_bytes(data)
+        return schemas.Added(id=added.id, labels=list(added.labels), new=new, size=len(self.index))
 
-        def add() -> tuple[Result, bool]:
-            known = hashlib.sha256(data).hexdigest()[:ID_LETTERS] in self.index
-            return self.index.add_bytes(data), not known
-
-        return await self.changes.run(add)
-
-    async def remove(self, id: str) -> None:
-        """Take an item out durably."""
-        # only an id gets this far: `Index.remove` takes paths too, and none may come from a request
-        await self.changes.run(lambda: self._known(id, lambda: self.index.remove([id])))
+    def remove(self, id: str) -> schemas.Removed:
+        """Remove an item durably."""
+        self._check(id)  # `Index.remove` accepts paths too, and none may come from a request
+        self.index.remove([id])
         self.thumbnails.forget(id)
+        return schemas.Removed(id=id, size=len(self.index))
 
-    async def thumbnail(self, id: str) -> Thumbnail:
-        """The small image of an item; several clients that ask at once wait for the same work.
+    def thumbnail(self, id: str) -> Thumbnail:
+        """The thumbnail of an item."""
+        self._check(id)  # another process may have removed an image whose thumbnail is cached
+        found = self.thumbnails.get(id)
+        if found is None:
+            with _readable(id):
+                found = make_thumbnail(self.index.image(id))
+            self.thumbnails.put(id, found)
+        return found
 
-        The index is asked each time: another process may have removed an image whose thumbnail is kept.
+    def original(self, id: str) -> tuple[Path, str, bytes | None]:
+        """The image file of an item, its media type, and its bytes if it is stored inside another file.
+
+        UnknownId if it is gone, or is no image any more.
         """
-        task = self._making.get(id)
-        if task is None:
-            work = partial(self._known, id, lambda: self.thumbnails.get(id) or self._make(id))
-            task = asyncio.create_task(self.small.run(work))
-            self._making[id] = task
-            task.add_done_callback(lambda _: self._making.pop(id, None))
-        return await asyncio.shield(task)
-
-    def _make(self, id: str) -> Thumbnail:
-        try:
-            made = make_thumbnail(self.index.image(id))
-        except CenterhashError as error:  # its text names a path of this machine
-            log.warning("no thumbnail of %r: %s", id, error)
-            raise UnknownId("the image of this id cannot be read.") from None
-        self.thumbnails.put(id, made)
-        return made
-
-    def _known(self, id: str, work: Callable[[], Work]) -> Work:
-        if id not in self.index:
-            raise UnknownId("no image of this id in the index.")
-        return work()
-
-    async def original(self, id: str) -> Original:
-        """The image file of an item; UnknownId where it is gone, or is no image any more."""
-        return await self.small.run(lambda: self._known(id, lambda: self._original(id)))
-
-    def _original(self, id: str) -> Original:
-        try:
+        self._check(id)
+        with _readable(id):
             path = self.index.image(id)
             stored = stored_image(path) if is_stored_image(path) else None
-            return Original(path, read_header(path if stored is None else stored).media_type, stored)
-        except CenterhashError as error:  # its text names a path of this machine
-            log.warning("no original of %r: %s", id, error)
-            raise UnknownId("the image of this id cannot be read.") from None
+            return path, read_header(path if stored is None else stored).media_type, stored
 
-    async def prepare(self, counted: Callable[[int], None] | None = None) -> None:
-        """List the images before the first visitor asks, and say once how many of their files are gone."""
+    def _check(self, id: str) -> None:
+        if id not in self.index:
+            raise UnknownId("no image of this id in the index.")
+
+    async def count_missing(self, report: Callable[[int], None] | None) -> None:
+        """Report how many files of indexed images are gone, or log a warning."""
         try:
-            missing = (await asyncio.to_thread(self.catalog.now)).missing
+            count = len(await asyncio.to_thread(self.index.missing))
         except CenterhashError as error:  # the index is damaged
             log.warning("files that are gone were not counted: %s", error)
             return
-        if counted is not None:
-            counted(missing)
-
-    def warn_of_missing(self, count: int) -> None:
-        """Say that images can be found but not shown."""
-        if count:
+        if report is not None:
+            report(count)
+        elif count:
             log.warning(missing_text(self.index.folder, count))
 
     async def keep_fresh(self) -> None:
-        """See what another process adds, for as long as this runs."""
+        """Load what another process writes, for as long as this runs."""
         while True:
             await asyncio.sleep(_REFRESH_SECONDS)
             try:
-                if await self.codes.run(self.index.refresh):
-                    self.catalog.refreshed()
+                await self.codes.run(self.index.refresh)
             except CenterhashError as error:  # a full lane, or a writer in the middle of something
                 log.warning("not refreshed: %s", error)
 
     def close(self) -> None:
         """Finish all that has been begun."""
-        self.finding.close()
+        self.duplicate_search.close()
         for lane in self.lanes:
             lane.close()
+
+
+@contextmanager
+def _readable(id: str) -> Iterator[None]:
+    """Turn errors of reading an image into UnknownId: their text names a path of this machine."""
+    try:
+        yield
+    except CenterhashError as error:
+        log.warning("the image of %r cannot be read: %s", id, error)
+        raise UnknownId("the image of this id cannot be read.") from None
+
+
+def named_folders(direct: Mapping[str, int], uploads: str) -> Folders:
+    """Name folders, given the number of images in each, from the one on that holds them all.
+
+    /home/me/photos/2023 and /home/me/photos/2024 become photos/2023 and photos/2024, below photos.
+    """
+    others = sorted(path for path in direct if path != uploads)
+    top = Path(os.path.commonpath(others)) if others else Path()
+    sums = Counter[str]()
+    for folder in others:
+        for path in (Path(folder), *Path(folder).parents):
+            if path.is_relative_to(top):
+                sums[str(path)] += direct[folder]
+    names = {path: Path(os.path.relpath(path, top.parent)).as_posix() for path in sorted(sums)}
+    if uploads in direct:
+        sums[uploads], names[uploads] = direct[uploads], UPLOADS
+    return Folders({name: sums[path] for path, name in names.items()}, names)
+
+
+def modified(path: Path) -> float:
+    """When a file was last modified, in seconds since 1970; 0 if it is gone."""
+    try:
+        return (path.parent if is_stored_image(path) else path).stat().st_mtime
+    except (OSError, ValueError):
+        return 0.0
+
+
+@lru_cache(1 << 16)
+def _shape(path: str, at: float) -> tuple[int | None, int | None]:
+    """Width and height of an image that was modified `at` a time."""
+    try:
+        header = read_header(path)
+    except ImageError:
+        return None, None
+    return header.width, header.height
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """An encoded small image, and the tag by which a browser recognizes its copy."""
+
+    data: bytes
+    etag: str
+
+
+def make_thumbnail(path: Path) -> Thumbnail:
+    """Decode, shrink and encode one image; ImageError if it cannot be read."""
+    image = load_image(path, at_least=SIDE)
+    image.thumbnail((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=2.0)
+    stream = io.BytesIO()
+    image.save(stream, "WEBP", quality=80, method=2)
+    data = stream.getvalue()
+    return Thumbnail(data, f'"{hashlib.blake2b(data, digest_size=12).hexdigest()}"')
+
+
+class ThumbnailCache:
+    """The thumbnails used last, up to a number of bytes; thread-safe."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[str, Thumbnail] = OrderedDict()
+        self._lock = RLock()
+        self.size = 0  # bytes in use
+
+    def get(self, key: str) -> Thumbnail | None:
+        """The thumbnail of `key`, if it is there."""
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+            return found
+
+    def put(self, key: str, thumbnail: Thumbnail) -> None:
+        """Store a thumbnail, and evict the least recently used ones."""
+        with self._lock:
+            self.forget(key)
+            self._kept[key] = thumbnail
+            self.size += len(thumbnail.data)
+            while self.size > self._max_bytes:
+                self.forget(next(iter(self._kept)))
+
+    def forget(self, key: str) -> None:
+        """Remove a thumbnail, if it is there."""
+        with self._lock:
+            dropped = self._kept.pop(key, None)
+            self.size -= len(dropped.data) if dropped is not None else 0

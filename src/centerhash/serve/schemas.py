@@ -1,40 +1,17 @@
-"""What the server answers, field by field; OpenAPI is made from this."""
+"""The answers of the server, field by field; OpenAPI is generated from them."""
 
 from __future__ import annotations
 
-from typing import Any
+from pydantic import BaseModel, Field
 
-from pydantic import BaseModel, ConfigDict, Field
-
-_EXAMPLE: dict[str, Any] = {
-    "labels": [{"label": "dog", "weight": 0.7, "similarity": 0.81, "distance": 6}],
-    "results": [
-        {
-            "id": "9f86d081884c7d65",
-            "distance": 3,
-            "labels": ["dog", "bicycle"],
-            "path": "17.jpg",
-            "folder": "photos/2024",
-            "date": 1718000000.0,
-            "width": 4000,
-            "height": 3000,
-            "look": 31,
-            "presence": {"dog": 0.98, "bicycle": 0.9},
-            "share": {"dog": 0.6, "bicycle": 0.3},
-        }
-    ],
-    "bits": 64,
-    "size": 120_000,
-}
+_ID = Field(description="hex digits of its content's hash, or the imported id", examples=["9f86d081884c7d65"])
 
 
 class Weighted(BaseModel):
     """One label of the query."""
 
     label: str
-    weight: float = Field(
-        description="its share of the query; predicted labels add up to 1, the others have 0"
-    )
+    weight: float = Field(description="weight in the query; predicted labels sum to 1, others have 0")
     similarity: float = Field(description="cosine between the query and the label's hash center, -1 to 1")
     distance: int = Field(description="Hamming distance between the query's code and the hash center")
 
@@ -42,20 +19,18 @@ class Weighted(BaseModel):
 class Item(BaseModel):
     """One image of the index."""
 
-    id: str
+    id: str = _ID
     labels: list[str] = Field(description="labels it carries in the index")
-    path: str | None = Field(
-        description="the file's name without folders; None where there is no image to show"
-    )
+    path: str | None = Field(description="file name without folders; None if there is no image to show")
     folder: str | None = Field(None, description="its folder, from the one on that holds all images")
     date: float | None = Field(None, description="when its file was modified, in seconds since 1970")
     width: int | None = Field(None, description="pixels of the upright image; None where it cannot be read")
     height: int | None = None
-    presence: dict[str, float] | None = Field(
-        None, description="how surely the labels asked for, else its own, are there, 0 to 1; None: not known"
+    probability: dict[str, float] | None = Field(
+        None, description="label probability of the labels of the query, else of its own; None: not stored"
     )
     share: dict[str, float] | None = Field(
-        None, description="how much of the image each of these labels is, 0 to 1; None: not known"
+        None, description="estimated area share of each of these labels, 0 to 1; None: not stored"
     )
 
 
@@ -63,17 +38,13 @@ class Result(Item):
     """One image that was found."""
 
     distance: int = Field(description="Hamming distance to the query's code, 0 to the number of bits")
-    look: int | None = Field(None, description="distance of the visual codes; None where one is missing")
+    visual: int | None = Field(None, description="distance of the visual codes; None if one is missing")
 
 
 class SearchAnswer(BaseModel):
     """The items that fit best, the best first."""
 
-    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
-
-    labels: list[Weighted] = Field(
-        description="what the query shows; empty where the model has no hash centers"
-    )
+    labels: list[Weighted] = Field(description="of the query; empty if the model has no hash centers")
     results: list[Result]
     bits: int = Field(description="length of the codes")
     size: int = Field(description="items in the index")
@@ -83,7 +54,7 @@ class ItemsAnswer(BaseModel):
     """Some images of the index, the newest first."""
 
     items: list[Item]
-    total: int = Field(description="images that the filter lets through")
+    total: int = Field(description="images that pass the filter")
     size: int = Field(description="items in the index")
 
 
@@ -95,11 +66,11 @@ class DuplicateGroup(BaseModel):
 
 
 class DuplicatesAnswer(BaseModel):
-    """Groups of duplicates; while they are looked for, how far that has come: ask again."""
+    """Groups of duplicates; while the search for them runs, its progress: request again."""
 
-    groups: list[DuplicateGroup] | None = Field(None, description="None while they are looked for")
+    groups: list[DuplicateGroup] | None = Field(None, description="None while the search runs")
     images: int | None = Field(None, description="how many were compared")
-    done: int | None = Field(None, description="of `total` steps of the work that goes on")
+    done: int | None = Field(None, description="of `total` steps of the search that runs")
     total: int | None = None
 
 
@@ -134,14 +105,8 @@ class LabelsAnswer(BaseModel):
 class Added(BaseModel):
     """An image that is stored durably."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {"id": "9f86d081884c7d65", "labels": ["dog"], "new": True, "size": 120_001}
-        }
-    )
-
-    id: str = Field(description="made from its bytes: the same image is stored once")
-    labels: list[str] = Field(description="labels that the model sees in it")
+    id: str = _ID
+    labels: list[str] = Field(description="labels that the model predicts")
     new: bool = Field(description="whether it was not there before")
     size: int = Field(description="items in the index")
 
@@ -149,7 +114,7 @@ class Added(BaseModel):
 class Removed(BaseModel):
     """An item that is durably gone."""
 
-    id: str
+    id: str = _ID
     size: int = Field(description="items in the index")
 
 
@@ -159,7 +124,7 @@ class Health(BaseModel):
     status: str = Field(description="always 'ok': a server that is not does not answer")
     index: str = Field(description="name of the index's folder")
     size: int = Field(description="items in the index")
-    adding: int = Field(description="images of a folder that are still to be added; 0 where nothing is")
+    adding: int = Field(description="images of a folder that are still to be added; 0 if none are")
     bits: int = Field(description="length of the codes")
     method: str = Field(description="how the model was trained")
     writable: bool = Field(description="whether images can be added and removed, with the token")

@@ -1,20 +1,23 @@
-"""The configuration of a training: everything that decides its result beside the data."""
+"""The configuration of a training run: everything except the data that determines the result."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Field
 
 from centerhash.core.errors import ConfigError
-from centerhash.core.options import Options
-from centerhash.data import Dataset
+from centerhash.core.options import Options, setting
 from centerhash.methods.centers import KINDS
-from centerhash.methods.table import METHODS, get_method
+from centerhash.methods.registry import METHODS, get_method
 from centerhash.networks.backbones import DEFAULT_BACKBONE, Backbone, get_backbone
-from centerhash.networks.heads import HeadOptions
-from centerhash.training.distributed import Precision
+from centerhash.networks.head_options import HeadOptions
+
+if TYPE_CHECKING:
+    from centerhash.data import Dataset
+
+Precision: TypeAlias = Literal["32", "bf16", "16"]  # of the arithmetic: bits, 16 and bf16 mixed with 32
 
 WITHOUT_LABELS = "itq"  # the method for images without labels
 _FINETUNE = {"epochs": 6, "batch_size": 64, "learning_rate": 1e-3}  # of short fine-tuning from a trained head
@@ -25,62 +28,105 @@ def _plain_path(value: Any) -> Any:
 
 
 class TrainConfig(Options):
-    """Everything that decides a run's result beside the data; stored in the run's config.json."""
+    """Everything that decides a run's result besides the data; stored in the run's config.json.
 
-    method: str = "ics-softmax"
-    bits: int = Field(64, ge=8, le=1024)
-    seed: int = Field(0, ge=0)
-    epochs: int = Field(30, ge=1)
-    batch_size: int = Field(256, ge=2)
-    learning_rate: float = Field(4e-3, gt=0, le=10)
-    optimizer: str = Field(
-        "adamw", pattern="^(adamw|adam)$", description="adamw: decay beside the gradient; adam: L2 within it"
+    `centerhash train` offers every `setting` as an option.
+    """
+
+    method: str = setting("ics-softmax", "see `centerhash methods`", shown="ics-softmax; itq without labels")
+    bits: int = setting(64, "length of the codes, 8 to 1024", ge=8, le=1024)
+    seed: int = setting(0, "decides splits, centers, initial weights and order", ge=0)
+    epochs: int = setting(30, "passes over the training images", shown="30; 6 with --finetune", ge=1)
+    batch_size: int = setting(
+        256, "images per step, over all processes", "Training", shown="256; 64 with --finetune", ge=2
     )
-    weight_decay: float = Field(1e-4, ge=0, description="0.9 is the printed value")
-    schedule: str = Field("cosine", pattern="^(cosine|steps|constant)$")
-    accumulate: int = Field(1, ge=1, description="parts that a batch is computed in, to save memory")
-    precision: Precision = Field("32", description="of the network: 32 bits, or mixed with bf16 or 16")
-    backbone: str = DEFAULT_BACKBONE
-    weights: Annotated[str | None, BeforeValidator(_plain_path)] = Field(
-        None, description="file of the backbone's weights; None: the published ones"
+    learning_rate: float = setting(
+        4e-3,
+        "of the head",
+        "Training",
+        shown="0.004, or the method's own; 0.001 with --finetune",
+        gt=0,
+        le=10,
     )
-    pretrained: bool = Field(True, description="False: the backbone starts from random weights")
-    crop: int | None = Field(None, ge=1, description="of the backbone's frame; None: as the backbone has it")
-    pool: str | None = Field(
-        None, pattern=r"^(mean|max|mean\+max)$", description="of its last map; None: as the backbone has it"
+    optimizer: str = setting(
+        "adamw",
+        "adamw: weights decay beside the gradient; adam: L2 within it",
+        "Training",
+        choices=("adamw", "adam"),
     )
-    finetune: bool = Field(False, description="train the backbone too, on augmented images")
-    backbone_rate: float = Field(0.1, ge=0, description="share of the learning rate that the backbone has")
-    watch: int = Field(
+    weight_decay: float = setting(1e-4, "of the weights", "Training", shown="0.0001", ge=0)  # printed: 0.9
+    schedule: str = setting(
+        "cosine", "of the learning rate", "Training", choices=("cosine", "steps", "constant")
+    )
+    accumulate: int = setting(1, "compute each batch in so many parts, to save memory", "Training", ge=1)
+    precision: Precision = setting(
+        "32", "bits of the arithmetic, 16 and bf16 mixed", "Training", choices=get_args(Precision)
+    )
+    backbone: str = setting(DEFAULT_BACKBONE, "see `centerhash backbones`")
+    weights: Annotated[str | None, BeforeValidator(_plain_path)] = setting(
+        None,
+        "file of the backbone's weights: safetensors or a plain state dict",
+        "Backbone",
+        shown="the published ones",
+    )
+    pretrained: bool = setting(
+        True, "start from ImageNet weights, or from random ones", "Backbone", shown="ImageNet"
+    )
+    crop: int | None = setting(
+        None, "side of the middle of its frame that the backbone reads", "Backbone", shown="its own", ge=1
+    )
+    pool: str | None = setting(
+        None,
+        "from its last map to features",
+        "Backbone",
+        shown="its own",
+        choices=("mean", "max", "mean+max"),
+    )
+    finetune: bool = setting(False, "train the backbone too, on cropped and flipped images", shown="off")
+    backbone_rate: float = setting(
+        0.1, "learning rate of the backbone, as a share of the head's", "Backbone", ge=0
+    )
+    watch: int = setting(
         0,
+        "mAP every so many epochs on a tenth of the training images, which then do not train; each time takes about as "
+        "long as an epoch",
+        "Running",
+        shown="never",
         ge=0,
-        description="mAP of held-out training images every so many epochs; 0: never, all images train",
     )
-    backbone_norms: str = Field(
-        "frozen", pattern="^(frozen|trained)$", description="statistics of its batch norms when fine-tuned"
+    backbone_norms: str = setting(
+        "frozen",
+        "statistics of its batch norms with --finetune",
+        "Backbone",
+        choices=("frozen", "trained"),
     )
     warm_start: bool = Field(True, description="fine-tune from a head that was trained on frozen features")
-    centers: str = Field("auto", pattern=f"^({'|'.join(KINDS)})$", description="kind of hash centers")
-    assignment: str = Field(
-        "cooccurrence", pattern="^(cooccurrence|random)$", description="of centers to classes"
+    centers: str = setting("auto", "kind of hash centers", "Head", choices=KINDS)
+    assignment: str = setting(
+        "cooccurrence",
+        "of centers to classes, by shared images or not",
+        "Head",
+        choices=("cooccurrence", "random"),
     )
-    sizes: bool = Field(
+    sizes: bool = setting(
         True,
-        description="weights know the typical size of each class, where the data has areas; codes do not",
+        "adjust weights by the typical size of each class, if the data has areas; codes do not change",
+        "Head",
+        shown="on",
     )
     head: HeadOptions = HeadOptions()
     options: dict[str, Any] = Field(default_factory=dict, description="options of the method")
 
 
 def backbone_of(config: TrainConfig) -> Backbone:
-    """The backbone that a configuration names."""
+    """Return the backbone of a configuration."""
     return get_backbone(
         config.backbone, config.weights, config.pretrained, config.seed, config.crop, config.pool
     )
 
 
 def suited(config: TrainConfig, dataset: Dataset) -> TrainConfig:
-    """The configuration for a data set: where it has no labels, "itq" unless a method that needs none is named."""
+    """Return the configuration for a dataset: without labels "itq", unless a label-free method was chosen."""
     if dataset.has_labels:
         return config
     if "method" not in config.model_fields_set:
@@ -95,23 +141,24 @@ def suited(config: TrainConfig, dataset: Dataset) -> TrainConfig:
 
 
 def resolve(config: TrainConfig) -> TrainConfig:
-    """Fill in what depends on the method and the number of bits, and refuse what cannot be."""
+    """Fill in the settings that depend on method and number of bits; reject impossible combinations."""
     method = get_method(config.method)
-    backbone_of(config)
-    options = method.options(config.options, config.bits).model_dump(by_alias=True)
-    unset = {name: value for name, value in method.training.items() if name not in config.model_fields_set}
+    backbone_of(config)  # rejects an unknown name
+    defaults = dict(method.training)
     head = config.head.filled(dict(method.head))
     if head.evidence and not method.head.get("evidence"):
         able = ", ".join(name for name, row in METHODS.items() if row.head.get("evidence"))
         raise ConfigError(f"method '{method.name}' cannot use class evidence: leave it out, or train {able}.")
-    if head.presence and method.family == "shallow":
-        raise ConfigError(f"method '{method.name}' has no head that could read presence: leave it out.")
-    if config.watch and method.family == "shallow":
-        raise ConfigError(f"method '{method.name}' has no epochs to watch: leave out `watch=`.")
+    if method.family == "shallow":
+        for given, problem in (
+            (head.presence, "has no head that could read presence: leave it out"),
+            (config.watch, "has no epochs to watch: leave out `watch=`"),
+            (config.finetune, "has no network to fine-tune: train it without finetune"),
+        ):
+            if given:
+                raise ConfigError(f"method '{method.name}' {problem}.")
     if config.finetune:
-        if method.family == "shallow":
-            raise ConfigError(
-                f"method '{method.name}' has no network to fine-tune: train it without finetune."
-            )
-        unset |= {name: value for name, value in _FINETUNE.items() if name not in config.model_fields_set}
+        defaults |= _FINETUNE
+    unset = {name: value for name, value in defaults.items() if name not in config.model_fields_set}
+    options = method.options(config.options, config.bits).model_dump(by_alias=True)
     return config.model_copy(update={**unset, "options": options, "head": head})

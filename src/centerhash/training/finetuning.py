@@ -1,8 +1,8 @@
 """Whole networks: a head on frozen features first, then backbone and head together on augmented images (Sec. 4.3).
 
-An image is squashed to the backbone's frame, cropped at a random place and flipped every other time; a backbone that
-reads the whole frame gets crops of at least LEAST_SIDE of its side, enlarged. All is drawn from (seed, epoch, image)
-alone, so a run that resumes repeats what an unbroken run would have seen.
+An image is squashed to the backbone's frame, cropped at a random position and flipped with probability 0.5; for a
+backbone that reads the whole frame, crops of at least LEAST_SIDE of its side are enlarged. All is drawn from (seed,
+epoch, image) alone, so a run that resumes sees the same images as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -26,58 +27,55 @@ from centerhash.core.parallel import batches_ahead
 from centerhash.core.progress import Progress, silent
 from centerhash.data import Dataset
 from centerhash.data.images import ImageSource, load_image
-from centerhash.model.model import TUNED, HashModel
+from centerhash.methods.losses.base import HeadOutput
+from centerhash.model.model import HashModel
+from centerhash.model.spec import TUNED
 from centerhash.networks.backbones import Backbone, get_backbone
 from centerhash.networks.encoder import pixels_of
-from centerhash.networks.heads import HeadOutput, build_head
+from centerhash.networks.heads import build_head
 from centerhash.training.config import TrainConfig, backbone_of, resolve
-from centerhash.training.distributed import Team
-from centerhash.training.features import BROKEN_ADVICE, features_of
-from centerhash.training.frozen import finished_model, known_areas, model_spec, objective_of, with_visual_code
-from centerhash.training.loop import Inputs, OnEpoch, ParameterGroup, fit_head, fit_network, no_log
-from centerhash.training.watching import NOTHING, logits_of, parted, validation_map
+from centerhash.training.finish import (
+    finished_model,
+    known_areas,
+    network_logits,
+    validation_map,
+    with_visual_code,
+)
+from centerhash.training.frozen import model_spec, objective_of
+from centerhash.training.loop import Inputs, ParameterGroup, fit_head, fit_network
+from centerhash.training.run_folder import HEAD_CHECKPOINT
+from centerhash.training.session import BROKEN_ADVICE, Session, image_features, no_log
 
 LEAST_SIDE = 7 / 8  # of the frame, as in the paper's crops of 224 out of 256
 _AHEAD = 3  # batches that are decoded while one is in use
 
 
-def fit_whole(
-    dataset: Dataset,
-    config: TrainConfig,
-    folder: Path,
-    *,
-    team: Team | None = None,
-    held: NDArray[np.int64] = NOTHING,
-    cache: Path | None = None,
-    skip_broken: bool = False,
-    checkpoint_seconds: float = 20.0,
-    progress: Progress = silent,
-    on_epoch: OnEpoch = no_log,
-) -> HashModel:
-    """Train backbone and head together; checkpoints and the tuned backbone are stored in `folder`.
+def fit_whole(dataset: Dataset, config: TrainConfig, session: Session) -> HashModel:
+    """Train backbone and head together by a resolved configuration.
 
-    Training images among the rows `held` are not trained on: the training is watched by them.
+    Checkpoints and the fine-tuned backbone are stored in the session's folder.
     """
-    config, team = resolve(config), team or Team()
+    group, folder = session.group, session.folder
+    assert folder is not None
     trained_norms = config.backbone_norms == "trained"
-    if trained_norms and team.size > 1:
+    if trained_norms and group.size > 1:
         raise ConfigError(
-            f"{team.size} processes cannot agree on the statistics of the backbone's batch norms: train them in one "
+            f"{group.size} processes cannot agree on the statistics of the backbone's batch norms: train them in one "
             "process, or leave them frozen."
         )
     if dataset.image_paths is None:
         raise ConfigError(
-            "fine-tuning needs images: this data set holds features, whose network is not known."
+            "fine-tuning needs images: this dataset holds features, and their network is unknown."
         )
-    rows = _readable(dataset, skip_broken, progress)
-    rows, validation = parted(rows[dataset.labels[rows].any(axis=1)], held)
-    sources, apart = ([dataset.image_paths[row] for row in part.tolist()] for part in (rows, validation))
+    rows = _readable_rows(dataset, session)
+    rows, validation = session.split_off(rows[dataset.labels[rows].any(axis=1)])
+    sources, held_out = ([dataset.image_paths[row] for row in part.tolist()] for part in (rows, validation))
     labels = dataset.labels[rows]
     backbone = backbone_of(config)
     start = None
     if config.warm_start:
-        table = features_of(sources, backbone, cache, team, progress)
-        start = _warm_head(table.features, labels, config, team, folder, progress)
+        features = image_features(sources, backbone, session).features
+        start = _warm_head(features, labels, config, session)
 
     def build() -> WholeNetwork:
         head = build_head(backbone.features, config.bits, config.head, labels.shape[1])
@@ -86,12 +84,11 @@ def fit_whole(
         return WholeNetwork(backbone.trainable(), head, trained_norms)
 
     def measure(network: WholeNetwork) -> float:
-        asking, searched = (
-            logits_of(network, plain_inputs(side, backbone, config.batch_size), team.device)
-            for side in (apart, sources)
+        query, database = (
+            network_logits(network, plain_inputs(side, backbone, config.batch_size), group.device)
+            for side in (held_out, sources)
         )
-        rotate = bool(config.head.rotate)
-        return validation_map(asking, searched, dataset.labels[validation], labels, rotate)
+        return validation_map(query, database, dataset.labels[validation], labels, bool(config.head.rotate))
 
     objective, centers = objective_of(config, labels)
     network, _ = fit_network(
@@ -100,61 +97,48 @@ def fit_whole(
         labels,
         objective,
         config,
-        team=team,
+        session,
         prepare=lambda: objective.prepare(np.zeros((len(rows), 0)), np.arange(len(rows)), labels),
         groups=lambda whole: whole.groups(config.backbone_rate),
-        measure=measure if apart else None,
-        checkpoint=folder / "checkpoint.safetensors",
-        checkpoint_seconds=checkpoint_seconds,
-        progress=progress,
-        on_epoch=on_epoch,
+        measure=measure if held_out else None,
     )
-    if team.first:
+    if group.is_main:
         write_backbone(network, folder / TUNED)
-    team.wait()
+    group.barrier()
     tuned = get_backbone(config.backbone, folder / TUNED, crop=config.crop, pool=config.pool)
     spec = model_spec(dataset, config, backbone.features, tuned).model_copy(update={"tuned": True})
-    few = sources[:2_000]  # enough to learn from which cosine on a label is predicted
-    features = features_of(few, tuned, cache, team).features
+    few = sources[:2_000]  # enough for rotation, label threshold and visual code
+    features = image_features(few, tuned, replace(session, progress=silent)).features
     areas = known_areas(dataset, config, rows[: len(few)])
     model = finished_model(spec, network.head, centers, features, labels[: len(few)], areas, folder)
     return with_visual_code(model, features, np.arange(len(features)))
 
 
-def _readable(dataset: Dataset, skip_broken: bool, progress: Progress) -> NDArray[np.int64]:
-    """The training rows without images that cannot be decoded; an error unless they may be skipped."""
+def _readable_rows(dataset: Dataset, session: Session) -> NDArray[np.int64]:
+    """Return the training rows without images that cannot be decoded; an error unless they may be skipped."""
     train, paths = dataset.splits.train.tolist(), dataset.image_paths or ()
-    broken = find_broken([paths[row] for row in train], progress)
-    if broken and not skip_broken:
+    broken = find_broken([paths[row] for row in train], session.progress)
+    if broken and not session.skip_broken:
         shown = first_reasons(broken.values())
         raise DataError(
             f"{len(broken)} of {len(train)} training images cannot be read:\n{shown}\n{BROKEN_ADVICE}"
         )
-    return dataset.splits.without([train[place] for place in broken]).train
+    return dataset.splits.without([train[position] for position in broken]).train
 
 
 def _warm_head(
-    features: NDArray[np.float32],
-    labels: NDArray[np.bool_],
-    config: TrainConfig,
-    team: Team,
-    folder: Path,
-    progress: Progress,
+    features: NDArray[np.float32], labels: NDArray[np.bool_], config: TrainConfig, session: Session
 ) -> dict[str, Tensor]:
-    """A head trained on frozen features (n, D) with labels (n, C), by the defaults of such a training."""
+    """Train a head on frozen features (n, D) with labels (n, C), by the defaults of frozen training."""
     kept = ("method", "bits", "seed", "head", "options", "centers", "assignment")
     plain = resolve(TrainConfig(**{name: getattr(config, name) for name in kept}))
     objective, _ = objective_of(config, labels)
-    head, _ = fit_head(
-        features,
-        np.arange(len(labels)),
-        labels,
-        objective,
-        plain,
-        team=team,
-        checkpoint=folder / "checkpoint-head.safetensors",
-        progress=lambda stage, done, total, note="": progress("head", done, total, note),
-    )
+
+    def progress(stage: str, done: int, total: int, note: str = "", /) -> None:
+        session.progress("head", done, total, note)
+
+    own = replace(session, checkpoint_name=HEAD_CHECKPOINT, progress=progress, on_epoch=no_log)
+    head, _ = fit_head(features, np.arange(len(labels)), labels, objective, plain, own)
     return head.state_dict()
 
 
@@ -180,20 +164,18 @@ class WholeNetwork(nn.Module):
         return self
 
     def forward(self, images: Tensor) -> HeadOutput:
-        """What the head reads from a batch."""
+        """Compute the head's output for a batch."""
         output: HeadOutput = self.head(self.backbone(images))
         return output
 
     def groups(self, backbone_rate: float) -> list[ParameterGroup]:
-        """The head's parameters, and the backbone's at the share `backbone_rate` of the learning rate."""
-        return [
-            ParameterGroup(self.head.parameters()),
-            ParameterGroup(self.backbone.parameters(), backbone_rate),
-        ]
+        """Return the head's parameters, and the backbone's at the share `backbone_rate` of the learning rate."""
+        parts = ((self.head, 1.0), (self.backbone, backbone_rate))
+        return [{"params": list(part.parameters()), "factor": factor} for part, factor in parts]
 
 
 def augmented(source: ImageSource, backbone: Backbone, generator: np.random.Generator) -> NDArray[np.uint8]:
-    """Pixels (crop, crop, 3) of one image at a random place of its frame, flipped every other time."""
+    """Crop one image at a random position of its frame and flip it with probability 0.5: pixels (crop, crop, 3)."""
     image = load_image(source, at_least=2 * backbone.resize)
     frame, side = backbone.resize, backbone.crop
     if side == frame:
@@ -209,19 +191,21 @@ def augmented(source: ImageSource, backbone: Backbone, generator: np.random.Gene
 
 
 def image_inputs(sources: Sequence[ImageSource], backbone: Backbone, seed: int) -> Inputs:
-    """What the training loop reads: augmented images (B, crop, crop, 3) uint8, decoded in threads ahead of it."""
+    """Make the input of the training loop: augmented images (B, crop, crop, 3) uint8, decoded ahead in threads."""
 
-    def decode(place: int, epoch: int) -> NDArray[np.uint8]:
-        return augmented(sources[place], backbone, np.random.default_rng((seed, epoch, place)))
+    def decode(position: int, epoch: int) -> NDArray[np.uint8]:
+        return augmented(sources[position], backbone, np.random.default_rng((seed, epoch, position)))
 
     def inputs(batches: Sequence[Tensor], epoch: int) -> Iterator[Tensor]:
-        return _decoded(lambda place: decode(place, epoch), (batch.tolist() for batch in batches), backbone)
+        return _decoded(
+            lambda position: decode(position, epoch), (batch.tolist() for batch in batches), backbone
+        )
 
     return inputs
 
 
 def plain_inputs(sources: Sequence[ImageSource], backbone: Backbone, batch: int) -> Iterator[Tensor]:
-    """Images (B, crop, crop, 3) uint8 as they will be encoded, batch by batch."""
+    """Yield images (B, crop, crop, 3) uint8 as they will be encoded, batch by batch."""
     places = (range(start, min(start + batch, len(sources))) for start in range(0, len(sources), batch))
     return _decoded(lambda place: pixels_of(sources[place], backbone), places, backbone)
 
@@ -236,7 +220,7 @@ def _decoded(
 
 
 def find_broken(sources: Sequence[ImageSource], progress: Progress = silent) -> dict[int, ImageError]:
-    """Which images cannot be decoded, by place: better known before a training of hours than in its middle."""
+    """Find images that cannot be decoded, by position: before training, which may take hours."""
 
     def problem(source: ImageSource) -> ImageError | None:
         try:
@@ -257,9 +241,9 @@ def find_broken(sources: Sequence[ImageSource], progress: Progress = silent) -> 
 
 def write_backbone(network: WholeNetwork, path: Path) -> None:
     """Store the tuned backbone as `get_backbone(name, weights=path)` reads it."""
-    normalised = network.backbone
-    if not isinstance(normalised.network, nn.Module):
+    normalized = network.backbone
+    if not isinstance(normalized.network, nn.Module):
         raise DataError("the backbone has no network inside: it was not made by Backbone.trainable.")
-    tensors = {name: tensor.contiguous() for name, tensor in normalised.network.state_dict().items()}
+    tensors = {name: tensor.contiguous() for name, tensor in normalized.network.state_dict().items()}
     with atomic(path) as stream:
         stream.write(save(tensors))

@@ -1,8 +1,8 @@
-"""Where the figures of every epoch go beside log.jsonl: a table, TensorBoard, Weights & Biases, MLflow.
+"""Loggers: send the metrics of every epoch, besides log.jsonl, to a table, TensorBoard, Weights & Biases or MLflow.
 
-The log of a training holds all its epochs and is part of the checkpoint. A logger is told all of them from the first,
-also after a stop, so what it shows is that of an unbroken run: files are written again, services are asked what
-they have.
+The log of a run holds all its epochs and is part of the checkpoint. A logger receives all of them from the first, also
+after an interruption, so its content is that of an uninterrupted run: files are written again, services are queried
+for what they have.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import io
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from centerhash.core.errors import ConfigError, DataError, unknown_name
 from centerhash.core.extras import require
 from centerhash.core.files import explain_write_errors, make_folder, parse_json, write_json, write_text
-from centerhash.training.checkpoints import EpochRow
 from centerhash.training.config import TrainConfig
-from centerhash.training.loop import OnEpoch, no_log
+from centerhash.training.run_folder import EpochRow
+from centerhash.training.session import OnEpoch, no_log
 
 TABLE, IDS = "log.csv", "loggers.json"  # in the folder of a run
 PROJECT = "centerhash"
@@ -30,14 +30,14 @@ PROJECT = "centerhash"
 
 @runtime_checkable
 class Logger(Protocol):
-    """What takes the figures of an epoch: any logger of Lightning, or an object of one's own with this method."""
+    """A receiver of metrics: any logger of Lightning, or a custom object with this method."""
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Take the figures of epoch `step`."""
+        """Store the metrics of epoch `step`."""
 
 
 def check_logger(logger: str | Logger | None, *, has_folder: bool) -> None:
-    """Refuse an unknown logger, a library that is missing, and a file without a folder, before any work is done."""
+    """Reject an unknown logger, a missing library, and a file without a folder, before any work is done."""
     if not isinstance(logger, str):
         if logger is not None and not isinstance(logger, Logger):
             raise ConfigError(
@@ -47,42 +47,40 @@ def check_logger(logger: str | Logger | None, *, has_folder: bool) -> None:
         return
     if logger not in LOGGERS:
         raise unknown_name("logger", logger, LOGGERS)
-    if logger in _LIBRARIES:
-        require(_LIBRARIES[logger])
+    if logger != "csv":
+        require(logger)
     if not has_folder and logger in ("csv", "tensorboard"):
         raise ConfigError(f"the logger '{logger}' writes into the folder of the run: name one (`out=`).")
 
 
 @contextmanager
 def opened(logger: str | Logger | None, folder: Path | None, config: TrainConfig) -> Iterator[OnEpoch]:
-    """What is to be called after every epoch, for the block that trains."""
+    """Open a logger for the block that trains; yield the function to be called after every epoch."""
     if logger is None:
         yield no_log
     elif isinstance(logger, str):
-        with LOGGERS[logger](folder, config) as told:
-            yield told
+        with LOGGERS[logger](folder, config) as on_epoch:
+            yield on_epoch
     else:
-        yield _Feed(logger.log_metrics)
+        yield _once(logger.log_metrics)
 
 
-class _Feed:
-    """Gives every epoch of the log once, from the first."""
+def _once(log_metrics: Callable[[dict[str, float], int], None]) -> OnEpoch:
+    """Pass on every epoch of the log once, from the first."""
+    logged = 0
 
-    def __init__(self, log_metrics: Callable[[dict[str, float], int], None]) -> None:
-        self._log_metrics, self._told = log_metrics, 0
+    def on_epoch(log: list[EpochRow]) -> None:
+        nonlocal logged
+        for row in log[logged:]:
+            metrics = {name: value for name, value in row.items() if name != "epoch"}
+            log_metrics(metrics, int(row["epoch"]))
+        logged = len(log)
 
-    def __call__(self, log: list[EpochRow]) -> None:
-        for row in log[self._told :]:
-            self._log_metrics(_figures(row), int(row["epoch"]))
-        self._told = len(log)
-
-
-def _figures(row: EpochRow) -> dict[str, float]:
-    return {name: value for name, value in row.items() if name != "epoch"}
+    return on_epoch
 
 
 def as_table(log: list[EpochRow]) -> str:
-    """The log as csv; a figure that some epochs do not have is empty there."""
+    """Format the log as csv; metrics that some epochs lack are empty there."""
     columns = list(dict.fromkeys(name for row in log for name in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
@@ -91,19 +89,16 @@ def as_table(log: list[EpochRow]) -> str:
     return text.getvalue()
 
 
-Opened: TypeAlias = Callable[[Path | None, TrainConfig], Any]  # a context manager of OnEpoch
-
-
 @contextmanager
 def _csv(folder: Path | None, config: TrainConfig) -> Iterator[OnEpoch]:
-    """log.csv, written again after every epoch: Lightning's own deletes the rows of before a stop."""
+    """Write log.csv again after every epoch: Lightning's own logger deletes the rows before an interruption."""
     assert folder is not None
     yield lambda log: write_text(folder / TABLE, as_table(log))
 
 
 @contextmanager
 def _tensorboard(folder: Path | None, config: TrainConfig) -> Iterator[OnEpoch]:
-    """Event files in the run's folder `tensorboard`, by Fabric's logger; those of before a stop are replaced."""
+    """Write event files in the run's folder `tensorboard` by Fabric's logger, replacing earlier ones."""
     from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
     assert folder is not None
@@ -112,40 +107,40 @@ def _tensorboard(folder: Path | None, config: TrainConfig) -> Iterator[OnEpoch]:
         for file in place.glob("events.out.tfevents.*"):
             file.unlink()
     logger = TensorBoardLogger(folder, name=place.name, version="")
-    feed = _Feed(logger.log_metrics)
+    log_new = _once(logger.log_metrics)
 
-    def tell(log: list[EpochRow]) -> None:
-        feed(log)
-        logger.save()  # who watches sees this epoch now
+    def on_epoch(log: list[EpochRow]) -> None:
+        log_new(log)
+        logger.save()  # visible at once
 
     try:
-        yield tell
+        yield on_epoch
     finally:
         logger.finalize("done")
 
 
 @contextmanager
 def _wandb(folder: Path | None, config: TrainConfig) -> Iterator[OnEpoch]:
-    """A run of Weights & Biases; one that goes on has the same id there, and is given what it has not."""
+    """Log to a run of Weights & Biases; a resumed run keeps its id and receives what is missing."""
     wandb = require("wandb")
     advice = "Log in by `wandb login`, or set WANDB_MODE=offline"
-    with _told_by(wandb.errors.Error, "wandb", advice):
+    with _explained_errors(wandb.errors.Error, "wandb", advice):
         run = wandb.init(
             project=PROJECT,
             name=None if folder is None else folder.name,
-            id=_kept_id(folder, "wandb", lambda: uuid.uuid4().hex[:12]),
+            id=_stored_id(folder, "wandb", lambda: uuid.uuid4().hex[:12]),
             resume="allow",
             dir=None if folder is None else str(folder),
             config=config.model_dump(mode="json"),
         )
-        first = run.step  # of a run that goes on, the first that it has not
+        first = run.step  # of a resumed run, the first that is missing
 
-        def tell(figures: dict[str, float], epoch: int) -> None:
+        def log_metrics(metrics: dict[str, float], epoch: int) -> None:
             if epoch >= first:
-                run.log(figures, step=epoch)
+                run.log(metrics, step=epoch)
 
         try:
-            yield _Feed(tell)
+            yield _once(log_metrics)
         except BaseException:
             run.finish(exit_code=1)
             raise
@@ -154,51 +149,48 @@ def _wandb(folder: Path | None, config: TrainConfig) -> Iterator[OnEpoch]:
 
 @contextmanager
 def _mlflow(folder: Path | None, config: TrainConfig) -> Iterator[OnEpoch]:
-    """A run of MLflow; one that goes on has the same id there, and is given what it has not."""
-    mlflow = require("mlflow")
-    entities = require("mlflow.entities")
+    """Log to a run of MLflow; a resumed run keeps its id and receives what is missing."""
+    mlflow, entities = require("mlflow"), require("mlflow.entities")
     advice = "Name a server in MLFLOW_TRACKING_URI, or `pip install mlflow` for a database"
-    with _told_by(mlflow.exceptions.MlflowException, "mlflow", advice):
+    with _explained_errors(mlflow.exceptions.MlflowException, "mlflow", advice):
         client = mlflow.MlflowClient()
 
-        def started() -> str:
+        def create_run() -> str:
             known = client.get_experiment_by_name(PROJECT)
             experiment = known.experiment_id if known else client.create_experiment(PROJECT)
             name = None if folder is None else folder.name
             return str(client.create_run(experiment, run_name=name).info.run_id)
 
-        run = _kept_id(folder, "mlflow", started)
+        run = _stored_id(folder, "mlflow", create_run)
         client.update_run(run, status="RUNNING")
-        settings = [
-            entities.Param(name, str(value)) for name, value in config.model_dump(mode="json").items()
-        ]
-        client.log_batch(run, params=settings)
-        last: dict[str, int] = {}  # the last epoch that it has of each figure
+        settings = config.model_dump(mode="json").items()
+        client.log_batch(run, params=[entities.Param(name, str(value)) for name, value in settings])
+        last: dict[str, int] = {}  # the last stored epoch of each metric
 
-        def tell(figures: dict[str, float], epoch: int) -> None:
-            for name in figures.keys() - last.keys():
+        def log_metrics(metrics: dict[str, float], epoch: int) -> None:
+            for name in metrics.keys() - last.keys():
                 last[name] = max((point.step for point in client.get_metric_history(run, name)), default=0)
             now = int(time.time() * 1000)
-            new = [entities.Metric(n, value, now, epoch) for n, value in figures.items() if epoch > last[n]]
+            new = [entities.Metric(n, value, now, epoch) for n, value in metrics.items() if epoch > last[n]]
             client.log_batch(run, metrics=new)
 
         try:
-            yield _Feed(tell)
+            yield _once(log_metrics)
         except BaseException:
             client.set_terminated(run, status="FAILED")
             raise
         client.set_terminated(run)
 
 
-def _kept_id(folder: Path | None, name: str, make: Callable[[], str]) -> str:
-    """The id that a run has at a service: kept in its folder, so that a run that goes on is the same one there."""
+def _stored_id(folder: Path | None, name: str, make: Callable[[], str]) -> str:
+    """Return the id of a run at a service: stored in the run's folder, so that a resumed run keeps it."""
     if folder is None:
         return make()
     path = folder / IDS
     try:
         ids = parse_json(path.read_text(encoding="utf-8")) if path.exists() else {}
         if not isinstance(ids, dict):
-            raise ValueError("no json object")
+            raise ValueError("not a json object")
     except ValueError as error:
         raise DataError(f"'{path}' is damaged ({error}): delete it to log as a new run.") from None
     if name not in ids:
@@ -208,16 +200,16 @@ def _kept_id(folder: Path | None, name: str, make: Callable[[], str]) -> str:
 
 
 @contextmanager
-def _told_by(error: type[Exception], name: str, advice: str) -> Iterator[None]:
+def _explained_errors(error: type[Exception], name: str, advice: str) -> Iterator[None]:
     """Turn an error of a service into one sentence."""
     try:
         yield
     except error as found:
         reason = (str(found).strip().splitlines() or [type(found).__name__])[0].rstrip(".")
-        raise ConfigError(f"{name} did not take the log: {reason}. {advice}, then train again.") from found
+        raise ConfigError(f"{name} rejected the log: {reason}. {advice}, then train again.") from found
 
 
-LOGGERS: Mapping[str, Opened] = MappingProxyType(
+_Opener: TypeAlias = Callable[[Path | None, TrainConfig], AbstractContextManager[OnEpoch]]
+LOGGERS: Mapping[str, _Opener] = MappingProxyType(  # by name, which is also that of the library
     {"csv": _csv, "tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}
 )
-_LIBRARIES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}

@@ -1,15 +1,14 @@
-"""The training loop: features in, a fitted head out; resumable at any epoch with the same result.
+"""The training loop: resumable at any epoch with the same result.
 
 Everything random in an epoch (the order of the images, dropout) is drawn from the seed and the epoch's number
-alone, so a run that resumes from a checkpoint repeats what an unbroken run would have done.
+alone, so a run that resumes from a checkpoint repeats the steps of an uninterrupted one.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -19,33 +18,22 @@ from torch import Tensor, nn
 
 from centerhash.core.errors import DataError
 from centerhash.core.parallel import freed_memory_kept, torch_threads
-from centerhash.core.progress import Progress, silent
-from centerhash.methods.losses.base import Objective
-from centerhash.networks.heads import HeadOutput, build_head, float_rows
-from centerhash.training.checkpoints import EpochRow, restore, store
+from centerhash.methods.losses.base import HeadOutput, Objective
+from centerhash.networks.heads import build_head, float_rows
 from centerhash.training.config import TrainConfig
-from centerhash.training.distributed import Team, share_layers
+from centerhash.training.distributed import ProcessGroup, share_layers
+from centerhash.training.run_folder import EpochRow, restore_checkpoint, store_checkpoint
+from centerhash.training.session import Session
 
-# from the places (B,) of each batch among the training images, and the epoch, to what the network reads
+# from the positions (B,) of each batch among the training images, and the epoch, to the network's input
 Inputs: TypeAlias = Callable[[Sequence[Tensor], int], Iterator[Tensor]]
 Network = TypeVar("Network", bound=nn.Module)
-Measure: TypeAlias = Callable[[Network], float]  # mAP of held-out images, by the network as it now is
-OnEpoch: TypeAlias = Callable[[list[EpochRow]], None]  # called with the whole log after every epoch
-
-
-def no_log(log: list[EpochRow]) -> None:
-    """What is called after an epoch where nobody stores the log."""
-
-
-class ParameterGroup:
-    """Parameters that learn at the share `factor` of the learning rate."""
-
-    def __init__(self, params: Iterable[nn.Parameter], factor: float = 1.0) -> None:
-        self.params, self.factor = list(params), factor
+Measure: TypeAlias = Callable[[Network], float]  # mAP of held-out images by the current network
+ParameterGroup: TypeAlias = dict[str, Any]  # "params", which learn at the share "factor" of the learning rate
 
 
 def learning_rate(config: TrainConfig, progress: float) -> float:
-    """Learning rate after the share `progress` in [0, 1) of all steps: cosine to 0, or a tenth every third."""
+    """Return the learning rate after the share `progress` in [0, 1) of all steps: cosine to 0, or a tenth every third."""
     if config.schedule == "cosine":
         return config.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
     if config.schedule == "steps":
@@ -54,7 +42,7 @@ def learning_rate(config: TrainConfig, progress: float) -> float:
 
 
 def epoch_batches(count: int, batch_size: int, generator: torch.Generator) -> list[Tensor]:
-    """Shuffled batches of row numbers; a last batch of one joins its neighbour, since batch norm needs two."""
+    """Shuffle row numbers into batches; a last batch of one joins its neighbor, since batch norm needs two."""
     batches = list(torch.split(torch.randperm(count, generator=generator), batch_size))
     if len(batches) > 1 and len(batches[-1]) == 1:
         batches[-2:] = [torch.cat(batches[-2:])]
@@ -62,7 +50,7 @@ def epoch_batches(count: int, batch_size: int, generator: torch.Generator) -> li
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
-    """A seed of its own for every epoch of every run."""
+    """Return a distinct seed for every epoch of every run."""
     return int(np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
@@ -72,25 +60,19 @@ def fit_head(
     labels: NDArray[np.bool_],
     objective: Objective,
     config: TrainConfig,
-    *,
-    team: Team | None = None,
+    session: Session,
     measure: Measure[nn.Module] | None = None,
-    checkpoint: Path | None = None,
-    checkpoint_seconds: float = 20.0,
-    progress: Progress = silent,
-    on_epoch: OnEpoch = no_log,
 ) -> tuple[nn.Module, list[EpochRow]]:
     """Train a head on `features[rows]` (n, D) with labels (n, C); return it in eval mode with the log.
 
-    Images without a label have no center to be pulled to and are left out. With a `checkpoint` file, training
-    resumes from it, and is written to it after an epoch when `checkpoint_seconds` have passed, and at the end.
+    Images without a label have no center to be pulled to and are skipped.
     """
     labelled = labels.any(axis=1)
     rows, labels = rows[labelled], labels[labelled]
 
     def inputs(batches: Sequence[Tensor], epoch: int) -> Iterator[Tensor]:
-        for places in batches:
-            yield float_rows(features, rows[places.numpy()])
+        for positions in batches:
+            yield float_rows(features, rows[positions.numpy()])
 
     with torch_threads(1) as threads:  # see `WideLinear`
         return fit_network(
@@ -99,13 +81,9 @@ def fit_head(
             labels,
             objective,
             config,
+            session,
             prepare=lambda: objective.prepare(features, rows, labels),
-            team=team or Team("cpu"),
             measure=measure,
-            checkpoint=checkpoint,
-            checkpoint_seconds=checkpoint_seconds,
-            progress=progress,
-            on_epoch=on_epoch,
         )
 
 
@@ -115,69 +93,68 @@ def fit_network(
     labels: NDArray[np.bool_],
     objective: Objective,
     config: TrainConfig,
+    session: Session,
     *,
-    team: Team,
-    prepare: Callable[[], None] | None = None,
+    prepare: Callable[[], None],
     groups: Callable[[Network], list[ParameterGroup]] | None = None,
     measure: Measure[Network] | None = None,
-    checkpoint: Path | None = None,
-    checkpoint_seconds: float = 20.0,
-    progress: Progress = silent,
-    on_epoch: OnEpoch = no_log,
 ) -> tuple[Network, list[EpochRow]]:
     """Train the network that `build` makes on n images with labels (n, C); return it in eval mode with the log.
 
-    `groups` says which parameters learn at which share ("factor") of the learning rate; one group unless given.
-    `measure` is called every `config.watch` epochs and after the last; the row of that epoch then has validation_map.
+    Training resumes from the session's checkpoint, which is written after an epoch when `checkpoint_seconds` have
+    passed, and at the end. `prepare` sets up the objective after the network is drawn. `measure` is called every
+    `config.watch` epochs and after the last; the row of that epoch then has validation_map.
     """
     if len(labels) < 2:
         raise DataError(f"training needs at least 2 images with labels, got {len(labels)}.")
-    with torch.random.fork_rng(devices=_cuda_devices(team.device)), freed_memory_kept():
+    group, checkpoint = session.group, session.checkpoint
+    gpus = list(range(torch.cuda.device_count())) if group.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=gpus), freed_memory_kept():
         torch.manual_seed(config.seed)
-        network = build().to(team.device)
-        share_layers(network, team)
-        if prepare is not None:
-            prepare()
-        objective = objective.to(team.device)
-        parameters = groups(network) if groups else [ParameterGroup(network.parameters())]
-        parameters.append(ParameterGroup(objective.parameters()))
+        network = build().to(group.device)
+        share_layers(network, group)
+        prepare()
+        objective = objective.to(group.device)
+        parameters = groups(network) if groups else [{"params": list(network.parameters()), "factor": 1.0}]
+        parameters.append({"params": list(objective.parameters()), "factor": 1.0})
         kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
         optimizer: torch.optim.Optimizer = kind(
-            [vars(group) for group in parameters if group.params],
+            [part for part in parameters if part["params"]],
             lr=config.learning_rate,
             betas=(0.9, 0.99),
             weight_decay=config.weight_decay,
-            fused=torch.device(team.device).type in ("cpu", "cuda"),  # one pass over the parameters, not ten
+            fused=group.device.type in ("cpu", "cuda"),  # one pass over the parameters, not ten
         )
         modules: dict[str, nn.Module] = {"head": network, "objective": objective}
-        log = restore(checkpoint, modules, optimizer) if checkpoint and checkpoint.exists() else []
-        called, optimizer = team.setup(network, optimizer)
+        log = restore_checkpoint(checkpoint, modules, optimizer) if checkpoint and checkpoint.exists() else []
+        called, optimizer = group.setup(network, optimizer)
         targets = torch.from_numpy(labels)
 
-        def tell() -> None:
-            if log and team.first:
-                on_epoch(log)
-                progress("training", len(log), config.epochs, _note(log))
+        def report() -> None:
+            if log and group.is_main:
+                session.on_epoch(log)
+                session.progress("training", len(log), config.epochs, _note(log))
 
-        tell()  # an earlier process may have ended between its last checkpoint and its log
+        report()  # an earlier process may have stopped between its last checkpoint and its log
         last_written = time.monotonic()
         for epoch in range(len(log), config.epochs):
             torch.manual_seed(epoch_seed(config.seed, epoch))
-            log.append(_run_epoch(epoch, inputs, targets, called, objective, optimizer, config, team))
+            log.append(_run_epoch(epoch, inputs, targets, called, objective, optimizer, config, group))
+            is_last = epoch + 1 == config.epochs
             watched = config.watch and (epoch + 1) % config.watch == 0
-            if measure is not None and team.first and (watched or epoch + 1 == config.epochs):
+            if measure is not None and group.is_main and (watched or is_last):
                 log[-1]["validation_map"] = measure(network)
-            due = time.monotonic() - last_written >= checkpoint_seconds or epoch + 1 == config.epochs
-            if checkpoint is not None and due and team.first:
-                store(checkpoint, modules, optimizer, log)
+            due = time.monotonic() - last_written >= session.checkpoint_seconds or is_last
+            if checkpoint is not None and due and group.is_main:
+                store_checkpoint(checkpoint, modules, optimizer, log)
                 last_written = time.monotonic()
-            tell()
-        team.wait()
+            report()
+        group.barrier()
     return network.eval().cpu(), log
 
 
 def _note(log: list[EpochRow]) -> str:
-    """What is shown of a log: the last loss, and the last mAP where there is one."""
+    """Summarize a log: the last loss, and the last mAP if measured."""
     measured = [row["validation_map"] for row in log if "validation_map" in row]
     return f"loss {log[-1]['loss']:.4f}" + (f", mAP {measured[-1]:.3f}" if measured else "")
 
@@ -190,27 +167,29 @@ def _run_epoch(
     objective: Objective,
     optimizer: torch.optim.Optimizer,
     config: TrainConfig,
-    team: Team,
+    group: ProcessGroup,
 ) -> EpochRow:
-    """One pass over the training images: Algorithm 1, batch by batch."""
+    """Pass once over the training images: Algorithm 1, batch by batch."""
     started = time.monotonic()
     network.train()
     generator = torch.Generator().manual_seed(epoch_seed(config.seed, epoch))
     batches = epoch_batches(len(targets), config.batch_size, generator)
     parts = [part for batch in batches for part in micro_batches(batch, config.accumulate)]
-    reading = inputs([part[team.share(len(part))] for part in parts], epoch)
+    reading = inputs([part[group.share(len(part))] for part in parts], epoch)
     sums: dict[str, float] = {}
     for number, batch in enumerate(batches):
         progress = (epoch + number / len(batches)) / config.epochs
-        for group in optimizer.param_groups:
-            group["lr"] = group["factor"] * learning_rate(config, progress)
+        for parameters in optimizer.param_groups:
+            parameters["lr"] = parameters["factor"] * learning_rate(config, progress)
         optimizer.zero_grad(set_to_none=True)
         for part in micro_batches(batch, config.accumulate):
-            with team.autocast():
-                output: HeadOutput = network(next(reading).to(team.device, non_blocking=True))
-            whole = team.gather(output.each(Tensor.float), len(part))
-            terms = objective.loss_terms(whole, targets[part].to(team.device), part.to(team.device), progress)
-            team.backward(terms.total * (len(part) / len(batch)))
+            with group.autocast():
+                output: HeadOutput = network(next(reading).to(group.device, non_blocking=True))
+            whole = group.gather(output.each(Tensor.float), len(part))
+            terms = objective.loss_terms(
+                whole, targets[part].to(group.device), part.to(group.device), progress
+            )
+            group.backward(terms.total * (len(part) / len(batch)))
             for name, value in {"loss": terms.total.detach(), **terms.parts}.items():
                 sums[name] = sums.get(name, 0.0) + float(value) * len(part)
         optimizer.step()
@@ -227,7 +206,3 @@ def _run_epoch(
 def micro_batches(batch: Tensor, count: int) -> list[Tensor]:
     """Cut a batch (B,) into `count` parts of at least two rows, since batch norm needs two."""
     return list(torch.tensor_split(batch, max(1, min(count, len(batch) // 2))))
-
-
-def _cuda_devices(device: torch.device | str) -> list[int]:
-    return list(range(torch.cuda.device_count())) if torch.device(device).type == "cuda" else []

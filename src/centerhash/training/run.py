@@ -1,39 +1,49 @@
-"""The one trainer: a data set and settings in, a model out, with or without a folder that holds the run."""
+"""Train a model on a dataset, and evaluate a model on a dataset: the two public functions of this package."""
 
 from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.core.errors import ConfigError, unknown_name
+from centerhash.core.errors import ConfigError, InputError, unknown_name
 from centerhash.core.files import WriterLock, make_folder
-from centerhash.core.progress import Progress, shown
+from centerhash.core.progress import Progress, resolve_progress
 from centerhash.data import Dataset
 from centerhash.data.splits import Splits
-from centerhash.methods.table import get_method
+from centerhash.evaluation import Evaluation
+from centerhash.evaluation import evaluate as evaluate_codes
+from centerhash.methods.registry import get_method
 from centerhash.model.model import HashModel
-from centerhash.networks.backbones import Backbone
-from centerhash.training.checkpoints import EpochRow
 from centerhash.training.config import TrainConfig, backbone_of, resolve, suited
-from centerhash.training.distributed import Team, open_team
-from centerhash.training.features import as_dataset, cache_folder, dataset_features
+from centerhash.training.distributed import ProcessGroup, join_processes
 from centerhash.training.finetuning import fit_whole
-from centerhash.training.folder import claim, drop_checkpoints, is_finished, write_log, write_results
-from centerhash.training.frozen import fit_frozen, with_visual_code
+from centerhash.training.finish import packed_codes, with_visual_code, write_results
+from centerhash.training.frozen import fit_frozen
 from centerhash.training.loggers import Logger, check_logger, opened
-from centerhash.training.loop import OnEpoch
-from centerhash.training.watching import NOTHING, hold_out, parted
+from centerhash.training.run_folder import (
+    EpochRow,
+    drop_checkpoints,
+    init_or_check_run,
+    is_finished,
+    write_log,
+)
+from centerhash.training.session import (
+    NO_ROWS,
+    Session,
+    as_dataset,
+    cache_folder,
+    dataset_features,
+    hold_out,
+)
 
-LOCK = "lock"  # only while a run is trained
+LOCK = "lock"  # in the run's folder, only during training
 BUSY = (
     "process {holder} is training into '{folder}': wait until it has finished, or train into another folder."
 )
@@ -56,25 +66,26 @@ def train(
     progress: bool | Progress = True,
     **settings: Any,
 ) -> HashModel:
-    """Train a model on a data set's training images and return it.
+    """Train a model on the training images of a dataset and return it.
 
-    With `out`, the folder holds the whole run (model, codes, log): a run that was broken off resumes to the same
-    result, and a finished one is read. Without `out`, nothing is kept but the model returned.
+    With `out`, the folder holds the whole run (model, codes, log): an interrupted run resumes to the same result, and
+    a finished one is loaded. Without `out`, only the returned model is kept.
 
     Args:
-        data: a data set, or the path of one; splits that it does not name are drawn with the seed.
-        method: name of a method, such as "ics"; "ics-softmax" unless given, "itq" for images without labels.
-        bits: K, the length of the codes, 8 to 1024; 64 unless given.
-        config: a configuration to start from; the keywords go before it.
+        data: a dataset, or the path of one; splits that it does not name are drawn with the seed.
+        method: name of a method, such as "ics"; "ics-softmax" by default, "itq" for images without labels.
+        bits: K, the length of the codes, 8 to 1024; 64 by default.
+        config: a configuration to start from; keywords override it.
         out: folder of the run.
         finetune: train the backbone too, on augmented images.
-        cache: folder where features of images are kept; "auto" is the user's cache folder, None keeps none.
-        device: to compute on, such as "cpu" or "cuda"; "auto" takes a GPU where there is one.
-        overwrite: start again where `out` holds another run.
-        skip_broken: leave out images that cannot be read instead of refusing the data.
+        cache: folder of cached image features; "auto" is the user's cache folder, None disables caching.
+        device: to compute on, such as "cpu" or "cuda"; "auto" uses a GPU if there is one.
+        overwrite: start again if `out` holds another run.
+        skip_broken: skip images that cannot be read instead of rejecting the data.
         checkpoint_seconds: least time between two checkpoints in `out`.
-        logger: takes the losses and the learning rate of every epoch: "csv" and "tensorboard" write into `out`, "wandb"
-            and "mlflow" tell these services; or an object with log_metrics(metrics, step), such as Lightning's.
+        logger: receives the losses and the learning rate of every epoch: "csv" and "tensorboard" write into `out`,
+            "wandb" and "mlflow" send to these services; or an object with log_metrics(metrics, step), such as
+            Lightning's.
         progress: True shows bars in a terminal or notebook, False nothing; or a callback (stage, done, total, note).
         **settings: other fields of `TrainConfig`, such as epochs, seed, learning_rate, options; `watch=5` also
             measures mAP every five epochs on a tenth of the training images, which are then not trained on.
@@ -89,17 +100,36 @@ def train(
         raise ConfigError(f"method '{config.method}' has no epochs to log: leave out `logger=`.")
     check_logger(logger, has_folder=out is not None)
     folder = None if out is None else make_folder(out)
-    held = hold_out(dataset, config.seed) if config.watch else NOTHING
-    team = open_team(device, config.precision)
-    with shown(progress if team.first else False) as tell:
-        job = _Job(
-            dataset, config, held, team, cache_folder(cache), skip_broken, checkpoint_seconds, logger, tell
+    held_out = hold_out(dataset, config.seed) if config.watch else NO_ROWS
+    group = join_processes(device, config.precision)
+    with resolve_progress(progress if group.is_main else False) as report:
+        session = Session(
+            group,
+            held_out,
+            cache_folder(cache),
+            skip_broken,
+            folder,
+            checkpoint_seconds=checkpoint_seconds,
+            progress=report,
         )
-        return job.in_memory() if folder is None else job.into(folder, overwrite)
+        own_logger = logger if group.is_main else None
+        if folder is None:
+            return _train_in_memory(dataset, config, session, own_logger)
+        lock = None
+        if group.is_main and (overwrite or not is_finished(folder)):  # a finished run is only read
+            lock = WriterLock.take(folder / LOCK, BUSY)
+        try:
+            if group.is_main:
+                init_or_check_run(folder, dataset, config, overwrite)
+            group.barrier()
+            return _train_into(folder, dataset, config, session, own_logger)
+        finally:
+            if lock is not None:
+                lock.release(delete=True)
 
 
 def _configured(config: TrainConfig | None, settings: Mapping[str, Any]) -> TrainConfig:
-    """A configuration with some fields replaced; what was never set stays unset, for the method to decide."""
+    """Replace fields of a configuration; fields that were never set stay unset, for the method to decide."""
     if config is not None and not isinstance(config, TrainConfig):
         raise ConfigError(f"config must be a TrainConfig, got {type(config).__name__}.")
     for name in settings:
@@ -111,120 +141,115 @@ def _configured(config: TrainConfig | None, settings: Mapping[str, Any]) -> Trai
     return TrainConfig(**{**kept, **settings})
 
 
-@dataclass(frozen=True)
-class _Job:
-    """One training, and how it is done."""
+def _train_in_memory(
+    dataset: Dataset, config: TrainConfig, session: Session, logger: str | Logger | None
+) -> HashModel:
+    """Train without keeping anything but the model."""
+    if not config.finetune:
+        with opened(logger, None, config) as on_epoch:
+            return _train_frozen(dataset, config, replace(session, on_epoch=on_epoch))[0]
+    if session.group.size > 1:
+        raise ConfigError("several processes cannot fine-tune without a folder to share: give one (out).")
+    home = TemporaryDirectory(prefix="centerhash-", ignore_cleanup_errors=True)
+    try:
+        with opened(logger, None, config) as on_epoch:
+            model = fit_whole(dataset, config, replace(session, folder=Path(home.name), on_epoch=on_epoch))
+    except BaseException:
+        home.cleanup()
+        raise
+    drop_checkpoints(Path(home.name))
+    weakref.finalize(model, home.cleanup)  # the model reads its backbone from there
+    return model
 
-    dataset: Dataset
-    config: TrainConfig
-    held: NDArray[np.int64]  # rows of training images that only watch
-    team: Team
-    cache: Path | None
-    skip_broken: bool
-    checkpoint_seconds: float
-    logger: str | Logger | None
-    progress: Progress
 
-    def _logged(self, folder: Path | None = None) -> AbstractContextManager[OnEpoch]:
-        return opened(self.logger if self.team.first else None, folder, self.config)
+def _train_into(
+    folder: Path, dataset: Dataset, config: TrainConfig, session: Session, logger: str | Logger | None
+) -> HashModel:
+    """Train into a folder, resuming from the checkpoint of an interrupted run with the same settings."""
+    if is_finished(folder):
+        drop_checkpoints(folder)
+        return HashModel.load(folder)
+    with opened(logger, folder, config) as log_epoch:
 
-    def in_memory(self) -> HashModel:
-        """Train without keeping anything but the model."""
-        if not self.config.finetune:
-            with self._logged() as on_epoch:
-                return self._fit(*self._features(backbone_of(self.config)), on_epoch)
-        if self.team.size > 1:
-            raise ConfigError("several processes cannot fine-tune without a folder to share: give one (out).")
-        home = TemporaryDirectory(prefix="centerhash-", ignore_cleanup_errors=True)
-        try:
-            with self._logged() as on_epoch:
-                model = self._tune(Path(home.name), on_epoch)
-        except BaseException:
-            home.cleanup()
-            raise
-        drop_checkpoints(Path(home.name))
-        weakref.finalize(
-            model, home.cleanup
-        )  # the tuned backbone is read from there as long as the model lives
-        return model
+        def on_epoch(log: list[EpochRow]) -> None:
+            write_log(folder, log)
+            log_epoch(log)
 
-    def into(self, folder: Path, overwrite: bool) -> HashModel:
-        """Train into a folder, resuming from what a broken run of the same settings left there."""
-        lock = None
-        if self.team.first and (overwrite or not is_finished(folder)):  # a finished run is only read
-            lock = WriterLock.take(folder / LOCK, BUSY)
-        try:
-            return self._locked_into(folder, overwrite)
-        finally:
-            if lock is not None:
-                lock.release(delete=True)
+        session = replace(session, on_epoch=on_epoch)
+        if config.finetune:
+            model = fit_whole(dataset, config, session)
+            features, splits = dataset_features(dataset, model.backbone(), session)
+        else:
+            model, features, splits = _train_frozen(dataset, config, session)
+    if session.group.is_main:
+        write_results(folder, model, features, dataset, splits, session)
+    session.group.barrier()
+    return model
 
-    def _locked_into(self, folder: Path, overwrite: bool) -> HashModel:
-        if self.team.first:
-            claim(folder, self.dataset, self.config, overwrite)
-        self.team.wait()
-        if is_finished(folder):
-            drop_checkpoints(folder)
-            return HashModel.load(folder)
-        with self._logged(folder) as tell:
 
-            def on_epoch(log: list[EpochRow]) -> None:
-                write_log(folder, log)
-                tell(log)
+def _train_frozen(
+    dataset: Dataset, config: TrainConfig, session: Session
+) -> tuple[HashModel, NDArray[Any], Splits]:
+    """Train on features of a frozen backbone; return them, and the splits without broken images, too."""
+    features, splits = dataset_features(dataset, backbone_of(config), session)
+    model = fit_frozen(dataset.with_splits(splits), features, config, session)
+    return with_visual_code(model, features, session.split_off(splits.train)[0]), features, splits
 
-            if self.config.finetune:
-                model = self._tune(folder, on_epoch)
-                features, splits = self._features(model.backbone())
-            else:
-                features, splits = self._features(backbone_of(self.config))
-                model = self._fit(features, splits, on_epoch, folder / "checkpoint.safetensors")
-        if self.team.first:
-            train, held = parted(splits.train, self.held)
-            splits = replace(splits, train=train)
-            write_results(folder, model, features, self.dataset, splits, held, self.progress)
-        self.team.wait()
-        return model
 
-    def _features(self, backbone: Backbone) -> tuple[NDArray[Any], Splits]:
-        return dataset_features(
-            self.dataset,
-            backbone,
-            cache=self.cache,
-            team=self.team,
-            skip_broken=self.skip_broken,
-            progress=self.progress,
+def evaluate(
+    model: HashModel,
+    data: Dataset | str | Path,
+    *,
+    k: int = 5000,
+    precision_at: Iterable[int] = (1, 10, 100, 1000, 5000),
+    exclude_self: bool = False,
+    seed: int = 0,
+    cache: str | Path | None = "auto",
+    device: str = "auto",
+    skip_broken: bool = False,
+    progress: bool | Progress = True,
+) -> Evaluation:
+    """Encode the queries and the database of a dataset, rank the database for every query, and compute the metrics.
+
+    Args:
+        model: of `train` or `load`.
+        data: a dataset, or the path of one; splits that it does not name are those of the training run.
+        k: number of ranks that mAP, NDCG, ACG and WAP consider; more than the database means all.
+        precision_at: the numbers of ranks for precision.
+        exclude_self: leave a query's own item out of its ranking if the database contains it.
+        seed: of the permutation of the database that breaks ties.
+        cache: folder of cached image features; "auto" is the user's cache folder, None disables caching.
+        device: to compute features on, such as "cpu" or "cuda"; "auto" uses a GPU if there is one.
+        skip_broken: skip images that cannot be read instead of rejecting the data.
+        progress: True shows bars in a terminal or notebook, False nothing; or a callback (stage, done, total, note).
+
+    """
+    if not isinstance(model, HashModel):
+        raise InputError(
+            f"evaluate expects a model and a dataset, got {type(model).__name__}: `evaluate_codes` expects codes and "
+            "labels."
         )
-
-    def _fit(
-        self,
-        features: NDArray[Any],
-        splits: Splits,
-        on_epoch: OnEpoch,
-        checkpoint: Path | None = None,
-    ) -> HashModel:
-        model = fit_frozen(
-            self.dataset.with_splits(splits),
-            features,
-            self.config,
-            team=self.team,
-            held=self.held,
-            checkpoint=checkpoint,
-            checkpoint_seconds=self.checkpoint_seconds,
-            progress=self.progress,
-            on_epoch=on_epoch,
-        )
-        return with_visual_code(model, features, parted(splits.train, self.held)[0])
-
-    def _tune(self, folder: Path, on_epoch: OnEpoch) -> HashModel:
-        return fit_whole(
-            self.dataset,
-            self.config,
-            folder,
-            team=self.team,
-            held=self.held,
-            cache=self.cache,
-            skip_broken=self.skip_broken,
-            checkpoint_seconds=self.checkpoint_seconds,
-            progress=self.progress,
-            on_epoch=on_epoch,
-        )
+    dataset = as_dataset(data, model.spec.seed)
+    dataset.check_labels("scoring")
+    with resolve_progress(progress) as report:
+        if dataset.features is not None:
+            features, splits = dataset.features, dataset.splits
+        else:
+            session = Session(
+                ProcessGroup(device), cache=cache_folder(cache), skip_broken=skip_broken, progress=report
+            )
+            features, splits = dataset_features(dataset, model.backbone(), session)
+        query, database = packed_codes(model, features, (splits.query, splits.database), report)
+    return evaluate_codes(
+        query,
+        database,
+        dataset.labels[splits.query],
+        dataset.labels[splits.database],
+        bits=model.bits,
+        query_ids=splits.query,
+        database_ids=splits.database,
+        k=k,
+        precision_at=precision_at,
+        exclude_self=exclude_self,
+        seed=seed,
+    )

@@ -11,7 +11,7 @@ from centerhash.core.errors import DataError
 from centerhash.data import open_dataset
 from centerhash.data.layouts import arrays
 from centerhash.data.layouts.arrays import read_feature_folder
-from centerhash.data.npy import load_array
+from centerhash.data.layouts.contents import load_array
 
 LABELS = np.array([[1, 0], [0, 1], [1, 1]], dtype=np.uint8)
 FEATURES = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -126,13 +126,6 @@ def test_truncated_files(tmp_path: Path, name: str, length: int) -> None:
     assert ("is truncated" if length < 0 else "not a whole .npy file") in message(tmp_path)
 
 
-def test_another_file_under_the_name(tmp_path: Path) -> None:
-    fill(tmp_path)
-    np.savez(tmp_path / "other.npz", FEATURES)
-    (tmp_path / "other.npz").rename(tmp_path / "features.npy")
-    assert "not a whole .npy file" in message(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("shape", "text"),
     [(b"(-3, -2), }", "impossible shape (-3, -2)"), (b"(3000000000, 2000), }", "is truncated")],
@@ -143,15 +136,12 @@ def test_a_header_may_not_claim_what_the_file_cannot_hold(tmp_path: Path, shape:
     assert text in message(tmp_path)  # and no attempt to allocate 6 TB
 
 
-def test_unreadable_path(tmp_path: Path) -> None:
-    with pytest.raises(DataError):
-        load_array(tmp_path)
-
-
 def test_small_arrays_load_whole_even_when_empty(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.empty((0, 3), np.int16))
     assert load_array(tmp_path / "a.npy").shape == (0, 3)
     assert load_array(tmp_path / "a.npy").dtype == np.int16
+    with pytest.raises(DataError, match=tmp_path.name):
+        load_array(tmp_path)
 
 
 def test_open_dataset_of_features(tmp_path: Path) -> None:
@@ -175,10 +165,3 @@ def test_row_numbers_may_also_be_listed_as_text(tmp_path: Path) -> None:
     data = open_dataset(tmp_path)
     assert data.splits.query.tolist() == [2]
     assert data.splits.database.tolist() == [0, 1]
-
-
-def test_rows_without_labels_are_counted(tmp_path: Path) -> None:
-    labels = LABELS.copy()
-    labels[1] = 0
-    data = open_dataset(fill(tmp_path, labels=labels))
-    assert data.warnings == ("1 of 3 rows carry no label: they teach nothing and are relevant to no query.",)

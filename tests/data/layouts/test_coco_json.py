@@ -39,11 +39,19 @@ def test_annotations_of_parts_are_joined(tmp_path: Path) -> None:
     assert np.array_equal(folder.areas, np.where(folder.labels, np.float32(0.25), 0))
 
 
-@pytest.mark.parametrize("folder", ["images", "images/train2017", "."])
-def test_where_the_images_of_annotations_may_lie(tmp_path: Path, folder: str) -> None:
+@pytest.mark.parametrize(
+    ("file", "folder"),
+    [
+        ("annotations/instances_train2017.json", "images"),
+        ("annotations/instances_train2017.json", "images/train2017"),
+        ("annotations/instances_train2017.json", "."),
+        ("result.json", "images"),
+    ],
+)
+def test_where_the_images_of_annotations_may_lie(tmp_path: Path, file: str, folder: str) -> None:
     rows = items(4)
     write_pictures(tmp_path / folder, [name for name, _ in rows])
-    put(tmp_path / "annotations" / "instances_train2017.json", instances(rows))
+    put(tmp_path / file, instances(rows))
     paths = read_coco_folder(tmp_path).paths
     assert paths is not None
     assert paths[3] == tmp_path / folder / "003.png"
@@ -57,12 +65,6 @@ def test_a_file_beside_the_images(tmp_path: Path, name: str) -> None:
     folder = read_coco_folder(tmp_path)
     assert folder.names == tuple(name for name, _ in items(6))
     assert folder.splits == {}
-
-
-def test_a_file_above_a_folder_of_images(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "images", [name for name, _ in items(4)])
-    put(tmp_path / "result.json", instances(items(4)))
-    assert read_coco_folder(tmp_path).names[0] == "images/000.png"
 
 
 def test_a_file_in_each_split_folder(tmp_path: Path) -> None:
@@ -90,25 +92,12 @@ def test_parts_with_other_classes_are_joined_by_name(tmp_path: Path) -> None:
     assert not folder.labels[:6, 3].any()
 
 
-def test_areas_are_unknown_where_one_part_does_not_give_them(tmp_path: Path) -> None:
-    write_coco(tmp_path, 8)
-    file = tmp_path / "annotations" / "instances_val2017.json"
-    document = json.loads(file.read_text())
-    for image in document["images"]:
-        del image["width"]
-    put(file, document)
-    assert read_coco_folder(tmp_path).areas is None
-
-
 def test_an_image_in_two_files(tmp_path: Path) -> None:
     rows = items(4)
     write_pictures(tmp_path / "images", [name for name, _ in rows])
     for part in ("a", "b"):
         put(tmp_path / "annotations" / f"instances_{part}.json", instances(rows))
-    assert message(tmp_path).startswith(
-        f"'{tmp_path}': 4 image(s) are described by more than one of the files 'annotations/instances_a.json', "
-        "'annotations/instances_b.json': 'images/000.png', "
-    )
+    assert "4 image(s) are described by more than one of the files" in message(tmp_path)
 
 
 # ---------------------------------------------------------------- one annotation file
@@ -143,14 +132,20 @@ def test_labels_areas_and_the_order_of_classes(tmp_path: Path) -> None:
     assert folder.warnings == ()
 
 
-@pytest.mark.parametrize("lost", ["width", "area and box"])
+@pytest.mark.parametrize("lost", ["width", "area"])
 def test_unknown_sizes_give_no_areas(tmp_path: Path, lost: str) -> None:
-    document = coco_document(NAMES, [coco_object(1, 1)] if lost != "width" else [coco_object(1, 1, area=5)])
-    if lost == "width":
-        del document["images"][0]["width"]
-    folder = read_coco(write(tmp_path, document), tmp_path / "images")
+    root = write_coco(tmp_path, 8)
+    file = root / "annotations" / "instances_val2017.json"  # one of two parts
+    document = json.loads(file.read_text())
+    del document["images"][0]["width" if lost == "width" else "height"]
+    if lost == "area":
+        document["annotations"][0] = {
+            key: document["annotations"][0][key] for key in ("image_id", "category_id")
+        }
+    put(file, document)
+    folder = read_coco_folder(root)
     assert folder.areas is None
-    assert folder.labels[0, 0]
+    assert folder.labels.any(axis=1).all()
     assert "does not say how large every object is" in folder.warnings[0]
 
 
@@ -167,7 +162,7 @@ def masks(**fields: Any) -> dict[str, Any]:
     [
         ("{", "not valid json"),
         ("[" * 100_000, "not valid json"),
-        ("[]", "holds no object of images"),
+        ("[]", "has no list"),
         ({"images": []}, "no list 'annotations'; it has: images."),
         (changed(images={}), "no list 'images'"),
         (changed(images=[1]), "no list 'images'"),
@@ -193,8 +188,3 @@ def test_files_that_are_not_of_the_form(tmp_path: Path, document: Any, expected:
     with pytest.raises(DataError) as caught:
         read_coco(write(tmp_path, document), tmp_path / "images")
     assert expected in str(caught.value)
-
-
-def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError):
-        read_coco(tmp_path / "no.json", tmp_path)

@@ -24,19 +24,19 @@ def test_rows_without_labels_leave_and_splits_follow() -> None:
     labels = np.array([[True], [False], [True]])
     splits = {"train": np.array([0, 1]), "query": np.array([2])}
     whole = Contents(("a", "b", "c"), ("dog",), labels, splits, paths=(Path("a"), Path("b"), Path("c")))
-    kept = whole.labelled()
+    kept = whole.labeled()
     assert kept.names == ("a", "c")
     assert kept.paths == (Path("a"), Path("c"))
     assert {name: rows.tolist() for name, rows in kept.splits.items()} == {"train": [0], "query": [1]}
     with pytest.raises(DataError):
-        whole.keep(np.array([1])).labelled()
+        whole.keep(np.array([1])).labeled()
 
 
 # ---------------------------------------------------------------- file names
 
 
 def test_file_names_that_lead_out_of_the_folder() -> None:
-    for name in (
+    names = [
         "../x.jpg",
         "sub/../../x.jpg",
         "/etc/x.jpg",
@@ -45,9 +45,15 @@ def test_file_names_that_lead_out_of_the_folder() -> None:
         "C:/x.jpg",
         "\\x.jpg",
         "a\0b",
-    ):
+    ]
+    for name in names:
         with pytest.raises(DataError, match=r"line 3: the file name .* leads out of the folder"):
             checked_names(["a.jpg", name], ["line 2", "line 3"])
+
+
+def test_plain_names() -> None:
+    names = ["a.jpg", "a/b.jpg", "12:30.jpg", "..a/b..jpg", "..."]
+    assert checked_names(names, names) == tuple(names)
 
 
 def test_a_file_twice() -> None:
@@ -57,12 +63,8 @@ def test_a_file_twice() -> None:
 
 def test_missing_images_are_counted_and_the_first_five_named(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").touch()
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=r"7 of 8 images .*'m0\.jpg', .*'m4\.jpg' and 2 more"):
         present(tmp_path, ["a.jpg", *(f"m{i}.jpg" for i in range(7))], "labels.csv")
-    assert str(caught.value) == (
-        f"7 of 8 images of 'labels.csv' are not in '{tmp_path}': 'm0.jpg', 'm1.jpg', 'm2.jpg', 'm3.jpg', "
-        "'m4.jpg' and 2 more. Add the files or remove their rows."
-    )
 
 
 @pytest.mark.parametrize(("name", "hint"), [("sub", ""), ("x" * 300, ""), ("sub\\a.jpg", "by a backslash")])
@@ -108,10 +110,7 @@ def test_splits_that_are_named_twice(tmp_path: Path) -> None:
     ("text", "expected"),
     [
         ("", "is empty"),
-        (
-            "images/a.jpg\nimages/e.jpg\nx.png\n",
-            "lists 2 file(s) that the data does not have: 'images/e.jpg'",
-        ),
+        ("images/a.jpg\nimages/e.jpg\nx.png\n", "lists 2 file(s)"),
         ("images/a.jpg\n./images/a.jpg\n", "more than once: 'images/a.jpg'"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 from centerhash.core.errors import DataError
 from centerhash.data.layouts.contents import Contents
-from centerhash.data.layouts.imagefolder import read_imagefolder
+from centerhash.data.layouts.tabular import read_imagefolder
 
 
 def fill(root: Path, *names: str) -> None:
@@ -76,11 +76,8 @@ def test_labels_in_csv(tmp_path: Path, cells: tuple[str, ...], classes: str | No
     assert folder.labels.astype(int).tolist() == [[1, 1], [1, 0], [0, 0]]
 
 
-def test_numbers_without_names_are_their_own_names(tmp_path: Path) -> None:
+def test_numbers_may_be_names(tmp_path: Path) -> None:
     assert read(tmp_path, lines(10, 2, [2, 0])).classes == ("0", "2", "10")
-
-
-def test_classes_that_are_called_by_numbers(tmp_path: Path) -> None:
     folder = read(tmp_path, lines("1", 1, "7"), classes="7\n1\n")
     assert folder.labels.astype(int).tolist() == [[0, 1], [0, 1], [1, 0]]
 

@@ -41,12 +41,6 @@ def read(
     return read_parquet(write(root / "x.parquet", {"image": pictures(), column: labels}, features))
 
 
-def message(root: Path, columns: Mapping[str, Any], features: Mapping[str, Any] | None = None) -> str:
-    with pytest.raises(DataError) as caught:
-        read_parquet(write(root / "x.parquet", columns, features))
-    return str(caught.value)
-
-
 # ---------------------------------------------------------------- labels
 
 
@@ -149,9 +143,8 @@ def test_files_that_name_their_classes_differently(tmp_path: Path) -> None:
     other = {"names": ["dog", "cat"], "_type": "ClassLabel"}
     write(tmp_path / "train.parquet", {"image": pictures(), "label": [0, 1, 1]}, {"label": NAMES})
     write(tmp_path / "test.parquet", {"image": pictures(), "label": [0, 1, 1]}, {"label": other})
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=r"test.parquet' and .*train.parquet' name their classes differently"):
         read_parquet(tmp_path)
-    assert "train.parquet' name their classes differently: write both from one data set" in str(caught.value)
 
 
 # ---------------------------------------------------------------- image bytes
@@ -196,19 +189,17 @@ def test_an_image_can_be_named_on_the_command_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "text"),
     [
-        ({"bytes": b"no picture", "path": "a"}, "x.parquet/1': not an image of a known format"),
-        ({"bytes": b"", "path": "a"}, "x.parquet/1': there are 0 bytes."),
-        ({"bytes": None, "path": "a"}, "x.parquet/1': the row holds no image bytes. Write the images into"),
-        (None, "x.parquet/1': the row holds no image bytes."),
-        ({"bytes": png(0)[:400], "path": "a"}, "x.parquet/1': "),
+        ({"bytes": b"no picture", "path": "a"}, "not an image of a known format"),
+        ({"bytes": b"", "path": "a"}, "0 bytes"),
+        ({"bytes": None, "path": "a"}, "no image bytes"),
+        (None, "no image bytes"),
+        ({"bytes": png(0)[:400], "path": "a"}, ""),
     ],
 )
 def test_bytes_that_are_no_image(tmp_path: Path, entry: Any, text: str) -> None:
     file = write(tmp_path / "x.parquet", {"image": [*pictures(1), entry], "label": ["a", "b"]})
-    with pytest.raises(ImageError) as caught:
+    with pytest.raises(ImageError, match=rf"x\.parquet/1': .*{text}"):
         load_image(file / "1")
-    assert f"cannot read '{tmp_path}" in str(caught.value)
-    assert text in str(caught.value)
     assert load_image(file / "0").size == (32, 32)
 
 
@@ -236,36 +227,28 @@ def test_a_damaged_block_is_an_error_of_its_images(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- malformed files
 
 
-def test_columns_that_are_missing(tmp_path: Path) -> None:
-    assert message(tmp_path, {"images": pictures(), "label": [0, 1, 1]}) == (
-        f"'{tmp_path / 'x.parquet'}' has no column 'image'; it has: images, label. "
-        "Did you mean 'images'? Rename it to 'image'."
-    )
-    assert message(tmp_path, {"image": pictures(), "lable": [0, 1, 1]}) == (
-        f"'{tmp_path / 'x.parquet'}' has no column 'labels'; it has: lable. "
-        "Did you mean 'lable'? Rename it to 'labels'."
-    )
-    text = message(
-        tmp_path,
-        {"image": pictures(), "fine": [0, 1, 1], "coarse": [0, 0, 0]},
-        {"fine": NAMES, "coarse": NAMES},
-    )
-    assert "has several columns of classes, fine, coarse: rename the one to learn to 'labels'" in text
-
-
-def test_columns_of_other_kinds(tmp_path: Path) -> None:
-    text = message(tmp_path, {"image": ["a.jpg", "b.jpg"], "label": [0, 1]})
-    assert "the column 'image' holds string, but must hold the bytes of image files" in text
-    text = message(tmp_path, {"image": pictures(), "label": [0.5, 1.0, 2.0]})
-    assert "x.parquet/0': the label 0.5 is no name and no class number" in text
-
-
-def test_class_numbers_without_a_name(tmp_path: Path) -> None:
-    text = message(tmp_path, {"image": pictures(), "label": [0, 1, 7]}, {"label": NAMES})
-    assert text == (
-        f"'{tmp_path / 'x.parquet' / '2'}': class number 7, but the file's own description names 2 classes, 0 to 1. "
-        "Correct the number or add the name."
-    )
+@pytest.mark.parametrize(
+    ("columns", "features", "words"),
+    [
+        ({"images": pictures(), "label": [0, 1, 1]}, None, "no column 'image'; .*'images'"),
+        ({"image": pictures(), "lable": [0, 1, 1]}, None, "no column 'labels'; .*'lable'"),
+        (
+            {"image": pictures(), "fine": [0, 1, 1], "coarse": [0, 0, 0]},
+            {"fine": NAMES, "coarse": NAMES},
+            "several columns of classes, fine, coarse",
+        ),
+        ({"image": ["a.jpg", "b.jpg"], "label": [0, 1]}, None, "the column 'image' holds string"),
+        ({"image": pictures(), "label": [0.5, 1.0, 2.0]}, None, "x.parquet/0': the label 0.5"),
+        (
+            {"image": pictures(), "label": [0, 1, 7]},
+            {"label": NAMES},
+            "x.parquet/2': class number 7.*2 classes",
+        ),
+    ],
+)
+def test_bad_columns(tmp_path: Path, columns: Any, features: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        read_parquet(write(tmp_path / "x.parquet", columns, features))
 
 
 def test_a_file_without_rows(tmp_path: Path) -> None:
@@ -291,10 +274,7 @@ def test_a_small_file_of_very_many_rows_is_refused(tmp_path: Path) -> None:
     assert file.stat().st_size < 100_000
     with pytest.raises(DataError) as caught:
         read_parquet(file)
-    assert str(caught.value) == (
-        f"'{file}': the labels of its 3,000,000 rows would take 1.8 GB of memory, but a file of its size may take "
-        "1.1 GB. Write it again in several files, or copy it again."
-    )
+    assert "the labels of its 3,000,000 rows would take 1.8 GB" in str(caught.value)
 
 
 def test_a_long_label_of_many_rows_is_kept_once_or_refused(

@@ -15,10 +15,9 @@ from centerhash.core.options import MethodOptions
 from centerhash.methods import losses
 from centerhash.methods.centers import hash_centers
 from centerhash.methods.losses import CNNH, CSQ, DHN, EWCS, ICS, Batch, ICSOptions, Objective
-from centerhash.methods.losses.base import presence_loss
-from centerhash.methods.table import METHODS
+from centerhash.methods.losses.base import HeadOutput, label_loss
+from centerhash.methods.registry import METHODS
 from centerhash.methods.weights import label_slots
-from centerhash.networks.heads import HeadOutput
 from tests.methods.losses.toys import BITS, CLASSES, sample
 
 CENTERS = hash_centers(CLASSES, BITS, seed=2)
@@ -183,8 +182,6 @@ def test_the_public_names_are_all_there() -> None:
     assert dir(losses) == sorted(losses.__all__)
     for name in losses.__all__:
         assert getattr(losses, name).__name__ == name
-    with pytest.raises(AttributeError):
-        _ = losses.Ics
 
 
 def test_presence_is_learned_beside_every_loss() -> None:
@@ -192,9 +189,19 @@ def test_presence_is_learned_beside_every_loss() -> None:
     presence = torch.tensor([[0.0, math.log(3)], [0.0, math.log(3)]])
     labels = torch.tensor([[True, True], [False, False]])
     expected = math.log(2) + (math.log(4 / 3) + math.log(4)) / 2
-    assert float(presence_loss(presence, labels)) == pytest.approx(expected)
+    assert float(label_loss(presence, labels)) == pytest.approx(expected)
     loss = losses.CSQ(torch.tensor([[1.0, 1.0], [1.0, -1.0]]))
     logits = torch.zeros(2, 2)
     alone, both = loss.loss_terms(logits, labels), loss.loss_terms(HeadOutput(logits, None, presence), labels)
     assert float(both.total) == pytest.approx(float(alone.total) + expected)
     assert float(both.parts["presence"]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(losses.GreedyHash, "classifier"), (losses.HyP2, "proxies")])
+def test_vectors_of_classes_are_drawn_by_the_seed_and_trained(kind: Any, name: str) -> None:
+    first, again, other = (kind(CLASSES, BITS, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(getattr(first, name), getattr(again, name))
+    assert not torch.equal(getattr(first, name), getattr(other, name))
+    logits, labels = sample()
+    first(logits.float(), labels).backward()
+    assert float(getattr(first, name).grad.abs().sum()) > 0

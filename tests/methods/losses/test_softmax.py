@@ -8,8 +8,19 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from centerhash.methods.centers import hash_centers
-from centerhash.methods.losses.softmax import IcsSoftmax, IcsSoftmaxOptions, step_loss
-from centerhash.networks.heads import HeadOutput
+from centerhash.methods.losses.base import HeadOutput
+from centerhash.methods.losses.softmax import (
+    MDSH,
+    IcsSoftmax,
+    IcsSoftmaxOptions,
+    MDSHOptions,
+    OrthoHash,
+    attraction,
+    choice_loss,
+    margin_logits,
+    step_loss,
+)
+from centerhash.training.config import TrainConfig, resolve
 from tests.methods.losses.toys import BITS, CLASSES, sample
 
 CENTERS = torch.from_numpy(hash_centers(CLASSES, BITS, seed=2)).double()
@@ -90,13 +101,13 @@ def test_gradient_is_that_of_the_loss_with_its_weights_held_fixed() -> None:
 
     found = HeadOutput(logits, evidence).each(lambda part: part.clone().requires_grad_())
     reference = HeadOutput(logits, evidence).each(lambda part: part.clone().requires_grad_())
-    assert found.evidence is not None
-    assert reference.evidence is not None
+    assert found.class_logits is not None
+    assert reference.class_logits is not None
     method(found, labels).backward()
-    loss(reference.logits, reference.evidence).backward()
+    loss(reference.logits, reference.class_logits).backward()
     torch.testing.assert_close(found.logits.grad, reference.logits.grad)
-    torch.testing.assert_close(found.evidence.grad, reference.evidence.grad)
-    assert torch.autograd.gradcheck(loss, (reference.logits, reference.evidence))
+    torch.testing.assert_close(found.class_logits.grad, reference.class_logits.grad)
+    assert torch.autograd.gradcheck(loss, (reference.logits, reference.class_logits))
 
 
 def test_the_weights_of_a_step_are_its_minimiser() -> None:
@@ -118,3 +129,90 @@ def test_lambda_follows_the_scale_unless_it_is_given() -> None:
     assert IcsSoftmaxOptions().for_bits(16).entropy == 3.0
     assert IcsSoftmaxOptions(scale=3.0).for_bits(64).entropy == 1.5
     assert IcsSoftmaxOptions(entropy=0.5).for_bits(64).entropy == 0.5
+
+
+def test_margin_is_taken_from_own_labels_only() -> None:
+    labels = torch.tensor([[True, False, True]])
+    found = margin_logits(torch.tensor([[0.5, 0.5, -0.25]]), labels, scale=4.0, margin=0.25)
+    assert found.tolist() == [[1.0, 2.0, -2.0]]
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.3])
+def test_orthohash_by_a_loop(margin: float) -> None:
+    logits, labels = sample()
+    scale = 5.0
+    rows = []
+    for row in range(len(logits)):
+        norm = math.sqrt(sum(float(z) ** 2 for z in logits[row]) * BITS)
+        scores = [
+            scale * (float(logits[row] @ CENTERS[j]) / norm - (margin if labels[row, j] else 0))
+            for j in range(CLASSES)
+        ]
+        partition = math.log(sum(math.exp(score) for score in scores))
+        own = [j for j in range(CLASSES) if labels[row, j]]
+        rows.append(sum(partition - scores[j] for j in own) / len(own))
+    objective = OrthoHash(CENTERS, scale=scale, margin=margin).double()
+    assert float(objective(logits, labels)) == pytest.approx(sum(rows) / len(rows))
+
+
+def test_it_is_the_softmax_form_with_equal_weights() -> None:
+    logits, labels = sample()
+    ours = IcsSoftmax(CENTERS, scale=6.0, entropy=1e9).double()
+    theirs = OrthoHash(CENTERS, scale=6.0, margin=0.0).double()
+    assert float(ours(logits, labels)) == pytest.approx(float(theirs(logits, labels)))
+
+
+def test_choice_loss_by_hand() -> None:
+    # scores 0, 0 and log 2: probabilities 1/4, 1/4 and 1/2
+    similarities = torch.tensor([[0.0, 0.0, math.log(2) / 5]])
+    labels = torch.tensor([[True, False, True]])
+    expected = (-math.log(1 / 4) - math.log(3 / 4) - math.log(1 / 2)) / 3
+    assert float(choice_loss(similarities, labels, scale=5.0)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_wrong_center_that_takes_all_has_a_finite_loss() -> None:
+    scores = torch.tensor([[1.0, -1.0]], requires_grad=True)
+    choice_loss(scores, torch.tensor([[False, True]]), scale=1000.0).sum().backward()
+    assert scores.grad is not None
+    assert torch.isfinite(scores.grad).all()
+    assert float(scores.grad[0, 0]) > 0 > float(scores.grad[0, 1])
+
+
+def test_attraction_by_hand() -> None:
+    codes = torch.tensor([[1.0, 1.0], [2.0, 2.0], [-1.0, -1.0], [1.0, -1.0]])
+    found = attraction(codes)[0]
+    expected = [math.log(2), math.log(2), math.log(1 + math.e), math.log(1 + math.sqrt(math.e))]
+    torch.testing.assert_close(found, torch.tensor(expected))
+
+
+def test_mdsh_by_a_loop() -> None:
+    logits, labels = sample()
+    centers = torch.from_numpy(hash_centers(CLASSES, BITS, kind="mdsh")).double()
+    codes = [[math.tanh(z) for z in row] for row in logits.tolist()]
+
+    def cosine(left: list[float], right: list[float]) -> float:
+        return sum(a * b for a, b in zip(left, right, strict=True)) / math.hypot(*left) / math.hypot(*right)
+
+    total = 0.0
+    for code, truth in zip(codes, labels.tolist(), strict=True):
+        powers = [math.exp(4.0 * cosine(code, center)) for center in centers.tolist()]  # sqrt(16) = 4
+        for power, there in zip(powers, truth, strict=True):
+            chance = power / sum(powers)
+            total -= math.log(chance if there else 1 - chance) / CLASSES / len(codes)
+        total += 0.01 * sum((abs(u) - 1) ** 2 for u in code) / BITS / len(codes)
+    pairs = [
+        math.log1p(math.exp((1 - cosine(codes[i], codes[j])) / 2))
+        for i in range(len(codes))
+        for j in range(len(codes))
+        if i != j and bool((labels[i] & labels[j]).any())
+    ]
+    total += 0.7 * sum(pairs) / len(pairs)
+    loss = MDSH(centers, pair=0.7, quantisation=0.01).double()
+    assert float(loss(logits, labels)) == pytest.approx(total)
+
+
+def test_its_centers_and_scale_are_the_authors_unless_others_are_given() -> None:
+    assert resolve(TrainConfig(method="mdsh")).centers == "mdsh"
+    assert resolve(TrainConfig(method="mdsh", centers="random")).centers == "random"
+    assert MDSHOptions().for_bits(64).scale == 8
+    assert MDSHOptions(scale=3).for_bits(64).scale == 3

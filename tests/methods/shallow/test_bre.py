@@ -89,10 +89,6 @@ def test_line_search_does_not_aim_between_equal_thresholds() -> None:
     assert line_search(values, column, np.array([-5.0]), pairs) == 0
 
 
-def test_line_search_along_nothing_stays() -> None:
-    assert line_search(np.ones(3), np.zeros(3), np.ones(1), some_pairs(3, 1)) == 0
-
-
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10_000))
 def test_no_coordinate_step_raises_the_error(seed: int) -> None:
@@ -196,15 +192,6 @@ def test_a_linear_kernel_makes_hyperplanes() -> None:
     np.testing.assert_allclose(fitted.values(features), features @ planes - fitted.offset, atol=1e-9)
     again = Bre.from_arrays(fitted.arrays())
     np.testing.assert_array_equal(again.values(features), fitted.values(features))
-
-
-def test_unsupervised_does_not_look_at_labels() -> None:
-    generator = np.random.default_rng(0)
-    features = generator.normal(size=(30, 5)).astype(np.float32)
-    options = BreOptions(supervised=False)
-    one = Bre.fit(features, np.zeros((30, 2), dtype=bool), 8, options, seed=0)
-    two = Bre.fit(features, generator.random((30, 2)) < 0.5, 8, options, seed=0)
-    np.testing.assert_array_equal(one.values(features), two.values(features))
 
 
 def test_points_that_no_bit_uses_are_not_stored() -> None:

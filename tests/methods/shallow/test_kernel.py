@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from centerhash.methods.shallow.inputs import prepare
+from centerhash.methods.shallow.base import prepare
 from centerhash.methods.shallow.kernel import Kernel, KernelHash, KernelOptions, draw_kernel, rbf, share_label
 
 

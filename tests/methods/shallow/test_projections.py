@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from centerhash.methods.shallow.base import ShallowOptions
 from centerhash.methods.shallow.projections import (
     Itq,
     ItqOptions,
     Lsh,
-    LshOptions,
     Modes,
     Sh,
-    ShOptions,
     best_rotation,
     eigenfunctions,
     eigenvalues,
@@ -36,7 +35,7 @@ def normal(rows: int, width: int, seed: int = 0) -> np.ndarray:
 
 def test_lsh_planes_go_through_the_mean() -> None:
     features = normal(50, 6) + 5
-    fitted = Lsh.fit(features, NO_LABELS, 12, LshOptions(unit=False), seed=3)
+    fitted = Lsh.fit(features, NO_LABELS, 12, ShallowOptions(unit=False), seed=3)
     directions = np.random.default_rng(3).normal(size=(6, 12))
     expected = (features.astype(np.float64) - features.mean(axis=0, dtype=np.float64)) @ directions
     np.testing.assert_allclose(fitted.values(features), expected, atol=1e-9)
@@ -45,7 +44,7 @@ def test_lsh_planes_go_through_the_mean() -> None:
 def test_lsh_distances_follow_the_angle() -> None:
     """P(bit differs) = angle / pi, the property that LSH is named after."""
     features = np.array([[1, 0], [0, 1], [-1, 0], [0, -1]], dtype=np.float32)  # their mean is 0
-    fitted = Lsh.fit(features, NO_LABELS[:4], 4000, LshOptions(), seed=0)
+    fitted = Lsh.fit(features, NO_LABELS[:4], 4000, ShallowOptions(), seed=0)
     angles = np.array([0, math.pi / 4, math.pi / 2])
     signs = fitted.values(np.stack([np.cos(angles), np.sin(angles)], axis=1)) >= 0
     np.testing.assert_allclose((signs[1:] != signs[0]).mean(axis=1), angles[1:] / math.pi, atol=0.03)
@@ -105,7 +104,7 @@ def test_sh_eigenfunctions_by_hand() -> None:
 def test_sh_cuts_a_line_where_it_should() -> None:
     """On one axis, mode 1 halves the range and mode 2 separates the middle from both ends."""
     line = np.linspace(0, 1, 101, dtype=np.float32)[:, None] * np.array([[3.0, 4.0]], dtype=np.float32)
-    fitted = Sh.fit(line, np.zeros((101, 1), dtype=bool), 8, ShOptions(unit=False), seed=0)
+    fitted = Sh.fit(line, np.zeros((101, 1), dtype=bool), 8, ShallowOptions(unit=False), seed=0)
     assert fitted.projection.shape == (2, 1)  # eight bits from the only axis that there is
     signs = fitted.values(line) >= 0
     assert abs(int(signs[:, 0].sum()) - 50) <= 1
@@ -121,9 +120,9 @@ def test_sh_looks_along_the_first_axes_only() -> None:
     features[:, 0] = generator.uniform(-1.2, 1.2, 1001)
     features[:, 1] = generator.uniform(-1, 1, 1001)
     features[0, 2] = 10
-    fitted = Sh.fit(features, np.zeros((1001, 1), dtype=bool), 2, ShOptions(unit=False), seed=0)
+    fitted = Sh.fit(features, np.zeros((1001, 1), dtype=bool), 2, ShallowOptions(unit=False), seed=0)
     assert np.abs(fitted.projection[2]).max() < 0.1
-    third = Sh.fit(features, np.zeros((1001, 1), dtype=bool), 3, ShOptions(unit=False), seed=0)
+    third = Sh.fit(features, np.zeros((1001, 1), dtype=bool), 3, ShallowOptions(unit=False), seed=0)
     assert np.abs(third.projection[2]).max() > 0.9
 
 

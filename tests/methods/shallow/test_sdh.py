@@ -138,8 +138,3 @@ def test_targets_by_hand() -> None:
     np.testing.assert_array_equal(label_targets(labels, False), labels)
     half = np.sqrt(0.5)
     np.testing.assert_allclose(label_targets(labels, True), [[half, half, 0], [0, 0, 0], [0, 0, 1]])
-
-
-def test_options_go_by_the_names_of_the_paper() -> None:
-    options = SdhOptions.model_validate({"lambda": 2.0, "nu": 0.5})
-    assert (options.ridge, options.fit) == (2.0, 0.5)

@@ -1,5 +1,4 @@
-"""Layouts of data sets on disk, each read into one `Contents`.
+"""Layouts of datasets on disk, each read into one `Contents`.
 
-`table` has them all and tells which one a folder has; `contents` is what they share. A layout is a module with a reader
-and, where one file does not show it, a sign; to add one, add a row to `table.LAYOUTS`.
+To add one, write a module with a reader, put `register_layout` on it, and import the module in `data/dataset.py`.
 """

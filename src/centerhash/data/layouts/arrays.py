@@ -1,4 +1,4 @@
-"""Features (N, D) with labels (N, C): in memory, or `features.npy`, `labels.npy` and `classes.txt` of a folder."""
+"""Read features (N, D) with labels (N, C): from memory, or from `features.npy`, `labels.npy` and `classes.txt`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,29 @@ from numpy.typing import NDArray
 
 from centerhash.core.checks import as_array
 from centerhash.core.errors import DataError
-from centerhash.data.layouts.contents import Contents, named_splits
-from centerhash.data.layouts.label_cells import label_matrix, read_cell
-from centerhash.data.npy import load_array, read_header
-from centerhash.data.textfiles import check_classes, read_classes
+from centerhash.data.layouts.contents import (
+    Contents,
+    check_classes,
+    has_file,
+    label_matrix,
+    load_array,
+    named_splits,
+    no_labels,
+    read_cell,
+    read_classes,
+    read_header,
+    register_layout,
+)
 
 _BLOCK_BYTES = 16 * 2**20
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32))
 
 
+@register_layout(
+    "features",
+    has_file("features.npy"),
+    "a folder of features with features.npy (N, D), labels.npy (N, C) and classes.txt",
+)
 def read_feature_folder(root: Path) -> Contents:
     """Open and check `features.npy`, which stays on disk, `labels.npy` and `classes.txt` of a folder."""
     for name in ("features.npy", "labels.npy", "classes.txt"):
@@ -100,11 +114,6 @@ def check_features(features: NDArray[np.floating[Any]], name: str) -> None:
             )
 
 
-def no_labels(count: int) -> tuple[tuple[str, ...], NDArray[np.bool_]]:
-    """The classes, none, and labels (N, 0) of images of which nothing is known."""
-    return (), np.zeros((count, 0), dtype=np.bool_)
-
-
 def read_labels(
     labels: Any, classes: Iterable[str] | None = None
 ) -> tuple[tuple[str, ...], NDArray[np.bool_]]:
@@ -112,18 +121,17 @@ def read_labels(
     given = None if classes is None else check_classes(classes)
     if isinstance(labels, np.ndarray) and labels.dtype.kind in "UO":
         labels = labels.tolist()
-    if isinstance(labels, list | tuple) and any(map(_holds_names, labels)):
+    collections = (list, tuple, set, frozenset)
+    if isinstance(labels, list | tuple) and any(
+        isinstance(label, str)
+        for entry in labels
+        for label in (entry if isinstance(entry, collections) else [entry])
+    ):
         places = [f"labels, row {row}" for row in range(len(labels))]
         cells = [read_cell(entry, where) for entry, where in zip(labels, places, strict=True)]
         return label_matrix(cells, given, places.__getitem__, "classes")
     truth = check_labels(as_array(labels, "labels"), "labels", given)
     return given or row_names(truth.shape[1]), truth
-
-
-def _holds_names(entry: Any) -> bool:
-    return isinstance(entry, str) or (
-        isinstance(entry, list | tuple | set | frozenset) and any(isinstance(label, str) for label in entry)
-    )
 
 
 def check_labels(labels: NDArray[Any], name: str, classes: tuple[str, ...] | None) -> NDArray[np.bool_]:
@@ -143,6 +151,6 @@ def check_labels(labels: NDArray[Any], name: str, classes: tuple[str, ...] | Non
     if wrong.any():
         row, column = (int(index) for index in np.argwhere(wrong)[0])
         raise DataError(
-            f"{name}: {labels[row, column]} in row {row}, column {column}, but only 0 and 1 are allowed."
+            f"{name}: {labels[row, column]} in row {row}, column {column}, but only 0 and 1 are valid."
         )
     return truth

@@ -7,8 +7,7 @@ bare folder of images, at any depth, gives none: for methods that need none, and
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -16,25 +15,36 @@ import numpy as np
 
 from centerhash.core.errors import DataError, did_you_mean
 from centerhash.data.images import is_picture_name
-from centerhash.data.layouts.arrays import no_labels
-from centerhash.data.layouts.contents import Contents, given_classes, named_splits, subfolders
-from centerhash.data.layouts.label_cells import check_matrix
+from centerhash.data.layouts.contents import (
+    Contents,
+    check_matrix,
+    first_few,
+    given_classes,
+    named_splits,
+    no_labels,
+    register_layout,
+    subfolders,
+)
 from centerhash.data.listing import list_images
 from centerhash.data.splits import SPLIT_FOLDERS, folder_split, splits_from_words
-from centerhash.data.textfiles import first_few
 
 
-def sign_of_class_folders(root: Path) -> str | None:
-    """Return the first folder that holds pictures, such as `dog/`, or None.
+def detect_class_folders(root: Path) -> list[Path]:
+    """Return the first two folders that hold pictures.
 
     A single folder tells no classes apart, unless it is that of a split or classes.txt names them.
     """
-    holding = (folder.name for folder in subfolders(root) if any(_pictures_below(folder)))
-    names = list(islice(holding, 2))
-    alone = len(names) == 1 and not folder_split(names[0]) and not (root / "classes.txt").is_file()
-    return f"{names[0]}/" if names and not alone else None
+    found = list(islice((folder for folder in subfolders(root) if any(_pictures_below(folder))), 2))
+    alone = len(found) == 1 and not folder_split(found[0].name) and not (root / "classes.txt").is_file()
+    return [] if alone else found
 
 
+@register_layout(
+    "classes",
+    detect_class_folders,
+    "a folder per class (photos/dog/1.jpg; also photos/train/dog/1.jpg, photos/test/dog/2.jpg)",
+    by_file=False,
+)
 def read_class_folders(root: Path) -> Contents:
     """Read the labels and splits of images from the folders that they lie in; `classes.txt` may fix the order.
 
@@ -53,7 +63,20 @@ def read_class_folders(root: Path) -> Contents:
             "(labels=False)."
         )
     found = [steps[depth] for steps in parts]
-    classes = _checked_classes(root, sorted(set(found)))
+    given, classes = given_classes(root) or (), tuple(sorted(set(found)))
+    for name in classes if given else ():
+        if name not in given:
+            raise DataError(
+                f"'{root}': the folder '{name}' is no class of classes.txt.{did_you_mean(name, given)} "
+                "Rename the folder, or add the class."
+            )
+    if not given and len(classes) < 2:
+        same = f"one folder of images only, '{'/'.join(classes)}', so all would carry the same label"
+        raise DataError(
+            f"'{root}' holds {same if classes else 'no image'}. Sort them into a folder per class (split folders are "
+            f"{SPLIT_FOLDERS}), or describe them in a labels.csv."
+        )
+    classes = given or classes
     columns = {name: column for column, name in enumerate(classes)}
     check_matrix(len(names), len(classes), f"'{root}'")
     labels = np.zeros((len(names), len(classes)), dtype=np.bool_)
@@ -61,43 +84,17 @@ def read_class_folders(root: Path) -> Contents:
     words = [folder_split(steps[0]) if split else None for steps in parts]
     splits, source = named_splits(root, names, splits_from_words(words), "folders")
     paths = tuple(root / name for name in names)
-    return Contents(tuple(names), classes, labels, splits, source, paths, warnings=_warnings(root, folders))
-
-
-def _checked_classes(root: Path, found: Sequence[str]) -> tuple[str, ...]:
-    """Return the classes in the order of `classes.txt` where there is one."""
-    given = given_classes(root)
-    if given is not None:
-        for name in found:
-            if name not in given:
-                raise DataError(
-                    f"'{root}': the folder '{name}' is no class of classes.txt.{did_you_mean(name, given)} "
-                    "Rename the folder, or add the class."
-                )
-        return given
-    if len(found) < 2:
-        same = f"one folder of images only, '{'/'.join(found)}', so all would carry the same label"
-        raise DataError(
-            f"'{root}' holds {same if found else 'no image'}. Sort them into a folder per class (split folders are "
-            f"{SPLIT_FOLDERS}), or describe them in a labels.csv."
-        )
-    return tuple(found)
-
-
-def _warnings(root: Path, folders: Iterable[Path]) -> tuple[str, ...]:
-    """Say which images and folders were left out."""
     warnings = []
-    loose = [
-        entry.name for entry in sorted(root.iterdir()) if is_picture_name(entry.name) and entry.is_file()
-    ]
+    files = sorted(entry.name for entry in root.iterdir() if entry.is_file())
+    loose = [name for name in files if is_picture_name(name)]
     if loose:
         warnings.append(
-            f"{len(loose):,} images lie in no class's folder and are left out: {first_few(loose)}."
+            f"{len(loose):,} images lie in no class's folder and are skipped: {first_few(loose)}."
         )
     empty = [folder.name for folder in folders if not any(_pictures_below(folder))]
     if empty:
         warnings.append(f"no image is in the folders {first_few(empty)}: they are no classes.")
-    return tuple(warnings)
+    return Contents(tuple(names), classes, labels, splits, source, paths, warnings=tuple(warnings))
 
 
 def _pictures_below(folder: Path) -> Iterator[str]:
@@ -108,20 +105,15 @@ def _pictures_below(folder: Path) -> Iterator[str]:
         yield from (f"{inside}/{name}" for name in files if is_picture_name(name))
 
 
-def sign_of_bare(root: Path) -> str | None:
-    """Return the first picture in the folder or below it, or None."""
-    return next(_pictures_below(root), None)
-
-
+@register_layout(
+    "bare",
+    lambda root: [root / name for name in islice(_pictures_below(root), 1)],
+    "a folder of images without labels (for the methods that need none: lsh, sh, itq)",
+    by_file=False,
+)
 def read_bare(root: Path) -> Contents:
     """All images in a folder and below it, without labels: (N, 0)."""
     paths = tuple(list_images([root]))
     names = tuple(path.relative_to(root).as_posix() for path in paths)
     splits, source = named_splits(root, names)
     return Contents(names, *no_labels(len(names)), splits, source, paths)
-
-
-def unlabelled(contents: Contents) -> Contents:
-    """The same images or features, as if nobody had said what they show."""
-    classes, labels = no_labels(len(contents.names))
-    return replace(contents, classes=classes, labels=labels, areas=None)

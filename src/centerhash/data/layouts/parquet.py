@@ -1,15 +1,17 @@
-"""Parquet files with images and labels, as the library `datasets` writes them.
+"""Read parquet files with images and labels, as the library `datasets` writes them.
 
 An image in a parquet file is addressed by a path through it: `photos.parquet/12` is the image of row 12. Such
-paths work wherever paths of images do. Image bytes are read when they are asked for, in small blocks.
+paths work wherever paths of images do. Image bytes are read on demand, in small blocks.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -17,14 +19,18 @@ from typing import Any
 from centerhash.core.errors import DataError, ImageError
 from centerhash.core.extras import require
 from centerhash.core.files import check_budget, parse_json
-from centerhash.data.layouts.contents import Contents, given_classes, named_splits, subfolders
-from centerhash.data.layouts.label_cells import (
+from centerhash.data.layouts.contents import (
     CATEGORY_KEYS,
     LABEL_COLUMNS,
     Cell,
+    Contents,
+    given_classes,
     label_matrix,
     missing_column,
+    named_splits,
     read_cell,
+    register_layout,
+    subfolders,
 )
 from centerhash.data.splits import file_split, folder_split, splits_from_words
 
@@ -44,6 +50,11 @@ def find_parquet(root: Path) -> list[Path]:
     return sorted(file for place in (root, *inner) for file in place.glob(f"*{SUFFIX}") if file.is_file())
 
 
+@register_layout(
+    "parquet",
+    find_parquet,
+    "a parquet file, or a folder of them, as the library datasets writes them (image, labels)",
+)
 def read_parquet(root: Path) -> Contents:
     """Read the labels of a parquet file, or of all in a folder; the images stay where they are.
 
@@ -51,53 +62,45 @@ def read_parquet(root: Path) -> Contents:
     description or from `classes.txt`.
     """
     parts = [_read_part(file) for file in find_parquet(root)]
-    paths = tuple(part.file / str(row) for part in parts for row in range(len(part.cells)))
-    if not paths:
+    cells = [cell for part in parts for cell in part.cells]
+    if not cells:
         raise DataError(f"'{root}' holds no rows: write one row per image.")
-    names = _names(parts, root)
+    paths = tuple(part.file / str(row) for part in parts for row in range(len(part.cells)))
+    names = tuple(name or "" for part in parts for name in part.names)
+    if not all(names) or len(set(names)) < len(names):  # not each has a name of its own: file and row
+        base = root if root.is_dir() else root.parent
+        names = tuple(path.relative_to(base).as_posix() for path in paths)
+    described = [part for part in parts if part.classes]
+    for part in described:
+        if part.classes != described[0].classes:
+            raise DataError(
+                f"'{described[0].file}' and '{part.file}' name their classes differently: write both from one "
+                "dataset, or keep them in two folders."
+            )
     given = given_classes(root)
     classes, labels = label_matrix(
-        [cell for part in parts for cell in part.cells],
-        given or _agreed_classes(parts),
+        cells,
+        given or (described[0].classes if described else None),
         lambda row: f"'{paths[row]}'",
         "classes.txt" if given else "the file's own description",
     )
-    said = {part.file: file_split(part.file.stem) or folder_split(part.file.parent.name) for part in parts}
-    words = [said[part.file] for part in parts for _ in part.cells]
+    words = [
+        word
+        for part in parts
+        for word in [file_split(part.file.stem) or folder_split(part.file.parent.name)] * len(part.cells)
+    ]
     splits, source = named_splits(root, names, splits_from_words(words), "file names")
     return Contents(names, classes, labels, splits, source, paths)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What one file says of its rows: their labels, the images' own names, the classes where it describes them."""
+    """The labels of one file's rows, the images' own names, and the classes if the file describes them."""
 
     file: Path
     cells: list[Cell]
     names: list[str | None]
     classes: tuple[str, ...] | None
-
-
-def _names(parts: Sequence[_Part], root: Path) -> tuple[str, ...]:
-    """Return the images' own names where all have one and none comes twice, else file and row."""
-    own = [name for part in parts for name in part.names]
-    if all(own) and len(set(own)) == len(own):
-        return tuple(name for name in own if name)
-    base = root if root.is_dir() else root.parent
-    shown = [(part.file.relative_to(base).as_posix(), len(part.cells)) for part in parts]
-    return tuple(f"{file}/{row}" for file, count in shown for row in range(count))
-
-
-def _agreed_classes(parts: Sequence[_Part]) -> tuple[str, ...] | None:
-    """Return the classes that the files describe, which must be the same, or None where none does."""
-    described = [part for part in parts if part.classes]
-    for part in described:
-        if part.classes != described[0].classes:
-            raise DataError(
-                f"'{described[0].file}' and '{part.file}' name their classes differently: write both from one "
-                "data set, or keep them in two folders."
-            )
-    return described[0].classes if described else None
 
 
 def open_parquet(file: Path) -> Any:
@@ -116,39 +119,33 @@ def _read_part(file: Path) -> _Part:
     import pyarrow
 
     opened = open_parquet(file)
-    features = _described_features(opened.schema_arrow)
-    image = _image_column(file, opened.schema_arrow, features)
-    column = _label_column(file, opened.schema_arrow.names, features, image)
-    has_path = _has_field(opened.schema_arrow, image, "path")
-    rows = opened.metadata.num_rows
-    _check_rows(file, _ROW_BYTES * rows, rows)
-    cells: list[Cell] = []
-    names: list[str | None] = []
+    schema, rows = opened.schema_arrow, opened.metadata.num_rows
+    features = _described_features(schema)
+    image = _image_column(file, schema, features)
+    column = _label_column(file, schema.names, features, image)
+    wanted = [column, f"{image}.path"] if _has_field(schema, image, "path") else [column]
+    part = _Part(file, [], [], _class_names(features.get(column)))
     known: dict[str | int, str | int] = {}  # a label is kept once, however many rows carry it
-    taken = 0
-    wanted = [column, f"{image}.path"] if has_path else [column]
+    needed = _ROW_BYTES * rows
+    what, advice = f"the labels of its {rows:,} rows", "Write it again in several files, or copy it again."
+    check_budget(file, needed, what, advice)
     try:
         for batch in opened.iter_batches(batch_size=_ROWS, columns=wanted, use_threads=False):
-            taken += batch.nbytes  # one long text, stored once, may be that of every row
-            _check_rows(file, _ROW_BYTES * rows + 2 * taken, rows)
+            needed += 2 * batch.nbytes  # one long text, stored once, may be that of every row
+            check_budget(file, needed, what, advice)
             values = batch.column(column).to_pylist()
-            read = (read_cell(value, f"'{file / str(row)}'") for row, value in enumerate(values, len(cells)))
-            cells += [tuple(known.setdefault(label, label) for label in cell) for cell in read]
-            found = batch.column(image).to_pylist() if has_path else []
-            names += [entry and entry["path"] for entry in found] if has_path else [None] * len(values)
+            paths = batch.column(image).to_pylist() if len(wanted) > 1 else [None] * len(values)
+            part.names.extend(entry and entry["path"] for entry in paths)
+            for row, value in enumerate(values, len(part.cells)):
+                cell = read_cell(value, f"'{file / str(row)}'")
+                part.cells.append(tuple(known.setdefault(label, label) for label in cell))
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"'{file}' cannot be read: {error}. Copy it again.") from error
-    return _Part(file, cells, names, _class_names(features.get(column)))
-
-
-def _check_rows(file: Path, needed: int, rows: int) -> None:
-    check_budget(
-        file, needed, f"the labels of its {rows:,} rows", "Write it again in several files, or copy it again."
-    )
+    return part
 
 
 def _described_features(schema: Any) -> Mapping[str, Any]:
-    """Return what `datasets` wrote about the columns; anything else there is left alone."""
+    """Return what `datasets` wrote about the columns; anything else there is ignored."""
     try:
         described = parse_json((schema.metadata or {}).get(b"huggingface", b"{}").decode())
         features = described.get("info", {}).get("features", {})
@@ -226,9 +223,7 @@ def stored_image(path: Path) -> bytes:
     except (OSError, DataError, IndexError) as error:
         raise ImageError(f"cannot read '{path}': {error}") from error
     if not isinstance(data, bytes):
-        raise ImageError(
-            f"cannot read '{path}': the row holds no image bytes. Write the images into the file."
-        )
+        raise ImageError(f"cannot read '{path}': the row holds no image bytes. Write them into the file.")
     return data
 
 
@@ -244,35 +239,31 @@ class _StoredImages:
     def __init__(self, file: Path) -> None:
         self._file = open_parquet(file)
         schema = self._file.schema_arrow
-        self._column = _image_column(file, schema, _described_features(schema))
-        self._is_struct = _has_field(schema, self._column, "bytes")
+        column = _image_column(file, schema, _described_features(schema))
+        self._is_struct = _has_field(schema, column, "bytes")
+        self._leaf = f"{column}.bytes" if self._is_struct else column
         groups = range(self._file.num_row_groups)
-        self._sizes = [self._file.metadata.row_group(group).num_rows for group in groups]
+        self._ends = list(accumulate(self._file.metadata.row_group(group).num_rows for group in groups))
         self._blocks: OrderedDict[tuple[int, int], list[bytes | None]] = OrderedDict()
         self._ahead: Iterator[tuple[tuple[int, int], list[bytes | None]]] = iter(())
         self._next = (-1, 0)  # the block that `_ahead` yields next
         self._lock = Lock()
 
     def read(self, row: int) -> bytes | None:
-        """Return the bytes of a row, or None where it holds none."""
-        group, inside = self._locate(row)
-        block = (group, inside // _BLOCK)
+        """Return the bytes of a row, or None if it holds none."""
+        group = bisect_right(self._ends, row)
+        if group == len(self._ends):
+            raise IndexError(f"the file has {max(self._ends, default=0):,} rows.")
+        row -= self._ends[group - 1] if group else 0
+        block = (group, row // _BLOCK)
         with self._lock:
             if block not in self._blocks:
                 self._read_block(block)
             self._blocks.move_to_end(block)
-            return self._blocks[block][inside % _BLOCK]
-
-    def _locate(self, row: int) -> tuple[int, int]:
-        """Return the row group of a row, and its place there."""
-        for group, size in enumerate(self._sizes):
-            if row < size:
-                return group, row
-            row -= size
-        raise IndexError(f"the file has {sum(self._sizes):,} rows.")
+            return self._blocks[block][row % _BLOCK]
 
     def _read_block(self, block: tuple[int, int]) -> None:
-        """Read on to a block, from the start of its row group where it lies behind."""
+        """Read on to a block, from the start of its row group if it lies behind."""
         import pyarrow
 
         if self._next[0] != block[0] or self._next > block:
@@ -292,9 +283,8 @@ class _StoredImages:
 
     def _blocks_of(self, group: int) -> Iterator[tuple[tuple[int, int], list[bytes | None]]]:
         """Yield the blocks of one row group in order."""
-        leaf = f"{self._column}.bytes" if self._is_struct else self._column
         batches = self._file.iter_batches(
-            batch_size=_BLOCK, row_groups=[group], columns=[leaf], use_threads=False
+            batch_size=_BLOCK, row_groups=[group], columns=[self._leaf], use_threads=False
         )
         for number, batch in enumerate(batches):
             values = batch.column(0)

@@ -1,13 +1,26 @@
-"""Published data sets by name: the catalogue, their readers, the field's list files, downloads.
-
-from centerhash.data.published import open_data
-data = open_data("coco2014", root="data")
-"""
+"""Published datasets by name, one module each; each registers what `centerhash datasets` and docs/datasets.md list."""
 
 from __future__ import annotations
 
-from centerhash.data.published.catalogue import DATASETS, NamedSet, get_dataset
-from centerhash.data.published.download import download
-from centerhash.data.published.named import open_data
+from centerhash.data.published import cifar10, coco, flickr25k, nuswide, voc  # noqa: F401  (they register themselves)
+from centerhash.data.published.catalogue import (
+    DATASETS,
+    datasets_page,
+    describe,
+    download,
+    get_dataset,
+    home_of,
+    read_published,
+)
+from centerhash.data.published.list_files import read_lists
 
-__all__ = ["DATASETS", "NamedSet", "download", "get_dataset", "open_data"]
+__all__ = [
+    "DATASETS",
+    "datasets_page",
+    "describe",
+    "download",
+    "get_dataset",
+    "home_of",
+    "read_lists",
+    "read_published",
+]

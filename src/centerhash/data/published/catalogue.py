@@ -1,76 +1,83 @@
-"""The published data sets by name: what they are, where they come from, how they are split.
-
-Each row of DATASETS is a table in catalogue.toml and the reader of its original files. The rows are also the source of
-`centerhash datasets` and of docs/datasets.md.
-"""
+"""The catalogue of published datasets: their facts, how each is split, and how it is downloaded and opened."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import urlsplit
 
-from centerhash.core.errors import unknown_name
-from centerhash.core.files import packaged
-from centerhash.data.layouts.coco_json import read_coco_parts
-from centerhash.data.layouts.contents import Contents
-from centerhash.data.published.cifar10 import read_cifar10, read_cifar10_parts
-from centerhash.data.published.download import RemoteFile
-from centerhash.data.published.flickr25k import POTENTIAL, RELEVANT, read_flickr25k
-from centerhash.data.published.listfiles import read_imagenet100
-from centerhash.data.published.nuswide import FREQUENT, read_nuswide
-from centerhash.data.published.voc import read_voc
+import numpy as np
+from numpy.typing import NDArray
+
+from centerhash.core.checks import whole_number
+from centerhash.core.errors import ConfigError, DataError, unknown_name
+from centerhash.core.files import WriterLock, make_folder, write_json
+from centerhash.core.progress import Progress, silent
+from centerhash.core.rendering import filled
+from centerhash.data import fetch
+from centerhash.data.layouts.contents import Contents, first_few
+from centerhash.data.splits import Splits, make_splits
 
 COMMON_DEPTH = 5_000  # of mAP, in the paper and nearly everywhere
+_RECEIPTS = ".unpacked"  # folder with one note per finished archive
+_LOCKED = "process {holder} downloads into '{folder}': wait for it."  # two writers would spoil a partial file
 
 
 @dataclass(frozen=True)
 class RandomSplit:
-    """Queries drawn from all images, the rest is the database, training images drawn from the database."""
+    """Queries drawn from all images, the rest is the database, training images drawn from the database.
+
+    With `per_class`, images have one label and the counts are those of each class. Without `joined`, the database does
+    not hold the training images.
+    """
 
     train: int
     query: int
     source: str
     note: str = ""
+    per_class: bool = False
+    joined: bool = True
 
     def __str__(self) -> str:
-        return (
-            f"{self.query:,} random queries, the rest is the database, {self.train:,} random training images from "
-            f"the database ({self.source}{self.note})"
-        )
+        query, train = f"{self.query:,} random queries", f"{self.train:,} random training images"
+        if self.per_class:
+            rest = "all others are the database" if self.joined else "the rest is the database"
+            return f"of each class {query} and {train}, {rest} ({self.source})"
+        return f"{query}, the rest is the database, {train} from the database ({self.source}{self.note})"
 
 
 @dataclass(frozen=True)
-class ClassSplit:
-    """Of images with one label, as many queries and training images of each class; the rest is the database."""
+class RemoteFile:
+    """An archive of a dataset and the subfolder it is unpacked into.
 
-    train: int  # of each class
-    query: int
-    joined: bool  # whether the database holds the training images too
-    source: str
+    `size` in bytes and `md5` are None if no trustworthy source states them.
+    """
 
-    def __str__(self) -> str:
-        database = "all others are the database" if self.joined else "the rest is the database"
-        return (
-            f"of each class {self.query:,} random queries and {self.train:,} random training images, {database} "
-            f"({self.source})"
-        )
+    url: str
+    size: int | None = None
+    md5: str | None = None
+    into: str = "."
+
+    @property
+    def name(self) -> str:
+        """The file name."""
+        return PurePosixPath(urlsplit(self.url).path).name
 
 
 @dataclass(frozen=True)
-class NamedSet:
-    """A published data set. `images` carry at least one label; `photos` are all that belong to it."""
+class PublishedDataset:
+    """A published dataset. `images` carry at least one label; `photos` are all that belong to it."""
 
     name: str
     title: str
     classes: int
     images: int
     photos: int
-    split: RandomSplit | ClassSplit | str  # a text: the parts that its makers published, as they were read
+    split: RandomSplit | str  # a text: the parts that its makers published, as they were read
     areas: str
-    licence: str
+    license: str
     citation: str
     home: str
     folder: str  # below --root
@@ -81,49 +88,197 @@ class NamedSet:
     depth: int = COMMON_DEPTH
 
 
-_READERS: Mapping[str, Callable[[Path], Contents]] = {
-    "coco2014": partial(read_coco_parts, parts=("train2014", "val2014")),
-    "coco2017": partial(read_coco_parts, parts=("train2017", "val2017")),
-    "nuswide21": partial(read_nuswide, classes=FREQUENT),
-    "nuswide81": read_nuswide,
-    "flickr25k": read_flickr25k,
-    "flickr25k-38": partial(read_flickr25k, classes=POTENTIAL + RELEVANT),
-    "voc2007": partial(read_voc, year="VOC2007", known="trainval", asking="test"),
-    "voc2012": partial(read_voc, year="VOC2012", known="train", asking="val"),
-    "cifar10": read_cifar10,
-    "cifar10-1": read_cifar10,
-    "cifar10-2": read_cifar10_parts,
-    "imagenet100": read_imagenet100,
-}
-_SPLITS = {"random": RandomSplit, "classes": ClassSplit}
+DATASETS: dict[str, PublishedDataset] = {}  # filled by the modules of this package
 
 
-def _row(values: Mapping[str, Any]) -> NamedSet:
-    """A data set as catalogue.toml describes it, with the reader of its files."""
-    split = values["split"]
-    if not isinstance(split, str):
-        split = _SPLITS[split["kind"]](**{name: value for name, value in split.items() if name != "kind"})
-    made: dict[str, Any] = {
-        "split": split,
-        "files": tuple(RemoteFile(**file) for file in values["files"]),
-        "needs": tuple(values["needs"]),
-        "by_hand": tuple(values.get("by_hand", ())),
-        "reader": _READERS[values["name"]],
-    }
-    return NamedSet(**{**values, **made})
+def register(row: PublishedDataset) -> PublishedDataset:
+    """Add a dataset to the catalogue."""
+    DATASETS[row.name] = row
+    return row
 
 
-def _rows() -> Iterator[NamedSet]:
-    for family in packaged("centerhash.data.published", "catalogue.toml")["family"]:
-        own = family.pop("sets")
-        yield from (_row({**family, **values}) for values in own)
-
-
-DATASETS: Mapping[str, NamedSet] = {row.name: row for row in _rows()}
-
-
-def get_dataset(name: str) -> NamedSet:
-    """Return the row of a data set, or say which there are."""
+def get_dataset(name: str) -> PublishedDataset:
+    """Return a dataset by its name; ConfigError lists the names there are."""
     if name not in DATASETS:
-        raise unknown_name("data set", name, DATASETS, see="See `centerhash datasets`.")
+        raise unknown_name("dataset", name, DATASETS, see="See `centerhash datasets`.")
     return DATASETS[name]
+
+
+def describe(row: PublishedDataset, root: Path) -> dict[str, Any]:
+    """Return the facts of a dataset as plain values, and its `path` under `root` (None if it is not there)."""
+    shown = "name title classes images photos depth areas license by_hand"
+    home = home_of(row, root)
+    return {
+        **{field: getattr(row, field) for field in shown.split()},
+        "citation": row.citation,
+        "split": str(row.split),
+        "homepage": row.home,
+        "files": [asdict(file) for file in row.files],
+        "path": None if home is None else str(home),
+    }
+
+
+def home_of(row: PublishedDataset, root: Path) -> Path | None:
+    """Return where a dataset is: in its folder below `root`, or in `root` itself; None if it is not complete."""
+    return next((home for home in (root / row.folder, root) if not missing_parts(row, home)), None)
+
+
+def missing_parts(row: PublishedDataset, home: Path) -> list[str]:
+    """Return the parts of a dataset that a folder does not have."""
+    return [
+        part.split("|")[0]
+        for part in row.needs
+        if not any((home / name).exists() for name in part.split("|"))
+    ]
+
+
+# ---------------------------------------------------------------- opening and splitting
+
+
+def read_published(row: PublishedDataset, root: Path, seed: int) -> tuple[Path, Contents, Splits]:
+    """Read a dataset below `root`, and split it by its rule with `seed`; also return the folder where it is."""
+    home = home_of(row, root)
+    if home is None:
+        missing = first_few(missing_parts(row, root / row.folder))
+        by_hand = f" and by hand: {' '.join(row.by_hand)}" if row.by_hand else "."
+        raise DataError(
+            f"{row.title} is incomplete in '{root / row.folder}': it has no {missing}. "
+            f"Download it by `centerhash download {row.name} --root {root}`{by_hand}"
+        )
+    contents = row.reader(home)
+    if isinstance(row.split, str):
+        return home, contents, make_splits(len(contents.names), contents.splits, source=contents.source)
+    splits = draw_splits(contents.labels, row.split, seed, row.images)
+    if len(contents.names) < row.images:
+        smaller = (
+            f"this copy has {len(contents.names):,} of the {row.images:,} labeled images: {len(splits.query):,} "
+            f"queries and {len(splits.train):,} training images are drawn from it, so that results cannot be compared "
+            "with published ones."
+        )
+        contents = replace(contents, warnings=(*contents.warnings, smaller))
+    return home, contents, splits
+
+
+def draw_splits(labels: NDArray[np.bool_], rule: RandomSplit, seed: int, complete: int) -> Splits:
+    """Draw the splits of images with labels (N, C) by the rule for a `complete` copy.
+
+    A copy with fewer images keeps the counts of the rule if it can, and shrinks them in proportion if queries and
+    training images do not fit; per class, if it has fewer than its part of the complete images.
+    """
+    whole_number(seed, "the seed", 0)
+    size, classes = labels.shape
+    if not rule.per_class:
+        query, train = rule.query, rule.train
+        if size < complete and query + train > size:
+            query, train = max(1, query * size // complete), max(1, train * size // complete)
+        splits = make_splits(size, seed=seed, queries=query, training=train)
+        return replace(splits, made=f"{rule.source}, {splits.made}")
+    generator, each = np.random.default_rng(seed), complete // classes
+    drawn: dict[str, list[NDArray[np.int64]]] = {"train": [], "query": [], "database": []}
+    for column in range(classes):
+        rows = generator.permutation(np.flatnonzero(labels[:, column]))
+        query, train = (max(1, min(count, count * len(rows) // each)) for count in (rule.query, rule.train))
+        drawn["query"].append(rows[:query])
+        drawn["train"].append(rows[query : query + train])
+        drawn["database"].append(rows[query if rule.joined else query + train :])
+    joined = {name: np.sort(np.concatenate(parts)) for name, parts in drawn.items()}
+    return Splits(**joined, made=f"{rule.source}, drawn with seed {seed}")
+
+
+# ---------------------------------------------------------------- downloading
+
+
+def download(
+    files: Sequence[RemoteFile],
+    folder: Path,
+    *,
+    mirror: str | None = None,
+    keep_archives: bool = False,
+    progress: Progress = silent,
+) -> list[str]:
+    """Download and unpack archives into `folder`, and return the names of those that were not there yet.
+
+    Finished steps are skipped, so the same call resumes where it stopped. Archives are deleted once unpacked,
+    unless `keep_archives`. A `mirror` is an address to use instead of the source.
+    """
+    lock = WriterLock.take(make_folder(folder) / ".downloading", _LOCKED)
+    try:
+        todo = [file for file in files if not _receipt(file, folder).is_file()]
+        # pictures do not shrink in archives, so an archive takes its size once more when it is unpacked
+        sizes = [(folder / file.name, file.size or 0) for file in todo]
+        fetch.check_space(folder, sum(2 * size - fetch.downloaded(archive, size) for archive, size in sizes))
+        for file in todo:
+            archive = _download_file(file, folder / file.name, mirror, progress)
+            fetch.unpack(archive, folder / file.into, progress=progress)
+            write_json(_receipt(file, folder), asdict(file))
+            if not keep_archives:
+                archive.unlink()
+    finally:
+        lock.release(delete=True)
+    return [file.name for file in todo]
+
+
+def _receipt(file: RemoteFile, folder: Path) -> Path:
+    return folder / _RECEIPTS / f"{file.name}.json"
+
+
+def _download_file(file: RemoteFile, target: Path, mirror: str | None, progress: Progress) -> Path:
+    """Download one archive; a mirror may keep the source's folders or only the file."""
+    if mirror is None:
+        addresses = [file.url]
+    else:
+        base = mirror.rstrip("/")
+        addresses = [f"{base}{urlsplit(file.url).path}", f"{base}/{file.name}"]
+        if urlsplit(mirror).scheme not in ("http", "https") or not urlsplit(mirror).netloc:
+            raise ConfigError(f"a mirror is an address such as https://example.org/data, got '{mirror}'.")
+    for address in addresses:
+        try:
+            return fetch.download(address, target, size=file.size, md5=file.md5, progress=progress)
+        except fetch.NotFoundError as error:
+            missing = error
+    raise DataError(f"{missing} Try another mirror, or look at the home page.") from missing
+
+
+# ---------------------------------------------------------------- docs/datasets.md
+
+_PAGE = """\
+| name | dataset | classes | labeled images | of | mAP depth |
+|---|---|---|---|---|---|
+{% for row in rows %}
+| [`{{ row.name }}`](#{{ row.name }}) | {{ row.title }} | {{ row.classes }} | {{ "{:,}".format(row.images) }} | \
+{{ "{:,}".format(row.photos) }} | {{ "{:,}".format(row.depth) }} |
+{% endfor %}
+{% for row in rows %}
+
+## {{ row.name }}
+
+**{{ row.title }}**: {{ row.citation }}. <{{ row.home }}>
+
+- Split: {{ row.split }}.
+- Areas: {{ row.areas }}.
+- License: {{ row.license }}.
+- Folder: `{{ row.folder }}/`
+
+{% if row.files %}
+| file | bytes | MD5 | unpacked into |
+|---|---|---|---|
+{% for file in row.files %}
+| [{{ file.name }}]({{ file.url }}) | {{ "{:,}".format(file.size) if file.size else "unknown" }} | \
+{{ file.md5 or "unknown" }} | `{{ row.folder }}/{{ "" if file.into == "." else file.into + "/" }}` |
+{% endfor %}
+{% endif %}
+{% if row.by_hand %}
+
+The photos must be downloaded by hand:
+
+{% for step in row.by_hand %}
+{{ loop.index }}. {{ step }}
+{% endfor %}
+{% endif %}
+{% endfor %}
+"""
+
+
+def datasets_page() -> str:
+    """Return the catalogue as markdown: the part of docs/datasets.md that describes each dataset."""
+    return filled(_PAGE, rows=DATASETS.values())

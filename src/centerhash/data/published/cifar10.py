@@ -11,8 +11,8 @@ from PIL import Image
 
 from centerhash.core.errors import DataError
 from centerhash.core.files import atomic_folder
-from centerhash.data.layouts.contents import Contents, present
-from centerhash.data.textfiles import check_classes, read_bytes, read_lines
+from centerhash.data.layouts.contents import Contents, check_classes, present, read_bytes, read_lines
+from centerhash.data.published.catalogue import PublishedDataset, RandomSplit, RemoteFile, register
 
 BINARIES, IMAGES = "cifar-10-batches-bin", "cifar-10-images"
 TRAINING, TEST = tuple(f"data_batch_{number}" for number in range(1, 6)), "test_batch"
@@ -21,7 +21,7 @@ _RECORD = 1 + 3 * SIDE * SIDE
 
 
 def read_cifar10(root: Path) -> Contents:
-    """Read all images, those of the five training files first; the first call writes them as PNG files beside."""
+    """Read all images, those of the five training files first; the first call also writes them as PNG files."""
     classes = check_classes(
         [line for line in read_lines(root / BINARIES / "batches.meta.txt") if line], "batches.meta.txt"
     )
@@ -35,13 +35,18 @@ def read_cifar10(root: Path) -> Contents:
     )
     whole = np.concatenate(list(records.values()))
     if not (root / IMAGES).is_dir():
-        _write_images(root / IMAGES, names, whole)
+        with atomic_folder(root / IMAGES) as draft:
+            for name in classes:
+                (draft / name).mkdir()
+            for name, record in zip(names, whole, strict=True):
+                pixels = record[1:].reshape(3, SIDE, SIDE).transpose(1, 2, 0)
+                Image.fromarray(np.ascontiguousarray(pixels)).save(draft / name)
     labels = whole[:, 0, None] == np.arange(len(classes))
     return Contents(names, classes, labels, paths=present(root / IMAGES, names, root / BINARIES))
 
 
 def read_cifar10_parts(root: Path) -> Contents:
-    """Read all images with the official parts: the training files train and are the database, the test file asks."""
+    """Read all images with the official parts: training files and database, and the test file as queries."""
     whole = read_cifar10(root)
     asking = np.array([name.rpartition("/")[2].startswith(TEST) for name in whole.names])
     known, query = np.flatnonzero(~asking), np.flatnonzero(asking)
@@ -55,21 +60,58 @@ def _read_records(path: Path, classes: int) -> NDArray[np.uint8]:
     if not numbers.size or numbers.size % _RECORD:
         raise DataError(
             f"'{path}' has {numbers.size:,} bytes, which are no records of {_RECORD:,}: "
-            "fetch CIFAR-10's binary version again."
+            "download CIFAR-10's binary version again."
         )
     records = numbers.reshape(-1, _RECORD)
     if int(records[:, 0].max()) >= classes:
         raise DataError(
-            f"'{path}' has the class {records[:, 0].max()}, but there are {classes}: fetch it again."
+            f"'{path}' has the class {records[:, 0].max()}, of {classes} classes: download it again."
         )
     return records
 
 
-def _write_images(folder: Path, names: tuple[str, ...], records: NDArray[np.uint8]) -> None:
-    """Write every record as a PNG file: all of them, or none."""
-    with atomic_folder(folder) as draft:
-        for name in {name.split("/")[0] for name in names}:
-            (draft / name).mkdir()
-        for name, record in zip(names, records, strict=True):
-            pixels = record[1:].reshape(3, SIDE, SIDE).transpose(1, 2, 0)
-            Image.fromarray(np.ascontiguousarray(pixels)).save(draft / name)
+_CIFAR10 = register(
+    PublishedDataset(
+        name="cifar10",
+        title="CIFAR-10, binary version, 54,000 images in the database",
+        classes=10,
+        images=60_000,
+        photos=60_000,
+        split=RandomSplit(500, 100, "the counts of DeepHash-pytorch", per_class=True, joined=False),
+        areas="unknown",
+        license="none stated; the makers ask to cite their report",
+        citation="Krizhevsky: Learning Multiple Layers of Features from Tiny Images. 2009",
+        home="https://www.cs.toronto.edu/~kriz/cifar.html",
+        folder="cifar10",
+        files=(
+            RemoteFile(
+                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+                170_052_171,
+                "c32a1d4ab5d03f1284b67883e8d87530",
+            ),
+        ),
+        needs=(BINARIES,),
+        reader=read_cifar10,
+        depth=54_000,
+    )
+)
+register(
+    replace(
+        _CIFAR10,
+        name="cifar10-1",
+        title="CIFAR-10, binary version, 59,000 images in the database",
+        split=RandomSplit(500, 100, "protocol I of GreedyHash", per_class=True),
+        depth=59_000,
+    )
+)
+register(
+    replace(
+        _CIFAR10,
+        name="cifar10-2",
+        title="CIFAR-10, binary version, 50,000 images in the database",
+        split="the official training part (50,000) trains and is the database, the official test part (10,000) are the "
+        "queries (protocol II of GreedyHash)",
+        reader=read_cifar10_parts,
+        depth=50_000,
+    )
+)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError
-from centerhash.data.layouts.contents import Contents, first_present
-from centerhash.data.published.listfiles import FileIndex
-from centerhash.data.textfiles import first_few, read_bytes, read_lines
+from centerhash.data.layouts.contents import Contents, first_few, first_present, read_bytes, read_lines
+from centerhash.data.published.catalogue import PublishedDataset, RandomSplit, RemoteFile, register
+from centerhash.data.published.list_files import FileIndex
 
 # the 21 most frequent of the 81 classes, on which most figures are published ("TC-21")
 _FREQUENT = (
@@ -24,12 +26,17 @@ CLASSES = 81
 def read_nuswide(root: Path, classes: tuple[str, ...] = ()) -> Contents:
     """Read `Labels_CLASS.txt` and `Imagelist.txt`; all 81 classes in alphabetical order, unless some are given.
 
-    Photos that are not there are left out with a warning: Flickr's users take them away, so that hardly any copy is
-    whole. Images that show none of the classes are left out too.
+    Photos that are not there are skipped with a warning: Flickr's users take them away, so that hardly any copy is
+    complete. Images that show none of the classes are skipped too.
     """
     folder = first_present(root, ("Groundtruth/AllLabels", "AllLabels"))
     table = first_present(root, ("ImageList/Imagelist.txt", "Imagelist.txt"))
-    classes = classes or _all_classes(folder)
+    if not classes:
+        classes = tuple(sorted(path.stem.removeprefix("Labels_") for path in folder.glob("Labels_*.txt")))
+        if len(classes) != CLASSES:
+            raise DataError(
+                f"'{folder}' has {len(classes)} files Labels_*.txt, NUS-WIDE has {CLASSES}: unpack Groundtruth.zip again."
+            )
     listed = [line.replace("\\", "/") for line in read_lines(table) if line]
     columns = [_read_column(folder / f"Labels_{name}.txt", len(listed)) for name in classes]
     index = FileIndex(root)
@@ -38,23 +45,14 @@ def read_nuswide(root: Path, classes: tuple[str, ...] = ()) -> Contents:
     if rows.size == 0:
         raise DataError(
             f"none of the {len(listed):,} photos of '{table}' is under '{root}': {first_few(listed)}. "
-            "They come on request only: `centerhash download` says how to get them."
+            "They come on request only: `centerhash download` prints how to get them."
         )
     missing = len(listed) - rows.size
-    gone = f"{missing:,} of {len(listed):,} photos of NUS-WIDE are not under '{root}' and are left out."
+    gone = f"{missing:,} of {len(listed):,} photos of NUS-WIDE are not under '{root}' and are skipped."
     files = [file or name for file, name in zip(found, listed, strict=True)]
     paths, warnings = tuple(root / file for file in files), (gone,) if missing else ()
     whole = Contents(tuple(files), classes, np.column_stack(columns), paths=paths, warnings=warnings)
-    return whole.keep(rows).labelled()
-
-
-def _all_classes(folder: Path) -> tuple[str, ...]:
-    names = tuple(sorted(path.stem.removeprefix("Labels_") for path in folder.glob("Labels_*.txt")))
-    if len(names) != CLASSES:
-        raise DataError(
-            f"'{folder}' has {len(names)} files Labels_*.txt, NUS-WIDE has {CLASSES}: unpack Groundtruth.zip again."
-        )
-    return names
+    return whole.keep(rows).labeled()
 
 
 def _read_column(path: Path, count: int) -> NDArray[np.bool_]:
@@ -67,3 +65,46 @@ def _read_column(path: Path, count: int) -> NDArray[np.bool_]:
         raise DataError(f"'{path}' has {len(words):,} lines for {count:,} images of the list.")
     column: NDArray[np.bool_] = np.array(words) == b"1"
     return column
+
+
+_HOME = "https://lms.comp.nus.edu.sg/wp-content/uploads/2019/research/nuswide"
+_ALL = PublishedDataset(
+    name="nuswide81",
+    title="NUS-WIDE, all 81 classes",
+    classes=CLASSES,
+    images=209_347,
+    photos=269_648,
+    split=RandomSplit(10_000, 5_000, "the paper, Sec. 4.1"),
+    areas="unknown",
+    license="labels for research; photos under their Flickr users' terms, handed out under an agreement",
+    citation="Chua et al.: NUS-WIDE: A Real-World Web Image Database. CIVR 2009",
+    home=f"{_HOME}/NUS-WIDE.html",
+    folder="nuswide",
+    files=(RemoteFile(f"{_HOME}/Groundtruth.zip", into="Groundtruth"), RemoteFile(f"{_HOME}/ImageList.zip")),
+    needs=("Groundtruth/AllLabels|AllLabels", "ImageList/Imagelist.txt|Imagelist.txt", "Flickr|images"),
+    reader=read_nuswide,
+    by_hand=(
+        f"Open {_HOME}/NUS-WIDE.html, fill in the 'Agreement and Disclaimer Form' and send it to the address given "
+        "there; instructions to download the photos come by e-mail.",
+        "Unpack the photos so that they lie at nuswide/Flickr/actor/0001_2124494179.jpg and so on, with the folders of "
+        "Imagelist.txt. (One flat folder nuswide/images also works: photos are found by the end of their path.)",
+        "Photos that are missing from your copy are skipped, with a warning that counts them.",
+    ),
+)
+register(
+    replace(
+        _ALL,
+        name="nuswide21",
+        title="NUS-WIDE, the 21 most frequent classes",
+        classes=21,
+        images=195_834,
+        split=RandomSplit(
+            10_000,
+            2_040,
+            "the paper, Table 1",
+            "; the table's 149,685 database images are those of CSQ's list, which --lists reads",
+        ),
+        reader=partial(read_nuswide, classes=FREQUENT),
+    )
+)
+register(_ALL)

@@ -8,15 +8,25 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 
 from centerhash.core.errors import DataError, did_you_mean
-from centerhash.data.layouts.contents import Contents, first_present, present
-from centerhash.data.masks import Object, covered_share
-from centerhash.data.textfiles import duplicates, first_few, read_bytes, read_lines
+from centerhash.data.layouts.coco_json import Entry, covered_share
+from centerhash.data.layouts.contents import (
+    Contents,
+    duplicates,
+    first_few,
+    first_present,
+    present,
+    read_bytes,
+    read_lines,
+)
+from centerhash.data.published.catalogue import PublishedDataset, RemoteFile, register
 
 _CLASSES = (
     "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person "
@@ -26,7 +36,7 @@ CLASSES = tuple(_CLASSES.split())
 
 
 def read_voc(root: Path, year: str, *, known: str, asking: str) -> Contents:
-    """Read the VOC of a year ("VOC2007"): the part `known` trains and is searched, the part `asking` asks."""
+    """Read the VOC of a year ("VOC2007"): the part `known` to train on and search, `asking` as queries."""
     home = first_present(root, (f"VOCdevkit/{year}", year))
     parts = {part: _read_part(home, part) for part in (known, asking)}
     numbers = tuple(number for part in parts.values() for number in part)
@@ -44,7 +54,7 @@ def read_voc(root: Path, year: str, *, known: str, asking: str) -> Contents:
     learned, rest = np.split(np.arange(len(numbers)), [len(parts[known])])
     splits = {"train": learned, "query": rest, "database": learned}
     source = f"official {known}, {asking}"
-    return Contents(names, CLASSES, labels, splits, source, paths, areas=areas).labelled()
+    return Contents(names, CLASSES, labels, splits, source, paths, areas=areas).labeled()
 
 
 def _read_part(home: Path, part: str) -> list[str]:
@@ -57,7 +67,7 @@ def read_annotation(path: Path) -> Mapping[str, float]:
     try:
         tree = ElementTree.fromstring(content)
         width, height = (float(tree.findtext(f"size/{side}", "")) for side in ("width", "height"))
-        boxes: dict[str, list[Object]] = defaultdict(list)
+        boxes: dict[str, list[Entry]] = defaultdict(list)
         for entry in tree.findall("object"):
             boxes[entry.findtext("name", "").strip()].append({"bbox": _box(entry)})
         shares = {name: covered_share(entries, width, height) or 0.0 for name, entries in boxes.items()}
@@ -75,3 +85,57 @@ def _box(entry: ElementTree.Element) -> Sequence[float]:
         float(entry.findtext(f"bndbox/{side}", "")) for side in ("xmin", "ymin", "xmax", "ymax")
     )
     return left - 1, top - 1, right - left + 1, bottom - top + 1
+
+
+_SOURCE = "http://host.robots.ox.ac.uk/pascal/VOC"
+_VOC2007 = register(
+    PublishedDataset(
+        name="voc2007",
+        title="Pascal VOC 2007",
+        classes=20,
+        images=9_963,
+        photos=9_963,
+        split="the official trainval (5,011) trains and is the database, the official test (4,952) are the queries",
+        areas="the share of the frame that each label's boxes cover together; objects marked difficult count",
+        license="photos under their Flickr users' terms; the data for research",
+        citation="Everingham et al.: The Pascal Visual Object Classes (VOC) Challenge. IJCV 2010",
+        home=f"{_SOURCE}/voc2007/",
+        folder="voc",
+        files=(
+            RemoteFile(
+                f"{_SOURCE}/voc2007/VOCtrainval_06-Nov-2007.tar",
+                460_032_000,
+                "c52e279531787c972589f7e41ab4ae64",
+            ),
+            RemoteFile(
+                f"{_SOURCE}/voc2007/VOCtest_06-Nov-2007.tar", 451_020_800, "b6e924de25625d8de591ea690078ad9f"
+            ),
+        ),
+        needs=tuple(
+            f"VOCdevkit/VOC2007/{part}|VOC2007/{part}"
+            for part in ("Annotations", "ImageSets/Main", "JPEGImages")
+        ),
+        reader=partial(read_voc, year="VOC2007", known="trainval", asking="test"),
+    )
+)
+register(
+    replace(
+        _VOC2007,
+        name="voc2012",
+        title="Pascal VOC 2012",
+        images=11_540,
+        photos=11_540,
+        split="the official train (5,717) trains and is the database, the official val (5,823) are the queries: test "
+        "labels are secret",
+        home=f"{_SOURCE}/voc2012/",
+        files=(
+            RemoteFile(
+                f"{_SOURCE}/voc2012/VOCtrainval_11-May-2012.tar",
+                1_999_639_040,
+                "6cd6e144f989b92b3379bac3b3de84fd",
+            ),
+        ),
+        needs=tuple(part.replace("2007", "2012") for part in _VOC2007.needs),
+        reader=partial(read_voc, year="VOC2012", known="train", asking="val"),
+    )
+)

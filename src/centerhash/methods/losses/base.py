@@ -1,4 +1,4 @@
-"""What every loss is: a module from logits and labels to a scalar, usable alone and by the training loop.
+"""Base classes of the losses: a module from logits and labels to a scalar, usable alone and by the training loop.
 
     loss = ICS(centers)(logits, labels)     # a scalar Tensor: loss.backward()
 
@@ -8,6 +8,7 @@ The base class reads the options and checks the shapes; a method writes only its
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,20 +19,32 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from centerhash.core.errors import ConfigError, InputError
 from centerhash.core.options import MethodOptions, options_beside, read_options
-from centerhash.networks.heads import HeadOutput
+from centerhash.methods.weights import LabelSlots, equal_weights, label_slots, scatter_weights
+
+
+class HeadOutput(NamedTuple):
+    """The outputs of a head for a batch; None for those that it does not have."""
+
+    logits: Tensor  # (B, K): their signs are the code
+    class_logits: Tensor | None = None  # (B, C): their softmax over the labels gives the weights
+    label_log_odds: Tensor | None = None  # (B, C): their sigmoid is the probability of each label
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> HeadOutput:
+        """The same with every output changed in the same way."""
+        return HeadOutput._make(None if part is None else change(part) for part in self)
 
 
 class LossTerms(NamedTuple):
-    """The loss of a batch and the parts that a log shows."""
+    """The loss of a batch and its parts by name, for the log."""
 
     total: Tensor
     parts: dict[str, Tensor]
 
 
 class Batch(NamedTuple):
-    """What a loss sees of a batch, checked."""
+    """The checked inputs of a loss."""
 
-    output: HeadOutput  # logits (B, K), and what else the head reads
+    output: HeadOutput
     labels: Tensor  # (B, C) bool
     places: Tensor | None = None  # (B,) among the training images that `prepare` saw
     progress: float = 0.0  # share of the training that is done, in [0, 1), for losses that change on the way
@@ -47,19 +60,18 @@ class Batch(NamedTuple):
         return Batch(self.output.each(lambda part: part[chosen]), self.labels[chosen], places, self.progress)
 
 
-def presence_loss(presence: Tensor, labels: Tensor) -> Tensor:
-    """Cross entropy () of log-odds (B, C) that a class is there with labels (B, C): summed over C, mean over B."""
-    return (
-        binary_cross_entropy_with_logits(presence, labels.to(presence.dtype), reduction="none").sum(1).mean()
-    )
+def label_loss(log_odds: Tensor, labels: Tensor) -> Tensor:
+    """Cross entropy () of the labels' log-odds (B, C) with labels (B, C): summed over C, mean over B."""
+    losses = binary_cross_entropy_with_logits(log_odds, labels.to(log_odds.dtype), reduction="none")
+    return losses.sum(1).mean()
 
 
 class Objective(nn.Module, ABC):
     """A loss of logits (B, K) and labels (B, C).
 
     Options are given by name, `DHN(slope=0.5)`, or as a whole, `DHN(options=DHNOptions(slope=0.5))`; their class is
-    the one named `<Class>Options` beside the loss. A loss that needs `centers`, `classes`, `bits` or a `seed` asks for
-    them in its constructor by these names. Its parameters (learned proxies, say) are trained beside the head's.
+    the one named `<Class>Options` beside the loss. A loss that needs `centers`, `classes`, `bits` or a `seed` has
+    constructor parameters of these names. Its parameters (learned proxies, say) are trained together with the head's.
     """
 
     def __init__(self, *, options: MethodOptions | None = None, **values: Any) -> None:
@@ -76,7 +88,7 @@ class Objective(nn.Module, ABC):
         self.sizes: tuple[int | None, int | None] = (None, None)  # (C, K), where the loss decides them
 
     def prepare(self, features: NDArray[Any], rows: NDArray[np.int64], labels: NDArray[np.bool_]) -> None:
-        """See the training images `features[rows]` (n, D) and labels (n, C) once before the first epoch.
+        """Prepare for the training images `features[rows]` (n, D) and labels (n, C) before the first epoch.
 
         Must give the same result each time it is called: a run that is resumed calls it again.
         """
@@ -105,8 +117,8 @@ class Objective(nn.Module, ABC):
         """The loss as `forward` gives it, with its parts by name."""
         batch = self.checked(output, labels)._replace(places=places, progress=progress)
         terms = self.terms(batch)
-        if batch.output.presence is not None:
-            terms["presence"] = presence_loss(batch.output.presence, batch.labels)
+        if batch.output.label_log_odds is not None:
+            terms["presence"] = label_loss(batch.output.label_log_odds, batch.labels)
         if not terms:
             return LossTerms(batch.logits.sum() * 0, {})
         total = torch.stack(list(terms.values())).sum()
@@ -117,7 +129,7 @@ class Objective(nn.Module, ABC):
         """Terms () by name, already multiplied by their coefficients; their sum is the loss."""
 
     def checked(self, output: Tensor | HeadOutput, labels: Tensor) -> Batch:
-        """The batch, or an InputError that says what does not fit."""
+        """The batch, or an InputError that names what does not fit."""
         output = output if isinstance(output, HeadOutput) else HeadOutput(output)
         logits, classes, bits = output.logits, *self.sizes
         if not (isinstance(logits, Tensor) and isinstance(labels, Tensor)):
@@ -136,10 +148,65 @@ class Objective(nn.Module, ABC):
             shown = [f"{name} {_shown(part)}" for name, part in found.items() if part is not None]
             raise InputError(
                 f"{type(self).__name__} takes float logits (B, {bits or 'K'}) and labels (B, {classes or 'C'}) of bool "
-                f"or 0 and 1, and what else a head reads in the labels' shape; got {', '.join(shown)}."
+                f"or 0 and 1, and a head's other outputs in the labels' shape; got {', '.join(shown)}."
             )
         return Batch(output, labels.bool())
 
 
 def _shown(part: Tensor) -> str:
     return f"{tuple(part.shape)} of {str(part.dtype).removeprefix('torch.')}"
+
+
+def check_centers(centers: Tensor | NDArray[Any]) -> Tensor:
+    """Centers (C, K) as float32; InputError unless each has the length sqrt(K), as -1 and +1 have, also rotated."""
+    numbers = (
+        torch.as_tensor(np.array(centers) if isinstance(centers, np.ndarray) else centers).detach().float()
+    )
+    if numbers.ndim != 2 or not numbers.numel():
+        raise InputError(f"centers must be of shape (C, K), got {tuple(numbers.shape)}.")
+    bits = numbers.shape[1]
+    if not bool(((numbers**2).sum(dim=1) - bits).abs().max() <= 1e-3 * bits):
+        raise InputError(
+            f"centers must be of -1 and +1, one row of {bits} bits per class; got values from "
+            f"{float(numbers.min()):g} to {float(numbers.max()):g}. hash_centers(classes, bits) makes them."
+        )
+    return numbers
+
+
+class CentralObjective(Objective):
+    """Base of the central methods: centers, the labelled part of a batch, and weights over all classes.
+
+    `centers` (C, K) of -1 and +1 are a tensor or an array, as `hash_centers` makes them.
+    """
+
+    centers: Tensor
+
+    def __init__(
+        self, centers: Tensor | NDArray[Any], *, options: MethodOptions | None = None, **values: Any
+    ) -> None:
+        super().__init__(options=options, **values)
+        self.register_buffer("centers", check_centers(centers), persistent=False)
+        self.sizes = (self.centers.shape[0], self.centers.shape[1])
+        self.options = self.options.for_bits(self.centers.shape[1])
+
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
+        """Means over the images that have a label; nothing when none has."""
+        labelled = batch.labels.any(dim=1)
+        if not bool(labelled.any()):
+            return {}
+        return {name: value.mean() for name, value in self.image_terms(batch.rows(labelled)).items()}
+
+    @torch.no_grad()
+    def weights(self, output: Tensor | HeadOutput, labels: Tensor) -> Tensor:
+        """Weight (B, C) of each label of each image; rows sum to 1, or to 0 without labels."""
+        batch = self.checked(output, labels)
+        slots = label_slots(batch.labels)
+        return scatter_weights(self.slot_weights(batch, slots), slots, labels.shape[1])
+
+    @abstractmethod
+    def image_terms(self, batch: Batch) -> dict[str, Tensor]:
+        """Per-image terms (B,) by name, already multiplied by their coefficients; every image has a label."""
+
+    def slot_weights(self, batch: Batch, slots: LabelSlots) -> Tensor:
+        """Weights (B, L) of the labels in their slots; equal unless a method learns them."""
+        return equal_weights(slots.mask, batch.logits.dtype)

@@ -12,7 +12,7 @@ Rows of S are made from the labels when their block's turn comes and H^T H (K, K
 needs 40 MB where S and R would take 800 MB. The signs of H are the codes.
 
 Stage 2 is a cross entropy between each bit and its code. The paper's second variant, CNNH+, also predicts the labels
-beside the bits; it is left out, since the network here ends in the bits.
+besides the bits; it is left out, since the network here ends in the bits.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from torch.nn.functional import softplus
 from centerhash.core.errors import InputError
 from centerhash.core.options import MethodOptions
 from centerhash.methods.losses.base import Batch, Objective
+from centerhash.methods.registry import Notes, register_method
 
 _BLOCK = 512  # rows that move together, at most; fewer when there are few images
 _BLOCKS = 16
@@ -113,6 +114,26 @@ class CNNHOptions(MethodOptions):
     )
 
 
+@register_method(
+    "cnnh",
+    family="two-stage",
+    paper="Supervised Hashing for Image Retrieval via Image Representation Learning (Xia et al.)",
+    year=2014,
+    multi_label="two images are similar when they share a label",
+    training={"learning_rate": 0.001},
+    space={"sweeps": [5, 10, 20]},
+    notes=Notes(
+        source="a port",
+        finding="Stage 1 is the same; stage 2 there is a squared error, here a cross entropy.",
+        equations="""
+            stage 1:  min over H in [-1, 1]^(n x K) of  || S - H H^T / K ||^2,  codes = sign(H)
+            stage 2:  mean over bits of  softplus(-c_k z_k)  for the image's code c""",
+        defaults="20 sweeps, learning rate 1e-3 (.776; the authors name none).",
+        departures="""The paper moves one entry of H at a time; here a block of rows moves in one column, by the same
+            Newton steps times the factor that lowers the objective most. Stage 2 is a cross entropy per bit, where a
+            port has a squared error. CNNH+, which also predicts labels, is left out.""",
+    ),
+)
 class CNNH(Objective):
     """CNNH (Xia et al., 2014): codes of the training images from the similarity matrix, then learned by the network."""
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from centerhash.core.checks import check_features
-from centerhash.methods.shallow.base import ShallowHash
-from centerhash.methods.shallow.inputs import (
+from centerhash.methods.shallow.base import (
     Floats,
+    ShallowHash,
     ShallowOptions,
     affine,
     mean_features,

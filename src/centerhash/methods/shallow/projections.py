@@ -12,10 +12,13 @@ from pydantic import Field
 from centerhash.core.checks import check_features
 from centerhash.core.parallel import one_numpy_thread
 from centerhash.core.progress import Progress, silent
-from centerhash.methods.shallow.base import STAGE, ShallowHash, Training
-from centerhash.methods.shallow.inputs import (
+from centerhash.methods.registry import Notes, register_method
+from centerhash.methods.shallow.base import (
+    STAGE,
     Floats,
+    ShallowHash,
     ShallowOptions,
+    Training,
     affine,
     mean_features,
     prepared_blocks,
@@ -41,10 +44,24 @@ class LinearHash(ShallowHash):
 # --- LSH
 
 
-class LshOptions(ShallowOptions):
-    """Options of LSH."""
-
-
+@register_method(
+    "lsh",
+    title="LSH",
+    paper="Similarity Search in High Dimensions via Hashing (Gionis et al.); random hyperplanes (Charikar)",
+    year=1999,
+    uses_labels=False,
+    multi_label="labels are not used",
+    defaults={"unit": False},
+    space={"unit": [True, False]},
+    authors={"unit": False},
+    notes=Notes(
+        source="MATLAB ports of LSH",
+        finding="Faithful to them.",
+        equations="h_k(x) = sign(<r_k, x - mean>), r_k ~ N(0, I)",
+        defaults="`unit` false, which is the authors' (.483; scaled to length 1 .477).",
+        departures="The hyperplanes go through the mean of the training features, which are all positive.",
+    ),
+)
 @dataclass(frozen=True, eq=False)
 class Lsh(LinearHash):
     """LSH (Gionis et al., 1999; Charikar, 2002): random Gaussian hyperplanes through the mean of the features."""
@@ -52,7 +69,7 @@ class Lsh(LinearHash):
     @classmethod
     def _fit(cls, given: Training) -> Self:
         """Draw K directions; the features (n, D) give only the mean. Labels (n, C) are not used."""
-        chosen = given.checked(LshOptions)
+        chosen = given.checked(ShallowOptions)
         projection = np.random.default_rng(given.seed).normal(size=(given.features.shape[1], given.bits))
         offset = mean_features(given.features, chosen.unit) @ projection
         given.progress(STAGE, 1, 1)
@@ -93,10 +110,27 @@ def eigenfunctions(coordinates: Floats, minima: Floats, modes: Modes) -> Floats:
     return np.sin(np.pi / 2 + modes.frequencies * (coordinates - minima)[:, modes.axes])
 
 
-class ShOptions(ShallowOptions):
-    """Options of SH."""
-
-
+@register_method(
+    "sh",
+    title="SH",
+    paper="Spectral Hashing (Weiss, Torralba and Fergus)",
+    year=2009,
+    uses_labels=False,
+    multi_label="labels are not used",
+    space={"unit": [True, False]},
+    authors={"unit": False},
+    notes=Notes(
+        source="the authors' trainSH.m",
+        finding="The same, up to scaling.",
+        equations="""
+            x along one of the first min(K, D) principal axes fills [a, b]:
+                Phi_m(x) = sin(pi/2 + m pi (x - a) / (b - a))
+            bits: the K pairs (axis, m >= 1) of smallest (m pi / (b - a))^2;  h = sign(Phi)""",
+        defaults="""`unit` true (.657; false, which is the authors', .655). The order of the eigenvalues does not
+            depend on the paper's epsilon.""",
+        departures="None in the mathematics.",
+    ),
+)
 @dataclass(frozen=True, eq=False)
 class Sh(ShallowHash):
     """SH (Weiss et al., 2008): sinusoids along the principal axes, as if the data filled a box evenly.
@@ -113,7 +147,7 @@ class Sh(ShallowHash):
     @classmethod
     def _fit(cls, given: Training) -> Self:
         """Fit a box to features (n, D) along their first min(K, D) axes. Labels (n, C) and seed are not used."""
-        unit = given.checked(ShOptions).unit
+        unit = given.checked(ShallowOptions).unit
         projection = principal_axes(given.features, unit, given.bits).axes
         minima = np.full(projection.shape[1], np.inf)
         maxima = -minima
@@ -185,6 +219,26 @@ class ItqOptions(ShallowOptions):
     iterations: int = Field(100, ge=1, description="rounds of codes and rotation; 50 in the paper")
 
 
+@register_method(
+    "itq",
+    title="ITQ",
+    paper="Iterative Quantization (Gong and Lazebnik)",
+    year=2013,
+    uses_labels=False,
+    multi_label="labels are not used",
+    space={"unit": [True, False], "iterations": [20, 50, 100]},
+    authors={"iterations": 50},
+    notes=Notes(
+        source="Gong's ITQ in MATLAB",
+        finding="Faithful to it.",
+        equations="""
+            min over B in {-1, +1}^(n x K) and rotations R of  || B - V R ||^2,
+                V = centred features on K principal axes
+            rounds:  B = sign(V R);  R = best rotation (Procrustes, by an SVD of V^T B)""",
+        defaults="100 rounds (.734; the paper's 50 .731).",
+        departures="With more bits than axes, V is filled up with zeros.",
+    ),
+)
 @dataclass(frozen=True, eq=False)
 class Itq(LinearHash):
     """ITQ (Gong and Lazebnik, 2011): the K principal axes, rotated so that the features are nearest to +-1."""

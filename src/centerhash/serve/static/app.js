@@ -129,7 +129,7 @@ function weightsOf(asked, answer) {
 
 function titleOf(asked, names) {
   if (asked.kind === "labels") return capital(new Intl.ListFormat("en").format(names));
-  if (asked.by === "look") return asked.kind === "picture" ? "Looks like your photo" : "Looks like this one";
+  if (asked.by === "visual") return asked.kind === "picture" ? "Visually similar to your photo" : "Visually similar to this one";
   return asked.kind === "picture" ? "Most like your photo" : "Most like this one";
 }
 
@@ -322,7 +322,7 @@ function listen() {
     next: () => step(1),
     close: closePhoto,
     like: () => searchBy(state.photo, "both"),
-    look: () => searchBy(state.photo, "look"),
+    visual: () => searchBy(state.photo, "visual"),
     copy: () => copyLink(`${location.href.split("#")[0]}${writeState({ ...nothing, photo: state.photo })}`, (text) => {
       $("copy").textContent = text;
       setTimeout(() => { $("copy").textContent = "Copy the link"; }, 1500);

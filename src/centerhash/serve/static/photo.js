@@ -53,17 +53,17 @@ function facts(item) {
 }
 
 function share(label, item, pick) {
-  const present = item.presence?.[label];
+  const probability = item.probability?.[label];
   const part = item.share?.[label];
   const chip = element("button", "chip", label);
   chip.type = "button";
   chip.title = `Photos with ${label}`;
   chip.addEventListener("click", () => pick(label));
   const row = element("li", "", chip);
-  if (present === undefined || part === undefined) return row;
+  if (probability === undefined || part === undefined) return row;
   const bar = element("span", "bar");
   bar.style.setProperty("--part", percent(part).replace(" ", ""));
-  const text = element("small", "", `${percent(present)} sure · ${percent(part)} of the photo`);
+  const text = element("small", "", `${percent(probability)} sure · ${percent(part)} of the photo`);
   text.title = "How sure the model is that it is there, and how much of the photo it is";
   row.append(bar, text);
   return row;

@@ -3,13 +3,13 @@
 export const PAGE = 48;
 const MOST = 1000;
 
-// { kind: "all" | "picture" | "id" | "labels" | "duplicates", picture, id, labels: [[name, weight]], by: "both" | "look",
+// { kind: "all" | "picture" | "id" | "labels" | "duplicates", picture, id, labels: [[name, weight]], by: "both" | "visual",
 //   having: [name], without: [name], under: name or "", photo: id or "" of the one shown large, k }
 export function readState(hash) {
   const values = new URLSearchParams(hash.replace(/^#/, ""));
   const state = {
     ...nothing,
-    by: values.get("by") === "look" ? "look" : "both",
+    by: values.get("by") === "visual" ? "visual" : "both",
     having: values.getAll("having"),
     without: values.getAll("without"),
     under: values.get("under") ?? "",
@@ -54,7 +54,7 @@ function addQuestion(values, state) {
   if (state.kind === "id") values.set("id", state.id);
   if (state.kind === "picture") values.set("picture", state.picture);
   if (state.kind === "labels") values.set("labels", writeWeights(state.labels));
-  if (state.by === "look" && (state.kind === "id" || state.kind === "picture")) values.set("by", "look");
+  if (state.by === "visual" && (state.kind === "id" || state.kind === "picture")) values.set("by", "visual");
 }
 
 function addFilters(values, state) {

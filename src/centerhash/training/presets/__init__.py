@@ -1,4 +1,4 @@
-"""Presets: named sets of training options, each a small TOML file that holds only what differs from the defaults."""
+"""Presets: named sets of training options, each a TOML file with what differs from the defaults. Needs no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from centerhash.core.errors import ConfigError, unknown_name
 
 
 def preset_names() -> list[str]:
-    """The presets that come with the package."""
+    """List the presets that come with the package."""
     return sorted(
         entry.name.removesuffix(".toml")
         for entry in resources.files(__name__).iterdir()
@@ -20,7 +20,7 @@ def preset_names() -> list[str]:
 
 
 def read_preset(name: str) -> dict[str, Any]:
-    """The options of a preset by its name, or of a TOML file of one's own by its path."""
+    """Read the options of a preset by its name, or of a custom TOML file by its path."""
     if name in preset_names():
         return tomllib.loads(resources.files(__name__).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
     path = Path(name)
@@ -30,5 +30,5 @@ def read_preset(name: str) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read the preset '{path}': {error.strerror or error}.") from None
-    except ValueError as error:  # no TOML, or no UTF-8
+    except ValueError as error:  # not TOML, or not UTF-8
         raise ConfigError(f"the preset '{path}' is no TOML file: {error}.") from None

@@ -1,0 +1,1 @@
+"""The experiments of the paper, the demo, and its emoji scenes: `python -m reproduction --help`."""

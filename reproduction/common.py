@@ -1,0 +1,221 @@
+"""What the paper's experiments share: settings, models, printed results, texts, pieces of pages, and figures."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jinja2 import Environment
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from centerhash.core.errors import ConfigError
+from centerhash.core.files import atomic, make_folder, packaged, write_text
+from centerhash.core.progress import Progress, silent
+from centerhash.core.rendering import png_bytes, svg_text
+from centerhash.experiments.figures import named_series, page_templates
+from centerhash.experiments.runner import TaskDone, Work, failure_text, rounded, run_tasks, select_rows
+from centerhash.experiments.tasks import EvaluationSetup, Row, Source, Task, make_task, plan_tasks
+from centerhash.model.model import HashModel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of the report: a title, its pieces of HTML, and the tasks that failed."""
+
+    what: str
+    title: str
+    pieces: tuple[Markup, ...]
+    failures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The data, the folder of the results, and the size of the experiments."""
+
+    source: Source
+    out: Path
+    bits: tuple[int, ...] = (16, 32, 64)  # ascending
+    seeds: int = 3
+    methods: tuple[str, ...] | None = None  # None: those of each experiment
+    epochs: int | None = None
+    jobs: int = 1
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # training options by method
+    results: Path | None = None  # folder of `centerhash compare` whose finished rows are copied
+    test_images: Path | None = None
+    exclude: Path | None = None
+    progress: Progress = silent
+    on_done: TaskDone | None = None
+    warn: Callable[[Sequence[str]], None] = lambda messages: None
+
+    @property
+    def models(self) -> Path:
+        """The folder of trained models, which several parts use."""
+        return self.out / "models"
+
+    def folder(self, what: str) -> Path:
+        """The folder of the raw results and figures of one part."""
+        return make_folder(self.out / what)
+
+    def chosen(self, what: str, methods: Sequence[str]) -> list[str]:
+        """The methods of a part that were selected, at least one."""
+        kept = [name for name in methods if self.methods is None or name in self.methods]
+        if not kept:
+            raise ConfigError(f"{what} compares {', '.join(methods)}: name at least one of these methods.")
+        return kept
+
+    def tasks(self, methods: Sequence[str]) -> list[Task]:
+        """The training runs of methods x bits x seeds."""
+        return plan_tasks(methods, self.bits, self.seeds, self.options, self.epochs)
+
+    def task(
+        self, method: str, bits: int, seed: int = 0, options: Mapping[str, Any] | None = None, **about: Any
+    ) -> Task:
+        """One training run; `options` are those of the part."""
+        common = {} if self.epochs is None else {"epochs": self.epochs}
+        given = {**common, **self.options.get(method, {}), "method": method, "bits": bits, "seed": seed}
+        return make_task({**given, "options": {**given.get("options", {}), **(options or {})}}, **about)
+
+
+def run_part(
+    settings: Settings, what: str, tasks: Sequence[Task], work: Work
+) -> tuple[list[Row], tuple[str, ...]]:
+    """Run the tasks that DIR/<what> has no rows of; return the rows of all, in order, and what failed."""
+    rows, failures = run_tasks(
+        settings.source,
+        tasks,
+        settings.folder(what),
+        partial(_found, work),
+        stage=what,
+        jobs=settings.jobs,
+        progress=settings.progress,
+    )
+    return select_rows(rows, tasks), tuple(map(failure_text, failures))
+
+
+def _found(work: Work, setup: EvaluationSetup, task: Task) -> Row:
+    return {"task": task.identity, "found": rounded(work(setup, task), 9)}
+
+
+def trained(models: Path, setup: EvaluationSetup, task: Task) -> HashModel:
+    """The model of a task: loaded if another part of this report has trained it, else trained and stored."""
+    identity = json.dumps([setup.facts(), task.resolved], sort_keys=True)
+    folder = models / hashlib.blake2b(identity.encode(), digest_size=10).hexdigest()
+    if (folder / "model.json").exists():  # written last
+        return HashModel.load(folder)
+    model = setup.train(task)
+    model.save(folder)
+    return model
+
+
+def train_weights(setup: EvaluationSetup, model: HashModel) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Weights and labels (n, C) of the training images."""
+    rows = np.sort(setup.dataset.splits.train)  # in file order: features may be memory-mapped
+    labels = setup.dataset.labels[rows]
+    return model.weights(setup.features[rows], labels), labels
+
+
+# Printed results of the paper, for comparison: other backbones, other data, other schedules than ours
+
+PRINTED_BITS = (16, 32, 64)
+DATA = {"nus-wide": "NUS-WIDE", "coco": "MS COCO"}
+_SAME = {"ics-printed": "ics"}  # both stand for the paper's own method
+
+
+@cache
+def printed() -> Mapping[str, Any]:
+    """Everything in printed.toml."""
+    return packaged("reproduction", "printed.toml")
+
+
+def words(name: str, **values: Any) -> str:
+    """A text of words.toml with values filled in."""
+    text: str = packaged("reproduction", "words.toml")[name]
+    return text.format(**values)
+
+
+def printed_map(table: str, data: str, method: str, bits: int) -> float | None:
+    """The mAP that a table (alexnet, resnet50, ablation) prints for a method on nus-wide or coco, if it does."""
+    values = printed()[table][data].get(_SAME.get(method, method))
+    return None if values is None or bits not in PRINTED_BITS else float(values[PRINTED_BITS.index(bits)])
+
+
+# Pieces of pages
+
+
+@cache
+def templates() -> Environment:
+    """The templates of the demo and of the report."""
+    return page_templates("reproduction")
+
+
+def paragraph(text: str) -> Markup:
+    """One or two sentences of plain text."""
+    return Markup("<p>{}</p>").format(text)
+
+
+def note(text: str) -> Markup:
+    """A remark below a table or figure."""
+    return Markup("<p class='note'>{}</p>").format(text)
+
+
+def heading(text: str) -> Markup:
+    """The title of a piece of a section."""
+    return Markup("<h3>{}</h3>").format(text)
+
+
+def table(
+    heads: Sequence[str], lines: Sequence[Sequence[str]], groups: Sequence[tuple[str, int]] = ()
+) -> Markup:
+    """A table with `heads` over the columns; `groups` are titles over several columns, as (title, columns)."""
+    macros: Any = templates().get_template("parts.html").module
+    return Markup(macros.table(heads, lines, groups))
+
+
+# Figures
+
+# curves of the weight solvers: name, color, mark
+SOLVERS = {
+    "true": ("true gradient", "#0072B2", "o"),
+    "printed": ("gradient as printed, Eq. (13)", "#D55E00", "s"),
+}
+
+
+def area_scatter(axis: Axes, shares: Any, weights: Any, color: str) -> None:
+    """Draw one point per label: its share of the labeled area, and its weight."""
+    axis.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=1, zorder=1)
+    axis.scatter(shares, weights, s=7, alpha=0.35, linewidths=0, color=color, zorder=2)
+    axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+
+
+def weight_histogram(axis: Axes, counts: Any, color: str) -> None:
+    """Draw the shares of weights by size."""
+    axis.stairs(counts / max(1, counts.sum()), np.linspace(0, 1, len(counts) + 1), fill=True, color=color)
+    axis.set_xlim(0, 1)
+
+
+def legend_below(figure: Figure, axis: Axes, widest: float = 2.3) -> None:
+    """Put the legend of one axis below the whole figure, in as many columns of `widest` inches as fit."""
+    handles, names = axis.get_legend_handles_labels()
+    columns = max(1, min(len(names), int(figure.get_figwidth() // widest)))
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+
+
+def write_figure(path: Path, figure: Figure) -> Markup:
+    """Write PATH.svg and PATH.png; return the figure as HTML."""
+    svg = named_series(svg_text(figure))
+    write_text(path.with_suffix(".svg"), svg)
+    figure.set_layout_engine("none")  # the layout is final: computing it again takes as long as drawing
+    with atomic(path.with_suffix(".png")) as stream:
+        stream.write(png_bytes(figure))
+    return Markup("<div class='plot'>{}</div>").format(svg)

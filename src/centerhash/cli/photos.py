@@ -1,0 +1,464 @@
+"""Index photos, search them, find duplicates, serve them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from centerhash.cli import arguments, console
+from centerhash.cli.arguments import DeviceOption, EngineOption, JsonOption, option
+from centerhash.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from centerhash.search import Added, Index, Result
+    from centerhash.search.duplicates import Duplicates
+    from centerhash.serve.limits import Settings
+
+index_app = typer.Typer(
+    help="Make an index of images, add to it, remove, look after it.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+_SHOWN = 50  # groups of duplicates in the table; --json and --page show more
+IndexArgument = Annotated[Path, typer.Argument(help="folder of the index", show_default=False)]
+
+
+@index_app.command()
+def create(
+    index: IndexArgument,
+    model: Annotated[
+        str, typer.Option(help="folder of a finished run, the built-in model, or hf:owner/name; it is copied")
+    ] = "coco",
+    store: Annotated[
+        str, option("where the items live: flat, or milvus:ADDRESS", arguments.one_of(*arguments.STORES))
+    ] = "flat",
+) -> None:
+    """Make an empty index for the codes of the built-in model, or of a run's.
+
+    Examples: `centerhash index create photos.index`, `centerhash index create photos.index --model run`
+    """
+    from centerhash.search import Index
+
+    with Index.create(index, model, store=store) as made:
+        bits, kind = made.model.bits, made.spec.store
+    console.output(
+        f"an empty index of {bits} bits ({kind}) in {index}  next: `centerhash index add {index} IMAGES`"
+    )
+
+
+@index_app.command()
+def add(
+    index: IndexArgument,
+    images: Annotated[list[str], typer.Argument(help="images, folders, globs", show_default=False)],
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            help="of the images: given (by labels.csv), predicted (by the model), none "
+            "[default: given where there are any, else predicted]"
+        ),
+    ] = None,
+    device: DeviceOption = "auto",
+    engine: EngineOption = "auto",
+    batch: Annotated[int, typer.Option(min=1, help="images that are stored durably at a time")] = 256,
+) -> None:
+    """Add images; those that are there already, by content, are skipped, so the same command resumes.
+
+    Example: `centerhash index add photos.index photos`
+    """
+    from centerhash.search import Index
+
+    with Index.open(index, device=device, engine=engine) as opened, console.progress() as report:
+        done = opened.add(images, labels=labels, batch=batch, progress=report)
+        count, by = len(opened), console.features_by(opened.used_engine)
+    console.report_added(done, f"{count:,} items in {index}{by}")
+
+
+@index_app.command()
+def remove(
+    index: IndexArgument,
+    items: Annotated[
+        list[str] | None, typer.Argument(help="ids, or paths of images or folders", show_default=False)
+    ] = None,
+    missing: Annotated[bool, typer.Option("--missing", help="all images whose file is gone")] = False,
+) -> None:
+    """Remove images by their ids or paths; also by paths of files that are gone. Your files stay.
+
+    Examples: `centerhash index remove photos.index photos/old`, `centerhash index remove photos.index --missing`
+    """
+    from centerhash.search import Index
+
+    if not items and not missing:
+        raise ConfigError("say what to remove: ids, paths of images or folders, or --missing.")
+    with Index.open(index) as opened:
+        meant = opened.find([*(items or ()), *(opened.missing() if missing else ())])
+        removed = opened.remove([id for ids in meant.values() for id in ids])
+        count = len(opened)
+    console.warn(
+        [f"'{item}' is neither an id nor a path of this index." for item, ids in meant.items() if not ids]
+    )
+    console.output(f"{removed:,} items removed; {count:,} are left in {index}")
+
+
+@index_app.command()
+def info(index: IndexArgument, as_json: JsonOption = False) -> None:
+    """Say what is in an index: store, model, number of items, and how many carry each label.
+
+    Example: `centerhash index info photos.index`
+    """
+    from centerhash.search import Index
+    from centerhash.search.results import missing_text
+
+    with Index.open(index, read_only=True) as opened:
+        facts = opened.info()
+    if as_json:
+        console.print_json(facts)
+        return
+    console.warn([missing_text(index, facts["missing"])] if facts["missing"] else [])
+    labels, details = facts.pop("labels"), facts.pop("details")
+    rows = [
+        (name, f"{value:,}" if type(value) is int else str(value))
+        for name, value in {**facts, **details}.items()
+    ]
+    most = sorted(labels.items(), key=lambda pair: (-pair[1], pair[0]))
+    more = f", and {len(most) - 10:,} more labels" if len(most) > 10 else ""
+    shown = ", ".join(f"{name} {count:,}" for name, count in most[:10]) + more or "none"
+    console.table(str(index), ("", ""), [*rows, ("labels", shown)])
+
+
+@index_app.command()
+def verify(index: IndexArgument) -> None:
+    """Read everything and say what is damaged, with exit code 1 when anything is; count images whose file is gone.
+
+    Example: `centerhash index verify photos.index`
+    """
+    from centerhash.search import Index, verify_index
+    from centerhash.search.results import missing_text
+
+    problems = verify_index(index)
+    for problem in problems:
+        console.log(f"damaged: {problem}")
+    if problems:
+        raise typer.Exit(1)
+    with Index.open(index, read_only=True) as opened:
+        gone = len(opened.missing())
+    console.warn([missing_text(index, gone)] if gone else [])
+    console.output(f"{index} is whole")
+
+
+@index_app.command()
+def compact(index: IndexArgument) -> None:
+    """Give back the space of removed items.
+
+    Example: `centerhash index compact photos.index`
+    """
+    from centerhash.search import Index
+
+    with Index.open(index) as opened:
+        opened.compact()
+        count = len(opened)
+    console.output(f"{count:,} items in {index}")
+
+
+@index_app.command("import")
+def import_(
+    index: IndexArgument,
+    codes: Annotated[
+        Path,
+        typer.Argument(
+            help="code file, or folder of parts, of `centerhash encode` by the same model, or a file of faiss",
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Add codes without images; their names become their ids.
+
+    Example: `centerhash index import photos.index codes.npz`
+    """
+    from centerhash.search import Index
+
+    with Index.open(index) as opened:
+        done = opened.import_codes(codes)
+        count = len(opened)
+    console.output(
+        f"{done.added:,} codes added, {done.known:,} were there already; {count:,} items in {index}"
+    )
+
+
+@index_app.command()
+def export(
+    index: IndexArgument,
+    out: Annotated[
+        Path,
+        typer.Argument(help="file to write, or for npy, faiss and pgvector a new folder", show_default=False),
+    ],
+    to: Annotated[
+        str,
+        option(
+            "for whom: npz (`index import` and `evaluate`), npy, parquet, faiss, pgvector",
+            arguments.one_of(*arguments.FORMATS),
+        ),
+    ] = "npz",
+) -> None:
+    """Write all codes with their ids, paths and labels, whole or not at all, for centerhash or other programs.
+
+    Examples: `centerhash index export photos.index codes.npz`, `centerhash index export photos.index items --to pgvector`
+    """
+    from centerhash.search import Index
+
+    with Index.open(index, read_only=True) as opened, console.progress() as report:
+        count = opened.export(out, to, progress=report)
+    console.output(f"{count:,} codes in {out}")
+
+
+def search(
+    index: IndexArgument,
+    image: Annotated[Path | None, typer.Argument(help="image to search by", show_default=False)] = None,
+    id: Annotated[str | None, typer.Option(help="search by an item of the index instead")] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            help='search by labels instead: "dog, bicycle" or "dog:0.7,bicycle:0.3"; a label with a comma stands '
+            "in double quotes"
+        ),
+    ] = None,
+    k: Annotated[int, typer.Option("-k", "--top", min=1, help="how many to show")] = 10,
+    visual: Annotated[
+        bool, typer.Option("--visual", help="rank by visual similarity alone, whatever the labels")
+    ] = False,
+    semantic: Annotated[
+        bool, typer.Option("--semantic", help="rank by the semantic code alone, without visual similarity")
+    ] = False,
+    having: Annotated[
+        list[str] | None, typer.Option(help="show only items that carry this label; may be repeated")
+    ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option(help="show no item that carries this label; may be repeated")
+    ] = None,
+    under: Annotated[Path | None, typer.Option(help="show only images in this folder")] = None,
+    within: Annotated[int | None, typer.Option(min=0, help="show none farther than so many bits")] = None,
+    device: DeviceOption = "auto",
+    engine: EngineOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Find the images nearest to an image, to an item of the index, or to labels with weights.
+
+    Examples: `centerhash search photos.index photo.jpg`, `centerhash search photos.index --labels "dog, car" -k 20`
+    """
+    from centerhash.search import Index
+    from centerhash.search.names import match
+
+    if sum(given is not None for given in (image, id, labels)) != 1:
+        raise ConfigError("search by one thing: an IMAGE, --id or --labels.")
+    if visual and semantic:
+        raise ConfigError("search by one of --visual and --semantic, or by both without naming any.")
+    with Index.open(index, read_only=True, device=device, engine=engine) as opened:
+        results = opened.search(
+            image,
+            id=id,
+            labels=labels,
+            k=k,
+            by="visual" if visual else "semantic" if semantic else "both",
+            having=having or (),
+            without=without or (),
+            under=under,
+            within=within,
+        )
+        known = [*opened.labels(), *opened.model_info.classes] if having or without else []
+        by = console.features_by(opened.used_engine)
+    if as_json:
+        console.print_json(results.to_dict())
+        return
+    asked = [*(having or ()), *(without or ())]
+    console.warn(
+        [f"no item of the index carries the label '{name}'." for name in asked if match(name, known) is None]
+    )
+    if results.labels:
+        shown = ", ".join(f"{row.label} {row.weight:.2f}" for row in results.labels)
+        console.output(f"query: {shown}")
+    compared = any(row.visual is not None for row in results)
+    heads = (">distance", *([">visual"] if compared else []), "id", "labels", "path")
+    rows = []
+    for row in results:
+        numbers = [str(row.distance), "-" if row.visual is None else str(row.visual)][: 1 + compared]
+        rows.append((*numbers, row.id, _labels_shown(row), row.path or "-"))
+    console.table(f"{len(results):,} results{by}", heads, rows)
+
+
+def _labels_shown(row: Result) -> str:
+    """The labels of a result with their shares, in percent, as far as they are known; then others asked for."""
+    share = row.share or {}
+    names = dict.fromkeys((*row.labels, *share))
+    return ", ".join(f"{name} {share[name]:.0%}" if name in share else name for name in names)
+
+
+def duplicates(
+    images: Annotated[
+        Path,
+        typer.Argument(metavar="PATH_OR_INDEX", help="a folder of images, or an index", show_default=False),
+    ],
+    near: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=128,
+            help="bits of 128 in which visual codes of near ones may differ",
+            show_default="40",
+        ),
+    ] = None,
+    kind: Annotated[str | None, option("show only one kind", ("same", "near", "similar"))] = None,
+    page: Annotated[Path | None, typer.Option(help="write an HTML page with thumbnails side by side")] = None,
+    model: Annotated[
+        str, typer.Option(help="for a folder: the built-in model, or the folder of a run with a visual code")
+    ] = "coco",
+    device: DeviceOption = "auto",
+    engine: EngineOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Find images that are there more than once, and suggest which to keep; nothing is deleted.
+
+    Same: equal bytes. Near: the same photo, encoded again, resized, brightened, cropped a little or mirrored. Similar:
+    photos that look alike.
+
+    Example: `centerhash duplicates photos --page duplicates.html`
+    """
+    from centerhash.search import Index
+    from centerhash.search.duplicates import folder_duplicates
+    from centerhash.search.index import is_index
+
+    with console.progress() as report:
+        if is_index(images):
+            with Index.open(images, read_only=True) as index:
+                found = index.duplicates(near=near, kind=kind, progress=report)
+        else:
+            found = folder_duplicates(
+                images, model=model, near=near, kind=kind, device=device, engine=engine, progress=report
+            )
+    if page is not None:
+        found.write_page(page)
+    if as_json:
+        console.print_json(found.to_dict())
+        return
+    _show_duplicates(found)
+    if len(found) > _SHOWN:
+        console.output(f"and {len(found) - _SHOWN:,} more groups: --json lists them, --page shows them.")
+    console.warn(found.notes)
+    console.warn([f"skipped: {reason}" for reason in list(found.skipped.values())[:5]])
+    if len(found.skipped) > 5:
+        console.warn([f"{len(found.skipped) - 5:,} more images were skipped: --json lists them."])
+    if page is not None:
+        console.output(f"page: {page}")
+
+
+def _show_duplicates(found: Duplicates) -> None:
+    from centerhash.search.duplicates import KINDS, common_folder
+
+    folder = common_folder([one.path for group in found for one in group.photos if one.path is not None])
+    counts = ", ".join(f"{len(found.of_kind(kind)):,} {kind}" for kind in KINDS)
+    place = f", names below {folder}" if folder else ""
+    rows = []
+    for group in found[:_SHOWN]:
+        keep, *others = ((one.path or one.id).removeprefix(folder) for one in group.photos)
+        size = f" ({group.keep.width} x {group.keep.height})" if group.keep.width else ""
+        rows.append((group.kind, f"{keep}{size}", "\n".join(others)))
+    console.table(f"{found.looked_at:,} images, groups: {counts}{place}", ("kind", "keep", "others"), rows)
+
+
+def serve(
+    index: Annotated[
+        Path, typer.Argument(help="folder of an index, or of images: an index is made beside it")
+    ],
+    host: Annotated[
+        str, typer.Option(help="address to listen on; 0.0.0.0 for all, then put a proxy with TLS before it")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free one")] = 8000,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="CENTERHASH_TOKEN", help="what a request must bring to add or remove images"),
+    ] = None,
+    max_upload_mb: Annotated[float, typer.Option(help="largest upload in megabytes")] = 20.0,
+    max_megapixels: Annotated[float, typer.Option(help="largest image in million pixels")] = 50.0,
+    device: DeviceOption = "auto",
+    engine: EngineOption = "auto",
+    queue: Annotated[int, typer.Option(help="requests of a kind that may wait; more get a 503")] = 32,
+    timeout: Annotated[float, typer.Option(help="seconds that a request may take")] = 30.0,
+    connections: Annotated[int, typer.Option(help="open connections; more are sent away")] = 512,
+    read_only: Annotated[bool, typer.Option(help="never change the index, whatever token comes")] = False,
+    model: Annotated[
+        str | None,
+        option("of a folder of images: a run's folder, the built-in model, or hf:owner/name", default="coco"),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="name by which clients may call the server, e.g. that of a proxy; may be repeated"),
+    ] = None,
+) -> None:
+    """Serve an index: a page to search by image or labels, and the same as JSON.
+
+    Of a folder of images an index is made first, or updated: photos.index beside photos, or in the cache where nothing
+    may be written. The page can be used while images are being added; the same command resumes after a stop.
+
+    Examples: `centerhash serve photos`, `centerhash serve photos.index --port 8000`
+    """
+    given: dict[str, Any] = dict(locals())  # by name; most are fields of Settings
+
+    from centerhash.core.options import read_options
+    from centerhash.search import Index
+    from centerhash.search.index import is_index
+    from centerhash.search.results import missing_text
+    from centerhash.serve.app import reading, serve_index
+    from centerhash.serve.limits import Settings
+
+    def announce(address: str, opened: Index) -> None:
+        _announce(f"{index} is served at {address} (stop with Ctrl-C)", opened, settings)
+
+    def counted(missing: int) -> None:
+        if missing:
+            console.warn([missing_text(index, missing)])
+        else:
+            console.output("the files of all of them are there")
+
+    given |= {"token": token or None, "hosts": tuple(allow_host or ())}
+    settings = read_options(
+        Settings, {name: given[name] for name in Settings.model_fields if name in given}, "serving"
+    )
+    if not is_index(index):
+        _serve_images(index, model, settings, host, port)
+    elif model is not None:
+        raise ConfigError(f"'{index}' is an index and has its model: leave out --model.")
+    else:
+        # without the right to write, another process may have it: `centerhash index add` works beside this server
+        with Index.open(index, read_only=not settings.may_write, **reading(settings)) as opened:
+            serve_index(opened, settings, host, port, announce, counted)
+
+
+def _announce(place: str, index: Index, settings: Settings) -> None:
+    """Say where, what, how many, and who may change it."""
+
+    console.output(f"{place}{console.features_by(index.used_engine)}")
+    changes = "can be added and removed with the token" if settings.may_write else "can only be searched"
+    console.output(f"{len(index):,} images of {index.model_info.bits} bits, which {changes}")
+
+
+def _serve_images(images: Path, model: str | None, settings: Settings, host: str, port: int) -> None:
+    """Make or open the index of a folder of images, and add them while it is served."""
+    from centerhash.search.default_index import open_default
+    from centerhash.search.results import missing_text
+    from centerhash.serve.app import reading, serve_index
+    from centerhash.serve.background import Filling
+
+    opened, warning = open_default(images, model, **reading(settings))
+    console.warn([warning] if warning else [])
+
+    def announce(address: str, index: Index) -> None:
+        place = f"{images} is served at {address} (stop with Ctrl-C) and added to {index.folder}"
+        _announce(place, index, settings)
+
+    def ended(done: Added) -> None:
+        console.report_added(done, f"{len(opened):,} items in {opened.folder}")
+        gone = len(opened.missing())
+        console.warn([missing_text(opened.folder, gone)] if gone else [])
+
+    with opened, console.progress() as report:
+        serve_index(opened, settings, host, port, announce, filling=Filling(opened, images, ended, report))

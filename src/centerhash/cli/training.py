@@ -1,0 +1,322 @@
+"""Train, score, encode, explain, export, publish."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from centerhash.cli import arguments, console
+from centerhash.cli.arguments import (
+    CacheOption,
+    DepthOption,
+    DeviceOption,
+    EngineOption,
+    JsonOption,
+    ModelArgument,
+    NoLabelsOption,
+    SkipBrokenOption,
+    option,
+)
+from centerhash.core.errors import ConfigError
+
+
+def train(
+    context: typer.Context,  # with the settings, see `arguments.SettingsCommand`
+    data: Annotated[
+        Path,
+        typer.Argument(
+            help="folder of a dataset, or with --root a name of `centerhash datasets`",
+            autocompletion=arguments.complete_data,
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="folder of the run; the same command resumes it after a stop")],
+    preset: Annotated[
+        str | None,
+        option(
+            "paper-alexnet, paper-resnet50 (or -csq), or your own .toml; options override it",
+            arguments.complete_presets,
+        ),
+    ] = None,
+    options: Annotated[
+        list[str] | None, typer.Option("--option", "-o", help="option of the method, e.g. -o lambda=0.2")
+    ] = None,
+    device: DeviceOption = "auto",
+    no_labels: NoLabelsOption = False,
+    root: Annotated[Path | None, option("folder of the published dataset named DATA", panel="Data")] = None,
+    lists: Annotated[
+        Path | None, option("folder of train.txt, test.txt, database.txt: 'path 0 1 0 ...'", panel="Data")
+    ] = None,
+    skip_broken: SkipBrokenOption = False,
+    cache: CacheOption = None,
+    overwrite: Annotated[
+        bool, option("start over if --out holds another run", panel="Running", name="--overwrite")
+    ] = False,
+    checkpoint_seconds: Annotated[
+        float, option("least time between checkpoints", panel="Running", min=0)
+    ] = 20.0,
+    logger: Annotated[
+        str | None,
+        option("where losses and mAP of every epoch also go", arguments.LOGGERS, panel="Running"),
+    ] = None,
+) -> None:
+    """Train a model on your images or features, and encode queries and database.
+
+    Images without labels are enough: `itq` is then trained unless you choose lsh or sh.
+
+    Several processes: `torchrun --nproc-per-node 2 -m centerhash train ...` with the same options.
+
+    Example: `centerhash train photos --method ics --bits 64 --out run`
+    """
+    from centerhash.core.options import read_options
+    from centerhash.data import open_dataset
+    from centerhash.networks.head_options import HeadOptions
+    from centerhash.training.config import TrainConfig, suited
+    from centerhash.training.presets import read_preset
+    from centerhash.training.run import train as run_training
+
+    given: dict[str, Any] = context.obj
+    if "hidden" in given:
+        given["hidden"] = arguments.read_widths(given["hidden"])
+    head = {name: given.pop(name) for name in HeadOptions.model_fields if name in given}
+    given |= {"head": head} if head else {}
+    given |= {"options": arguments.read_pairs(options)} if options else {}
+    config = read_options(TrainConfig, {**(read_preset(preset) if preset else {}), **given}, "training")
+    dataset = open_dataset(data, seed=config.seed, root=root, lists=lists, labels=not no_labels)
+    config = suited(config, dataset)
+    if not dataset.has_labels:
+        console.output(f"{data}: {len(dataset):,} images without labels, so {config.method} is trained")
+    console.warn(dataset.warnings)
+    with console.progress() as report:
+        run_training(
+            dataset,
+            config=config,
+            out=out,
+            cache=cache or "auto",
+            device=device,
+            overwrite=overwrite,
+            skip_broken=skip_broken,
+            checkpoint_seconds=checkpoint_seconds,
+            logger=logger,
+            progress=report,
+        )
+    after = f"evaluate {out}" if dataset.has_labels else f"index create {dataset.name}.index --model {out}"
+    console.output(f"run: {out}  next: `centerhash {after}`")
+
+
+def evaluate(
+    codes: Annotated[
+        list[Path],
+        typer.Argument(help="the folder of a run, or two code files: QUERY DATABASE (.npz or .npy)"),
+    ],
+    k: DepthOption = 5000,
+    query_labels: Annotated[Path | None, typer.Option(help="labels of QUERY, a .npy of (N, C)")] = None,
+    database_labels: Annotated[Path | None, typer.Option(help="labels of DATABASE, a .npy of (N, C)")] = None,
+    bits: Annotated[int | None, typer.Option(min=1, help="length of packed codes made elsewhere")] = None,
+    exclude_self: Annotated[
+        bool, typer.Option("--exclude-self", help="a query never retrieves its own database item")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="of the permutation that breaks ties")] = 0,
+    curve: Annotated[
+        bool, typer.Option("--curve", help="also print precision and recall by Hamming radius")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Score codes: mAP in both conventions with its chance level, precision, NDCG, ACG, WAP.
+
+    Codes made elsewhere are -1/+1, 0/1, bool, or packed with --bits; docs/evaluation.md names the arrays.
+
+    Examples: `centerhash evaluate run`, `centerhash evaluate query.npz database.npz --json`
+    """
+    from centerhash.encoding.code_files import evaluate_files
+
+    labels = (query_labels, database_labels)
+    result = evaluate_files(codes, bits=bits, labels=labels, k=k, exclude_self=exclude_self, seed=seed)
+    if as_json:
+        console.print_json(result.to_dict())
+        return
+    console.show_evaluation(result, ", ".join(str(path) for path in codes))
+    if curve:
+        console.show_curve(result)
+    for note in console.evaluation_notes(result):
+        console.output(note)
+
+
+def encode(
+    model: ModelArgument,
+    images: Annotated[
+        list[str],
+        typer.Argument(help="images, folders, globs, a dataset with labels.csv, or a features .npy"),
+    ],
+    out: Annotated[Path, typer.Option(help="code file to write (.npz), or a folder for parquet shards")],
+    device: DeviceOption = "auto",
+    engine: EngineOption = "auto",
+    skip_broken: SkipBrokenOption = False,
+    cache: CacheOption = None,
+    shard_size: Annotated[
+        int | None, option("images per shard", panel="Running", default="4096", min=1)
+    ] = None,
+    runner: Annotated[
+        str, option("what encodes the shards, this process or Ray", arguments.RUNNERS, panel="Running")
+    ] = "local",
+    ray_address: Annotated[
+        str | None,
+        option("of a Ray cluster", panel="Running", default="$RAY_ADDRESS, else Ray on this machine"),
+    ] = None,
+    workers: Annotated[
+        int | None, option("of Ray", panel="Running", default="one per GPU, else per CPU", min=1)
+    ] = None,
+) -> None:
+    """Encode images into packed binary codes: one code file, or a folder of shards for very many.
+
+    Shards (id, code, labels) are written atomically; the same command resumes after a stop.
+
+    Examples: `centerhash encode run photos/*.jpg --out codes.npz`, `centerhash encode run photos --out codes`
+    """
+    reading: dict[str, Any] = {"device": device, "engine": engine, "skip_broken": skip_broken}
+    for_ray = {"--ray-address": ray_address, "--workers": workers}
+    for_shards = {"--runner ray": runner == "ray" or None, "--shard-size": shard_size, **for_ray}
+    if out.suffix == ".npz":
+        for name, value in for_shards.items():
+            if value is not None:
+                raise ConfigError(f"{name} is for shards: give --out a folder, not '{out}'.")
+        _encode_file(model, images, out, cache, **reading)
+        return
+    if cache is not None:
+        raise ConfigError(
+            "--cache is for a code file: shards keep no features. Leave it out, or name a .npz."
+        )
+    for name, value in for_ray.items():
+        if runner == "local" and value is not None:
+            raise ConfigError(f"{name} is for --runner ray: add that, or leave it out.")
+
+    from centerhash.encoding.bulk import SHARD_SIZE, broken_text, encode_shards
+
+    with console.progress() as report:
+        done = encode_shards(
+            model,
+            images,
+            out,
+            runner=runner,
+            shard_size=shard_size or SHARD_SIZE,
+            ray_address=ray_address,
+            workers=workers,
+            progress=report,
+            **reading,
+        )
+    console.warn(done.warnings)
+    if done.broken:
+        console.warn([broken_text(done.broken, done.count + len(done.broken))])
+    before = f", {done.found:,} of them from before" if done.found else ""
+    console.output(f"{done.count:,} codes in {done.shards:,} shards{before}: {out}")
+
+
+def _encode_file(source: str, images: list[str], out: Path, cache: Path | None, **reading: Any) -> None:
+    from centerhash.encoding.bulk import encode_to_file
+    from centerhash.model.model import HashModel
+    from centerhash.networks.cache import default_cache
+
+    model = HashModel.load(source)
+    with console.progress() as report:
+        written = encode_to_file(
+            model, images, out, cache=cache or default_cache(), progress=report, **reading
+        )
+    console.warn(written.warnings)
+    by = console.features_by(written.engine)
+    console.output(f"{written.count:,} codes of {model.bits} bits in {out}{by}")
+
+
+def explain(
+    model: ModelArgument,
+    images: Annotated[list[str], typer.Argument(help="images, folders or globs")],
+    k: Annotated[int, typer.Option("-k", "--top", min=1, help="how many centers to show at least")] = 5,
+    device: DeviceOption = "auto",
+    engine: EngineOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Say what an image shows: predicted labels with their weights, and the nearest centers.
+
+    Example: `centerhash explain run photo.jpg`
+    """
+    from centerhash.data import list_images
+    from centerhash.model.model import HashModel
+
+    loaded = HashModel.load(model)
+    paths = list_images(images)
+    answers = list(zip(paths, loaded.explain(paths, top=k, device=device, engine=engine), strict=True))
+    if as_json:
+        told = [{"image": str(path), "labels": [vars(row) for row in found]} for path, found in answers]
+        console.print_json(told)
+        return
+    for path, found in answers:
+        rows = (
+            (
+                row.label,
+                f"{row.weight:.2f}" if row.weight else "-",
+                "█" * round(20 * row.weight),
+                f"{row.similarity:+.2f}",
+                str(row.distance),
+            )
+            for row in found
+        )
+        columns = ("label", ">weight", "", ">similarity", ">Hamming distance")
+        console.table(str(path), columns, rows)
+
+
+def export(
+    model: ModelArgument,
+    out: Annotated[Path, typer.Option(help="file to write")],
+    format: Annotated[str, option("of the file", ("onnx",))] = "onnx",
+    int8: Annotated[bool, typer.Option("--int8", help="compute the backbone in 8 bits")] = False,
+    calibration: Annotated[
+        list[str] | None,
+        option(
+            "images, folder or glob to compare on, and with --int8 to calibrate on", default="emoji scenes"
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a model as one file that runs without PyTorch: pixels in, logits and packed codes out.
+
+    Its codes are compared with PyTorch's first; a file whose codes differ is not written.
+
+    Example: `centerhash export run --out model.onnx`
+    """
+    from centerhash.model.export import export_model
+    from centerhash.model.model import HashModel
+
+    with console.progress() as progress:
+        done = export_model(
+            HashModel.load(model), out, format=format, int8=int8, images=calibration, progress=progress
+        )
+    if as_json:
+        console.print_json(done.to_dict())
+        return
+    for line in done.lines():
+        console.output(line)
+
+
+def publish(
+    run: Annotated[Path, typer.Argument(help="folder of a finished run, or of a model")],
+    repository: Annotated[str, typer.Argument(help="where to: owner/name on the Hugging Face hub")],
+    license: Annotated[
+        str | None, typer.Option(help="of the model, as the hub names it, such as apache-2.0")
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="make a new repository private")] = False,
+) -> None:
+    """Upload a model to the Hugging Face hub, with a card of its data, command, figures and labels.
+
+    Example: `centerhash publish run jane/photos-64 --license apache-2.0`
+    """
+    from centerhash.encoding.code_files import DATABASE, evaluate_codes_of, read_run_codes
+    from centerhash.model.model import HashModel
+
+    model, found = HashModel.load(run), None
+    if (run / DATABASE).exists():
+        query, database = read_run_codes(run)
+        if query.labels is not None:  # a training without labels has nothing to score by
+            found = evaluate_codes_of(query, database)
+    address = model.push_to_hub(repository, evaluation=found, license=license, private=private or None)
+    console.output(f"published: {address}")
+    console.output(f'anyone who may read it opens it by `centerhash.load("hf:{repository}")`')

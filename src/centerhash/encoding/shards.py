@@ -1,0 +1,176 @@
+"""Shards: parquet files of id, packed code and labels, each for a fixed slice of the inputs, written atomically.
+
+The folder:
+
+    manifest.json         model, inputs and sizes of the shards
+    inputs.parquet        the inputs, a row group per shard
+    shard-00000.parquet   id (string), code (ceil(K/8) bytes), labels (list of string)
+    broken.jsonl          images that could not be read, written at the end
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
+
+from centerhash.codes import Packed, packed_width
+from centerhash.core.errors import DataError
+from centerhash.core.extras import require
+from centerhash.core.files import atomic
+from centerhash.core.options import Options
+from centerhash.core.version import __version__
+
+MANIFEST, INPUTS, BROKEN = "manifest.json", "inputs.parquet", "broken.jsonl"
+
+Labels: TypeAlias = tuple[str, ...]
+LabelSource: TypeAlias = Literal["given", "predicted", "none"]
+
+
+class Manifest(Options):
+    """The model and the inputs of the shards in a folder."""
+
+    format: Literal[1] = 1
+    centerhash: str = Field(__version__, description="version that created the folder")
+    bits: int
+    model: str = Field(description="digest of the model")
+    inputs: str = Field(description="fingerprint of the inputs")
+    count: int = Field(description="number of inputs")
+    shard_size: int
+    labels: LabelSource = Field(description="given by the dataset, predicted by the model, or none")
+    features: str | None = Field(None, description="file of features; None: the inputs are images")
+
+    @property
+    def shards(self) -> int:
+        """Number of shards when all are written."""
+        return -(-self.count // self.shard_size)
+
+    def rows(self, number: int) -> slice:
+        """Which of the inputs belong to a shard."""
+        start = number * self.shard_size
+        return slice(start, min(start + self.shard_size, self.count))
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Ids, codes (n, ceil(K/8)) and labels of the images that could be read, reasons for the others."""
+
+    ids: Sequence[str]
+    packed: Packed
+    labels: Sequence[Labels]
+    broken: Mapping[str, str]  # by id
+
+
+def shard_path(folder: Path, number: int) -> Path:
+    """The file of a shard."""
+    return folder / f"shard-{number:05d}.parquet"
+
+
+def as_table(
+    ids: Sequence[str],
+    packed: Packed,
+    labels: Sequence[Labels],
+    facts: Mapping[str, str],
+    paths: Sequence[str | None] | None = None,
+) -> Any:
+    """Make a pyarrow table of id, code (n, ceil(K/8)), labels and, if given, path; `facts` are its metadata."""
+    pyarrow = require("pyarrow")
+
+    rows = np.ascontiguousarray(packed, dtype=np.uint8)
+    code, names = pyarrow.binary(rows.shape[1]), pyarrow.list_(pyarrow.string())
+    columns = {
+        "id": pyarrow.array(list(ids), type=pyarrow.string()),
+        "code": pyarrow.FixedSizeBinaryArray.from_buffers(code, len(rows), [None, pyarrow.py_buffer(rows)]),
+        "labels": pyarrow.array([list(row) for row in labels], type=names),
+    }
+    if paths is not None:
+        columns["path"] = pyarrow.array(list(paths), type=pyarrow.string())
+    return pyarrow.table(columns, metadata=dict(facts))
+
+
+def write_shard(folder: Path, number: int, shard: Shard, manifest: Manifest) -> None:
+    """Write a shard atomically."""
+    parquet = require("pyarrow.parquet")
+
+    facts = {
+        "bits": str(manifest.bits),
+        "model": manifest.model,
+        "centerhash": __version__,
+        "labels": manifest.labels,
+        "broken": json.dumps(dict(shard.broken)),
+    }
+    table = as_table(shard.ids, shard.packed, shard.labels, facts)
+    with atomic(shard_path(folder, number)) as stream:
+        parquet.write_table(table, stream, write_page_checksum=True)
+
+
+def read_shard(path: Path) -> Shard:
+    """Read a shard."""
+    pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
+
+    try:
+        table = parquet.read_table(path, partitioning=None, page_checksum_verification=True)
+        broken = json.loads(table.schema.metadata[b"broken"])
+        codes = table.column("code").combine_chunks()
+        width = codes.type.byte_width
+        packed: NDArray[np.uint8] = np.frombuffer(b"".join(codes.to_pylist()), dtype=np.uint8)
+        labels = [tuple(names) for names in table.column("labels").to_pylist()]
+        return Shard(table.column("id").to_pylist(), packed.reshape(-1, width), labels, broken)
+    except FileNotFoundError:
+        raise DataError(f"no such file: '{path}'.") from None
+    except (pyarrow.ArrowException, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"'{path}' is damaged, or no shard that `centerhash encode` wrote ({error}): delete it and run the "
+            "same command again."
+        ) from None
+
+
+def broken_in(path: Path) -> dict[str, str] | None:
+    """Return why images of a shard could not be read, by id; None if the shard is missing or damaged."""
+    pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
+
+    try:
+        found: dict[str, str] = json.loads(parquet.read_schema(path).metadata[b"broken"])
+    except (pyarrow.ArrowException, OSError, KeyError, ValueError, TypeError):
+        return None
+    return found
+
+
+def read_manifest(folder: str | Path) -> Manifest:
+    """Read the manifest of a folder of shards."""
+    path = Path(folder) / MANIFEST
+    try:
+        return Manifest.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(
+            f"'{folder}' holds no {MANIFEST}: give the folder that `centerhash encode` wrote."
+        ) from None
+    except (OSError, ValueError, ValidationError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"'{path}' is damaged or of another version: {reason}") from None
+
+
+def read_shards(folder: str | Path) -> Iterator[tuple[list[str], Packed, list[Labels]]]:
+    """Yield ids, codes (n, ceil(K/8)) and labels shard by shard; DataError if shards are missing."""
+    manifest = read_manifest(folder)
+    paths = [shard_path(Path(folder), number) for number in range(manifest.shards)]
+    missing = [path.name for path in paths if not path.is_file()]
+    if missing:
+        raise DataError(
+            f"'{folder}' lacks {len(missing):,} of {len(paths):,} shards, first {missing[0]}: run the same "
+            "`centerhash encode` again to finish them."
+        )
+    width = packed_width(manifest.bits)
+    for path in paths:
+        shard = read_shard(path)
+        if shard.packed.shape[1] != width:
+            raise DataError(
+                f"'{path}' holds codes of {shard.packed.shape[1]} bytes, not {width} as in the manifest."
+            )
+        yield list(shard.ids), shard.packed, list(shard.labels)

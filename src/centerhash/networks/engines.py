@@ -1,0 +1,345 @@
+"""Engines that run a backbone: PyTorch on any device, or a network compiled for the CPU.
+
+`open_engine(backbone)` gives the fastest one that is installed; all give the same features up to rounding. Importing
+this is quick: torch and the engines' libraries are imported when they are used.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centerhash.core.errors import (
+    CenterhashError,
+    ConfigError,
+    DataError,
+    InputError,
+    OutputError,
+    unknown_name,
+)
+from centerhash.core.extras import require
+from centerhash.core.files import read_npz, write_npz
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from centerhash.networks.backbones import Backbone
+
+Pixels: TypeAlias = NDArray[np.uint8]
+
+Floats: TypeAlias = NDArray[np.float32]
+Runner: TypeAlias = Callable[
+    [Pixels], Floats
+]  # one image (1, H, W, 3) to its features (1, D), from any thread
+
+OPSET = 17
+# share of the largest feature; rounding was seen to change 2e-6 of it, 16-bit arithmetic 6e-2
+AGREEMENT = 1e-3
+
+
+class Engine(Protocol):
+    """A backbone that is ready to run; safe to use from several threads."""
+
+    @property
+    def name(self) -> str:
+        """The engine's name in `ENGINES`."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Why it is not the expected engine; mostly nothing."""
+
+    def features(self, pixels: Pixels) -> Floats:
+        """Features (B, D) of images (B, H, W, 3) at the backbone's crop."""
+
+
+@dataclass(frozen=True)
+class EngineRow:
+    """One engine, and the library that it needs besides PyTorch."""
+
+    name: str
+    title: str
+    library: str | None = None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its library is installed; it is not imported."""
+        return self.library is None or find_spec(self.library) is not None
+
+
+# the fastest first: the first that is here is taken where there is no GPU
+ENGINES: Mapping[str, EngineRow] = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            EngineRow("openvino", "compiled by OpenVINO, on the CPU", "openvino"),
+            EngineRow("onnx", "compiled by ONNX Runtime, on the CPU", "onnxruntime"),
+            EngineRow("torch", "PyTorch with folded batch norms, on any device"),
+        )
+    }
+)
+
+
+def choose_engine(name: str = "auto", device: str | torch.device = "cpu") -> str:
+    """The engine to use on a device: as named, or PyTorch on a GPU and else the fastest that is installed."""
+    on_cpu = str(device).startswith("cpu")
+    if name == "auto":
+        return next(row.name for row in ENGINES.values() if row.is_here) if on_cpu else "torch"
+    if name not in ENGINES:
+        raise unknown_name("engine", name, [*ENGINES, "auto"])
+    row = ENGINES[name]
+    if row.library is not None and not on_cpu:
+        raise ConfigError(
+            f"engine '{name}' computes on the CPU, not on device '{device}': pass `device=\"cpu\"`, or "
+            '`engine="torch"`.'
+        )
+    if not row.is_here:
+        raise ConfigError(
+            f"engine '{name}' needs {row.library}, which is not installed: pip install 'centerhash[fast]', or pass "
+            '`engine="auto"`.'
+        )
+    return name
+
+
+def open_engine(
+    backbone: Backbone,
+    engine: str = "auto",
+    device: str | torch.device = "cpu",
+    folder: Path | None = None,
+) -> Engine:
+    """Load a backbone for use; converted networks are kept in `folder`, so that the next start is quick.
+
+    A network that cannot be converted runs in PyTorch, with a warning that gives the reason; an engine chosen by name
+    raises ConfigError instead.
+    """
+    chosen = choose_engine(engine, device)
+    if chosen == "torch":
+        return TorchEngine(backbone, device)
+    try:
+        return open_compiled(chosen, backbone, folder)
+    except CenterhashError:
+        raise  # of the backbone itself, such as missing weights: PyTorch would raise the same
+    # exporter and compilers raise nearly anything for operators that they do not know
+    except Exception as error:
+        reason = f"{backbone.name} cannot be run by engine '{chosen}' ({_first_line(error)})"
+        if engine != "auto":
+            raise ConfigError(f'{reason}: pass `engine="torch"`, or auto.') from error
+        warning = f'{reason}: PyTorch runs it instead, more slowly; `engine="torch"` saves the attempt.'
+        return TorchEngine(backbone, device, (warning,))
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def check_pixels(pixels: Pixels, size: int) -> None:
+    """Check that pixels are uint8 images (B, size, size, 3)."""
+    if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != (size, size, 3):
+        raise InputError(
+            f"pixels must be uint8 of shape (B, {size}, {size}, 3), got {pixels.dtype} of shape {pixels.shape}."
+        )
+
+
+class TorchEngine:
+    """A backbone on one device; the whole batch goes through it at once."""
+
+    name = "torch"
+
+    def __init__(
+        self, backbone: Backbone, device: torch.device | str = "cpu", warnings: tuple[str, ...] = ()
+    ) -> None:
+        self.backbone, self.device, self.warnings = backbone, device, warnings
+        self._network = backbone.load(device)
+
+    def features(self, pixels: Pixels) -> Floats:
+        """Features (B, D) of images (B, H, W, 3)."""
+        check_pixels(pixels, self.backbone.crop)
+        if not len(pixels):
+            return np.zeros((0, self.backbone.features), dtype=np.float32)
+        import torch
+
+        with torch.inference_mode():
+            batch = torch.from_numpy(pixels).to(self.device)
+            found: Floats = self._network(batch).float().cpu().numpy()
+        return found
+
+
+class CompiledEngine:
+    """A backbone compiled for this CPU, by one stream per core, each with one image at a time.
+
+    This is as fast as larger batches or faster (nothing waits for another core inside a layer), an image's features do
+    not depend on the batch that it came in, and a single image costs no more than one.
+    """
+
+    def __init__(self, name: str, backbone: Backbone, runner: Runner, warnings: tuple[str, ...] = ()) -> None:
+        self.name, self.backbone, self.warnings = name, backbone, warnings
+        self._runner = runner
+        # once in this thread: OpenVINO sets up tables at its first call, and two first calls at once were seen to lock up
+        runner(np.zeros((1, backbone.crop, backbone.crop, 3), dtype=np.uint8))
+        self._streams = ThreadPoolExecutor(max_workers=streams(), thread_name_prefix=name)
+
+    def features(self, pixels: Pixels) -> Floats:
+        """Features (B, D) of images (B, H, W, 3)."""
+        check_pixels(pixels, self.backbone.crop)
+        singles = (pixels[row : row + 1] for row in range(len(pixels)))
+        rows = list(self._streams.map(self._runner, singles))
+        return np.concatenate(rows) if rows else np.zeros((0, self.backbone.features), dtype=np.float32)
+
+
+def streams() -> int:
+    """How many images are computed at once: PyTorch's number of threads, so that one setting decides both."""
+    import torch
+
+    return torch.get_num_threads()
+
+
+def open_compiled(name: str, backbone: Backbone, folder: Path | None = None) -> CompiledEngine:
+    """Compile a backbone, out of `folder` if it was converted before; raises whatever the libraries raise."""
+    compile_network = {"onnx": onnx_runner, "openvino": openvino_runner}[name]
+    file = stored_file(name, backbone, folder)
+    stored = None if file is None else stored_network(file)
+    if stored is not None:
+        return CompiledEngine(name, backbone, compile_network(stored, streams()))
+    network = backbone.load()
+    model = converted(network, backbone.crop)
+    runner = compile_network(model, streams())
+    _check_agreement(runner, network, backbone.crop)
+    warning = None if file is None else keep(file, model)
+    return CompiledEngine(name, backbone, runner, () if warning is None else (warning,))
+
+
+def _check_agreement(runner: Runner, network: torch.nn.Module, size: int) -> None:
+    """Compare a compiled network with PyTorch's once: tracing follows one path through it, maybe not the only one."""
+    import torch
+
+    coarse = np.random.default_rng(0).integers(0, 256, (1, 8, 8, 3), dtype=np.uint8)
+    factor = -(-size // 8)
+    pixels = np.ascontiguousarray(coarse.repeat(factor, axis=1).repeat(factor, axis=2)[:, :size, :size])
+    with torch.inference_mode():
+        expected = network(torch.from_numpy(pixels)).float().numpy()
+    found = runner(pixels)
+    if found.shape != expected.shape:
+        raise ValueError(f"its features have shape {found.shape}, not {expected.shape}")
+    largest = float(np.abs(found - expected).max())
+    if not largest <= AGREEMENT * float(np.abs(expected).max()):  # NaN is no agreement
+        raise ValueError(f"its features differ from PyTorch's by up to {largest:.2g}")
+
+
+# --- A network from PyTorch to ONNX, and the folder that keeps converted ones
+
+
+def converted(
+    network: nn.Module, size: int, outputs: tuple[str, ...] = ("features",), any_batch: bool = False
+) -> bytes:
+    """The ONNX file of a network of uint8 images (1, size, size, 3), or (B, size, size, 3) with `any_batch`."""
+    import torch
+
+    stream = io.BytesIO()
+    names = ("pixels", *outputs)
+    with warnings.catch_warnings():
+        # The exporter by tracing is deprecated, and warns of every choice that tracing fixes; sizes are fixed
+        # here on purpose, and the result is compared with the network.
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            network,
+            (torch.zeros(2 if any_batch else 1, size, size, 3, dtype=torch.uint8),),
+            stream,  # type: ignore[arg-type]  # streams are taken as well
+            dynamo=False,
+            opset_version=OPSET,
+            input_names=["pixels"],
+            output_names=list(outputs),
+            dynamic_axes={name: {0: "batch"} for name in names} if any_batch else None,
+        )
+    return stream.getvalue()
+
+
+def stored_file(engine: str, backbone: Backbone, folder: Path | None) -> Path | None:
+    """Where a converted backbone is kept: by its own key and the versions of all that decide the conversion.
+
+    None without a folder and for random weights, which no key tells apart from those of another network.
+    """
+    if folder is None or backbone.weights is None:
+        return None
+    packages = ("torch", "torchvision", "timm", ENGINES[engine].library or engine)
+    versions = "-".join(f"{package}{metadata.version(package)}" for package in packages)
+    name = re.sub(r"[^\w.+-]", "_", f"{backbone.key}-{versions}")
+    return folder / f"{name}.npz"
+
+
+def stored_network(file: Path) -> bytes | None:
+    """A converted network as it was kept; None if there is none, or a damaged one, which is converted again."""
+    if not file.exists():
+        return None
+    try:
+        return read_npz(file, "onnx")["onnx"].tobytes()
+    except DataError:
+        return None
+
+
+def keep(file: Path, model: bytes) -> str | None:
+    """Keep a converted network; a warning if that fails, since only the next start is slower for it.
+
+    An .npz and not the bare bytes: it carries a checksum.
+    """
+    try:
+        write_npz(file, {"onnx": np.frombuffer(model, dtype=np.uint8)})
+    except OutputError as error:
+        return f"the converted network is not kept, so that the next start converts it again: {error}"
+    return None
+
+
+# --- A converted network compiled by one library, as a function of one image
+
+
+def onnx_runner(model: bytes, streams: int) -> Runner:
+    """ONNX Runtime; any number of threads may run a session, so that `streams` is not needed."""
+    onnxruntime = require("onnxruntime")
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1  # the streams are the threads
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+
+    def run(pixels: Pixels) -> Floats:
+        features: Floats = session.run(None, {name: pixels})[0]
+        return features
+
+    return run
+
+
+def openvino_runner(model: bytes, streams: int) -> Runner:
+    """OpenVINO in float32: by default it uses 16-bit arithmetic if the CPU has some, which flips bits of codes."""
+    openvino = require("openvino")
+
+    settings = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "NUM_STREAMS": streams,
+        "INFERENCE_NUM_THREADS": streams,
+        "ENABLE_CPU_PINNING": False,  # several processes would be pinned to the same cores
+    }
+    core = openvino.Core()
+    compiled = core.compile_model(core.read_model(model), "CPU", settings)
+    own = threading.local()  # a request serves one thread at a time
+
+    def run(pixels: Pixels) -> Floats:
+        request: Any = getattr(own, "request", None)
+        if request is None:
+            request = own.request = compiled.create_infer_request()
+        features: Floats = request.infer([pixels], share_inputs=True)[0].copy()
+        return features
+
+    return run

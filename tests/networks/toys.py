@@ -1,0 +1,97 @@
+"""Small networks and models of them, quick to convert."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from centerhash import hash_centers
+from centerhash.data.images import squash_and_crop
+from centerhash.model.model import HashModel
+from centerhash.model.spec import ModelSpec
+from centerhash.networks.backbones import Backbone, get_backbone
+from centerhash.networks.head_options import HeadOptions
+from centerhash.networks.heads import build_head
+from centerhash.networks.weight_files import WeightFile
+from tests.toys import CLASSES, noise_image
+
+SMALL = "timm:test_efficientnet"
+SIDE = 16
+
+
+class Colours(nn.Module):
+    """The mean colour of an image (B, 3, H, W), changed by any function."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.change = change
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.change(images.mean(dim=(2, 3)))
+
+
+def colours(change: Callable[[Tensor], Tensor] = torch.sin, weights: Path | None = None) -> Backbone:
+    """A backbone of three features; `weights` names a file that stands for its weights."""
+    return Backbone(
+        name="colours",
+        width=3,
+        parameters=0,
+        resize=SIDE,
+        crop=SIDE,
+        shift=(127.0, 127.0, 127.0),
+        scale=(128.0, 128.0, 128.0),
+        weights=None if weights is None else WeightFile(weights),
+        build=lambda *_: Colours(change),
+    )
+
+
+def small_backbone() -> Backbone:
+    """A convolutional network of timm with random weights, cropped and pooled in other ways than its own."""
+    return get_backbone(SMALL, pretrained=False, crop=128, pool="mean+max")
+
+
+def pictures(backbone: Backbone, count: int) -> NDArray[np.uint8]:
+    """Different pictures (count, crop, crop, 3) as a backbone wants them."""
+    return np.stack(
+        [
+            squash_and_crop(noise_image(96, seed), backbone.resize, backbone.crop, backbone.interpolation)
+            for seed in range(count)
+        ]
+    )
+
+
+def untrained_model(bits: int = 20, **changes: object) -> HashModel:
+    """A central model of the small backbone, with a head of random weights that knows the features' ranges."""
+    backbone = small_backbone()
+    with torch.inference_mode():
+        features = backbone.load()(torch.from_numpy(pictures(backbone, 16)))
+    spec = ModelSpec(
+        method="ics",
+        options={},
+        bits=bits,
+        features=backbone.features,
+        classes=CLASSES,
+        head=HeadOptions(hidden=(32,)),
+        backbone=SMALL,
+        pretrained=False,
+        crop=backbone.crop,
+        pool=backbone.pool,
+        label_threshold=0.25,
+        seed=0,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        head = build_head(spec.features, bits, spec.head)
+        for layer in head:
+            if isinstance(layer, nn.BatchNorm1d):
+                layer.momentum = None  # take the statistics of what comes as they are
+        with torch.no_grad():
+            head(features.clone())
+    tensors = {f"encoder.{name}": tensor for name, tensor in head.state_dict().items()}
+    centers = torch.from_numpy(hash_centers(len(CLASSES), bits))
+    return HashModel(spec.model_copy(update=changes), {**tensors, "centers": centers})

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from centerhash.codes import Packed, to_words
+from centerhash.search import rankings, scan
+from centerhash.search.rankings import ByBoth, BySemantic, Columns
+
+
+def random_codes(generator: np.random.Generator, count: int, bits: int, distinct: int = 256) -> Packed:
+    """Random packed codes; few distinct byte values make many ties."""
+    packed = generator.integers(0, distinct, (count, (bits + 7) // 8), dtype=np.uint8)
+    if bits % 8:
+        packed[:, -1] &= (0xFF << (8 - bits % 8)) & 0xFF
+    return packed
+
+
+def apart(first: Packed, second: Packed) -> int:
+    return (int.from_bytes(first.tobytes()) ^ int.from_bytes(second.tobytes())).bit_count()
+
+
+def test_distances_counted_by_hand() -> None:
+    packed = np.array([[0b11110000], [0b00000000], [0b10000000], [0b00000001]], np.uint8)
+    query = np.array([0b10000000], np.uint8)
+    positions, totals = scan.nearest(query, packed, 2, largest=8, within=8)
+    assert (positions.tolist(), totals.tolist()) == ([2, 1], [0, 1])
+    assert positions.dtype == totals.dtype == np.int64
+
+
+def test_of_tied_items_the_first_are_found() -> None:
+    packed = np.array([[1], [0], [2], [4], [3]], np.uint8)
+    positions, totals = scan.nearest(packed[1], packed, 3, largest=8, within=8)
+    assert (positions.tolist(), totals.tolist()) == ([1, 0, 2], [0, 1, 1])
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    count=st.sampled_from([0, 1, 2, 31, 33, 511, 513, 3000]),
+    bits=st.sampled_from([5, 16, 24, 48, 64, 100, 128, 512]),
+    distinct=st.sampled_from([1, 2, 256]),
+    k=st.sampled_from([1, 3, 40, 5000]),
+    share=st.sampled_from([None, 0.0, 0.3]),
+    within=st.sampled_from([None, 0, 4]),
+    both=st.booleans(),
+    threads=st.integers(1, 3),
+)
+def test_any_scan_agrees_with_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    count: int,
+    bits: int,
+    distinct: int,
+    k: int,
+    share: float | None,
+    within: int | None,
+    both: bool,
+    threads: int,
+) -> None:
+    monkeypatch.setattr(scan, "THREAD_BYTES", 1)
+    monkeypatch.setattr(scan, "cpu_count", lambda: threads)
+    monkeypatch.setattr(scan, "SPARE", 8)  # so that what is stored is thinned out
+    generator = np.random.default_rng(seed)
+    codes, query = (
+        random_codes(generator, count, bits, distinct),
+        random_codes(generator, 1, bits, distinct)[0],
+    )
+    visual, seen = random_codes(generator, count, 128, distinct), random_codes(generator, 1, 128, distinct)[0]
+    has_visual = (generator.random(count) < 0.7).astype(np.uint8)
+    allowed = None if share is None else (generator.random(count) < share).astype(np.uint8)
+    expected = []
+    for row in range(count):
+        far = apart(codes[row], query)
+        total = far if not both else 10 * far + (apart(visual[row], seen) if has_visual[row] else 64)
+        if (allowed is None or allowed[row]) and (within is None or far <= within):
+            expected.append((total, row))
+    more = (
+        {"weight": 10, "seen": to_words(seen[None])[0], "visual": to_words(visual), "has_visual": has_visual}
+        if both
+        else {}
+    )
+    words = rankings._words(codes)
+    positions, totals = scan.nearest(
+        rankings._words(query[None])[0],
+        words,
+        k,
+        largest=10 * 8 * codes.shape[1] + 128,
+        within=8 * codes.shape[1] if within is None else within,
+        allowed=allowed,
+        **more,  # type: ignore[arg-type]
+    )
+    assert list(zip(totals.tolist(), positions.tolist(), strict=True)) == sorted(expected)[:k]
+
+
+@pytest.mark.parametrize("share", [None, 0.01, 0.5])
+def test_numpy_and_the_compiled_scan_agree(monkeypatch: pytest.MonkeyPatch, share: float | None) -> None:
+    generator = np.random.default_rng(3)
+    count = 5000
+    columns = Columns(
+        random_codes(generator, count, 64, 4),
+        random_codes(generator, count, 128, 4),
+        (generator.random(count) < 0.7).astype(np.uint8),
+        np.zeros(count, np.uint8),
+        lambda label: (np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.uint8)),
+    )
+    allowed = None if share is None else (generator.random(count) < share).astype(np.uint8)
+    queries = [
+        BySemantic(columns.semantic[7]),
+        BySemantic(columns.semantic[7], 9),
+        ByBoth(columns.semantic[9], columns.visual[3]),
+    ]
+    plain = [query.first(columns, 50, allowed).tolist() for query in queries]
+    monkeypatch.setattr(rankings, "SMALL", 0)
+    monkeypatch.setattr(rankings, "PLAIN", 0)
+    assert [query.first(columns, 50, allowed).tolist() for query in queries] == plain
+    monkeypatch.setattr(rankings, "find_spec", lambda name: None)  # without numba
+    assert [query.first(columns, 50, allowed).tolist() for query in queries] == plain
+
+
+def test_words_are_the_widest_that_divide_a_row() -> None:
+    for bits, name, width in [
+        (1, "uint8", 1),
+        (16, "uint16", 1),
+        (24, "uint8", 3),
+        (96, "uint32", 3),
+        (1024, "uint64", 16),
+    ]:
+        packed = np.zeros((3, (bits + 7) // 8), np.uint8)
+        words = rankings._words(packed)
+        assert (words.dtype, words.shape) == (name, (3, width))
+        assert np.shares_memory(words, packed)
