@@ -13,9 +13,9 @@ import pytest
 from centerhash.codes import Packed, pack, unpack
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.files import read_npz, write_npz
-from centerhash.encoding.code_files import encode_to_file, evaluate_files
-from centerhash.encoding.parts import read_parts
-from centerhash.encoding.work import encode_parts
+from centerhash.encoding.bulk import encode_shards, encode_to_file
+from centerhash.encoding.code_files import evaluate_files
+from centerhash.encoding.shards import read_shards
 from centerhash.model.model import HashModel
 from centerhash.search import Added, Index, exchange
 from centerhash.search.exchange import FORMATS, Row, copy_line
@@ -129,9 +129,9 @@ def test_export_and_import(odd: Index, odd_model: HashModel, tmp_path: Path) -> 
 @pytest.fixture
 def shards(feature_run: Path, feature_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """160 codes in shards of 30; an import commits 60 at a time."""
-    encode_parts(feature_run, [str(feature_folder)], tmp_path / "parts", part_size=30)
+    encode_shards(feature_run, [str(feature_folder)], tmp_path / "shards", shard_size=30)
     monkeypatch.setattr(exchange, "_PAGE", 60)
-    return tmp_path / "parts"
+    return tmp_path / "shards"
 
 
 def test_shards_are_added_once(index: Index, shards: Path) -> None:
@@ -140,7 +140,7 @@ def test_shards_are_added_once(index: Index, shards: Path) -> None:
     assert index.store.version == before + 3  # type: ignore[operator] # 60, 60 and 40
     assert index.import_codes(shards) == Added(0, 160, {})
     items = iter(index)
-    for ids, packed, labels in read_parts(shards):
+    for ids, packed, labels in read_shards(shards):
         for id, code, row in zip(ids, packed, labels, strict=True):
             item = next(items)
             assert (item.id, item.code.tobytes(), set(item.labels)) == (id, code.tobytes(), set(row))
@@ -148,26 +148,26 @@ def test_shards_are_added_once(index: Index, shards: Path) -> None:
 
 
 def test_an_import_that_was_stopped_resumes(index: Index, shards: Path) -> None:
-    content = (shards / "part-00004.parquet").read_bytes()
-    (shards / "part-00004.parquet").write_bytes(content[:-9])
-    with pytest.raises(DataError, match=r"part-00004\.parquet"):
+    content = (shards / "shard-00004.parquet").read_bytes()
+    (shards / "shard-00004.parquet").write_bytes(content[:-9])
+    with pytest.raises(DataError, match=r"shard-00004\.parquet"):
         index.import_codes(shards)
     assert len(index) == 60  # whole commits
-    (shards / "part-00004.parquet").write_bytes(content)
+    (shards / "shard-00004.parquet").write_bytes(content)
     assert index.import_codes(shards) == Added(100, 60, {})
 
 
 def test_an_id_again_in_a_later_shard_is_known(index: Index, shards: Path) -> None:
-    first = (shards / "part-00000.parquet").read_bytes()
-    (shards / "part-00001.parquet").write_bytes(first)
+    first = (shards / "shard-00000.parquet").read_bytes()
+    (shards / "shard-00001.parquet").write_bytes(first)
     assert index.import_codes(shards) == Added(130, 30, {})
 
 
 def test_rejected_shards(index: Index, shards: Path, feature_folder: Path, tmp_path: Path) -> None:
     train(feature_dataset(), config=toy_config(seed=5, epochs=1)).save(tmp_path / "model")
-    encode_parts(tmp_path / "model", [str(feature_folder)], tmp_path / "others")
-    (shards / "part-00001.parquet").unlink()
-    for folder in ("others", "parts"):
+    encode_shards(tmp_path / "model", [str(feature_folder)], tmp_path / "others")
+    (shards / "shard-00001.parquet").unlink()
+    for folder in ("others", "shards"):
         with pytest.raises(DataError, match=folder):
             index.import_codes(tmp_path / folder)
     assert len(index) == 0

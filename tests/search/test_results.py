@@ -47,7 +47,6 @@ def test_results_as_a_dict(results: Results) -> None:
         "bits": 3,
         "size": 1200,
     }
-    assert results.to_dict(lambda row: {"id": row.id})["results"][1] == {"id": "b"}
 
 
 def test_results_as_a_table(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
