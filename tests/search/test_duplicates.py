@@ -1,19 +1,22 @@
 from __future__ import annotations
 
+import io
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image, ImageEnhance, ImageOps
 
 from centerhash.codes import Packed
-from centerhash.core.errors import ConfigError, DataError, InputError
+from centerhash.core.errors import ConfigError, DataError, ImageError, InputError
 from centerhash.data import content_key
 from centerhash.model.model import HashModel
-from centerhash.search import duplicates
+from centerhash.search import Index, duplicates
 from centerhash.search.duplicates import Duplicates, Looks, find_duplicates, folder_duplicates
+from centerhash.search.near_pairs import pixel_distance
 from tests.toys import noise_image, write_images
 
 
@@ -38,7 +41,7 @@ def photos(tmp_path: Path) -> list[Path]:
     """Photo 0 with two equal copies and a small one, photo 1 mirrored; photo 2 only looks like photo 3."""
     first, second = noise_image(200, 0), noise_image(200, 1)
     first.save(tmp_path / "0.png")
-    for name in ("0-copy.png", "0-copy-of-the-copy.png"):
+    for name in ("0-copy.png", "0-copy-<script>.png"):
         shutil.copy(tmp_path / "0.png", tmp_path / name)
     first.resize((90, 90)).save(tmp_path / "0-small.jpg", quality=60)
     second.save(tmp_path / "1.png", compress_level=1)  # the larger file
@@ -59,7 +62,7 @@ def named(found: Duplicates) -> list[tuple[str, str, set[str]]]:
 def test_three_kinds_of_groups_and_which_to_keep(photos: list[Path]) -> None:
     found = find_duplicates(looks_of(photos))
     assert named(found) == [
-        ("same", "0.png", {"0-copy.png", "0-copy-of-the-copy.png"}),
+        ("same", "0.png", {"0-copy.png", "0-copy-<script>.png"}),
         ("near", "0.png", {"0-small.jpg"}),
         ("near", "1.png", {"1-mirrored.png"}),
         ("similar", "3-other.png", {"3.png"}),
@@ -69,17 +72,10 @@ def test_three_kinds_of_groups_and_which_to_keep(photos: list[Path]) -> None:
     assert near.others[0].bits == 0
     assert near.others[0].pixels is not None
     assert found.looked_at == len(photos)
-
-
-@pytest.mark.parametrize("kind", duplicates.KINDS)
-def test_one_kind_is_that_of_all(photos: list[Path], kind: str) -> None:
-    looks = looks_of(photos)
-    assert list(find_duplicates(looks, kind=kind)) == list(find_duplicates(looks).of_kind(kind))
-
-
-def test_a_file_is_proposed_for_removal_once(photos: list[Path]) -> None:
-    others = [one.path for group in find_duplicates(looks_of(photos)) for one in group.others]
-    assert len(others) == len(set(others)) == 5
+    for kind in duplicates.KINDS:
+        assert list(find_duplicates(looks_of(photos), kind=kind)) == list(found.of_kind(kind))
+    others = [one.path for group in found for one in group.others]
+    assert len(others) == len(set(others)) == 5  # each is proposed for removal once
 
 
 def test_near_ones_must_be_near_by_the_visual_code_too(photos: list[Path]) -> None:
@@ -97,20 +93,16 @@ def test_files_that_are_gone_are_compared_by_visual_code_alone(photos: list[Path
     assert "9 of 9 images" in found.notes[0]
     assert found[0].keep.width is None
     without = find_duplicates(looks_of(gone, paths=[None] * len(gone)))
-    assert not without.skipped
-    assert "9 of 9" in without.notes[0]
+    assert (without.skipped, "9 of 9" in without.notes[0]) == ({}, True)
+    uncoded = find_duplicates(looks_of(photos, coded=np.zeros(len(photos), bool)))
+    assert [group.kind for group in uncoded] == ["same"]
 
 
-def test_items_without_a_visual_code_are_only_compared_by_content(photos: list[Path]) -> None:
-    found = find_duplicates(looks_of(photos, coded=np.zeros(len(photos), bool)))
-    assert [group.kind for group in found] == ["same"]
-
-
-def test_what_cannot_be_asked(photos: list[Path]) -> None:
+def test_bad_options(photos: list[Path]) -> None:
     for near in (-1, 129, 2.5, True):
-        with pytest.raises(InputError):
+        with pytest.raises(InputError, match=f"near .*{near}"):
             find_duplicates(looks_of(photos), near=near)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="'simlar'"):
         find_duplicates(looks_of(photos), kind="simlar")
 
 
@@ -124,18 +116,11 @@ def test_as_json_as_a_table_and_as_a_page(photos: list[Path], tmp_path: Path) ->
     page = (tmp_path / "page" / "duplicates.html").read_text()
     assert page.count("<img") == page.count("data:image/jpeg;base64") == 9
     assert page.count('class="keep"') == 4
-
-
-def test_a_page_escapes_names(tmp_path: Path) -> None:
-    noise_image(64, 0).save(tmp_path / "0-<b>&.png")
-    shutil.copy(tmp_path / "0-<b>&.png", tmp_path / "0-<script>.png")
-    find_duplicates(looks_of(sorted(tmp_path.glob("*.png")))).write_page(tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text()
     assert "<script>" not in page
-    assert "0-&lt;script&gt;.png" in page
+    assert "0-copy-&lt;script&gt;.png" in page
 
 
-# ---------------------------------------------------------------- folders
+# --- folders and indexes
 
 
 def test_a_folder_by_content_alone_needs_no_model(tmp_path: Path) -> None:
@@ -160,18 +145,68 @@ def test_a_folder_with_a_model_that_sees(image_run: Path, tmp_path: Path) -> Non
     assert sorted(Path(path).name for path in found.skipped) == ["broken-too.jpg", "broken.jpg"]
 
 
-def test_folders_that_cannot_have_duplicates(tmp_path: Path) -> None:
-    with pytest.raises(DataError):
+def test_folders_that_are_rejected(feature_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=str(tmp_path)):
         folder_duplicates(tmp_path)
     Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
     (tmp_path / "empty.png").touch()
     with pytest.raises(DataError, match=r"1 of 2 images .* two.*0 bytes"):
         folder_duplicates(tmp_path, kind="same", progress=False)
-
-
-def test_a_model_without_a_visual_code(feature_run: Path, tmp_path: Path) -> None:
     write_images(tmp_path, 2)
-    model = HashModel.load(feature_run)
-    assert model.visual_bits is None
-    with pytest.raises(ConfigError):
-        folder_duplicates(tmp_path, model=model, progress=False)
+    with pytest.raises(ConfigError, match="visual"):
+        folder_duplicates(tmp_path, model=feature_run, progress=False)
+
+
+def test_an_index_by_its_visual_codes(image_run: Path, photos: list[Path], tmp_path: Path) -> None:
+    with Index.create(tmp_path / "index", image_run) as index:
+        with pytest.raises(DataError, match="0 items"):
+            index.duplicates(progress=False)
+        index.add_codes(np.zeros((2, 4), np.uint8), "ab", [["cat"], []])
+        with pytest.raises(DataError, match="visual code"):
+            index.duplicates(progress=False)
+        assert len(index.duplicates(kind="same", progress=False)) == 0
+        by_content = {content_key(path)[:16]: path for path in reversed(photos)}
+        paths = [str(path) for path in by_content.values()]
+        visual = [visual_of(path) for path in by_content.values()]
+        codes = np.zeros((len(paths), 4), np.uint8)
+        index.add_codes(codes, list(by_content), None, paths, visual)
+        found = index.duplicates(progress=False)
+    assert sorted(group.kind for group in found) == ["near", "near", "similar"]
+    assert found.looked_at == len(paths) + 2
+
+
+# --- pixel hashes
+
+
+def encoded_again(image: Image.Image) -> Image.Image:
+    stream = io.BytesIO()
+    image.save(stream, "JPEG", quality=50)
+    return Image.open(stream).convert("RGB")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        encoded_again,
+        lambda image: image.resize((100, 90)),
+        lambda image: ImageEnhance.Brightness(image).enhance(1.2),
+        ImageOps.mirror,
+        lambda image: image.crop((0, 20, 180, 200)),
+    ],
+    ids=["encoded", "resized", "brightened", "mirrored", "cropped"],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_changed_photo_is_near(change: Callable[[Image.Image], Image.Image], seed: int) -> None:
+    images = (noise_image(200, seed), change(noise_image(200, seed)), noise_image(200, 99))
+    views = np.stack([duplicates.views_of(image) for image in images])
+    assert pixel_distance(views, 0, 1) <= duplicates.PIXELS < pixel_distance(views, 2, 1)
+
+
+def test_views_of_files_and_why_others_cannot_be_read(tmp_path: Path) -> None:
+    paths = dict(enumerate([*write_images(tmp_path, 3), tmp_path / "gone.png"]))
+    seen: list[int] = []
+    found, broken = duplicates.read_views(paths, lambda stage, done, total, note="": seen.append(done))
+    assert {row: views.shape for row, views in found.items()} == dict.fromkeys(range(3), (duplicates.VIEWS,))
+    assert list(broken) == [3]
+    assert isinstance(broken[3], ImageError)
+    assert seen[-1] == 4

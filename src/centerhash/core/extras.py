@@ -40,7 +40,6 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         "onnx": _FAST,
         "onnxruntime": _FAST,
         "pymilvus": _MILVUS,
-        "milvus_lite": _MILVUS,
         "grpc": _MILVUS,
         "pillow_heif": Extra("heic", "HEIC images"),
         "ray": Extra("ray", "encoding on Ray"),

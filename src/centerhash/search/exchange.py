@@ -131,12 +131,13 @@ def _write_npz(index: Index, path: Path, items: Sequence[Item]) -> None:
     """Write these items as one .npz.
 
     `import_codes` and `centerhash evaluate` read it. The columns of `labels` (N, C) are named by `classes`: the
-    model's, then other labels that items carry.
+    model's, then others that items carry or have scores of.
     """
     from centerhash.encoding.code_files import CodeFile, write_codes
 
     info = index.model_info
-    classes = (*info.classes, *(name for name in index.labels() if name not in info.classes))
+    used = {name for item in items for name in (*item.labels, *item.scores)}
+    classes = (*info.classes, *sorted(used.difference(info.classes)))
     column = {name: place for place, name in enumerate(classes)}
     labels = np.zeros((len(items), len(classes)), dtype=np.bool_)
     packed = np.zeros((len(items), packed_width(info.bits)), dtype=np.uint8)
@@ -212,7 +213,10 @@ def _faiss_names(path: Path, count: int, ids: list[int] | None) -> list[str]:
     """Return a name for each code."""
     beside = path.with_name(IDS)
     if path.name == FAISS and beside.is_file():
-        named: Any = json.loads(beside.read_text(encoding="utf-8"))
+        try:
+            named: Any = json.loads(beside.read_text(encoding="utf-8"))
+        except ValueError:
+            named = None
         rows = range(count) if ids is None else ids
         if not isinstance(named, list) or any(not 0 <= row < len(named) for row in rows):
             raise DataError(f"'{beside}' does not name the {count:,} codes of '{path}': export them again.")

@@ -32,7 +32,15 @@ from centerhash.core.options import Options
 from centerhash.core.progress import Progress, resolve_progress
 from centerhash.core.rendering import is_text
 from centerhash.search.database import FILES
-from centerhash.search.items import Filter, Item, ItemStore, LabelScores, check_labels
+from centerhash.search.items import (
+    Filter,
+    Item,
+    ItemStore,
+    LabelScores,
+    check_ids,
+    check_labels,
+    modified_time,
+)
 from centerhash.search.query import (
     LabelQuery,
     ModelInfo,
@@ -226,7 +234,10 @@ class Index:
         """Store images by their features (n, D)."""
         packed, visual = pack(self.model.encode_features(features)), visual_codes(self.model, features)
         scores = label_scores(self.model, features, labels)
-        self.store.add(packed, ids, labels, paths, visual, scores, replace=replace)
+        modified = [
+            modified_time(str(self.uploads.path(path))) for path in paths
+        ]  # uploads have relative paths
+        self.store.add(packed, ids, labels, paths, visual, scores, modified, replace=replace)
 
     def _has_file(self, id: str) -> bool:
         """Return whether an item is stored and its file, if it has one, still exists."""
@@ -246,7 +257,7 @@ class Index:
         Ids are texts; numbers are converted. Paths are absolute.
         """
         self._check_writable()
-        packed, keys = check_packed(packed, self.model_info.bits), list(map(str, ids))
+        packed, keys = check_packed(packed, self.model_info.bits), check_ids(list(map(str, ids)))
         for path in paths or ():
             if path is not None and not Path(path).is_absolute():
                 raise InputError(
@@ -377,6 +388,9 @@ class Index:
         under: str | Path | None = None,
     ) -> tuple[list[Result], int]:
         """Return a page of the images, last modified first, and the number of all images that pass the filter."""
+        for name, number in (("offset", offset), ("limit", limit)):
+            if type(number) is not int or number < 0:
+                raise InputError(f"{name} must be a whole number of at least 0, got {number!r}.")
         items, total = self.store.newest(offset, limit, self._filter(having, without, under))
         return [as_result(item, 0, self.uploads) for item in items], total
 
@@ -547,15 +561,11 @@ def read_spec(folder: Path) -> IndexSpec:
     file = folder / SPEC
     try:
         stored = parse_json(file.read_text(encoding="utf-8"))
-        if isinstance(stored, dict) and stored.get("format") == 1:
-            raise FileNotFoundError
-        return IndexSpec.model_validate(stored)
+        if not isinstance(stored, dict) or stored.get("format") != 1:
+            return IndexSpec.model_validate(stored)
     except (FileNotFoundError, NotADirectoryError):
         if any((folder / name).exists() for name in _EARLIER):
-            raise DataError(
-                f"'{folder}' was made by an earlier version, whose format is not supported: move it away, then run "
-                "`centerhash index create` and `centerhash index add` again."
-            ) from None
+            raise _earlier_format(folder) from None
         raise DataError(
             f"'{folder}' is no index ({SPEC} is missing): create one first, with `centerhash index create` or "
             "centerhash.Index.create."
@@ -564,6 +574,14 @@ def read_spec(folder: Path) -> IndexSpec:
         raise DataError(f"cannot read '{file}': {error.strerror or error}.") from None
     except ValueError as error:  # no json, no UTF-8, other fields
         raise DataError(f"'{file}' is damaged or of another version: {str(error).splitlines()[0]}") from None
+    raise _earlier_format(folder)
+
+
+def _earlier_format(folder: Path) -> DataError:
+    return DataError(
+        f"'{folder}' was made by an earlier version, whose format is not supported: move it away, then run "
+        "`centerhash index create` and `centerhash index add` again."
+    )
 
 
 # --- adding images
@@ -620,9 +638,10 @@ class _Adding:
     def _collect(self, step: Step, files: Sequence[Path], batch: int) -> None:
         """Count what became of a few files, and store full batches."""
         self.done.broken.update((str(files[place]), str(error)) for place, error in step.broken.items())
-        twice = sum(id in self.waiting for id in step.keys)
+        before = len(self.waiting)
         for id, place, features in zip(step.keys, step.places, step.features, strict=True):
             self.waiting.setdefault(id, (files[place].resolve(), features))
+        twice = before + len(step.keys) - len(self.waiting)
         self._count(known=step.known + twice)
         while len(self.waiting) >= batch:
             self._write({id: self.waiting.pop(id) for id in list(islice(self.waiting, batch))})

@@ -268,7 +268,7 @@ class MilvusStore(ItemStore):
     def _search(self, ranking: Ranking, k: int, only: Filter) -> list[tuple[Item, int]]:
         exact = isinstance(ranking, BySemantic)
         keys = self._nearest(ranking.code, k if exact else max(_RANKED, 2 * k), expression(only))
-        found = self._get([id_of(key) for key in keys])
+        found = self._get([id_of(key) for key in sorted(keys)])  # every ranking keeps their order in ties
         items = [item for item in found if item is not None]
         if not items:
             return []
@@ -302,16 +302,19 @@ class MilvusStore(ItemStore):
         return found
 
     def _shell(self, code: Packed, distance: int, condition: str) -> Found:
-        """Return all items at exactly this distance of the code (K/8,): halved by key until a result holds them all."""
-        found = self._ask(code, MAX_RESULTS, condition, (distance, distance))
-        if len(found) < MAX_RESULTS:
-            return found
-        middle = sorted(key for _, key in found)[len(found) // 2]
-        both = f"{condition} and " if condition else ""
-        return [
-            *self._shell(code, distance, f'{both}id < "{middle}"'),
-            *self._shell(code, distance, f'{both}id >= "{middle}"'),
-        ]
+        """Return all items at exactly this distance of the code (K/8,): split by key until each result is complete."""
+        found: Found = []
+        ranges = [("", "")]  # from a key, to before another
+        while ranges:
+            low, high = ranges.pop()
+            bounds = (condition, f'id >= "{low}"' if low else "", f'id < "{high}"' if high else "")
+            some = self._ask(code, MAX_RESULTS, " and ".join(filter(None, bounds)), (distance, distance))
+            if len(some) < MAX_RESULTS:
+                found += some
+            else:
+                middle = sorted(key for _, key in some)[len(some) // 2]
+                ranges += [(low, middle), (middle, high)]
+        return found
 
     def _ask(self, code: Packed, limit: int, condition: str, ring: Ring) -> Found:
         """Return Milvus' own results for a code (K/8,), nearest first."""
