@@ -101,7 +101,10 @@ class Vocabulary:
 class Store(ItemStore):
     """An exact store in the folder of an index; use `create` or `open`. Threads may share it."""
 
-    def __init__(self, folder: Path, bits: int, writer: Writer | None, *, immutable: bool = False) -> None:
+    def __init__(
+        self, folder: Path, bits: int, commits: int, writer: Writer | None, *, immutable: bool = False
+    ) -> None:
+        """Use `create` or `open`."""
         super().__init__(bits)
         self.folder, self.path = folder, folder / FILE
         self._writer, self._immutable = writer, immutable
@@ -111,7 +114,7 @@ class Store(ItemStore):
         self._loaded: Loaded | None = None
         self._vocabulary = Vocabulary(-1, [])
         self._kept: tuple[int, dict[int, Postings]] = (-1, {})  # of a commit
-        self._seen = -1  # the commit at the last `refresh`
+        self._seen = commits  # at the last `refresh`
 
     @classmethod
     def create(cls, folder: str | Path, bits: int) -> Self:
@@ -129,7 +132,8 @@ class Store(ItemStore):
         """Open a store for reading, or as its only writer."""
         folder = Path(folder)
         state, immutable = check_files(folder)
-        return cls(folder, state.bits, None if read_only else Writer.open(folder), immutable=immutable)
+        writer = None if read_only else Writer.open(folder)
+        return cls(folder, state.bits, state.commits, writer, immutable=immutable)
 
     # --- reading
 
@@ -170,7 +174,7 @@ class Store(ItemStore):
     def refresh(self) -> bool:
         """Return whether the items have changed since the last call; every search sees the last commit anyway."""
         before, self._seen = self._seen, self._state().commits
-        return before not in (-1, self._seen)
+        return before != self._seen
 
     def _terms(self, database: Database, state: State) -> Vocabulary:
         """Return the names of all terms; within a generation, terms are only added."""
@@ -330,9 +334,10 @@ class Store(ItemStore):
         number = self._terms(database, state).numbers.get((kind, name))
         if number is None:
             return np.empty(0, WIDE)
-        if self._kept[0] != state.commits:
-            self._kept = (state.commits, {})
-        kept = self._kept[1]
+        commits, kept = self._kept
+        if commits != state.commits:
+            kept = {}
+            self._kept = (state.commits, kept)
         entries = kept.get(number)
         if entries is None:
             entries = database.postings(state, database.term(number))
