@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from centerhash.codes import as_codes, binarize, check_codes, hamming, pack, to_words, unpack
 from centerhash.core.errors import InputError
-from centerhash.search.engines.flat import FlatIndex
+from centerhash.search.store import Store
 from tests.reference.hamming import hamming_naive
 
 shapes = st.tuples(st.integers(0, 9), st.integers(1, 140))
@@ -158,5 +158,5 @@ def test_codes_have_a_whole_number_of_bits(tmp_path: Path, bits: Any) -> None:
     with pytest.raises(InputError, match="codes have a whole number of bits, at least 1, got "):
         unpack(np.zeros((2, 1), np.uint8), bits)
     with pytest.raises(InputError):
-        FlatIndex.create(tmp_path / "index", bits)
+        Store.create(tmp_path / "index", bits)
     assert not (tmp_path / "index").exists()

@@ -8,15 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from centerhash.search.engines import table as stores
 
 from centerhash.cli import arguments
 from centerhash.data.published.catalogue import DATASETS
-from centerhash.encoding import work
 from centerhash.methods.registry import METHODS
 from centerhash.networks.backbones import BACKBONES
 from centerhash.networks.engines import ENGINES
-from centerhash.search import formats
+from centerhash.search import exchange
 from centerhash.training import loggers
 from tests.toys import cli
 
@@ -30,9 +28,8 @@ def offered(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_words_that_are_written_twice_are_the_same() -> None:
-    assert tuple(stores.ENGINES) == arguments.STORES
-    assert formats.FORMATS == arguments.FORMATS
-    assert work.RUNNERS == arguments.RUNNERS
+    assert exchange.FORMATS == arguments.FORMATS
+    assert bulk.RUNNERS == arguments.RUNNERS
     assert tuple(loggers.LOGGERS) == arguments.LOGGERS
 
 

@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as arrays
 from centerhash.core.errors import CenterhashError
 from centerhash.encoding.code_files import read_codes
 from centerhash.model.model import HashModel
-from centerhash.search.facts import read_facts
+from centerhash.search.query import read_model_info
 from tests.mutations import changed_json, damaged, damages, seeded
 
 NAMES = (
@@ -81,7 +81,7 @@ def model(feature_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_model_json(model: Path, feature_run: Path, data: st.DataObject) -> None:
     document = json.loads((feature_run / "model.json").read_text())
     (model / "model.json").write_text(json.dumps(data.draw(changed_json(document))))
-    for read in (HashModel.load, read_facts):
+    for read in (HashModel.load, read_model_info):
         with suppress(CenterhashError):
             read(model)
 
@@ -91,6 +91,6 @@ def test_model_json(model: Path, feature_run: Path, data: st.DataObject) -> None
 def test_model_files_that_were_changed(model: Path, feature_run: Path, first: Any, second: Any) -> None:
     for name, damage in (("model.json", first), ("model.safetensors", second)):
         (model / name).write_bytes(damaged((feature_run / name).read_bytes(), damage))
-    for read in (HashModel.load, read_facts):
+    for read in (HashModel.load, read_model_info):
         with suppress(CenterhashError):
             read(model)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from centerhash.training.scoring import evaluate
 
 from centerhash.core.errors import DataError
 from centerhash.data import open_dataset
@@ -20,7 +19,7 @@ from centerhash.experiments.compare import (
 )
 from centerhash.experiments.tables import Score, csv_text, markdown, summarize
 from centerhash.experiments.tasks import Source, make_task
-from centerhash.training.run import train
+from centerhash.training.run import evaluate, train
 from tests.browser import chromium
 from tests.stored import stored_row
 

@@ -15,16 +15,16 @@ from typing import Any, Self
 
 import numpy as np
 import pytest
-from centerhash.cli.commands.experiments import read_methods, read_settings
-from centerhash.experiments.bench import make_task
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
 import centerhash as ch
+from centerhash.cli.experiments import read_methods, read_settings
 from centerhash.core.errors import ConfigError, UnknownMethodError
 from centerhash.core.options import MethodOptions, option_names
 from centerhash.experiments.runner import stored_rows
+from centerhash.experiments.tasks import make_task
 from centerhash.methods import registry
 from centerhash.methods.losses import ICS, Batch, CentralObjective, HashNet, Objective
 from centerhash.methods.page import methods_page

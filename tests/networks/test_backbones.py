@@ -29,8 +29,7 @@ from centerhash.networks.backbones import (
 from centerhash.networks.layers import fold_batch_norms
 from centerhash.networks.weight_files import Download, Hub, WeightFile
 from centerhash.training.config import TrainConfig
-from centerhash.training.run import train
-from centerhash.training.scoring import evaluate
+from centerhash.training.run import evaluate, train
 from tests.toys import toy_config
 
 LITE0 = BACKBONES["efficientnet-lite0"]

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from centerhash import HashModel, train
 from centerhash.core.errors import ConfigError
 from centerhash.data import Dataset
-from centerhash.experiments.agreement import measure_agreement
 from centerhash.methods.centers import hash_centers
 from centerhash.methods.weights import class_sizes, resized, softmax_weights
 from centerhash.networks.heads import HeadOptions, Rotation, build_head
 from centerhash.training.finish import code_rotation, label_threshold, rotate_head
+from reproduction.agreement import measure_agreement
 from tests.toys import feature_dataset
 
 TRUE = np.array([1.5, -1.0, 0.5, 0.0, -0.5, 1.0])  # logarithms of the sizes of the six toy classes

@@ -25,7 +25,7 @@ from centerhash.core.errors import ConfigError, unknown_name
 Words: TypeAlias = list[tuple[str, str]]  # a word, and its meaning
 
 # importing the modules that define these takes seconds; tests keep both equal
-STORES = ("flat", "milvus")
+STORES = ("sqlite", "milvus")
 FORMATS = ("npz", "npy", "parquet", "faiss", "pgvector")
 RUNNERS = ("local", "ray")
 LOGGERS = ("csv", "tensorboard", "wandb", "mlflow")

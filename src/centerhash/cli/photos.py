@@ -32,8 +32,8 @@ def create(
         str, typer.Option(help="folder of a finished run, the built-in model, or hf:owner/name; it is copied")
     ] = "coco",
     store: Annotated[
-        str, option("where the items live: flat, or milvus:ADDRESS", arguments.one_of(*arguments.STORES))
-    ] = "flat",
+        str, option("where items are stored: sqlite, or milvus:ADDRESS", arguments.one_of(*arguments.STORES))
+    ] = "sqlite",
 ) -> None:
     """Make an empty index for the codes of the built-in model, or of a run's.
 

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from centerhash.training.scoring import evaluate
 
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.data import Dataset, open_dataset
 from centerhash.data.dataset import find_layout, is_described
 from centerhash.data.inspection import inspect_dataset
 from centerhash.training.config import TrainConfig, suited
-from centerhash.training.run import train
+from centerhash.training.run import evaluate, train
 from tests.own_images import WRITERS, write_class_folders, write_pictures
 from tests.toys import WIDTH, cli, refused, separable
 
