@@ -23,7 +23,7 @@ import centerhash as ch
 from centerhash.cli.experiments import read_methods, read_settings
 from centerhash.core.errors import ConfigError, UnknownMethodError
 from centerhash.core.options import MethodOptions, option_names
-from centerhash.experiments.runner import stored_rows
+from centerhash.experiments.runner import read_rows
 from centerhash.experiments.tasks import make_task
 from centerhash.methods import registry
 from centerhash.methods.losses import ICS, Batch, CentralObjective, HashNet, Objective
@@ -176,7 +176,7 @@ def that_decides_codes(config: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def grid_rows() -> list[dict[str, Any]]:
-    return stored_rows(ROOT / "benchmarks" / "results" / "coco117k-tune")
+    return read_rows(ROOT / "benchmarks" / "results" / "coco117k-tune" / "results.jsonl")
 
 
 def grid_means(method: str) -> dict[str, float]:
