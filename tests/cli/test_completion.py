@@ -11,6 +11,7 @@ import pytest
 
 from centerhash.cli import arguments
 from centerhash.data.published.catalogue import DATASETS
+from centerhash.encoding import bulk
 from centerhash.methods.registry import METHODS
 from centerhash.networks.backbones import BACKBONES
 from centerhash.networks.engines import ENGINES
