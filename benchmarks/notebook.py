@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,6 +18,7 @@ def executed(notebook: Path, folder: Path) -> dict[str, Any]:
     from nbclient import NotebookClient
 
     book = nbformat.read(notebook, as_version=4)
+    os.environ["PYTHONPATH"] = str(notebook.parents[2])  # for the scenes of `reproduction`
     NotebookClient(book, timeout=None, resources={"metadata": {"path": str(folder)}}).execute()
     book.metadata = nbformat.from_dict(_KEPT)
     for cell in book.cells:

@@ -100,7 +100,7 @@ def test_a_sound_installation_has_no_problems(tmp_path: Path) -> None:
     assert found.backbones["efficientnet-lite0"] == "weights here"
     assert found.engines["torch"] == "usable"
     assert set(found.stores) == {"sqlite", "milvus"}
-    assert found.stores["flat"] == "usable"
+    assert found.stores["sqlite"] == "usable"
     assert found.cache["size"] == "0 bytes"
     assert found.cache["writable"] == "yes"
     assert not (tmp_path / "new").exists(), "looking must not change anything"
@@ -133,7 +133,7 @@ def test_an_engine_without_its_library_says_what_to_install(
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     found = diagnose(tmp_path)
     assert found.stores["milvus"] == "not installed: pip install 'centerhash[milvus]'"
-    assert found.stores["flat"] == "usable"
+    assert found.stores["sqlite"] == "usable"
     assert found.problems == []  # flat is enough to work
 
 

@@ -27,7 +27,7 @@ def stored(image_run: Path, pictures: list[Path], tmp_path_factory: pytest.TempP
     folder = tmp_path_factory.mktemp("commands") / "scenes.index"
     done = cli("index", "create", folder, "--model", image_run)
     assert done.code == 0, done.err
-    assert "an empty index of 32 bits (flat)" in done.text
+    assert "an empty index of 32 bits (sqlite)" in done.text
     assert "centerhash index add" in done.out
     done = cli("index", "add", folder, *pictures, "--device", "cpu", "--batch", "3")
     assert done.code == 0, done.err
@@ -126,7 +126,7 @@ def test_search_with_a_filter_and_a_radius(stored: Path, pictures: list[Path]) -
         ((), "search by one thing: an IMAGE, --id or --labels"),
         (("photo.jpg", "--id", "x"), "search by one thing"),
         (("--id", "unknown"), "no item 'unknown' in the index, which holds 8"),
-        (("--labels", ""), "no label was named"),
+        (("--labels", ""), "no label was given"),
         (("--labels", "persn"), "unknown label 'persn'. Did you mean 'person'?"),
         (("--labels", "person:0"), "the weight of 'person' must be a positive number"),
         (("no-such.jpg",), "cannot read 'no-such.jpg': no such file"),
@@ -147,7 +147,7 @@ def test_what_is_no_index_is_refused(tmp_path: Path, image_run: Path) -> None:
         assert "is no index" in text
         assert "centerhash index create" in text
     text = refused(cli("index", "create", tmp_path / "new", "--model", image_run, "--store", "falt"))
-    assert "unknown store 'falt'. Did you mean 'flat'?" in text
+    assert "unknown store 'falt'" in text
 
 
 def test_adding_again_skips_and_broken_images_warn(own: Path, pictures: list[Path], tmp_path: Path) -> None:
@@ -187,10 +187,10 @@ def test_files_that_are_gone_are_counted_and_mended(image_run: Path, tmp_path: P
     for command in ("info", "verify"):
         done = cli("index", command, place)
         assert done.code == 0
-        assert "the files of 3 images are gone" in done.text
+        assert "the files of 3 images are missing" in done.text
         assert f"centerhash index add {place}" in done.text
     assert "3 under a new path" in cli("index", "add", place, tmp_path / "moved", "--device", "cpu").text
-    assert "are gone" not in cli("index", "info", place).text
+    assert "are missing" not in cli("index", "info", place).text
     (tmp_path / "moved" / "000.png").unlink()
     assert "1 items removed; 2 are left" in cli("index", "remove", place, "--missing").text
     assert "say what to remove" in refused(cli("index", "remove", place))

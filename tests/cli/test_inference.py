@@ -48,7 +48,7 @@ def test_index_add(engine: str, image_run: Path, pictures: list[Path], index: Pa
     assert f", features by {choose_engine(engine)}" in text
     assert "items in" in text
     with Index.open(tmp_path / "index", read_only=True) as one, Index.open(index) as other:
-        ids = list(one.store.ids())
+        ids = [item.id for item in one]
         assert [item.code.tolist() for item in one.store.get(ids)] == [
             item.code.tolist() for item in other.store.get(ids)
         ]

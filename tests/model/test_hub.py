@@ -177,7 +177,7 @@ def test_a_download_that_breaks_off_is_completed_by_the_next_call(
 def test_a_published_model_is_the_same_one_with_its_card(
     hub: Hub, feature_run: Path, feature_folder: Path, tmp_path: Path
 ) -> None:
-    done = cli("publish", feature_run, "jane/photos", "--licence", "apache-2.0")
+    done = cli("publish", feature_run, "jane/photos", "--license", "apache-2.0")
     assert done.code == 0, done.err
     assert f"{hub.url}/jane/photos" in done.text
     assert sorted(hub.latest("jane/photos")) == ["README.md", "model.json", "model.safetensors"]

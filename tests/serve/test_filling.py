@@ -97,8 +97,8 @@ def test_files_that_are_gone_are_told_at_the_start(
     with colour_index(tmp_path / "own", feature_run, 2) as index:
         next((tmp_path / "own" / "images").iterdir()).unlink()
         with TestClient(create_app(index), base_url="http://localhost"):
-            wait_until(lambda: "are gone" in caplog.text, "the warning is there")
-    assert "the files of 1 images are gone" in caplog.text
+            wait_until(lambda: "are missing" in caplog.text, "the warning is there")
+    assert "the files of 1 images are missing" in caplog.text
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ def complete_methods() -> Words:
     """All methods."""
     from centerhash.methods.registry import METHODS
 
-    return [(row.name, row.title) for row in METHODS.values()]
+    return [(name, "") for name in METHODS]  # titles would import torch
 
 
 def complete_method_list(incomplete: str) -> Words:

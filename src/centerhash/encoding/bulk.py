@@ -65,7 +65,7 @@ from centerhash.networks.engines import Engine, choose_engine
 
 SHARD_SIZE = 4096  # images: minutes of work on a small machine; a crash loses at most one shard per worker
 RUNNERS = ("local", "ray")
-_SKIP = "The features of all others are kept. Repair these files, or pass skip_broken=True to skip them."
+_SKIP = "The features of all others are kept. Repair these files, or pass `skip_broken=True` to skip them."
 _STORE = 200 * 2**20  # bytes of shared memory of a local Ray: only shard numbers go through it
 _MOST_BLOCKS = 1000  # of the list of shards: an actor processes a block at a time
 _TIMEOUT = 10.0  # seconds for a cluster to answer
@@ -313,7 +313,7 @@ def encode_shards(
     if broken and not skip_broken:
         raise DataError(
             f"{broken_text(broken, manifest.count)}\nThe codes of all others are in '{folder}'. Repair these files "
-            "and run the same command again, or pass skip_broken=True to skip them."
+            "and run the same command again, or pass `skip_broken=True` to skip them."
         )
     found = manifest.shards - len(todo)
     return Encoded(manifest.count - len(broken), manifest.shards, found, broken, inputs.warnings)

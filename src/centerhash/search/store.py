@@ -119,10 +119,10 @@ class Store(ItemStore):
     @classmethod
     def create(cls, folder: str | Path, bits: int) -> Self:
         """Create an empty store for codes of `bits` (K) bits in a folder, and open it for writing."""
-        folder = make_folder(folder)
+        bits, folder = check_bits(bits), make_folder(folder)
         if (folder / FILE).exists():
             raise InputError(f"there is an index in '{folder}' already: open it, or choose another folder.")
-        create(folder / FILE, check_bits(bits))
+        create(folder / FILE, bits)
         with explain_write_errors(folder):
             sync_folder(folder)
         return cls.open(folder)
