@@ -20,7 +20,6 @@ import numpy as np
 
 from centerhash.codes import Packed, check_packed
 from centerhash.core.errors import InputError
-from centerhash.data.layouts.parquet import is_stored_image
 
 if TYPE_CHECKING:
     from centerhash.search.rankings import Ranking
@@ -298,5 +297,7 @@ def modified_time(path: str) -> float:
     try:
         return os.stat(path).st_mtime  # noqa: PTH116 - quicker for many files
     except (OSError, ValueError):
+        from centerhash.data.layouts.parquet import is_stored_image  # which imports Pillow
+
         inside = is_stored_image(Path(path))  # a row of a parquet file
         return modified_time(str(Path(path).parent)) if inside else 0.0
