@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 
 from centerhash.core.errors import DataError, InputError, OutputError
 from centerhash.search import rankings, store
-from centerhash.search.database import COMMITS, FILE
+from centerhash.search.database import COMMITS, FILE, State, marks
 from centerhash.search.items import Filter, Item
 from centerhash.search.rankings import ByBoth, BySemantic
 from centerhash.search.store import Store
@@ -143,6 +144,15 @@ def test_a_transaction_is_one_commit_or_none(tmp_path: Path) -> None:
         with pytest.raises(ZeroDivisionError):
             fail()
         assert (len(made), made.labels()) == (6, {"cat": 6})
+
+        def half() -> None:
+            with made.transaction(), suppress(DataError):
+                made.add(codes(1), ["y"])
+                with made.transaction() as writer:
+                    writer.database.sql.execute("no SQL")
+
+        with pytest.raises(InputError):
+            half()
         made.add(codes(1), ["x"], [["emu"]])
         assert made.labels() == {"cat": 6, "emu": 1}
         assert made.verify() == []
@@ -361,6 +371,26 @@ def test_without_its_counter_an_index_opens_and_gets_a_new_one(pair: tuple[Store
         check_contents(reader, model)
     Store.open(made.folder).close()
     assert (made.folder / COMMITS).exists()
+
+
+def test_what_a_killed_compaction_left_is_deleted(pair: tuple[Store, ListStore]) -> None:
+    made, model = pair
+    made.close()
+    shutil.copytree(made.folder, made.folder / ".compact-killed")
+    with Store.open(made.folder) as again:
+        check_contents(again, model)
+    assert not (made.folder / ".compact-killed").exists()
+
+
+def test_rows_that_the_file_cannot_hold_are_not_allocated(tmp_path: Path) -> None:
+    Store.create(tmp_path, BITS).close()
+    state = State(BITS, rows=1 << 30, items=1 << 30, commits=1)
+    with sqlite3.connect(tmp_path / FILE) as db:
+        db.execute("DELETE FROM state")
+        db.execute(f"INSERT INTO state VALUES ({marks(8)})", state.row())
+    db.close()
+    with pytest.raises(DataError, match=FILE):
+        Store.open(tmp_path, read_only=True)
 
 
 def test_a_locked_database_is_said(pair: tuple[Store, ListStore], monkeypatch: pytest.MonkeyPatch) -> None:

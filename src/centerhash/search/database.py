@@ -304,6 +304,8 @@ class Database:
     ) -> Item:
         """Return the item of a row of `items`."""
         _, id, folder, name, modified, labels, scores = self.checked(row)
+        if not isinstance(id, str) or not isinstance(modified, float | None):
+            raise self.damaged("an item has no id, or no time")
         # as the path was split
         path = None if folder is None else os.path.join(names[folder], os.fsdecode(name))  # noqa: PTH118
         scored = {names[term]: (probability, share) for term, probability, share in _scores(scores)}
@@ -444,6 +446,9 @@ def check_files(folder: Path) -> tuple[State, bool]:
         state = database.state()
     finally:
         database.sql.close()
+    least = state.rows * (packed_width(state.bits) + 5)  # bytes: code, flags and hash of the id of every row
+    if least > sum((folder / name).stat().st_size for name in FILES[:2] if (folder / name).exists()):
+        raise DataError(f"'{path}' is damaged: it is too small for {state.rows:,} rows. Next: {ADVICE}.")
     if state.commits < noted:
         raise DataError(
             f"'{path}' lacks {noted - state.commits:,} of {noted:,} commits, which were in '{path.name}-wal': put that "

@@ -8,6 +8,7 @@ commit. A commit is durable when it returns (write-ahead log, synchronous=FULL).
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import struct
 import tempfile
@@ -445,7 +446,9 @@ class Writer:
         self.thread: int | None = None  # the thread that is in a transaction
         self.state = State(0)
         self.terms: dict[tuple[str, str], Term] = {}  # by kind and name
+        self._keys: list[tuple[str, str]] = []  # kind and name by number
         self._known = -1  # the commit that `terms` is of
+        self._failed = False  # a nested block has failed, so that the transaction must not be committed
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -454,6 +457,8 @@ class Writer:
             lock = WriterLock.take(folder / LOCK)
             undo.callback(lock.release)
             state, _ = check_files(folder)  # again: another writer may have changed them before the lock
+            for left in folder.glob(f"{_DRAFT}*"):  # by a compaction that was killed
+                shutil.rmtree(left, ignore_errors=True)
             file = folder / COMMITS
             if not file.exists():
                 with atomic(file) as stream:
@@ -483,7 +488,11 @@ class Writer:
     def transaction(self) -> Iterator[None]:
         """Commit what is done within the block, or nothing of it; blocks may be nested."""
         if self.thread == threading.get_ident():
-            yield
+            try:
+                yield
+            except BaseException:
+                self._failed = True
+                raise
             return
         sql = self.database.sql
         sql.execute("BEGIN IMMEDIATE")
@@ -491,8 +500,11 @@ class Writer:
             self.state = before = self.database.state()
             if self._known != before.commits:
                 self.terms = {(term.kind, term.name): term for term in self.database.terms(before)}
-            self.thread = threading.get_ident()
+                self._keys = list(self.terms)
+            self.thread, self._failed = threading.get_ident(), False
             yield
+            if self._failed:
+                raise InputError("a part of this transaction has failed, so that nothing of it is stored.")
             if self.state != before:
                 self.state = replace(self.state, commits=self.state.commits + 1)
                 sql.execute("DELETE FROM state")
@@ -551,6 +563,7 @@ class Writer:
         term = self.terms.get((kind, name))
         if term is None:
             term = self.terms[kind, name] = Term(len(self.terms), kind, name)
+            self._keys.append((kind, name))
         return term.number
 
     def _packed_labels(self, names: Sequence[str]) -> bytes:
@@ -615,10 +628,10 @@ class Writer:
 
     def _count(self, changes: dict[int, tuple[int, int]]) -> None:
         """Add to the numbers of items and of entries of terms, and store the terms."""
-        for term in [term for term in self.terms.values() if term.number in changes]:
-            items, entries = changes[term.number]
+        for number, (items, entries) in changes.items():
+            term = self.terms[self._keys[number]]
             counted = replace(term, items=term.items + items, entries=term.entries + entries)
-            self.terms[term.kind, term.name] = counted
+            self.terms[self._keys[number]] = counted
             statement = f"INSERT OR REPLACE INTO terms VALUES ({marks(6)})"
             self.database.sql.execute(statement, counted.row())
 
