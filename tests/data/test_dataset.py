@@ -91,24 +91,6 @@ def test_a_folder_of_something_else_says_what_it_holds(tmp_path: Path) -> None:
     assert "(rename 'label.csv' to 'labels.csv'?)" in text
 
 
-def test_both_layouts_in_one_folder(tmp_path: Path) -> None:
-    np.save(image_folder(tmp_path) / "features.npy", np.zeros((30, 2), np.float32))
-    text = message(tmp_path)
-    assert "labels.csv (images)" in text
-    assert "features.npy (features)" in text
-
-
-def test_one_image_cannot_be_split(tmp_path: Path) -> None:
-    assert "1 row(s) cannot be split" in message(image_folder(tmp_path, 1))
-
-
-def test_queries_that_are_everything_leave_an_empty_database(tmp_path: Path) -> None:
-    root = image_folder(tmp_path, 3)
-    np.save(root / "query.npy", np.arange(3))
-    np.save(root / "train.npy", np.arange(3))
-    assert "the split 'database' is empty: it needs at least one row" in message(root)
-
-
 # ---------------------------------------------------------------- in memory
 
 FEATURES = np.arange(80, dtype=np.float32).reshape(20, 4)

@@ -71,14 +71,6 @@ def test_not_an_image(tmp_path: Path, data: bytes) -> None:
     assert f"'{path}': not an image of a known format (JPEG, PNG, " in reason(path)
 
 
-def test_truncated_jpeg(tmp_path: Path) -> None:
-    path = tmp_path / "a.jpg"
-    path.write_bytes(encoded(photo(200, 200), "JPEG")[:2000])
-    text = reason(path)
-    assert text.startswith(f"cannot read '{path}': the file is truncated or damaged (image file is truncated")
-    assert text.endswith("Copy it again.")
-
-
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "JPEG2000", "PPM"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_cut_file_of_any_kind_is_an_image_error(kind: str) -> None:
