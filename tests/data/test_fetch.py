@@ -54,8 +54,12 @@ def get(server: FileServer, target: Path, path: str = "/a.bin", **known: Any) ->
     return download(server.url + path, target, **known).read_bytes()
 
 
-def test_a_file_arrives_whole_with_nothing_beside_it(server: FileServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_file_arrives_whole_with_nothing_beside_it(
+    server: FileServer, tmp_path: Path, announced: bool
+) -> None:
     told: list[Any] = []
+    server.announces = announced
     assert get(server, tmp_path / "a.bin", progress=lambda *values: told.append(values)) == DATA
     assert names(tmp_path) == ["a.bin"]
     assert told[-1] == ("a.bin", 3, 3, "MB")
