@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,10 +22,9 @@ CUT = 700_000
 
 
 @pytest.fixture
-def server() -> Iterator[FileServer]:
-    with FileServer() as running:
-        running.files["/a.bin"] = DATA
-        yield running
+def server(server: FileServer) -> FileServer:
+    server.files["/a.bin"] = DATA
+    return server
 
 
 @pytest.fixture(autouse=True)

@@ -183,12 +183,6 @@ def test_the_papers_networks_take_torchvisions_files(
 REPOSITORY = "timm/test_resnet.r160_in1k"
 
 
-@pytest.fixture
-def server() -> Iterator[FileServer]:
-    with FileServer() as running:
-        yield running
-
-
 @pytest.fixture(autouse=True)
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Caches of torch and of the hub that are empty."""
