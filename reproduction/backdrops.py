@@ -19,7 +19,8 @@ def draw_backdrop(kind: str, rng: np.random.Generator, size: int) -> Image.Image
     """Draw the backdrop `kind` (a key of BACKDROPS) as an RGB image of `size` x `size` pixels."""
     picture = BACKDROPS[kind](rng, size)
     picture = picture + _smooth_noise(rng, size, cells=int(rng.integers(3, 9)), strength=rng.uniform(2, 12))
-    picture = picture + _grain(rng, size, strength=rng.uniform(0, 7))
+    strength = np.float32(2 * rng.uniform(0, 7))  # of the grain of a camera
+    picture = picture + (rng.random((size, size, 1), dtype=np.float32) - np.float32(0.5)) * strength
     return Image.fromarray(np.clip(picture, 0, 255).astype(np.uint8))
 
 
@@ -51,11 +52,6 @@ def _smooth_noise(rng: np.random.Generator, size: int, cells: int, strength: flo
     coarse = Image.fromarray(rng.uniform(-1, 1, (cells, cells)).astype(np.float32))
     fine = coarse.resize((size, size), Image.Resampling.BICUBIC)
     return np.asarray(fine, dtype=np.float32)[..., None] * np.float32(strength)
-
-
-def _grain(rng: np.random.Generator, size: int, strength: float) -> Floats:
-    """Return the grain of a camera (S, S, 1)."""
-    return (rng.random((size, size, 1), dtype=np.float32) - np.float32(0.5)) * np.float32(2 * strength)
 
 
 def _skyline(rng: np.random.Generator, size: int, level: float, height: float) -> Floats:
@@ -134,10 +130,6 @@ def _room(rng: np.random.Generator, size: int) -> Floats:
     return _blend(picture, planks, _below(edge, size))
 
 
-def _plain(rng: np.random.Generator, size: int) -> Floats:
-    return np.broadcast_to(_muted(rng), (size, size, 3))
-
-
 def _gradient(rng: np.random.Generator, size: int) -> Floats:
     """Return a change from one color to another, straight in any direction or around a point."""
     x, y = _grid(size)
@@ -170,7 +162,7 @@ BACKDROPS: Mapping[str, Callable[[np.random.Generator, int], Floats]] = {
     "sea": _sea,
     "road": _road,
     "room": _room,
-    "plain": _plain,
+    "plain": lambda rng, size: np.broadcast_to(_muted(rng), (size, size, 3)),
     "gradient": _gradient,
     "wood": _wood,
 }

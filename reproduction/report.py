@@ -24,11 +24,8 @@ PARTS: Mapping[str, Callable[[Settings], Section]] = {
 }
 ALL = "all"
 _TABLES, _TESTED = (scores.ALL_METHODS, scores.ABLATION, ALL), (instances.WHAT, ALL)
-_OWNERS = {
-    "results": _TABLES,
-    "test_images": _TESTED,
-    "exclude": _TESTED,
-}  # of settings that others would ignore
+# of settings that others would ignore
+_OWNERS = {"results": _TABLES, "test_images": _TESTED, "exclude": _TESTED}
 
 
 @dataclass(frozen=True)

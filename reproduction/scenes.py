@@ -302,18 +302,13 @@ def _describe(image: Image.Image, sprites: Sequence[Sprite]) -> Scene:
         if sprite.label is not None:
             mask = owners == number
             pixels[sprite.label] = pixels.get(sprite.label, 0) + int(mask.sum())
-            boxes.setdefault(sprite.label, []).append(_box(mask))
+            columns, rows = np.flatnonzero(mask.any(axis=0)), np.flatnonzero(mask.any(axis=1))
+            left, right, top, bottom = columns[0], columns[-1] + 1, rows[0], rows[-1] + 1
+            corners = ((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
+            boxes.setdefault(sprite.label, []).append([round(float(edge) / size, 4) for edge in corners])
     labels = tuple(label for label in CLASSES if label in pixels)
     areas = tuple(pixels[label] / (size * size) for label in labels)
     return Scene(image, labels, areas, {label: boxes[label] for label in labels})
-
-
-def _box(mask: NDArray[np.bool_]) -> Box:
-    """Return [x center, y center, width, height] in 0..1 around the set pixels of `mask` (size, size)."""
-    columns, rows = np.flatnonzero(mask.any(axis=0)), np.flatnonzero(mask.any(axis=1))
-    left, right, top, bottom = columns[0], columns[-1] + 1, rows[0], rows[-1] + 1
-    corners = ((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
-    return [round(float(value) / mask.shape[0], 4) for value in corners]
 
 
 def write_scenes(
@@ -342,7 +337,9 @@ def write_scenes(
     for row in _rows(partial(_finished_row, target, seed=seed, size=size), count, workers):
         rows.append(row)
         progress("scenes", len(rows), count)
-    table = _as_csv(rows)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([("file_name", "labels", "areas", "boxes"), *rows])
+    table = text.getvalue()
     # an equal file keeps its time stamp, so that nothing that was computed from it looks outdated
     if not (target / "labels.csv").is_file() or (target / "labels.csv").read_bytes() != table.encode():
         write_text(target / "labels.csv", table)
@@ -418,11 +415,3 @@ def _stored_row(path: Path) -> Row | None:
     if not content.endswith(END_OF_JPEG):
         return None
     return (str(name), str(labels), str(areas), str(boxes))
-
-
-def _as_csv(rows: Sequence[Row]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("file_name", "labels", "areas", "boxes"))
-    writer.writerows(rows)
-    return text.getvalue()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import timeit
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -96,14 +96,9 @@ def solver_convergence(
     )
 
 
-def _milliseconds(solve: Callable[[], Tensor], repeats: int = 20) -> float:
+def _milliseconds(solve: Callable[[], Tensor]) -> float:
     """Median time of a solver for one batch."""
-    times = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        solve()
-        times.append(time.perf_counter() - started)
-    return 1000 * float(np.median(times))
+    return 1000 * float(np.median(timeit.repeat(solve, number=1, repeat=20)))
 
 
 def run(settings: Settings) -> Section:

@@ -96,12 +96,12 @@ def evenness(weights: Mapping[str, float]) -> float:
     return float(-(values * np.log(values)).sum() / np.log(len(weights)))
 
 
-def choose(queries: Sequence[Row], count: int = IMAGES, seed: int = 0) -> list[int]:
+def choose(queries: Sequence[Row], count: int = IMAGES) -> list[int]:
     """Places of at most `count` images at even quantiles of the weights' entropy over log c, lowest first.
 
     Ties are ordered by a seeded permutation, so that the order of the file decides nothing.
     """
-    order = np.random.default_rng(seed).permutation(len(queries))
+    order = np.random.default_rng(0).permutation(len(queries))
     entropies = np.array([evenness(queries[place]["weights"]) for place in order])
     ranked = order[np.argsort(entropies, kind="stable")]
     quantiles = np.linspace(0, len(queries) - 1, count) if len(queries) else np.empty(0)
@@ -190,16 +190,13 @@ def _example_plot(folder: Path, examples: Sequence[Example]) -> Markup:
         for axis in axes[2 * len(examples) :]:
             axis.set_axis_off()
         for place, example in enumerate(examples):
-            order = sorted(next(iter(example.weights.values())), key=lambda name: -_size(example, name))
+            # by area where known, else by the last method's weight
+            sizes = {**list(example.weights.values())[-1], **example.shares}
+            order = sorted(next(iter(example.weights.values())), key=lambda name: -sizes[name])
             _image(axes[2 * place], example, order)
             _bars(axes[2 * place + 1], example, order)
         common.legend_below(figure, axes[1], 1.7)
         return common.write_figure(folder / "pictures", figure)
-
-
-def _size(example: Example, label: str) -> float:
-    """What labels are sorted by: the area where known, the last method's weight otherwise."""
-    return example.shares.get(label, list(example.weights.values())[-1][label])
 
 
 def _image(axis: Axes, example: Example, order: Sequence[str]) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from centerhash.model.model import HashModel
     from centerhash.networks.backbones import Backbone
     from centerhash.networks.engines import Engine
+    from tests.webserver import FileServer
 
 # a shell that starts us in its background lets us ignore interrupts, which children would inherit: with a handler
 # of our own, they get the system's default
@@ -147,6 +148,15 @@ def kept_networks() -> Iterator[None]:
             lambda backbone, engine, device, _: open_once(backbone, engine, device),
         )
         yield
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    """A real HTTP server of files."""
+    from tests.webserver import FileServer
+
+    with FileServer() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -18,9 +18,11 @@ from typing import IO, Any
 from unittest import mock
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from centerhash.core.errors import DataError
 from centerhash.data import Dataset, Splits
 from centerhash.networks.head_options import HeadOptions
 from centerhash.training.config import TrainConfig
@@ -172,6 +174,13 @@ def refused(done: Finished) -> str:
     assert "Traceback" not in done.out + done.err
     assert not done.out.strip()
     return done.err
+
+
+def refusal(call: Callable[..., object], *arguments: Any, **named: Any) -> str:
+    """The words with which a reader refuses its data."""
+    with pytest.raises(DataError) as caught:
+        call(*arguments, **named)
+    return str(caught.value)
 
 
 def command(arguments: Sequence[str | Path]) -> list[str]:

@@ -12,7 +12,6 @@ from centerhash import __version__
 from centerhash.cli import app, console
 from centerhash.encoding.code_files import evaluate_files
 from centerhash.evaluation import evaluate
-from centerhash.methods.registry import METHODS
 from centerhash.training.run_folder import read_config
 from tests.toys import (
     QUICK,
@@ -116,14 +115,10 @@ def test_warnings_are_shown(tmp_path: Path) -> None:
     ("words", "reasons"),
     [
         (["--method", "isc"], ["unknown method 'isc'. Did you mean 'ics'?"]),
-        (["--method", "ics", "-o", "lamda=1"], ["unknown option 'lamda'", "Did you mean 'lambda'?"]),
         (["-o", "lambda"], ["NAME=VALUE, got 'lambda'"]),
         (["-o", "=3"], ["NAME=VALUE, got '=3'"]),
-        (["--bits", "7"], ["option 'bits' of training cannot be 7"]),
         (["--hidden", "wide"], ["--hidden", "got 'wide'"]),
         (["--hidden", "16,0"], ["--hidden", "got '16,0'"]),
-        (["--centers", "hadamart"], ["option 'centers' of training cannot be 'hadamart'"]),
-        (["--learning-rate", "inf"], ["option 'learning_rate' of training cannot be inf"]),
         (["--device", "gpu"], ["device 'gpu' cannot be used", "Try --device cpu or auto"]),
     ],
 )
@@ -203,31 +198,10 @@ def test_queries_without_hits_are_counted(tmp_path: Path) -> None:
     assert "(2 have nothing relevant in the database, 1 have no label)" in done.text
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["gone"], "no such run or code file: "),
-        (["gone.npz", "gone.npz"], "no such file: "),
-        (["."], "holds no finished run"),
-        ([".", ".", "."], "got 3"),
-    ],
-)
-def test_what_evaluate_refuses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], reason: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert reason in refused(cli("evaluate", *words))
-
-
 def test_a_flag_that_stands_alone_refuses_others() -> None:
     done = cli("methods", "--json", "--markdown")
     assert (done.code, done.out) == (2, "")
     assert "--markdown stands alone: leave out --json." in done.err
-
-
-def test_options_as_json_have_their_defaults_at_the_length_of_the_codes() -> None:
-    rows = {row["name"]: row["default"] for row in cli("options", "ics", "--json").json}
-    assert rows["lambda"] == METHODS["ics"].options({}, 64).model_dump(by_alias=True)["lambda"]
 
 
 def test_warnings_are_not_cut_in_the_middle_of_a_path(capsys: pytest.CaptureFixture[str]) -> None:

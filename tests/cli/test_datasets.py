@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -25,12 +24,6 @@ from tests.webserver import FileServer
 app = typer.Typer()
 app.command()(datasets)
 app.command()(download)
-
-
-@pytest.fixture
-def server() -> Iterator[FileServer]:
-    with FileServer() as running:
-        yield running
 
 
 def run(*words: str | Path) -> str:

@@ -5,29 +5,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from centerhash.codes import hamming, unpack
+from centerhash.codes import hamming
 from centerhash.model.model import HashModel
 from tests.toys import (
     QUICK,
     cli,
     noise_image,
     refused,
-    separable,
     write_feature_folder,
 )
 
 pytestmark = pytest.mark.usefixtures("kept_networks")
-
-
-def test_encode_a_features_file(feature_run: Path, tmp_path: Path) -> None:
-    features, _ = separable(9, seed=2)
-    np.save(tmp_path / "features.npy", features)
-    done = cli("encode", feature_run, tmp_path / "features.npy", "--out", tmp_path / "codes.npz")
-    assert done.code == 0, done.err
-    assert "9 codes of 16 bits" in done.out
-    with np.load(tmp_path / "codes.npz") as arrays:
-        expected = HashModel.load(feature_run).encode_features(features)
-        assert np.array_equal(unpack(arrays["packed"], 16), expected)
 
 
 def test_encode_and_evaluate_a_data_set(feature_run: Path, feature_folder: Path, tmp_path: Path) -> None:

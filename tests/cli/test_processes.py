@@ -71,13 +71,6 @@ def test_refusals_of_a_real_process(
 
 
 @pytest.mark.slow
-def test_help_and_methods_of_a_real_process() -> None:
-    assert "centerhash train" in fresh_process("train", "--help").out
-    assert {row["name"] for row in fresh_process("methods", "--json").json} >= {"csq", "ewcs", "ics"}
-    assert "lambda" in cli_process("options", "ics").out
-
-
-@pytest.mark.slow
 def test_help_does_not_wait_for_torch() -> None:
     script = (
         "import sys; from centerhash.cli import app; sys.argv[1:] = ['train', '--help']; "

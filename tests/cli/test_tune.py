@@ -46,7 +46,6 @@ def test_what_tune_refuses(feature_folder: Path, tmp_path: Path) -> None:
         (["--methods", "isc"], "Did you mean 'ics'?"),
         (["--trials", "2", "--full", "3"], "full must be at most trials"),
         (["--trials", "0"], "--trials"),
-        (["--bits", "4", "--methods", "csq"], "'bits' of training cannot be 4"),
     ):
         assert reason in refused(cli("tune", feature_folder, "--out", out, *words))
     assert not out.exists()

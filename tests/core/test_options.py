@@ -36,11 +36,6 @@ def test_strings_of_a_command_line_are_converted() -> None:
     assert found == {"rate": 0.25, "lambda": 2.0, "steps": 7, "form": "per_center", "scaled": False}
 
 
-@pytest.mark.parametrize("name", ["lambda", "entropy"])
-def test_an_option_may_be_given_by_name_or_alias(name: str) -> None:
-    assert read_options(Sample, {name: 4}, "the sample").entropy == 4
-
-
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [("lamda", "lambda"), ("step", "steps"), ("froms", "form"), ("Rate", "rate"), ("zzz", None)],

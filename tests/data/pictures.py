@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import io
 import struct
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
+
+from centerhash.core.errors import ImageError
+from centerhash.data.images import load_image
 
 
 def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
@@ -15,6 +20,13 @@ def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     stream = io.BytesIO()
     image.save(stream, kind, **options)
     return stream.getvalue()
+
+
+def reason(source: str | Path | bytes, **options: Any) -> str:
+    """Why an image cannot be read."""
+    with pytest.raises(ImageError) as caught:
+        load_image(source, **options)
+    return str(caught.value)
 
 
 def photo(width: int, height: int) -> Image.Image:

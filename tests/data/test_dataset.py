@@ -10,6 +10,7 @@ import torch
 
 from centerhash.core.errors import DataError, InputError
 from centerhash.data import Dataset, Splits, make_splits, open_dataset
+from tests.toys import refusal
 
 SPLITS = Splits(np.array([1, 2]), np.array([0]), np.array([1, 2]))
 LABELS = np.array([[True, False], [False, True], [True, True]])
@@ -21,12 +22,6 @@ def image_folder(root: Path, count: int = 30, extra: str = "") -> Path:
     for i in range(count):
         (root / f"{i:03}.jpg").write_bytes(b"x")
     return root
-
-
-def message(path: str | Path) -> str:
-    with pytest.raises(DataError) as caught:
-        open_dataset(path)
-    return str(caught.value)
 
 
 def test_open_images_without_splits_draws_them(tmp_path: Path) -> None:
@@ -71,7 +66,7 @@ def test_a_path_without_data_says_what_may_be_given(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "000.jpg").touch()
     (tmp_path / "notes").mkdir()
-    text = message(path)
+    text = refusal(open_dataset, path)
     assert f"'{path}'" in text
     assert "a folder of images with labels.csv" in text
 
@@ -86,27 +81,9 @@ def test_a_folder_of_something_else_says_what_it_holds(tmp_path: Path) -> None:
     for name in ("a.jpg", "b.jpg", "c.jpg", "d.jpg", "label.csv", "z.jpg"):
         (tmp_path / name).write_text("")
     (tmp_path / "e").mkdir()
-    text = message(tmp_path)
+    text = refusal(open_dataset, tmp_path)
     assert "it holds 'a.jpg', 'b.jpg', 'c.jpg', 'd.jpg', 'e/' and 2 more" in text
     assert "(rename 'label.csv' to 'labels.csv'?)" in text
-
-
-def test_both_layouts_in_one_folder(tmp_path: Path) -> None:
-    np.save(image_folder(tmp_path) / "features.npy", np.zeros((30, 2), np.float32))
-    text = message(tmp_path)
-    assert "labels.csv (images)" in text
-    assert "features.npy (features)" in text
-
-
-def test_one_image_cannot_be_split(tmp_path: Path) -> None:
-    assert "1 row(s) cannot be split" in message(image_folder(tmp_path, 1))
-
-
-def test_queries_that_are_everything_leave_an_empty_database(tmp_path: Path) -> None:
-    root = image_folder(tmp_path, 3)
-    np.save(root / "query.npy", np.arange(3))
-    np.save(root / "train.npy", np.arange(3))
-    assert "the split 'database' is empty: it needs at least one row" in message(root)
 
 
 # ---------------------------------------------------------------- in memory

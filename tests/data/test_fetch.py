@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,15 +17,14 @@ from tests.toys import names
 from tests.webserver import FileServer
 
 DATA = np.random.default_rng(0).bytes(3_000_000)
-SHA256, MD5 = hashlib.sha256(DATA).hexdigest(), hashlib.md5(DATA).hexdigest()
+MD5 = hashlib.md5(DATA).hexdigest()
 CUT = 700_000
 
 
 @pytest.fixture
-def server() -> Iterator[FileServer]:
-    with FileServer() as running:
-        running.files["/a.bin"] = DATA
-        yield running
+def server(server: FileServer) -> FileServer:
+    server.files["/a.bin"] = DATA
+    return server
 
 
 @pytest.fixture(autouse=True)
@@ -54,8 +53,12 @@ def get(server: FileServer, target: Path, path: str = "/a.bin", **known: Any) ->
     return download(server.url + path, target, **known).read_bytes()
 
 
-def test_a_file_arrives_whole_with_nothing_beside_it(server: FileServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_file_arrives_whole_with_nothing_beside_it(
+    server: FileServer, tmp_path: Path, announced: bool
+) -> None:
     told: list[Any] = []
+    server.announces = announced
     assert get(server, tmp_path / "a.bin", progress=lambda *values: told.append(values)) == DATA
     assert names(tmp_path) == ["a.bin"]
     assert told[-1] == ("a.bin", 3, 3, "MB")
@@ -72,11 +75,10 @@ def test_a_file_that_is_there_is_verified_and_not_requested(server: FileServer, 
     assert server.requests == []
 
 
-@pytest.mark.parametrize("known", [{"sha256": SHA256}, {"sha256": SHA256[:8].upper()}, {"md5": MD5}])
-def test_checksums(server: FileServer, tmp_path: Path, known: dict[str, str]) -> None:
-    assert get(server, tmp_path / "a.bin", **known) == DATA
+def test_checksums(server: FileServer, tmp_path: Path) -> None:
+    assert get(server, tmp_path / "a.bin", md5=MD5) == DATA
     with pytest.raises(DataError, match="checksum"):
-        get(server, tmp_path / "b.bin", **dict.fromkeys(known, "0000"))
+        get(server, tmp_path / "b.bin", md5="0000")
     assert not (tmp_path / "b.bin").exists()
     assert not (tmp_path / "b.bin.part").exists()
 
@@ -85,15 +87,6 @@ def test_a_wrong_size_is_refused_and_deleted(server: FileServer, tmp_path: Path)
     with pytest.raises(DataError, match="2,999,999"):
         get(server, tmp_path / "a.bin", size=len(DATA) - 1)
     assert not (tmp_path / "a.bin.part").exists()
-
-
-@pytest.mark.parametrize("announced", [True, False])
-def test_a_file_that_is_too_large(server: FileServer, tmp_path: Path, announced: bool) -> None:
-    server.announces = announced
-    with pytest.raises(DataError, match="at most 2,000,000"):
-        get(server, tmp_path / "a.bin", max_bytes=2_000_000)
-    assert (tmp_path / "a.bin.part").stat().st_size <= 2_000_000
-    assert not (tmp_path / "a.bin").exists()
 
 
 def test_cut_connections_resume(server: FileServer, tmp_path: Path, waits: list[float]) -> None:
@@ -199,8 +192,6 @@ def test_a_dead_server_is_given_up(tmp_path: Path, waits: list[float]) -> None:
     with pytest.raises(DataError, match=r"refused.*in 6 tries. 0 bytes"):
         get(gone, tmp_path / "a.bin")
     assert waits == [2, 4, 8, 16, 32]
-    with pytest.raises(DataError, match="in 1 tries"):
-        get(gone, tmp_path / "a.bin", tries=1)
 
 
 def test_redirects_are_followed_with_the_range(server: FileServer, tmp_path: Path) -> None:

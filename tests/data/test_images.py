@@ -1,26 +1,18 @@
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
-from centerhash.core.errors import ImageError
 from centerhash.data.images import load_image
-from tests.data.pictures import encoded, photo
+from tests.data.pictures import encoded, photo, reason
 
 
 def colors(image: Image.Image) -> list[Any]:
     return np.asarray(image).reshape(-1, 3).tolist()
-
-
-def reason(source: str | Path | bytes, **options: Any) -> str:
-    with pytest.raises(ImageError) as caught:
-        load_image(source, **options)
-    return str(caught.value)
 
 
 def test_rgb_is_kept() -> None:

@@ -242,19 +242,15 @@ def test_the_report(photos: Path, tmp_path: Path) -> None:
         assert min(plot.size) > 300
 
 
-def test_json_for_machines(tmp_path: Path) -> None:
+def test_json_for_machines(tmp_path: Path, photos: Path) -> None:
+    assert json.loads(command(photos, "--no-images", "--json").stdout)["sizes"] is None
+    tmp_path = tmp_path / "parquet"
     done = command(write_parquet(tmp_path), "--json")
     assert done.exit_code == 0
     found = json.loads(done.stdout)
     assert found == json.loads(json.dumps(inspect_dataset(open_dataset(tmp_path)).to_dict()))
     assert found["labels_per_image"] == {"1": 6, "2": 6}
     assert found["broken"] == []
-
-
-def test_images_are_left_alone_on_request(photos: Path) -> None:
-    done = command(photos, "--no-images", "--json")
-    assert done.exit_code == 0
-    assert json.loads(done.stdout)["sizes"] is None
 
 
 @pytest.mark.slow

@@ -26,11 +26,10 @@ def encode_counts(lengths: list[int]) -> str:
     return text
 
 
-def test_the_stated_area_wins() -> None:
+def test_the_stated_area_wins_and_else_polygons_then_boxes_are_measured() -> None:
     assert covered_share([{"area": 200, **box(0, 0, 40, 20)}], 40, 20) == 0.25
-
-
-def test_without_an_area_polygons_then_boxes_are_measured() -> None:
+    assert covered_share([{"area": 5000}], 40, 20) == 1  # never more than the frame
+    assert covered_share([box(0, 0, 10, 10), box(10, 0, 10, 10)], 40, 20) == pytest.approx(0.25)
     triangle = {"segmentation": [[0, 0, 20, 0, 0, 20]], **box(0, 0, 20, 20)}
     assert covered_share([triangle], 40, 20) == pytest.approx(200 / 800)
     assert covered_share([box(0, 0, 20, 20)], 40, 20) == pytest.approx(0.5)
@@ -38,10 +37,6 @@ def test_without_an_area_polygons_then_boxes_are_measured() -> None:
     assert covered_share([runs], 40, 20) == 0.25
     assert covered_share([{}], 40, 20) is None
     assert covered_share([box(0, 0, 1, 1), {"bbox": []}], 40, 20) is None
-
-
-def test_objects_apart_add_up() -> None:
-    assert covered_share([box(0, 0, 10, 10), box(10, 0, 10, 10)], 40, 20) == pytest.approx(0.25)
 
 
 def test_objects_that_overlap_are_counted_once() -> None:
@@ -57,10 +52,6 @@ def test_boxes_may_overlap_where_masks_do_not() -> None:
     assert covered_share([lower, upper], 40, 40) == pytest.approx(1, rel=0.02)
 
 
-def test_a_share_is_never_more_than_the_frame() -> None:
-    assert covered_share([{"area": 5000}], 40, 20) == 1
-
-
 @pytest.mark.parametrize("area", [-1, float("nan"), float("inf")])
 def test_impossible_areas(area: float) -> None:
     with pytest.raises(ValueError, match="an area of"):
@@ -70,11 +61,6 @@ def test_impossible_areas(area: float) -> None:
 def test_runs_go_down_the_columns_and_start_with_the_background() -> None:
     mask = decode_runs({"size": [2, 3], "counts": [1, 3, 2]})
     assert mask.astype(int).tolist() == [[0, 1, 0], [1, 1, 0]]
-
-
-def test_runs_that_do_not_fill_the_frame() -> None:
-    with pytest.raises(ValueError, match="run lengths of 5 pixels for a mask of 3 x 2"):
-        decode_runs({"size": [2, 3], "counts": [1, 4]})
 
 
 @settings(deadline=None)
@@ -105,12 +91,13 @@ def test_drawing_runs_and_boxes_agrees(left: int, top: int, wide: int, high: int
     ("size", "counts", "message"),
     [
         ([30_000, 30_000], [900_000_000], "900,000,000 pixels, more than the limit of 100,000,000"),
+        ([2, 3], [1, 4], "run lengths of 5 pixels for a mask of 3 x 2"),
         ([10, 10], [10**30], "run lengths of 1,0.* pixels for a mask of 10 x 10"),
         ([10, 10], [-100, 200], "run lengths of 100 pixels for a mask of 10 x 10"),
         ([-10, -10], [100], "run lengths of 100 pixels"),
     ],
 )
-def test_runs_that_would_take_much_memory_are_refused(
+def test_runs_that_do_not_fill_the_frame_or_take_much_memory_are_refused(
     size: list[int], counts: list[int], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):

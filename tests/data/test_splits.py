@@ -150,26 +150,23 @@ def test_all_given_are_kept_as_they_are() -> None:
     assert splits.database.tolist() == [2, 3, 4]
 
 
-def test_only_queries_given() -> None:
-    splits = make_splits(6, {"query": rows(5, 0)}, seed=3, source="files")
-    assert splits.database.tolist() == [1, 2, 3, 4]
-    assert splits.train.tolist() == [1, 2, 3, 4]
-    assert splits.made == "files; database is all but the queries; train drawn with seed 3"
-
-
-def test_only_training_given() -> None:
-    splits = make_splits(20, {"train": np.arange(15)}, source="files")
-    assert splits.query.size == 2
-    assert splits.query.min() >= 15
-    assert np.array_equal(splits.database, np.setdiff1d(np.arange(20), splits.query))
-    assert splits.made == "files; database is all but the queries; query drawn with seed 0"
-
-
-def test_only_database_given_asks_from_outside_it() -> None:
-    splits = make_splits(20, {"database": np.arange(19)}, source="files")
-    assert splits.query.tolist() == [19]
-    assert splits.train.tolist() == list(range(19))
-    assert splits.made == "files; query and train drawn with seed 0"
+@pytest.mark.parametrize(
+    ("given_splits", "query", "train", "made"),
+    [
+        ({"query": [5, 0]}, 2, range(1, 5), "; database is all but the queries; train drawn with seed 3"),
+        ({"train": range(4)}, 1, range(4), "; database is all but the queries; query drawn with seed 3"),
+        ({"database": range(5)}, 1, range(5), "; query and train drawn with seed 3"),
+    ],
+)
+def test_one_split_given_decides_the_others(given_splits: Any, query: int, train: range, made: str) -> None:
+    splits = make_splits(
+        6, {name: rows(*found) for name, found in given_splits.items()}, seed=3, source="files"
+    )
+    assert splits.query.size == query
+    assert not np.isin(splits.query, [*splits.train, *splits.database]).any()
+    assert np.array_equal(splits.database, np.setdiff1d(np.arange(6), splits.query))
+    assert splits.train.tolist() == list(train)
+    assert splits.made == f"files{made}"
 
 
 def test_a_database_of_everything_holds_the_queries_and_is_warned_about() -> None:

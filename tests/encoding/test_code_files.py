@@ -8,10 +8,8 @@ import pytest
 
 from centerhash.codes import binarize, pack, unpack
 from centerhash.core.errors import ConfigError, DataError, InputError
-from centerhash.data import open_dataset
 from centerhash.encoding.code_files import CodeFile, evaluate_files, read_codes, write_codes
 from centerhash.evaluation import evaluate
-from centerhash.model.model import HashModel
 
 GENERATOR = np.random.default_rng(4)
 CODES = binarize(GENERATOR.normal(size=(12, 20)))
@@ -167,24 +165,6 @@ def test_exclude_self_goes_by_the_ids(tmp_path: Path) -> None:
     bare = write(tmp_path / "bare.npz", codes=CODES, labels=LABELS)
     with pytest.raises(InputError):
         evaluate_files([query, bare], exclude_self=True)
-
-
-def test_a_run_is_evaluated_with_its_rows_as_ids(feature_run: Path, feature_folder: Path) -> None:
-    dataset, model = open_dataset(feature_folder), HashModel.load(feature_run)
-    assert dataset.features is not None
-    codes, splits = model.encode_features(dataset.features), dataset.splits
-    expected = evaluate(
-        codes[splits.query],
-        codes[splits.database],
-        dataset.labels[splits.query],
-        dataset.labels[splits.database],
-        query_ids=splits.query,
-        database_ids=splits.database,
-        k=50,
-    )
-    found = evaluate_files([feature_run], k=50)
-    assert found == expected
-    assert found.queries_in_database == 0
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:

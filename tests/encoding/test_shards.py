@@ -26,7 +26,7 @@ from centerhash.encoding.shards import (
     write_shard,
 )
 from centerhash.model.model import HashModel
-from tests.toys import CLASSES, Killed, cli, refused, separable, write_feature_folder
+from tests.toys import CLASSES, cli, refused, separable, write_feature_folder
 
 MANIFEST = Manifest(bits=20, model="m", inputs="i", count=3, shard_size=2, labels="given")
 SHARD = Shard(
@@ -153,38 +153,20 @@ def test_features_that_are_gone_are_named(
             encode_shards(feature_run, [str(path)], tmp_path / "out")
 
 
-def test_a_kill_costs_only_the_shard_in_progress(
-    feature_run: Path, feature_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_damaged_or_missing_shard_is_written_again(
+    feature_run: Path, feature_folder: Path, tmp_path: Path
 ) -> None:
-    def killed(folder: Path, number: int, shard: Shard, manifest: Manifest) -> None:
-        if number == 2:
-            raise Killed
-        write_shard(folder, number, shard, manifest)
-
-    arguments: Any = (feature_run, [str(feature_folder)])
-    with monkeypatch.context() as patched:
-        patched.setattr(bulk, "write_shard", killed)
-        with pytest.raises(Killed):
-            encode_shards(*arguments, tmp_path / "out", shard_size=50)
-    assert shards(tmp_path / "out") == ["shard-00000.parquet", "shard-00001.parquet"]
-    with pytest.raises(DataError, match=r"2 of 4 shards, first shard-00002.parquet"):
-        list(read_shards(tmp_path / "out"))
-    before = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in shards(tmp_path / "out")}
-    assert encode_shards(*arguments, tmp_path / "out", shard_size=50).found == 2
-    assert before == {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in before}
-    encode_shards(*arguments, tmp_path / "straight", shard_size=50)
-    for name in shards(tmp_path / "straight"):
-        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "straight" / name).read_bytes()
-
-
-def test_a_damaged_shard_is_written_again(feature_run: Path, feature_folder: Path, tmp_path: Path) -> None:
     arguments: Any = (feature_run, [str(feature_folder)], tmp_path / "out")
     encode_shards(*arguments, shard_size=100)
     path = tmp_path / "out" / "shard-00001.parquet"
     whole = path.read_bytes()
-    path.write_bytes(whole[:-20])
-    assert encode_shards(*arguments, shard_size=100).found == 1
-    assert path.read_bytes() == whole
+    for damage in (lambda: path.write_bytes(whole[:-20]), path.unlink):
+        damage()
+        assert encode_shards(*arguments, shard_size=100).found == 1
+        assert path.read_bytes() == whole
+    path.unlink()
+    with pytest.raises(DataError, match=r"1 of 2 shards, first shard-00001.parquet"):
+        list(read_shards(tmp_path / "out"))
 
 
 def test_another_input_model_or_size_is_refused(feature_run: Path, tmp_path: Path) -> None:

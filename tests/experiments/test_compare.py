@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 
-from centerhash.core.errors import DataError
 from centerhash.data import open_dataset
 from centerhash.experiments.compare import (
     _precision_points,
     _recall_points,
     comparison_page,
-    read_results,
     train_and_evaluate,
     write_comparison,
 )
-from centerhash.experiments.tables import Score, csv_text, markdown, summarize
+from centerhash.experiments.tables import Score, markdown, summarize
 from centerhash.experiments.tasks import Source, make_task
 from centerhash.training.run import evaluate, train
 from tests.browser import chromium
@@ -86,16 +84,6 @@ def curve_score(*curves: tuple[list[float | None], list[float]]) -> Score:
     return Score(tuple(rows))
 
 
-@pytest.mark.slow
-def test_everything_is_written_and_says_the_same_each_time(tmp_path: Path) -> None:
-    summary = write_comparison(ROWS, tmp_path / "a", [FAILURE])
-    write_comparison(ROWS, tmp_path / "b", [FAILURE])
-    assert (tmp_path / "a" / "table.md").read_text() == markdown(summary, [FAILURE])
-    assert (tmp_path / "a" / "table.csv").read_text() == csv_text(summary)
-    for name in ("table.md", "table.csv", "report.html"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-
-
 def test_curves_are_means_over_the_seeds_by_hand() -> None:
     score = curve_score(([None, None, 0.8, 0.5], [0, 0, 0.4, 1]), ([None, 1.0, 0.6, 0.5], [0, 0.2, 0.6, 1]))
     recall, precision = _recall_points(score)
@@ -162,11 +150,6 @@ def test_names_and_errors_are_escaped() -> None:
     assert "<b>toy" not in text
     assert sections(text)[-1] == "Failed"
     assert "dch 16 bits seed 2: no &lt;memory&gt;" in text
-
-
-def test_a_folder_without_results_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError):
-        read_results(tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -91,12 +91,9 @@ def test_names_inside_a_plot_are_unique_or_referred_to() -> None:
         assert f"#{name}" in svg
 
 
-def test_a_second_setting_is_drawn_hollow() -> None:
-    assert "fill='#fff'" in swatch("ics", hollow=True)
-    assert "fill='#fff'" not in swatch("ics")
-
-
 def test_every_method_has_a_swatch() -> None:
     for name in [*LOOKS, "newer"]:
         assert swatch(name).startswith("<svg"), name
         assert look(name).color in swatch(name), name
+    assert "fill='#fff'" in swatch("ics", hollow=True)
+    assert "fill='#fff'" not in swatch("ics")

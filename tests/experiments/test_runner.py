@@ -25,7 +25,6 @@ from centerhash.experiments.runner import (
 )
 from centerhash.experiments.tasks import EvaluationSetup, Source, Task, make_task, plan_tasks
 from tests.stored import stored_row
-from tests.toys import write_feature_folder
 
 TASKS = plan_tasks(["csq", "ics"], [16, 24], 2)
 NAMES = [task.name for task in TASKS]
@@ -157,14 +156,8 @@ def test_progress_names_the_running_task(feature_folder: Path, tmp_path: Path) -
 def test_results_of_something_else_in_the_way_are_named(feature_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     run_tasks(Source(feature_folder, k=50), TASKS[:1], out, Measured())
-    other = write_feature_folder(tmp_path / "other", count=40)
-    for source, reason in (
-        (Source(other, k=50), "data was toy, now other;"),
-        (Source(feature_folder, k=60), "k was 50, now 60"),
-        (Source(feature_folder, k=50, validation=True), "split was drawn with seed 0, now validation"),
-    ):
-        with pytest.raises(ConfigError, match=reason):
-            run_tasks(source, TASKS[:1], out, Measured())
+    with pytest.raises(ConfigError, match="k was 50, now 60"):
+        run_tasks(Source(feature_folder, k=60), TASKS[:1], out, Measured())
 
 
 def test_no_jobs(feature_folder: Path, tmp_path: Path) -> None:
@@ -178,12 +171,6 @@ def test_no_jobs(feature_folder: Path, tmp_path: Path) -> None:
 def write(path: Path, *lines: str) -> Path:
     path.write_text("\n".join(lines))
     return path
-
-
-def test_rows_come_back(tmp_path: Path) -> None:
-    rows = [stored_row(seed=0), stored_row(seed=1)]
-    path = write(tmp_path / "results.jsonl", *map(json.dumps, rows), "")
-    assert read_rows(path) == rows
 
 
 @pytest.mark.parametrize("torn", ['{"data": "to', "{}", '"text', "\udc80"])
@@ -213,17 +200,11 @@ def test_rounding_reaches_every_fraction_and_nothing_else() -> None:
     assert rounded(value, 2)["a"] == 0.33
 
 
-def test_rows_of_one_comparison_do_not_differ() -> None:
+def test_every_difference_is_told() -> None:
     assert differences(stored_row(method="csq", seed=3), stored_row()) == []
-
-
-def test_other_labels_under_the_same_name_are_other_data() -> None:
     assert differences({**stored_row(), "fingerprint": "beef"}, stored_row()) == [
         "data was toy, now toy with other labels or splits"
     ]
-
-
-def test_every_other_difference_is_told() -> None:
     row = {**stored_row(), "split": "validation", "images": {"train": 1}}
     row["evaluation"] = {**row["evaluation"], "k": 5, "exclude_self": True}
     assert differences(row, stored_row()) == [

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import http.server
 import pickle
-import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,10 @@ from centerhash.core.errors import ConfigError, DataError
 from centerhash.networks import weight_files
 from centerhash.networks.backbones import BACKBONES, backbone_rows, get_backbone, import_torchvision
 from centerhash.networks.weight_files import Download, Hub, Wheel, load_weights, read_weights
+from tests.hub import Hub as LocalHub
+from tests.hub import serving
 from tests.toys import cli
+from tests.webserver import FileServer
 
 SMALL = "timm:test_resnet"
 
@@ -144,18 +144,6 @@ def test_a_missing_weight_file_is_named(tmp_path: Path) -> None:
             use()
 
 
-def test_own_weights_come_back_as_features(tmp_path: Path) -> None:
-    """What a fine-tuning saves can be the next one's start."""
-    source = get_backbone(SMALL, pretrained=False, seed=9)
-    path = write(tmp_path / "own.safetensors", source.trainable().state_dict())
-    row = get_backbone(SMALL, weights=path)
-    images = torch.randint(0, 256, (2, 160, 160, 3), dtype=torch.uint8)
-    with torch.inference_mode():
-        assert torch.equal(row.load()(images), source.load()(images))
-    assert row.is_here
-    assert row.key != source.key
-
-
 @pytest.mark.parametrize("names", ["wheel", "timm"])
 def test_lite_takes_the_names_of_the_wheel_and_of_timm(tmp_path: Path, names: str) -> None:
     row = get_backbone("efficientnet-lite0")
@@ -195,52 +183,6 @@ def test_the_papers_networks_take_torchvisions_files(
 REPOSITORY = "timm/test_resnet.r160_in1k"
 
 
-@dataclass
-class Server:
-    """Serves `files` by path; `requests` are the ones that came."""
-
-    url: str
-    files: dict[str, bytes] = field(default_factory=dict)
-    requests: list[str] = field(default_factory=list)
-    cut: bool = False  # send half of what was promised
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self.answer(body=False)
-
-        def do_GET(self) -> None:
-            self.answer(body=True)
-
-        def answer(self, body: bool) -> None:
-            made.requests.append(self.path)
-            content = made.files.get(self.path)
-            self.send_response(404 if content is None else 200)
-            if content is None:
-                self.send_header("X-Error-Code", "EntryNotFound")
-            content = content or b""
-            self.send_header("Content-Length", str(len(content)))
-            self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
-            self.send_header("X-Repo-Commit", "0" * 40)
-            self.end_headers()
-            if body:
-                self.wfile.write(content[: len(content) // 2] if made.cut else content)
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            """Stay silent."""
-
-    running = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    made = Server(f"http://127.0.0.1:{running.server_port}")
-    thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield made
-    running.shutdown()
-    thread.join()
-    running.server_close()
-
-
 @pytest.fixture(autouse=True)
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Caches of torch and of the hub that are empty."""
@@ -257,7 +199,7 @@ def published(content: bytes = b"some weights") -> str:
 # Downloads by address
 
 
-def test_a_file_is_downloaded_once(server: Server, caches: Path) -> None:
+def test_a_file_is_downloaded_once(server: FileServer, caches: Path) -> None:
     path = published()
     server.files[path] = b"some weights"
     source = Download(server.url + path)
@@ -265,19 +207,15 @@ def test_a_file_is_downloaded_once(server: Server, caches: Path) -> None:
     for _ in range(2):
         assert source.fetch().read_bytes() == b"some weights"
     assert source.find() == caches / "torch" / "hub" / "checkpoints" / path.rpartition("/")[2]
-    assert server.requests == [path]
-
-
-def test_the_cache_is_that_of_torch() -> None:
-    assert Download("http://x/net.pth").path.parent == Path(torch.hub.get_dir()) / "checkpoints"
+    assert server.asked == [(path, None)]
 
 
 @pytest.mark.parametrize("fault", ["wrong checksum", "cut connection", "no such file"])
-def test_a_broken_download_leaves_nothing_behind(server: Server, caches: Path, fault: str) -> None:
+def test_a_broken_download_leaves_nothing_behind(server: FileServer, caches: Path, fault: str) -> None:
     path = published()
     if fault != "no such file":
         server.files[path] = b"other weights" if fault == "wrong checksum" else b"some weights"
-    server.cut = fault == "cut connection"
+    server.cuts[path] = [6] if fault == "cut connection" else []
     with pytest.raises(DataError) as caught:
         Download(server.url + path).fetch()
     text = str(caught.value)
@@ -291,24 +229,21 @@ def test_a_broken_download_leaves_nothing_behind(server: Server, caches: Path, f
 
 
 @pytest.fixture
-def hub(server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
     """A hub of our own, whose addresses are those of the real one."""
-    template = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.url)
-    return server
+    with serving() as running:
+        template = f"{running.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", running.url)
+        yield running
 
 
-def address(file: str) -> str:
-    return f"/{REPOSITORY}/resolve/main/{file}"
-
-
-def test_a_network_of_timm_comes_from_the_hub(hub: Server) -> None:
+def test_a_network_of_timm_comes_from_the_hub(hub: LocalHub) -> None:
     whole = get_backbone("timm:test_resnet", pretrained=False)
     network = whole.build(whole.name, None, None)
     tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
     classifier = {"fc.weight": torch.zeros(1000, 96), "fc.bias": torch.zeros(1000)}
-    hub.files[address("model.safetensors")] = save({**tensors, **classifier})
+    hub.put(REPOSITORY, {"model.safetensors": save({**tensors, **classifier})})
     row = get_backbone("timm:test_resnet")
     assert not row.is_here
     images = torch.randint(0, 256, (2, 160, 160, 3), dtype=torch.uint8)
@@ -322,18 +257,19 @@ def test_a_network_of_timm_comes_from_the_hub(hub: Server) -> None:
 
 
 @pytest.mark.parametrize("content", [b"no weights", save({"conv1.0.weight": torch.zeros(1)})])
-def test_a_damaged_file_of_the_hub_is_named(hub: Server, content: bytes) -> None:
-    hub.files[address("model.safetensors")] = content
+def test_a_damaged_file_of_the_hub_is_named(hub: LocalHub, content: bytes) -> None:
+    hub.put(REPOSITORY, {"model.safetensors": content})
     with pytest.raises(DataError, match=r"model.safetensors' is damaged or does not hold .*Delete the file"):
         get_backbone("timm:test_resnet").load()
 
 
-def test_an_old_repository_gives_its_other_file(hub: Server) -> None:
-    hub.files[address("pytorch_model.bin")] = b"old weights"
+def test_an_old_repository_gives_its_other_file(hub: LocalHub) -> None:
+    hub.put(REPOSITORY, {"pytorch_model.bin": b"old weights"})
     assert Hub(REPOSITORY).fetch().read_bytes() == b"old weights"
 
 
-def test_a_repository_without_weights_is_named(hub: Server) -> None:
+def test_a_repository_without_weights_is_named(hub: LocalHub) -> None:
+    hub.put(REPOSITORY, {})
     with pytest.raises(
         DataError, match=r"test_resnet.r160_in1k holds none of model.safetensors, pytorch_model"
     ):
@@ -346,12 +282,9 @@ def test_a_repository_without_weights_is_named(hub: Server) -> None:
 def test_a_missing_package_is_named_with_its_command() -> None:
     source = Wheel("no-such-package==0.1.0", "models/w.pth")
     assert source.find() is None
+    assert Wheel("numpy", "models/w.pth").find() is None
     with pytest.raises(ConfigError, match=r"run `pip install no-such-package==0.1.0`, or pass a file"):
         source.fetch()
-
-
-def test_a_package_without_the_file_is_missing_too() -> None:
-    assert Wheel("numpy", "models/w.pth").find() is None
 
 
 # The list

@@ -100,17 +100,14 @@ def test_inputs_stay_as_they_are_and_the_figures_are_json() -> None:
     assert set(figures) == {"images", "pearson", "spearman", "centred_pearson", "largest", "chance"}
 
 
-def test_shapes_must_agree() -> None:
+def test_arrays_that_cannot_be_compared() -> None:
     with pytest.raises(InputError):
         measure_agreement(WEIGHTS[:3], AREAS, LABELS)
     with pytest.raises(InputError):
         weight_distribution(WEIGHTS[:3], LABELS)
-
-
-@pytest.mark.parametrize("rows", [[2, 3], []])
-def test_nothing_to_compare_is_said(rows: list[int]) -> None:
-    with pytest.raises(InputError):
-        measure_agreement(WEIGHTS[rows], AREAS[rows], LABELS[rows])
+    for rows in ([2, 3], []):  # nothing to compare
+        with pytest.raises(InputError):
+            measure_agreement(WEIGHTS[rows], AREAS[rows], LABELS[rows])
 
 
 def test_images_without_areas_are_left_out() -> None:
@@ -127,21 +124,19 @@ def test_of_two_images_one_right_the_draws_are_none_half_or_all() -> None:
     areas = np.array([[0.5, 0.2], [0.2, 0.5]])
     ends = bootstrap_intervals(weights, areas, np.ones((2, 2), dtype=bool), draws=400)
     assert ends["largest"] == (0, 1)
-    half = bootstrap_intervals(weights, areas, np.ones((2, 2), dtype=bool), draws=400, level=0.1)
-    assert half["largest"] == (0.5, 0.5)
 
 
 def test_intervals_are_those_of_images_drawn_one_by_one() -> None:
     arrays = random_images(60)
     several = arrays[2].sum(axis=1) >= 2
     kept = tuple(array[several] for array in arrays)
-    generator, draws = np.random.default_rng(5), []
+    generator, draws = np.random.default_rng(0), []
     for _ in range(30):
         drawn = generator.integers(several.sum(), size=several.sum())
         found = measure_agreement(*(array[drawn] for array in kept))
         draws.append([getattr(found, name) for name in METRICS])
     low, high = np.percentile(draws, (2.5, 97.5), axis=0)
-    for place, (name, ends) in enumerate(bootstrap_intervals(*arrays, draws=30, seed=5).items()):
+    for place, (name, ends) in enumerate(bootstrap_intervals(*arrays, draws=30).items()):
         assert name == METRICS[place]
         assert ends == pytest.approx((low[place], high[place]))
 

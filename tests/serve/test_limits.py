@@ -254,28 +254,3 @@ def test_a_long_answer_may_take_long_as_long_as_it_is_read() -> None:
 
     guard = Guard(pieces, Settings(timeout=5), CollectorRegistry())
     assert asyncio.run(call(guard, "GET", "/")).content == 8 * b"x"
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/static/%2e%2e/app.py",
-        "/static//etc/passwd",
-        "/thumbnails//etc/passwd",
-        "/thumbnails/" + "x" * 5000,
-        "/thumbnails/",
-        "/images/nothing",
-        "/images//etc/passwd",
-        "/images/%2e%2e%2findex.json",
-        "/images/%00",
-        "/search?id=../../etc/passwd",
-        "/search?id=%00",
-        "/search?id=%ff%fe",
-        "/search?id=" + "%f0%9f%90%95" * 500,
-        "/search?id=",
-    ],
-)
-def test_no_path_comes_from_a_request(reader: TestClient, path: str) -> None:
-    answered = reader.get(path)
-    assert answered.status_code in (404, 400)
-    assert error_of(answered)

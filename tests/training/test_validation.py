@@ -22,7 +22,6 @@ from centerhash.training.session import Session, hold_out
 from reproduction.scenes import write_scenes
 from tests.toys import (
     CLASSES,
-    Killed,
     cli,
     feature_dataset,
     refused,
@@ -126,31 +125,6 @@ def test_the_held_out_images_decide_nothing(tmp_path: Path) -> None:
     plain, watched = run_contents(tmp_path / "smaller"), run_contents(tmp_path / "watched")
     for name in ("model.safetensors", "query.npz", "database.npz", "weights.npz"):
         assert plain[name] == watched[name], name
-
-
-@pytest.mark.slow
-def test_how_often_it_is_measured_changes_no_code(tmp_path: Path) -> None:
-    for every in (1, 5):
-        train(feature_dataset(), config=toy_config(**BRIEF, watch=every), out=tmp_path / str(every))
-    often, seldom = run_contents(tmp_path / "1"), run_contents(tmp_path / "5")
-    assert often["model.safetensors"] == seldom["model.safetensors"]
-    assert often["database.npz"] == seldom["database.npz"]
-
-
-@pytest.mark.slow
-def test_a_watched_run_goes_on_to_the_same_log(tmp_path: Path) -> None:
-    folder, config = write_feature_folder(tmp_path / "data"), toy_config(**BRIEF, watch=2)
-    train(folder, config=config, out=tmp_path / "whole")
-
-    def kill(stage: str, done: int, total: int, note: str = "") -> None:
-        if (stage, done) == ("training", 3):
-            raise Killed
-
-    with pytest.raises(Killed):
-        train(folder, config=config, out=tmp_path / "broken", checkpoint_seconds=0, progress=kill)
-    train(folder, config=config, out=tmp_path / "broken")
-    assert run_log(tmp_path / "broken") == run_log(tmp_path / "whole")
-    assert run_contents(tmp_path / "broken") == run_contents(tmp_path / "whole")
 
 
 @pytest.mark.slow

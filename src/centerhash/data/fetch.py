@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -67,26 +67,21 @@ def download(
     target: Path,
     *,
     size: int | None = None,
-    sha256: str | None = None,
     md5: str | None = None,
-    max_bytes: int | None = None,
-    tries: int = TRIES,
     progress: Progress = silent,
 ) -> Path:
     """Download `url` to `target`, which exists only once it is complete and verified, and return it.
 
     Bytes go to `target.part`; a later call requests only the rest, and starts again if the file has changed on the
-    server. Cut connections are retried, with growing pauses, until `tries` in a row have brought no new byte.
+    server. Cut connections are retried, with growing pauses, until TRIES in a row have brought no new byte.
 
-    A file is verified by its `size` in bytes, its `sha256` (or the first hex digits of it) and its `md5`, as far as they
-    are given; one that is there already is verified and kept. Of a file larger than `max_bytes` nothing is kept.
-    `progress` receives the file name, and megabytes done and in all.
+    A file is verified by its `size` in bytes and its `md5`, as far as they are given; one that is there already is
+    verified and kept. `progress` receives the file name, and megabytes done and in all.
     """
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
         raise ConfigError(f"cannot download '{url}': give an address such as https://example.org/a.zip.")
-    checksums = {name: digest for name, digest in (("sha256", sha256), ("md5", md5)) if digest}
     if target.is_file():  # from an earlier call, or put there by hand
-        wrong = _difference(target, size, checksums)
+        wrong = _difference(target, size, md5)
         if wrong:
             raise DataError(f"'{target}' {wrong}: delete it and run the same command again.")
         return target
@@ -99,7 +94,7 @@ def download(
         before = _length(part)
         try:
             # the rest can be glued to a part only if the server compares its validator, or we a checksum
-            if _download_rest(url, target, bool(checksums), max_bytes, progress):
+            if _download_rest(url, target, md5 is not None, progress):
                 break
             reason = "the connection was cut"
         except urllib.error.HTTPError as error:
@@ -112,13 +107,13 @@ def download(
         except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
             reason = str(getattr(error, "reason", None) or error or type(error).__name__)
         failed = 0 if _length(part) > before else failed + 1
-        if failed >= tries:
+        if failed >= TRIES:
             raise DataError(
-                f"'{url}' could not be downloaded ({reason}) in {tries} tries. {_length(part):,} bytes are kept: the "
+                f"'{url}' could not be downloaded ({reason}) in {TRIES} tries. {_length(part):,} bytes are kept: the "
                 "same call resumes from there."
             )
         time.sleep(min(_LONGEST_WAIT, 2.0**failed))
-    wrong = _difference(part, size, checksums)
+    wrong = _difference(part, size, md5)
     if wrong:
         part.unlink()
         raise DataError(f"'{url}' {wrong}. It was deleted: download it again, or from another address.")
@@ -128,19 +123,16 @@ def download(
     return target
 
 
-def _difference(path: Path, size: int | None, checksums: Mapping[str, str]) -> str:
+def _difference(path: Path, size: int | None, md5: str | None) -> str:
     """Describe how a file differs from what is expected; empty if it does not."""
     found = path.stat().st_size
     if size is not None and found != size:
         return f"has {found:,} bytes instead of {size:,}"
-    for name, digest in checksums.items():
-        with path.open("rb") as stream:
-            computed = hashlib.file_digest(
-                stream, partial(hashlib.new, name, usedforsecurity=False)
-            ).hexdigest()
-        if not computed.startswith(digest.lower()):
-            return f"has the {name} checksum {computed} instead of {digest}"
-    return ""
+    if md5 is None:
+        return ""
+    with path.open("rb") as stream:
+        computed = hashlib.file_digest(stream, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
+    return "" if computed == md5 else f"has the md5 checksum {computed} instead of {md5}"
 
 
 def downloaded(target: Path, size: int) -> int:
@@ -160,9 +152,7 @@ def _length(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def _download_rest(
-    url: str, target: Path, has_checksum: bool, max_bytes: int | None, progress: Progress
-) -> bool:
+def _download_rest(url: str, target: Path, has_checksum: bool, progress: Progress) -> bool:
     """Make one request, for the rest if a part is there; return whether all bytes are there now."""
     part, note = _part(target), None
     with suppress(OSError, ValueError, TypeError):  # without a whole note the part is worth nothing
@@ -191,7 +181,7 @@ def _download_rest(
                 if any(None not in pair and pair[0] != pair[1] for pair in pairs):
                     part.unlink()  # a server that ignores If-Range: request all of the new file
                     return False
-            return _save(response, found, start, target, max_bytes, progress)
+            return _save(response, found, start, target, progress)
     except urllib.error.HTTPError as error:
         if error.code != 416:
             raise
@@ -218,12 +208,7 @@ def _announced(response: http.client.HTTPResponse, start: int) -> int | None:
 
 
 def _save(
-    response: http.client.HTTPResponse,
-    found: _Note,
-    start: int,
-    target: Path,
-    max_bytes: int | None,
-    progress: Progress,
+    response: http.client.HTTPResponse, found: _Note, start: int, target: Path, progress: Progress
 ) -> bool:
     """Write a response after the first `start` bytes of the part; return whether all bytes are there."""
     if start == 0:
@@ -235,9 +220,6 @@ def _save(
     with stream:
         while block := response.read(_BLOCK):
             done += len(block)
-            most = max(done, found.total or 0)
-            if max_bytes is not None and most > max_bytes:
-                raise DataError(f"'{found.url}' has {most:,} bytes, at most {max_bytes:,} are downloaded.")
             with explain_write_errors(part):  # a full disk must not look like a cut connection
                 stream.write(block)
                 stream.flush()

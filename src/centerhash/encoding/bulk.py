@@ -161,18 +161,17 @@ def list_inputs(entries: Sequence[str], *, ordered: bool = False) -> Inputs:
             raise DataError(f"'{single}' must be of shape (N, D), one row per image, got {shape}.")
         return Inputs(range(shape[0]), features=single.absolute())
     if single is not None and is_described(single):
-        return _parquet_inputs(single) or _dataset_inputs(single)
+        listed = _parquet_inputs(single)
+        if listed is not None:
+            return listed
+        found = open_dataset(single)
+        images = None if found.features is not None else _absolute(found.image_paths or ())
+        features = None if found.features is None else (single / "features.npy").absolute()
+        return Inputs(found.names, images, features, found.labels, found.classes, found.warnings, found.root)
     paths = list_images(entries)
     if ordered:
         paths = sorted(paths, key=str)
     return Inputs([str(path) for path in paths], images=_absolute(paths))
-
-
-def _dataset_inputs(root: Path) -> Inputs:
-    found = open_dataset(root)
-    images = None if found.features is not None else _absolute(found.image_paths or ())
-    features = None if found.features is None else (root / "features.npy").absolute()
-    return Inputs(found.names, images, features, found.labels, found.classes, found.warnings, found.root)
 
 
 def _parquet_inputs(root: Path) -> Inputs | None:

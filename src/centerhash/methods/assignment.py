@@ -49,7 +49,9 @@ def assign_centers(centers: NDArray[np.int8], labels: NDArray[np.bool_]) -> NDAr
         if gain[first, second] <= 1e-9:
             break
         order[[first, second]] = order[[second, first]]
-        swapped = _swapped(inner, int(first), int(second))
+        swap = np.arange(classes)
+        swap[[first, second]] = second, first
+        swapped = inner[np.ix_(swap, swap)]
         changed = swapped - inner
         attraction += _product_of_change(together, changed, int(first), int(second))
         inner = swapped
@@ -65,12 +67,6 @@ def _swap_gains(
         attraction + attraction.T - own[:, None] - own[None, :] - 2 * together * (bits - inner)
     )
     return gains
-
-
-def _swapped(inner: NDArray[np.float64], first: int, second: int) -> NDArray[np.float64]:
-    order = np.arange(len(inner))
-    order[[first, second]] = second, first
-    return inner[np.ix_(order, order)]
 
 
 def _product_of_change(

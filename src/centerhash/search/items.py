@@ -185,7 +185,12 @@ class ItemStore(ABC):
             check_ids(ids),
             [()] * count if labels is None else [check_labels(row) for row in labels],
             [None] * count if paths is None else [_check_path(path) for path in paths],
-            [None] * count if visual is None else [_check_visual(code) for code in visual],
+            [None] * count
+            if visual is None
+            else [
+                None if code is None else check_packed(code[None], VISUAL_BITS, "visual codes")[0]
+                for code in visual
+            ],
             [{}] * count if scores is None else [_check_scores(row) for row in scores],
             [None] * count if modified is None else list(modified),
         )
@@ -270,10 +275,6 @@ def _check_text(label: object) -> None:
         label.encode()
     except (TypeError, UnicodeEncodeError):
         raise InputError(f"a label is a string of valid Unicode, got {label!r:.80}.") from None
-
-
-def _check_visual(code: Packed | None) -> Packed | None:
-    return None if code is None else check_packed(code[None], VISUAL_BITS, "visual codes")[0]
 
 
 def _check_scores(scores: LabelScores) -> LabelScores:

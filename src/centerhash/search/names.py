@@ -42,15 +42,12 @@ def label_named(name: str, labels: Sequence[str]) -> str:
         return found
     near = nearest_names(name, labels, _SUGGESTED, _NEAR)
     if near:
-        raise ConfigError(f"unknown label '{name}'. Did you mean {_either(near)}?")
+        *first, last = map(repr, near)
+        either = f"{', '.join(first)} or {last}" if first else last
+        raise ConfigError(f"unknown label '{name}'. Did you mean {either}?")
     far = nearest_names(name, labels, _SUGGESTED, 0.0)
     hint = f", the nearest are {', '.join(map(repr, far))}" if far else ""
     raise ConfigError(f"unknown label '{name}': {len(labels):,} labels are known{hint}.")
-
-
-def _either(names: Sequence[str]) -> str:
-    *first, last = map(repr, names)
-    return f"{', '.join(first)} or {last}" if first else last
 
 
 def _plain(name: str) -> str:

@@ -533,7 +533,10 @@ class Writer:
             raise InputError(f"an index holds at most {MAX_ROWS:,} rows: compact it, or use Milvus.")
         split = [None if path is None else os.path.split(path) for path in batch.paths]
         folders = [None if parts is None else self._number(FOLDER, parts[0]) for parts in split]
-        labels = [self._packed_labels(names) for names in batch.labels]
+        labels = [
+            struct.pack(f"<{len(names)}I", *(self._number(LABEL, name) for name in names))
+            for names in batch.labels
+        ]
         scores = [
             b"".join(struct.pack("<IBB", self._number(LABEL, name), *pair) for name, pair in row.items())
             for row in batch.scores
@@ -565,9 +568,6 @@ class Writer:
             term = self.terms[kind, name] = Term(len(self.terms), kind, name)
             self._keys.append((kind, name))
         return term.number
-
-    def _packed_labels(self, names: Sequence[str]) -> bytes:
-        return struct.pack(f"<{len(names)}I", *(self._number(LABEL, name) for name in names))
 
     def _append_codes(self, batch: Batch, first: int) -> None:
         """Write the chunks of codes and flags of new rows; the first chunk may hold earlier rows."""

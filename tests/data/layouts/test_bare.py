@@ -52,11 +52,6 @@ def test_a_folder_that_cannot_be_read(bare: Path) -> None:
         bare.chmod(0o700)
 
 
-def test_one_folder_of_images_has_no_labels(tmp_path: Path) -> None:
-    write_pictures(tmp_path, ["2024/a.png", "2024/b.png"])
-    assert not open_dataset(tmp_path).has_labels
-
-
 @pytest.mark.parametrize("kind", WRITERS)
 def test_every_layout_opens_without_its_labels(kind: str, tmp_path: Path) -> None:
     root = WRITERS[kind](tmp_path, 12)
@@ -111,12 +106,6 @@ def test_an_inspection_without_labels(bare: Path) -> None:
     assert "labels" in done.out
     assert (bare.parent / "report" / "inspection.svg").exists()
     assert cli("inspect", bare, "--no-images", "--out", bare.parent / "quick").code == 0
-
-
-@pytest.mark.slow
-def test_commands_that_score_refuse_it(bare: Path) -> None:
-    words = ("--methods", "itq", "--bits", "8", "--out", bare.parent / "table")
-    assert "scoring needs labels" in refused(cli("compare", bare, *words))
 
 
 @pytest.mark.slow

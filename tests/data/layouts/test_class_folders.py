@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from centerhash.core.errors import DataError
 from centerhash.data import open_dataset
 from centerhash.data.layouts.class_folders import detect_class_folders, read_class_folders
+from tests.toys import refusal
 
 
 def fill(root: Path, *names: str) -> Path:
@@ -16,12 +16,6 @@ def fill(root: Path, *names: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"not opened here")
     return root
-
-
-def message(root: Path) -> str:
-    with pytest.raises(DataError) as caught:
-        read_class_folders(root)
-    return str(caught.value)
 
 
 def test_a_folder_per_class(tmp_path: Path) -> None:
@@ -90,7 +84,9 @@ def test_classes_txt_fixes_order_and_names(tmp_path: Path) -> None:
     (tmp_path / "classes.txt").write_text("dog\nbird\ncat\n")
     assert read_class_folders(tmp_path).classes == ("dog", "bird", "cat")
     (tmp_path / "classes.txt").write_text("dog\ncats\n")
-    assert "the folder 'cat' is no class of classes.txt. Did you mean 'cats'?" in message(tmp_path)
+    assert "the folder 'cat' is no class of classes.txt. Did you mean 'cats'?" in refusal(
+        read_class_folders, tmp_path
+    )
 
 
 def test_split_files_name_images_by_folder(tmp_path: Path) -> None:
@@ -111,7 +107,7 @@ def test_split_files_name_images_by_folder(tmp_path: Path) -> None:
     ],
 )
 def test_folders_that_name_no_classes(tmp_path: Path, names: tuple[str, ...], words: str) -> None:
-    assert re.search(words, message(fill(tmp_path, *names)))
+    assert re.search(words, refusal(read_class_folders, fill(tmp_path, *names)))
 
 
 def test_detection(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from centerhash.core.errors import DataError
 from centerhash.data.layouts.coco_json import find_instances, read_coco, read_coco_folder
 from tests.layouts import LEFT_HALF, QUARTER, coco_document, coco_object, write_jpeg
 from tests.own_images import CLASSES, instances, items, write_coco, write_coco_beside, write_pictures
+from tests.toys import refusal
 
 NAMES = ("a.jpg", "sub/b.jpg", "c.jpg")
 
@@ -18,12 +19,6 @@ NAMES = ("a.jpg", "sub/b.jpg", "c.jpg")
 def put(file: Path, document: Any) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(document if isinstance(document, str) else json.dumps(document))
-
-
-def message(root: Path) -> str:
-    with pytest.raises(DataError) as caught:
-        read_coco_folder(root)
-    return str(caught.value)
 
 
 def test_annotations_of_parts_are_joined(tmp_path: Path) -> None:
@@ -97,7 +92,7 @@ def test_an_image_in_two_files(tmp_path: Path) -> None:
     write_pictures(tmp_path / "images", [name for name, _ in rows])
     for part in ("a", "b"):
         put(tmp_path / "annotations" / f"instances_{part}.json", instances(rows))
-    assert "4 image(s) are described by more than one of the files" in message(tmp_path)
+    assert "4 image(s) are described by more than one of the files" in refusal(read_coco_folder, tmp_path)
 
 
 # ---------------------------------------------------------------- one annotation file

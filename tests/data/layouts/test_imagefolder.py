@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from centerhash.core.errors import DataError
 from centerhash.data.layouts.contents import Contents
 from centerhash.data.layouts.tabular import read_imagefolder
+from tests.toys import refusal
 
 
 def fill(root: Path, *names: str) -> None:
@@ -29,12 +29,6 @@ def lines(*labels: Any, column: str = "labels") -> str:
     return "\n".join(
         json.dumps({"file_name": f"{'abc'[row]}.jpg", column: cell}) for row, cell in enumerate(labels)
     )
-
-
-def message(root: Path, text: str, name: str = "metadata.jsonl", classes: str | None = None) -> str:
-    with pytest.raises(DataError) as caught:
-        read(root, text, name, classes)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -100,12 +94,12 @@ def test_one_file_for_split_folders(tmp_path: Path) -> None:
 
 def test_one_file_per_folder(tmp_path: Path) -> None:
     (tmp_path / "metadata.csv").write_text("file_name,labels\na.jpg,dog\n")
-    text = message(tmp_path, lines("dog"))
+    text = refusal(read, tmp_path, lines("dog"))
     assert "holds both metadata.csv and metadata.jsonl: keep one file for the whole folder" in text
     (tmp_path / "metadata.csv").unlink()
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "metadata.csv").write_text("file_name,labels\na.jpg,dog\n")
-    assert "holds both metadata.jsonl and test/metadata.csv" in message(tmp_path, lines("dog"))
+    assert "holds both metadata.jsonl and test/metadata.csv" in refusal(read, tmp_path, lines("dog"))
 
 
 @pytest.mark.parametrize(
@@ -130,12 +124,12 @@ def test_one_file_per_folder(tmp_path: Path) -> None:
     ],
 )
 def test_malformed_jsonl(tmp_path: Path, text: str, expected: str) -> None:
-    assert expected in message(tmp_path, text)
+    assert expected in refusal(read, tmp_path, text)
 
 
 @pytest.mark.parametrize("text", ["", "file,labels\na.jpg,dog\n", "file_name,labelz\na.jpg,dog\n"])
 def test_malformed_csv(tmp_path: Path, text: str) -> None:
-    assert "metadata.csv'" in message(tmp_path, text, "metadata.csv")
+    assert "metadata.csv'" in refusal(read, tmp_path, text, "metadata.csv")
 
 
 @pytest.mark.parametrize(
@@ -148,4 +142,4 @@ def test_malformed_csv(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_labels_outside_classes_txt(tmp_path: Path, label: Any, expected: str) -> None:
-    assert expected in message(tmp_path, lines("cat", [label]), classes="cat\ndog\n")
+    assert expected in refusal(read, tmp_path, lines("cat", [label]), classes="cat\ndog\n")

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from centerhash.core.errors import DataError
 from centerhash.data.layouts.contents import Contents
 from centerhash.data.layouts.tabular import read_image_folder
+from tests.toys import refusal
 
 FORM_A = "file_name,labels\na.jpg,dog|cat\nb.jpg,cat\nc.jpg,bird|dog\n"
 FORM_B = "file_name,dog,cat,bird\na.jpg,1,1,0\nb.jpg,0,1,0\nc.jpg,1,0,1\n"
@@ -24,12 +24,6 @@ def read(
     if classes is not None:
         (root / "classes.txt").write_text(classes)
     return read_image_folder(root)
-
-
-def message(root: Path, text: str | bytes, classes: str | None = None) -> str:
-    with pytest.raises(DataError) as caught:
-        read(root, text, classes=classes)
-    return str(caught.value)
 
 
 # ---------------------------------------------------------------- what is accepted
@@ -155,11 +149,11 @@ def test_an_empty_split_column_leaves_it_to_the_files(tmp_path: Path) -> None:
     ],
 )
 def test_malformed_files(tmp_path: Path, text: str | bytes, expected: str) -> None:
-    assert expected in message(tmp_path, text)
+    assert expected in refusal(read, tmp_path, text)
 
 
 def test_a_class_of_classes_txt_without_its_column(tmp_path: Path) -> None:
-    text = message(tmp_path, "file_name,dog,cats\na.jpg,1,0\n", classes="cat\ndog\n")
+    text = refusal(read, tmp_path, "file_name,dog,cats\na.jpg,1,0\n", classes="cat\ndog\n")
     assert "no column for the class 'cat' of classes.txt. Did you mean 'cats'?" in text
 
 
@@ -172,4 +166,4 @@ def test_a_class_of_classes_txt_without_its_column(tmp_path: Path) -> None:
     ],
 )
 def test_bad_areas(tmp_path: Path, areas: str, expected: str) -> None:
-    assert expected in message(tmp_path, f"file_name,labels,areas\na.jpg,dog|cat,{areas}\n")
+    assert expected in refusal(read, tmp_path, f"file_name,labels,areas\na.jpg,dog|cat,{areas}\n")

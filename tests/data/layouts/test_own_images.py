@@ -15,7 +15,6 @@ from centerhash.data import open_dataset
 from centerhash.data.dataset import find_layout, is_described
 from centerhash.data.images import load_image
 from centerhash.data.layouts.contents import LAYOUTS
-from centerhash.encoding.code_files import read_run_codes
 from tests.own_images import (
     CLASSES,
     WRITERS,
@@ -68,17 +67,6 @@ def test_layouts_with_parts_name_their_splits(kind: str, tmp_path: Path) -> None
     assert data.splits.made.endswith("; database is all but the queries")
     shown = [data.names[row] for row in data.splits.query]
     assert sorted(Path(name).name for name in shown) == [f"{row:03d}.png" for row in range(12 - asking, 12)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", WRITERS)
-def test_every_layout_trains(kind: str, tmp_path: Path, feature_cache: Path) -> None:
-    root = WRITERS[kind](tmp_path / "photos", 12)
-    words = ("--bits", "16", "--epochs", "1", "--hidden", "8", "--device", "cpu", "--cache", feature_cache)
-    done = cli("train", root, "--out", tmp_path / "run", *words)
-    assert done.code == 0, done.err
-    query, database = read_run_codes(tmp_path / "run")
-    assert len(query.packed) + len(database.packed) == 12
 
 
 def test_two_descriptions_of_one_folder_are_refused(tmp_path: Path) -> None:

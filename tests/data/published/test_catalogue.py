@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from centerhash.core.errors import ConfigError, DataError, InputError, OutputError
 from centerhash.data import make_splits, open_dataset
-from centerhash.data.published import DATASETS, datasets_page, describe, download, get_dataset, home_of
+from centerhash.data.published import DATASETS, describe, download, home_of
 from centerhash.data.published.catalogue import (
     PublishedDataset,
     RandomSplit,
@@ -51,12 +51,6 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
 }
 
 
-@pytest.fixture
-def server() -> Iterator[FileServer]:
-    with FileServer() as running:
-        yield running
-
-
 def place(row: PublishedDataset, root: Path) -> Path:
     return WRITERS[row.name](root / row.folder)
 
@@ -85,16 +79,6 @@ def test_rows_are_whole(row: PublishedDataset) -> None:
         assert rest == row.depth
     elif isinstance(row.split, RandomSplit):
         assert row.split.train + row.split.query < row.images
-
-
-def test_the_page_in_the_docs_is_the_one_of_the_rows() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "datasets.md").read_text()
-    assert datasets_page() in page, "put what `centerhash datasets --markdown` prints into the page"
-
-
-def test_an_unknown_name() -> None:
-    with pytest.raises(ConfigError):
-        get_dataset("coco214")
 
 
 # ---------------------------------------------------------------- reading
@@ -172,15 +156,6 @@ def test_the_rule_of_the_paper_is_the_one_of_own_images() -> None:
         assert np.array_equal(getattr(splits, name), getattr(expected, name))
     assert (splits.train.size, splits.query.size, splits.database.size) == (10_000, 5_000, 55_000)
     assert splits.made == "the paper, Sec. 4.1, drawn with seed 3"
-
-
-def test_seeds_decide() -> None:
-    rule = RandomSplit(20, 10, "test")
-    first, again, other = (draw_splits(unlabeled(100), rule, seed, 100) for seed in (0, 0, 1))
-    assert np.array_equal(first.train, again.train)
-    assert not np.array_equal(first.query, other.query)
-    with pytest.raises(InputError):
-        draw_splits(unlabeled(100), rule, -1, 100)
 
 
 def test_a_smaller_copy_keeps_the_counts_where_it_can_and_shrinks_them_else() -> None:

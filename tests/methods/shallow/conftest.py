@@ -22,9 +22,3 @@ def draw_clusters(count: int, classes: int, width: int, seed: int) -> Data:
 def clusters() -> Data:
     """200 rows in 5 clusters of 20 dimensions."""
     return draw_clusters(200, 5, 20, seed=0)
-
-
-@pytest.fixture(scope="session")
-def unseen_clusters() -> Data:
-    """60 other rows of the same 5 clusters."""
-    return draw_clusters(60, 5, 20, seed=1)

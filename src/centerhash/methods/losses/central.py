@@ -107,6 +107,23 @@ def center_similarities(logits: Tensor, centers: Tensor) -> Tensor:
     return normalize(logits, dim=1) @ centers.T / math.sqrt(centers.shape[1])
 
 
+class CentroidObjective(CentralObjective):
+    """Base of losses with one target per image: the majority of its labels' centers, ties from one random vector."""
+
+    tie_vector: Tensor
+
+    def __init__(
+        self,
+        centers: Tensor | NDArray[Any],
+        *,
+        seed: int = 0,
+        options: MethodOptions | None = None,
+        **values: Any,
+    ) -> None:
+        super().__init__(centers, options=options, **values)
+        self.register_buffer("tie_vector", random_code(centers.shape[1], seed), persistent=False)
+
+
 class CSQOptions(MethodOptions):
     """Options of CSQ."""
 
@@ -137,22 +154,10 @@ class CSQOptions(MethodOptions):
             CSQ as released. Their network has three layers behind the backbone, which learns at .05 of the rate.""",
     ),
 )
-class CSQ(CentralObjective):
+class CSQ(CentroidObjective):
     """CSQ (Yuan et al., 2020): one binary centroid per image, the majority of its labels' centers."""
 
     options: CSQOptions
-    tie_vector: Tensor
-
-    def __init__(
-        self,
-        centers: Tensor | NDArray[Any],
-        *,
-        seed: int = 0,
-        options: CSQOptions | None = None,
-        **values: Any,
-    ) -> None:
-        super().__init__(centers, options=options, **values)
-        self.register_buffer("tie_vector", random_code(centers.shape[1], seed), persistent=False)
 
     def image_terms(self, batch: Batch) -> dict[str, Tensor]:
         """BCE to the centroid, and quantisation; both per bit."""
@@ -196,22 +201,10 @@ class DPNOptions(MethodOptions):
             bit, where the authors sum.""",
     ),
 )
-class DPN(CentralObjective):
+class DPN(CentroidObjective):
     """DPN (Fan et al., 2020): a hinge per bit, towards the center of the label."""
 
     options: DPNOptions
-    tie_vector: Tensor
-
-    def __init__(
-        self,
-        centers: Tensor | NDArray[Any],
-        *,
-        seed: int = 0,
-        options: DPNOptions | None = None,
-        **values: Any,
-    ) -> None:
-        super().__init__(centers, options=options, **values)
-        self.register_buffer("tie_vector", random_code(centers.shape[1], seed), persistent=False)
 
     def image_terms(self, batch: Batch) -> dict[str, Tensor]:
         """Polarization loss (B,), to one target per image or summed over those of its labels."""
