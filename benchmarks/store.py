@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.load import megabytes
 from benchmarks.reporting import arguments_of, show, store
 
-SIZES = (100_000, 1_000_000, 10_000_000)
+SIZES = (100_000, 1_000_000)
 PAGE, BITS, CLASSES, REPEATS = 1 << 16, 64, 80, 21
 NAMES = [f"class {number}" for number in range(CLASSES)]
 
