@@ -157,7 +157,7 @@ def open_engine(
     raises ConfigError instead.
     """
     if isinstance(backbone, PortableNetwork):
-        return _open_portable(backbone, choose_portable_engine(engine, device))
+        return _open_portable(backbone, choose_portable_engine(engine, device), fall_back=engine == "auto")
     chosen = choose_engine(engine, device)
     if chosen == "torch":
         return TorchEngine(backbone, device)
@@ -174,19 +174,23 @@ def open_engine(
         return TorchEngine(backbone, device, (warning,))
 
 
-def _open_portable(network: PortableNetwork, name: str) -> CompiledEngine:
-    """Compile a whole model; DataError if it cannot be run, or has other outputs than announced."""
+def _open_portable(
+    network: PortableNetwork, name: str, fall_back: bool = False, warnings: tuple[str, ...] = ()
+) -> CompiledEngine:
+    """Compile a whole model; DataError if it cannot be run, or has other outputs than announced.
+
+    With `fall_back`, ONNX Runtime runs what OpenVINO cannot, with a warning that gives the reason.
+    """
     content = network.content()
     try:
-        runner = _COMPILERS[name](content, streams(), network.outputs)
-        engine = CompiledEngine(name, network, runner)
+        return CompiledEngine(name, network, _COMPILERS[name](content, streams(), network.outputs), warnings)
     except CenterhashError:
         raise
     except Exception as error:  # the libraries' errors have no common class
-        raise DataError(
-            f"the model '{network.name}' cannot be run by engine '{name}': {_first_line(error)}"
-        ) from error
-    return engine
+        reason = f"the model '{network.name}' cannot be run by engine '{name}': {_first_line(error)}"
+        if fall_back and name != "onnx" and ENGINES["onnx"].is_here:
+            return _open_portable(network, "onnx", warnings=(f"{reason}; ONNX Runtime runs it instead.",))
+        raise DataError(reason) from error
 
 
 def _first_line(error: Exception) -> str:
