@@ -25,7 +25,8 @@ from centerhash.encoding.code_files import evaluate_files, read_run_codes
 from centerhash.evaluation import Evaluation, evaluate, ranking
 from centerhash.experiments.figures import look
 from centerhash.methods.registry import METHODS
-from centerhash.model.model import HashModel
+from centerhash.model.base import Model
+from centerhash.model.loading import load
 from centerhash.search.results import thumbnail
 from centerhash.training.config import TrainConfig, backbone_of
 from centerhash.training.distributed import ProcessGroup
@@ -137,7 +138,7 @@ def run_demo(
         bits=bits,
         seed=seed,
         evaluations=evaluations,
-        built_in=evaluate_built_in(HashModel.load(BUILT_IN), dataset, **cache, device=device),
+        built_in=evaluate_built_in(load(BUILT_IN), dataset, **cache, device=device),
         agreements={name: measure_agreement(weights[name], areas, labels) for name in WEIGHTED},
         weights=weights,
         areas=areas,
@@ -150,7 +151,7 @@ def run_demo(
     return result
 
 
-def evaluate_built_in(model: HashModel, dataset: Dataset, *, cache: Path, device: str = "auto") -> BuiltIn:
+def evaluate_built_in(model: Model, dataset: Dataset, *, cache: Path, device: str = "auto") -> BuiltIn:
     """Encode and label the images of `dataset` by `model`, and evaluate both."""
     features, splits = dataset_features(dataset, model.backbone(), Session(ProcessGroup(device), cache=cache))
     codes, names, queries = model.encode_features(features), model.label_names(features), splits.query

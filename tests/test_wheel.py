@@ -45,7 +45,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: zipfi
         "py.typed",
         "training/presets/paper-alexnet.toml",
         "serve/static/index.html",
-        "builtin/coco/model.safetensors",
+        "builtin/coco/model.onnx",
         "model/sample_photos/cat.jpg",
         "search/synonyms.toml",
         "search/templates/duplicates.html",

@@ -35,6 +35,7 @@ RUN_FILES = [  # of a finished run, sorted
     "database.npz",
     "log.jsonl",
     "model.json",
+    "model.onnx",
     "model.safetensors",
     "query.npz",
     "splits.npz",

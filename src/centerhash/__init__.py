@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from centerhash.methods import losses, weights
     from centerhash.methods.centers import hash_centers
     from centerhash.methods.registry import METHODS, get_method, register_method
-    from centerhash.model.model import HashModel, load
+    from centerhash.model.loading import load
+    from centerhash.model.model import HashModel
     from centerhash.search import Index
     from centerhash.training.config import TrainConfig
     from centerhash.training.run import evaluate, train
@@ -51,7 +52,7 @@ _HOMES = {
     "get_method": "methods.registry",
     "hamming": "codes",
     "hash_centers": "methods.centers",
-    "load": "model.model",
+    "load": "model.loading",
     "losses": "methods",
     "open_dataset": "data",
     "pack": "codes",

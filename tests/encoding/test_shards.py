@@ -14,7 +14,7 @@ from centerhash.codes import pack
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.data import open_dataset
 from centerhash.encoding import bulk
-from centerhash.encoding.bulk import encode_shards, model_digest, open_folder
+from centerhash.encoding.bulk import encode_shards, open_folder
 from centerhash.encoding.shards import (
     Manifest,
     Shard,
@@ -122,7 +122,7 @@ def test_features_are_encoded_in_shards(feature_run: Path, feature_folder: Path,
     given = [tuple(np.array(CLASSES)[row].tolist()) for row in data.labels]
     assert [names for _, _, labels in found for names in labels] == given
     manifest = read_manifest(tmp_path / "out")
-    assert (manifest.bits, manifest.model, manifest.labels) == (16, model_digest(model), "given")
+    assert (manifest.bits, manifest.model, manifest.labels) == (16, model.digest, "given")
     assert (tmp_path / "out" / "broken.jsonl").read_text() == ""
 
 

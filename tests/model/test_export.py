@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import subprocess
@@ -19,7 +20,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from centerhash.cli.training import export as export_command
-from centerhash.codes import binarize, pack
+from centerhash.codes import binarize, pack, unpack
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.methods.shallow.projections import Lsh
 from centerhash.model import export as module
@@ -28,11 +29,11 @@ from centerhash.model.export import (
     Deployed,
     Hyperplanes,
     compare_codes,
-    deployed,
     export_model,
     fix_padding,
     image_sample,
 )
+from centerhash.model.loading import load
 from centerhash.model.model import HashModel
 from centerhash.networks.backbones import BACKBONES
 from centerhash.networks.heads import Head
@@ -87,7 +88,11 @@ def test_the_metadata_tell_all_that_a_program_needs(model: HashModel, file: Path
     about = json.loads(stored["centerhash"])
     assert about["classes"] == list(CLASSES)
     assert (about["bits"], about["method"], about["label_threshold"]) == (20, "ics", 0.25)
-    np.testing.assert_array_equal(np.array(about["centers"]), model.centers.numpy())
+    packed = np.frombuffer(base64.b64decode(about["centers"]), np.uint8).reshape(len(CLASSES), -1)
+    np.testing.assert_array_equal(unpack(packed, 20), model.centers.numpy())
+    directions = np.frombuffer(base64.b64decode(about["directions"]), "<f4").reshape(-1, 20)
+    np.testing.assert_array_equal(directions, model.directions.numpy())
+    assert about["shares"]["by"] == "ics"
     backbone = small_backbone()
     assert about["preprocessing"] == {
         "resize": backbone.resize,
@@ -101,7 +106,7 @@ def test_the_metadata_tell_all_that_a_program_needs(model: HashModel, file: Path
 def test_a_logit_of_zero_sets_its_bit_and_bits_past_the_last_are_zero() -> None:
     network = Deployed(nn.Identity(), Head(), 10)
     logits = torch.tensor([[0.0, -1, 1, -0.0, -1e-30, 1, 1, 1, 2, -2]])
-    _, code = network(logits)
+    _, code = network(logits)[:2]
     assert code.tolist() == [[0b10110111, 0b10000000]]
     np.testing.assert_array_equal(code.numpy(), pack(binarize(logits.numpy())))
 
@@ -132,12 +137,6 @@ def test_hyperplanes_give_the_values_of_their_method() -> None:
     np.testing.assert_allclose(found.logits.numpy(), function.values(features), rtol=1e-5, atol=1e-7)
 
 
-def test_shallow_methods_of_kernels_are_refused() -> None:
-    trained = train(feature_dataset(), config=toy_config(method="ksh"))
-    with pytest.raises(ConfigError, match=r"'ksh'.*lsh, itq"):
-        deployed(trained, small_backbone())
-
-
 # Rejected
 
 
@@ -145,7 +144,9 @@ def test_what_cannot_be_exported_is_named(
     model: HashModel, toy_model: HashModel, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match="backbone"):
-        export_model(toy_model, tmp_path / "model.onnx")
+        export_model(toy_model, tmp_path / "model.onnx", images=[photos])
+    with pytest.raises(ConfigError, match=r"model\.onnx"):
+        export_model(load("coco"), tmp_path / "model.onnx")
     with pytest.raises(DataError, match="1 image"):
         image_sample([photos / "000.png"], small_backbone())
     with pytest.raises(ConfigError, match="onx"):

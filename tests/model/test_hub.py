@@ -17,6 +17,7 @@ import centerhash as ch
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import with_checksum
 from centerhash.model.model import HashModel
+from centerhash.model.portable import PortableModel
 from tests.hub import Hub, serving
 from tests.toys import WIDTH, cli, names, process_environment, refused
 from tests.webserver import FileServer
@@ -81,12 +82,31 @@ def test_only_the_files_of_a_model_are_downloaded_once_per_commit(
     assert HashModel.load(model.folder).spec == model.spec
     before = len(hub.requests)
     assert commit_of("hf:jane/photos") == first
-    assert hub.requests[before:] == ["HEAD /jane/photos/resolve/main/model.json"]
+    files_looked_for = [f"HEAD /jane/photos/resolve/main/{name}" for name in ("model.onnx", "model.json")]
+    assert hub.requests[before:] == files_looked_for
     assert commit_of(f"hf:jane/photos@{first}") == first
-    assert len(hub.requests) == before + 1
+    assert len(hub.requests) == before + 3
     second = hub.put("jane/photos", {"README.md": b"new"})
     assert (commit_of("hf:jane/photos"), commit_of(f"hf:jane/photos@{first}")) == (second, first)
     assert ch.load("hf:jane/photos@v1/old").classes
+
+
+def test_of_a_portable_model_only_the_one_file_is_downloaded(
+    hub: Hub, feature_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    portable = {"model.onnx": (feature_run / "model.onnx").read_bytes(), "README.md": b"# card"}
+    hub.put("jane/whole", {**model_files(feature_run), **portable})
+    hub.put("jane/photos", portable)
+    for name in ("jane/whole", "jane/photos"):
+        model = ch.load(f"hf:{name}")
+        assert isinstance(model, PortableModel)
+        assert names(model.folder) == ["model.onnx"]
+        expected = HashModel.load(feature_run).encode_features(FEATURES)
+        assert np.array_equal(model.encode_features(FEATURES), expected)
+    use(monkeypatch, NOBODY)
+    assert ch.load("hf:jane/photos").digest == model.digest
+    with pytest.raises(DataError, match=r"model\.json"):
+        HashModel.load("hf:jane/photos")
 
 
 def test_cached_models_load_offline(hub: Hub, feature_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,8 +131,8 @@ def test_repositories_and_revisions_that_do_not_exist_or_are_private(hub: Hub, f
     assert "'hf:jane/photos@v9' names no branch" in problem("hf:jane/photos@v9")
 
 
-def test_invalid_names_and_revisions_are_rejected_without_a_request(hub: Hub) -> None:
-    model, owned = HashModel.load("coco"), ("photos/more", "..", "a b", "a--b", "é")
+def test_invalid_names_and_revisions_are_rejected_without_a_request(hub: Hub, toy_model: HashModel) -> None:
+    model, owned = toy_model, ("photos/more", "..", "a b", "a--b", "é")
     for name in ("photos", "../photos", "/photos", "", *(f"jane/{rest}" for rest in owned)):
         assert "owner/name" in problem(f"hf:{name}")
         with pytest.raises(ConfigError, match="owner/name"):
@@ -125,7 +145,7 @@ def test_invalid_names_and_revisions_are_rejected_without_a_request(hub: Hub) ->
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"model.json": None}, "has no model.json"),
+        ({"model.json": None}, "nor model.json"),
         ({"model.safetensors": None}, "has no model.safetensors"),
         ({"model.json": b"{}"}, ""),
         ({"model.json": b"[1]"}, "json object"),
@@ -180,10 +200,10 @@ def test_a_published_model_is_the_same_one_with_its_card(
     done = cli("publish", feature_run, "jane/photos", "--license", "apache-2.0")
     assert done.code == 0, done.err
     assert f"{hub.url}/jane/photos" in done.text
-    assert sorted(hub.latest("jane/photos")) == ["README.md", "model.json", "model.safetensors"]
+    assert sorted(hub.latest("jane/photos")) == ["README.md", "model.json", "model.onnx", "model.safetensors"]
     found, expected = ch.load("hf:jane/photos"), HashModel.load(feature_run)
     assert np.array_equal(found.encode_features(FEATURES), expected.encode_features(FEATURES))
-    assert found.spec == expected.spec
+    assert found.digest == expected.digest
     card = hub.latest("jane/photos")["README.md"].decode()
     assert card.startswith("---\nlicense: apache-2.0\nlibrary_name: centerhash\n")
     scored = ch.evaluate(expected, feature_folder, progress=False)
@@ -199,7 +219,7 @@ def test_a_model_without_a_run_is_pushed_with_what_is_known(hub: Hub, toy_model:
     card = hub.latest("jane/toy")["README.md"].decode()
     for section in ("## Data\n\nNot recorded.", "## Figures\n\nNone", "## License\n\nNone"):
         assert section in card
-    assert ch.load("hf:jane/toy").spec == toy_model.spec
+    assert ch.load("hf:jane/toy").digest == toy_model.digest
 
 
 def test_an_upload_that_fails_is_one_line(
@@ -233,13 +253,18 @@ def test_paths_of_this_machine_are_not_published(hub: Hub, feature_run: Path, tm
     (tmp_path / "backbone.safetensors").write_bytes(b"weights")
     HashModel(spec, model.tensors(), tmp_path).push_to_hub("jane/photos")
     files = hub.latest("jane/photos")
-    assert sorted(files) == ["README.md", "backbone.safetensors", "model.json", "model.safetensors"]
+    assert sorted(files) == [
+        "README.md",
+        "backbone.safetensors",
+        "model.json",
+        "model.onnx",
+        "model.safetensors",
+    ]
     for name in ("README.md", "model.json"):
         assert b"own.pth" in files[name]
-        assert b"home" not in files[name]
+    assert not any(b"home" in content for content in files.values())
     assert b"--method mine.py:Hinge" in files["README.md"]
     assert b"jane\\" not in files["README.md"]
-    assert ch.load("hf:jane/photos").spec.weights == "own.pth"
 
 
 # Commands

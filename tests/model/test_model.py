@@ -18,7 +18,8 @@ from centerhash.core.files import read_with_checksum, with_checksum
 from centerhash.data import Dataset, open_dataset
 from centerhash.methods.centers import hash_centers
 from centerhash.methods.registry import METHODS
-from centerhash.model.model import HashModel, load
+from centerhash.model.loading import load
+from centerhash.model.model import HashModel
 from centerhash.model.spec import ModelSpec
 from centerhash.networks.head_options import HeadOptions
 from centerhash.networks.heads import build_head

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from centerhash.core.errors import ConfigError, DataError, ImageError, InputError
 from centerhash.data import content_key
-from centerhash.networks.backbones import BACKBONES, DEFAULT_BACKBONE
 from centerhash.networks.encoder import Encoder
 from centerhash.search import Added, Index
 from centerhash.search.store import Store
@@ -38,12 +37,14 @@ def quick_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Features without a network, as these tests are about files: mean colors in coarse cells."""
 
     class Quick:
-        def features(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-            width = BACKBONES[DEFAULT_BACKBONE].features
-            rows = [np.resize(image[::20, ::20].ravel(), width) for image in pixels]
-            return np.array(rows, dtype=np.float32) / 255
+        def __init__(self, encoder: Encoder) -> None:
+            self.width = encoder.backbone.features
 
-    monkeypatch.setattr(Encoder, "engine", Quick())
+        def features(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+            rows = [np.resize(image[::20, ::20].ravel(), self.width) for image in pixels]
+            return np.array(rows, dtype=np.float32) / 255 - 0.5
+
+    monkeypatch.setattr(Encoder, "engine", property(Quick))
 
 
 @pytest.fixture

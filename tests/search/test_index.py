@@ -175,7 +175,7 @@ def test_search_by_an_id_leaves_the_item_itself_out(opened: Index, pictures: lis
 
 
 def test_search_by_labels(opened: Index) -> None:
-    classes, centers = opened.model.classes, opened.model.centers.numpy()
+    classes, centers = opened.model.classes, opened.model.centers
     results = opened.search(labels={classes[2]: 5}, k=14, by="semantic")
     assert pairs(results) == expected_order(opened, centers[2].astype(np.int8))
     assert [(row.label, row.weight, row.distance) for row in results.labels] == [(classes[2], 1.0, 0)]
@@ -392,7 +392,7 @@ def test_an_index_of_an_earlier_format(stored: Path, tmp_path: Path, spec: str, 
 
 def test_parts_of_different_indexes_are_refused(stored: Path, toy_model: HashModel, tmp_path: Path) -> None:
     place = Path(shutil.copytree(stored, tmp_path / "copy"))
-    toy_model.save(place / "model")
+    toy_model.save_portable(place / "model")
     with pytest.raises(DataError, match="of 32 bits, its model of 16"):
         Index.open(place)
     shutil.rmtree(place / "model")

@@ -24,17 +24,24 @@ class Gate:
 
     def __init__(self) -> None:
         self.open, self.reached = threading.Event(), threading.Event()
+        self.width = 0
+
+    def of(self, encoder: Encoder) -> Gate:
+        self.width = encoder.backbone.features
+        return self
 
     def features(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         self.reached.set()
         assert self.open.wait(PATIENCE)
-        return np.array([np.resize(image[::20, ::20].ravel(), 2560) for image in pixels], np.float32) / 255
+        return (
+            np.array([np.resize(image[::20, ::20].ravel(), self.width) for image in pixels], np.float32) / 255
+        )
 
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
     made = Gate()
-    monkeypatch.setattr(Encoder, "engine", made)
+    monkeypatch.setattr(Encoder, "engine", property(made.of))
     return made
 
 

@@ -224,7 +224,12 @@ def test_fine_tuning_resumes_encodes_and_moves(tmp_path: Path, monkeypatch: pyte
     stored = HashModel.load(tmp_path / "whole")
     codes = stored.encode([image], device="cpu")
     stored.save(tmp_path / "moved")
-    assert names(tmp_path / "moved") == ["backbone.safetensors", "model.json", "model.safetensors"]
+    assert names(tmp_path / "moved") == [
+        "backbone.safetensors",
+        "model.json",
+        "model.onnx",
+        "model.safetensors",
+    ]
     assert (HashModel.load(tmp_path / "moved").encode([image], device="cpu") == codes).all()
     spec = json.loads((tmp_path / "whole" / "model.json").read_text())
     assert spec["tuned"] is True

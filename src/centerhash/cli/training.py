@@ -214,10 +214,10 @@ def encode(
 
 def _encode_file(source: str, images: list[str], out: Path, cache: Path | None, **reading: Any) -> None:
     from centerhash.encoding.bulk import encode_to_file
-    from centerhash.model.model import HashModel
+    from centerhash.model.loading import load
     from centerhash.networks.cache import default_cache
 
-    model = HashModel.load(source)
+    model = load(source)
     with console.progress() as report:
         written = encode_to_file(
             model, images, out, cache=cache or default_cache(), progress=report, **reading
@@ -240,9 +240,9 @@ def explain(
     Example: `centerhash explain run photo.jpg`
     """
     from centerhash.data import list_images
-    from centerhash.model.model import HashModel
+    from centerhash.model.loading import load
 
-    loaded = HashModel.load(model)
+    loaded = load(model)
     paths = list_images(images)
     answers = list(zip(paths, loaded.explain(paths, top=k, device=device, engine=engine), strict=True))
     if as_json:
@@ -284,12 +284,10 @@ def export(
     Example: `centerhash export run --out model.onnx`
     """
     from centerhash.model.export import export_model
-    from centerhash.model.model import HashModel
+    from centerhash.model.loading import load
 
     with console.progress() as progress:
-        done = export_model(
-            HashModel.load(model), out, format=format, int8=int8, images=calibration, progress=progress
-        )
+        done = export_model(load(model), out, format=format, int8=int8, images=calibration, progress=progress)
     if as_json:
         console.print_json(done.to_dict())
         return

@@ -23,7 +23,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.torch import save
 
 from centerhash.codes import pack
 from centerhash.core.errors import (
@@ -58,10 +57,10 @@ from centerhash.encoding.shards import (
     shard_path,
     write_shard,
 )
-from centerhash.model.model import HashModel
-from centerhash.networks.backbones import choose_device
+from centerhash.model.base import Model
+from centerhash.model.loading import load
 from centerhash.networks.encoder import Encoder
-from centerhash.networks.engines import Engine, choose_engine
+from centerhash.networks.engines import Engine
 
 SHARD_SIZE = 4096  # images: minutes of work on a small machine; a crash loses at most one shard per worker
 RUNNERS = ("local", "ray")
@@ -208,7 +207,7 @@ class Written:
 
 
 def encode_to_file(
-    model: HashModel,
+    model: Model,
     entries: Sequence[str],
     out: Path,
     *,
@@ -243,13 +242,6 @@ def encode_to_file(
 
 
 # Shards
-
-
-def model_digest(model: HashModel) -> str:
-    """Return a digest of everything that determines a model's codes; the path of its weight file does not."""
-    tensors = {name: tensor.contiguous() for name, tensor in sorted(model.tensors().items())}
-    spec = model.spec.model_dump_json(exclude={"weights"})
-    return hashlib.sha256(spec.encode() + save(tensors)).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -287,11 +279,11 @@ def encode_shards(
         raise unknown_name("runner", runner, RUNNERS)
     if shard_size < 1:
         raise ConfigError(f"a shard holds at least 1 image, got {shard_size}.")
-    folder, model, inputs = Path(out), HashModel.load(run), list_inputs(entries, ordered=True)
+    folder, model, inputs = Path(out), load(run), list_inputs(entries, ordered=True)
     if inputs.images is not None:
         model.backbone()  # rejects models without one before anything is written
         if runner == "local":
-            choose_engine(engine, choose_device(device))
+            model.encoder(device=device, engine=engine)  # rejects engines that are not installed
     manifest = open_folder(folder, inputs, model, shard_size)
     todo = [number for number in range(manifest.shards) if not _is_done(folder, number, skip_broken)]
     done = manifest.count - sum(len(range(manifest.count)[manifest.rows(number)]) for number in todo)
@@ -324,12 +316,12 @@ def _is_done(folder: Path, number: int, skip_broken: bool) -> bool:
     return broken is not None and (skip_broken or not broken)
 
 
-def open_folder(folder: Path, inputs: Inputs, model: HashModel, shard_size: int) -> Manifest:
+def open_folder(folder: Path, inputs: Inputs, model: Model, shard_size: int) -> Manifest:
     """Create a folder of shards, or check that an existing one is of the same model and inputs."""
     predicted: LabelSource = "predicted" if model.has_centers else "none"
     wanted = Manifest(
         bits=model.bits,
-        model=model_digest(model),
+        model=model.digest,
         inputs=inputs.fingerprint(),
         count=len(inputs.ids),
         shard_size=shard_size,
@@ -389,7 +381,7 @@ def _read_inputs(folder: Path, number: int) -> tuple[list[str], list[str], list[
 
 
 def encode_shard(
-    folder: Path, number: int, model: HashModel, encoder: Encoder | None, on_done: OnDone = lambda more: None
+    folder: Path, number: int, model: Model, encoder: Encoder | None, on_done: OnDone = lambda more: None
 ) -> int:
     """Encode and write one shard; return its number of images.
 
@@ -446,9 +438,9 @@ class ShardWorker:
         self._run, self._folder, self._device, self._engine = Path(run), Path(folder), device, engine
 
     @cached_property
-    def _loaded(self) -> tuple[HashModel, Encoder | None]:
-        model, manifest = HashModel.load(self._run), read_manifest(self._folder)
-        if model_digest(model) != manifest.model:
+    def _loaded(self) -> tuple[Model, Encoder | None]:
+        model, manifest = load(self._run), read_manifest(self._folder)
+        if model.digest != manifest.model:
             raise DataError(f"the model in '{self._run}' is another one on this machine: share the folder.")
         images = manifest.features is None
         return model, model.encoder(device=self._device, engine=self._engine) if images else None

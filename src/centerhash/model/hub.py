@@ -1,6 +1,7 @@
 """Models on the Hugging Face hub: downloaded by commit into the cache, and uploaded with a card.
 
-Only the files of a model are downloaded, model.json first; nothing is unpickled. Cached models load offline.
+Only the files of a model are downloaded: model.onnx, or without it model.json first. Nothing is unpickled. Cached
+models load offline.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 import shlex
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from centerhash.core.files import (
 from centerhash.core.rendering import filled, visible
 from centerhash.core.version import __version__
 from centerhash.evaluation import Evaluation
-from centerhash.model.spec import FILES, TUNED, ModelSpec, file_name
+from centerhash.model.spec import FILES, PORTABLE, TUNED, ModelSpec, file_name
 from centerhash.networks.cache import default_cache
 
 PREFIX = "hf:"
@@ -64,9 +65,14 @@ def download(source: str) -> Path:
 
 
 def _downloaded(source: str, repository: str, revision: str) -> Path:
-    from huggingface_hub import constants, hf_hub_download, snapshot_download
+    from huggingface_hub import constants, errors, hf_hub_download, snapshot_download
 
     cache = make_folder(cache_folder())
+    with _explained_errors(source), suppress(errors.EntryNotFoundError):  # a model of PyTorch only
+        found = hf_hub_download(
+            repository, PORTABLE, revision=revision, cache_dir=cache, endpoint=constants.ENDPOINT
+        )
+        return Path(found).parent
     with _explained_errors(source):
         file = hf_hub_download(
             repository, "model.json", revision=revision, cache_dir=cache, endpoint=constants.ENDPOINT
@@ -113,7 +119,7 @@ def _explained_errors(source: str) -> Iterator[None]:
         elif isinstance(error, errors.EntryNotFoundError) and not isinstance(
             error, errors.LocalEntryNotFoundError
         ):
-            found = _no_model(source, "its repository has no model.json")
+            found = _no_model(source, f"its repository has neither {PORTABLE} nor model.json")
         else:
             found = DataError(
                 f"cannot reach the hub ({endpoint}) for '{source}', and it is not in the cache: "
@@ -124,7 +130,8 @@ def _explained_errors(source: str) -> Iterator[None]:
 
 def _no_model(source: str, reason: str) -> DataError:
     return DataError(
-        f"'{source}' is no model of centerhash: {reason}. It needs the model.json and model.safetensors of a run."
+        f"'{source}' is no model of centerhash: {reason}. It needs the {PORTABLE} of a run, or its model.json and "
+        "model.safetensors."
     )
 
 

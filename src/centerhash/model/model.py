@@ -1,51 +1,50 @@
-"""HashModel: from features or images to codes and explanations.
+"""HashModel: a model that PyTorch runs, from features or images to codes and explanations.
 
 On disk it is a folder with `model.safetensors` (the head and the centers) and `model.json` (everything else);
-nothing is ever unpickled.
+nothing is ever unpickled. The same model as one file that runs without PyTorch is `model.onnx`, see `portable`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import operator
 import shutil
-import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import save as serialized
 from torch import Tensor
 
-from centerhash.codes import Codes, binarize, hamming
+from centerhash.codes import Codes, binarize
 from centerhash.core.checks import check_features
 from centerhash.core.errors import ConfigError, DataError, InputError, UnknownMethodError
 from centerhash.core.files import atomic, read_with_checksum, refuse_links, with_checksum, write_json
-from centerhash.core.progress import Progress, silent
-from centerhash.data.images import MAX_PIXELS, ImageSource, image_list
 from centerhash.evaluation import Evaluation
 from centerhash.methods.losses.base import CentralObjective, HeadOutput
 from centerhash.methods.losses.central import center_similarities
-from centerhash.methods.registry import METHODS, stored_method
+from centerhash.methods.registry import stored_method
 from centerhash.methods.shallow.base import ShallowHash
 from centerhash.methods.shallow.projections import Itq
 from centerhash.model import hub
-from centerhash.model.explanation import Explained, Explanation
-from centerhash.model.spec import FILES, TUNED, ModelSpec
+from centerhash.model.base import Model
+from centerhash.model.loading import model_folder
+from centerhash.model.portable import PortableModel
+from centerhash.model.spec import FILES, PORTABLE, TUNED, ModelSpec
 from centerhash.networks.backbones import Backbone, get_backbone
-from centerhash.networks.encoder import Encoder
 from centerhash.networks.heads import BatchInvariantHead, Head, build_head
 from centerhash.networks.tensors import load_tensors, save_tensors
 
-BUILTIN = ("coco",)  # models that come with the package, trained by benchmarks/builtin.py
-PRESENT = 0.5  # probability from which a label is predicted
 _CHUNK = 1024  # rows per pass through the head: bounds memory, does not affect results
 _FEW = 256  # rows whose outputs are kept for the next call
 _TINY = float(np.finfo(np.float32).tiny)  # a negative value must not round to 0, whose sign is +1
 
 
-class HashModel:
+class HashModel(Model):
     """A trained hash function, its classes and centers, and the name of the backbone before it.
 
     `tensors` are named `encoder.*`, `visual.*` (of visual codes), and `centers` for the central methods, with
@@ -53,9 +52,10 @@ class HashModel:
     """
 
     def __init__(self, spec: ModelSpec, tensors: Mapping[str, Tensor], folder: Path | None = None) -> None:
-        self.spec, self.folder = spec, folder
-        self._encoders: dict[tuple[str, str, int], Encoder] = {}
-        self._opening = threading.Lock()
+        super().__init__()
+        self.spec: ModelSpec = spec
+        self.folder = folder
+        self._portable: bytes | None = None  # as exported
         self._tensors = dict(tensors)
         self.method = method = stored_method(spec.method)
         options = method.options(spec.options, spec.bits)
@@ -74,7 +74,7 @@ class HashModel:
             self.network.load_state_dict(own)
         self._steady = BatchInvariantHead(self.network) if isinstance(self.network, Head) else None
         visual = {k.removeprefix("visual."): v.numpy() for k, v in tensors.items() if k.startswith("visual.")}
-        self._visual = Itq.from_arrays(visual) if visual else None
+        self.visual = Itq.from_arrays(visual) if visual else None  # from features to the visual code
         self._last: tuple[NDArray[Any], HeadOutput] = np.empty(0), HeadOutput(torch.empty(0))
         self._objective = (
             method.objective(len(spec.classes), spec.bits, self.directions, options, spec.seed)
@@ -102,7 +102,7 @@ class HashModel:
     @property
     def visual_bits(self) -> int | None:
         """Length of the visual codes; None without a visual code."""
-        return None if self._visual is None else int(self._visual.offset.size)
+        return None if self.visual is None else int(self.visual.offset.size)
 
     @property
     def directions(self) -> Tensor:
@@ -115,23 +115,6 @@ class HashModel:
         if not isinstance(self._objective, CentralObjective):
             raise self._without_centers()
         return self._objective
-
-    def _without_centers(self) -> ConfigError:
-        central = ", ".join(name for name, row in METHODS.items() if row.family == "central")
-        return ConfigError(
-            f"a model of method '{self.spec.method}' has no hash centers, so it predicts neither labels nor weights: "
-            f"train one of {central}."
-        )
-
-    @property
-    def bits(self) -> int:
-        """K, the length of the codes."""
-        return self.spec.bits
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the C classes."""
-        return self.spec.classes
 
     def logits(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Compute logits (N, K) of features (N, D); their signs are the codes, independent of the batch."""
@@ -158,25 +141,18 @@ class HashModel:
             output = self._steady.outputs(features)
         return output.each(lambda part: torch.where(part < 0, part.clamp_max(-_TINY), part).float())
 
-    def encode_features(self, features: NDArray[Any]) -> Codes:
-        """Encode features (N, D) into codes (N, K)."""
-        return binarize(self.logits(features))
-
     def visual_codes(self, features: NDArray[Any]) -> Codes:
         """Encode features (N, D) into visual codes (N, V), which were learned without labels."""
-        if self._visual is None:
-            raise ConfigError("this model has no visual code: it was trained on too few images or features.")
+        if self.visual is None:
+            raise self._without_visual_code()
         features = check_features(features, self.spec.features)
-        return np.concatenate([binarize(self._visual.values(chunk)) for chunk in _chunks(features)])
+        return np.concatenate([binarize(self.visual.values(chunk)) for chunk in _chunks(features)])
 
     def presence(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Predict the probability (N, C) of each label."""
         found = self._outputs(features).label_log_odds
         if found is None:
-            raise ConfigError(
-                f"this model of method '{self.spec.method}' does not predict label probabilities: train with presence in "
-                "its head."
-            )
+            raise self._without_presence()
         presence: NDArray[np.float32] = found.sigmoid().numpy()
         return presence
 
@@ -189,10 +165,7 @@ class HashModel:
         """Return the backbone; ConfigError if its weights are not those of the training run."""
         spec = self.spec
         if spec.backbone is None:
-            raise ConfigError(
-                "this model was trained on precomputed features and has no backbone: pass features (N, "
-                f"{spec.features}) as an array or .npy file, or train on images."
-            )
+            raise self._without_backbone()
         weights = spec.weights if self.tuned_weights is None else self.tuned_weights
         pretrained = spec.pretrained or weights is not None
         backbone = get_backbone(spec.backbone, weights, pretrained, spec.seed, spec.crop, spec.pool)
@@ -204,64 +177,8 @@ class HashModel:
             )
         return backbone
 
-    def encoder(self, *, device: str = "auto", engine: str = "auto", max_pixels: int = MAX_PIXELS) -> Encoder:
-        """Return the backbone, ready to read images; it is loaded once."""
-        key = (device, engine, max_pixels)
-        with self._opening:
-            if key not in self._encoders:
-                backbone = self.backbone()
-                self._encoders[key] = Encoder(backbone, device=device, engine=engine, max_pixels=max_pixels)
-            return self._encoders[key]
-
-    def features_of(
-        self,
-        images: ImageSource | Iterable[ImageSource],
-        *,
-        cache: Path | None = None,
-        device: str = "auto",
-        engine: str = "auto",
-        progress: Progress = silent,
-    ) -> NDArray[np.float32]:
-        """Compute features (N, D) of images, or (D,) of one: files, bytes, PIL images, uint8 arrays.
-
-        Broken ones raise DataError. Features of files are kept in the folder `cache`, if given.
-        """
-        sources, single = image_list(images)
-        encoder = self.encoder(device=device, engine=engine)
-        if cache is None or not all(isinstance(source, str | Path) for source in sources):
-            found = encoder.features(sources)
-        else:
-            paths = [Path(source) for source in sources if isinstance(source, str | Path)]
-            table = encoder.table(paths, cache, progress=progress)
-            table.raise_if_broken("Repair or leave out these files.")
-            found = table.features
-        return found[0] if single else found
-
-    def encode(self, images: ImageSource | Iterable[ImageSource], **settings: Any) -> Codes:
-        """Encode images into codes (N, K), or one into (K,); `settings` as for `features_of`."""
-        features = self.features_of(images, **settings)
-        codes = self.encode_features(np.atleast_2d(features))
-        return codes[0] if features.ndim == 1 else codes
-
-    @overload
-    def explain(self, images: ImageSource, top: int = 5, **settings: Any) -> Explanation: ...
-
-    @overload
-    def explain(self, images: Iterable[ImageSource], top: int = 5, **settings: Any) -> list[Explanation]: ...
-
-    def explain(
-        self, images: ImageSource | Iterable[ImageSource], top: int = 5, **settings: Any
-    ) -> Explanation | list[Explanation]:
-        """Explain one image, or several, by labels with weights; `settings` as for `features_of`."""
-        features = self.features_of(images, **settings)
-        answers = self.explain_features(np.atleast_2d(features), top)
-        return answers[0] if features.ndim == 1 else answers
-
-    def weights(self, features: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float32]:
-        """Compute the weight (N, C) of each label of each image; zero outside the labels."""
-        if labels.shape != (len(features), len(self.classes)):
-            expected = (len(features), len(self.classes))
-            raise InputError(f"labels must be of shape {expected}, got {labels.shape}.")
+    def _weights(self, features: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """Compute `weights` for labels of the right shape."""
         output, chunks = self._outputs(features), []
         for start in range(0, len(features), _CHUNK):
             rows = slice(start, start + _CHUNK)
@@ -276,55 +193,55 @@ class HashModel:
         ).numpy()
         return similarities
 
-    def predict_labels(self, features: NDArray[Any]) -> NDArray[np.bool_]:
-        """Predict labels (N, C) by probability, or by similarity to the centers; at least one per image."""
-        if self.has_presence:
-            scores, cut = self.presence(features), PRESENT
-        else:
-            scores, cut = self.similarities(features), self.spec.label_threshold or 0.0
-        labels = scores >= cut
-        labels[np.arange(len(labels)), scores.argmax(axis=1)] = True
-        return labels
-
-    def label_names(self, features: NDArray[Any]) -> list[tuple[str, ...]]:
-        """Name the labels predicted for features (N, D); none for a method without centers."""
-        if not len(features) or not self.has_centers:
-            return [()] * len(features)
-        names = np.array(self.classes, dtype=object)
-        return [tuple(names[row].tolist()) for row in self.predict_labels(features)]
-
-    def explain_features(self, features: NDArray[Any], top: int = 5) -> list[Explanation]:
-        """List the predicted labels by weight, then the next nearest centers, per row of features (N, D)."""
-        labels = self.predict_labels(features)
-        weights, similarities = self.weights(features, labels), self.similarities(features)
-        distances = hamming(self.encode_features(features), self.centers.numpy())
-        answers = []
-        for weight, similarity, distance in zip(weights, similarities, distances, strict=True):
-            order = np.lexsort((-similarity, -weight))[: max(top, int((weight > 0).sum()))]
-            answers.append(
-                Explanation(
-                    Explained(self.classes[j], float(weight[j]), float(similarity[j]), int(distance[j]))
-                    for j in order.tolist()
-                )
-            )
-        return answers
-
-    def __repr__(self) -> str:
-        made, classes = f"'{self.spec.method}', {self.bits} bits", f"{len(self.classes)} classes"
-        return f"HashModel({made}, {classes}, {self.spec.backbone or 'features'})"
-
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors of the model by name, as they are stored."""
         return dict(self._tensors)
 
+    @property
+    def digest(self) -> str:
+        """Digest of everything that determines the codes; the path of a weight file does not."""
+        tensors = {name: tensor.contiguous() for name, tensor in sorted(self._tensors.items())}
+        spec = self.spec.model_dump_json(exclude={"weights"})
+        return hashlib.sha256(spec.encode() + serialized(tensors)).hexdigest()
+
     def save(self, folder: str | Path) -> None:
-        """Write model.safetensors, model.json and a fine-tuned backbone into `folder`, each atomically."""
+        """Write model.safetensors, model.json and a fine-tuned backbone into `folder`, each atomically.
+
+        If the model's own folder holds its model.onnx, this is copied too.
+        """
         target = Path(folder) / TUNED
         if self.tuned_weights is not None and self.tuned_weights.resolve() != target.resolve():
             with self.tuned_weights.open("rb") as source, atomic(target) as stream:
                 shutil.copyfileobj(source, stream)
         save_tensors(Path(folder) / "model.safetensors", self.tensors())
         write_json(Path(folder) / "model.json", with_checksum(self.spec.model_dump(mode="json")))
+        if self._portable_model() is not None:
+            self.save_portable(folder)
+
+    def save_portable(self, folder: str | Path) -> None:
+        """Write model.onnx into `folder`; it is exported unless the model's own folder holds it."""
+        stored = self._portable_model()
+        if stored is not None:
+            stored.save(folder)
+            return
+        if self._portable is None:
+            from centerhash.model.export import export_model
+
+            export_model(self, Path(folder) / PORTABLE)
+            self._portable = (Path(folder) / PORTABLE).read_bytes()
+            return
+        with atomic(Path(folder) / PORTABLE) as stream:
+            stream.write(self._portable)
+
+    def _portable_model(self) -> PortableModel | None:
+        """Return the model.onnx in the model's own folder, if it is of this model."""
+        if self.folder is None or not (self.folder / PORTABLE).exists():
+            return None
+        try:
+            stored = PortableModel.load(self.folder)
+        except DataError:  # damaged: it is exported again
+            return None
+        return stored if stored.digest == self.digest else None
 
     def push_to_hub(
         self,
@@ -339,11 +256,17 @@ class HashModel:
         The card lists data, command, labels, `license` (such as "apache-2.0"), and the metrics of an `evaluation`.
         """
         text = hub.model_card(self.spec, self.folder, repository, evaluation, license)
-        return hub.push(self.spec, self.save, text, repository, private)
+
+        def save(folder: Path) -> None:
+            self.save(folder)
+            with suppress(ConfigError):  # a method that cannot be exported needs PyTorch
+                self.save_portable(folder)
+
+        return hub.push(self.spec, save, text, repository, private)
 
     @classmethod
     def load(cls, folder: str | Path) -> HashModel:
-        """Load a model from any source that `load` accepts."""
+        """Load a model from any source that `centerhash.load` accepts, if it holds PyTorch weights."""
         path = model_folder(folder)
         if not path.is_relative_to(hub.cache_folder()):  # huggingface_hub links snapshots to blobs there
             refuse_links(path, FILES)
@@ -369,21 +292,3 @@ class HashModel:
 def _chunks(features: NDArray[Any]) -> Iterator[NDArray[Any]]:
     """Yield features (N, D) in blocks of rows; one empty block if there are none."""
     return (features[start : start + _CHUNK] for start in range(0, max(1, len(features)), _CHUNK))
-
-
-def load(source: str | Path) -> HashModel:
-    """Load a trained model: "coco", which comes with the package; the folder of a run or of `HashModel.save`;
-    or "hf:owner/name" or "hf:owner/name@revision" on the Hugging Face hub.
-    """
-    if not isinstance(source, str | Path):
-        raise InputError(f"a model is named by its run's folder, or 'coco', got {type(source).__name__}.")
-    return HashModel.load(source)
-
-
-def model_folder(source: str | Path) -> Path:
-    """Return the folder of a model; a folder here takes precedence over a built-in model of the same name."""
-    if str(source).startswith(hub.PREFIX):
-        return hub.download(str(source))
-    if str(source) in BUILTIN and not (Path(source) / "model.json").exists():
-        return Path(__file__).parents[1] / "builtin" / str(source)
-    return Path(source)

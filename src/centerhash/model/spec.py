@@ -1,17 +1,24 @@
-"""The description of a model on disk: model.json, and the names of the other files."""
+"""The descriptions of a model on disk: model.json, the metadata of model.onnx, and the names of the files."""
 
 from __future__ import annotations
 
+import binascii
 import re
-from typing import Any, Literal
+from base64 import b64decode, b64encode
+from typing import Any, Literal, Self
 
-from pydantic import Field
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
+from centerhash.codes import Codes, pack, packed_width, unpack
 from centerhash.core.options import Options
 from centerhash.networks.head_options import HeadOptions
 
 TUNED = "backbone.safetensors"  # a fine-tuned backbone
-FILES = ("model.json", "model.safetensors", TUNED)
+PORTABLE = "model.onnx"  # the whole model, which runs without PyTorch
+TORCH_FILES = ("model.json", "model.safetensors")
+FILES = (*TORCH_FILES, TUNED, PORTABLE)
 
 
 class ModelSpec(Options):
@@ -51,6 +58,126 @@ class ModelSpec(Options):
         """Return the description without folders of this machine; names of files stay."""
         weights = None if self.weights is None else file_name(self.weights)
         return self.model_copy(update={"weights": weights, "method": file_name(self.method)})
+
+
+class Preprocessing(Options):
+    """How an image becomes pixels; `shift` and `scale` are applied inside the network."""
+
+    resize: int = Field(ge=1, le=16_384, description="the whole frame is squashed to resize x resize")
+    crop: int = Field(ge=1, le=16_384, description="then the middle crop x crop is kept")
+    interpolation: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
+    shift: tuple[float, float, float]
+    scale: tuple[float, float, float]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.crop > self.resize:
+            raise ValueError(f"a crop of {self.crop} does not fit into {self.resize}")
+        return self
+
+
+class Shares(Options):
+    """How the weights of an image's labels are computed."""
+
+    by: Literal["softmax", "equal", "ics"] = Field(
+        description="softmax of the output share_logits over the labels, 1/c, or the minimizer of the ICS paper"
+    )
+    beta: float | None = Field(None, gt=0, description="of ICS, Eq. (4)")
+    entropy: float | None = Field(None, gt=0, description="of ICS: lambda, Eq. (10)")
+    scale: float | None = Field(None, gt=0, description="of ICS: factor of the distances to the centers")
+    form: Literal["joint", "per_center"] = "joint"
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if self.by == "ics" and None in (self.beta, self.entropy, self.scale):
+            raise ValueError("shares by 'ics' need beta, entropy and scale")
+        return self
+
+
+class PortableSpec(Options):
+    """Everything about a model in model.onnx except the network; stored as its metadata."""
+
+    format: Literal[2] = 2
+    version: str
+    method: str
+    bits: int = Field(ge=1, le=65_536)
+    features: int = Field(ge=1, description="width of the input, or of all outputs if the input is an image")
+    classes: tuple[str, ...]
+    centers: str | None = Field(
+        None, description="packed codes (C, ceil(K/8)) in base64; None without centers"
+    )
+    directions: str | None = Field(
+        None, description="the centers as logits are compared with them: float32 (C, K) in base64"
+    )
+    label_threshold: float | None = None
+    visual_bits: int | None = Field(None, ge=1, le=65_536)
+    probabilities: bool = False
+    shares: Shares | None = Field(None, description="None without centers")
+    backbone: str | None = Field(None, description="None: the input is features")
+    backbone_key: str | None = None
+    preprocessing: Preprocessing | None = None
+    seed: int = 0
+    digest: str = Field(description="of the PyTorch model that the file was made of")
+    network_size: int = Field(ge=0, description="bytes before the metadata")
+    network_checksum: int = Field(description="CRC-32 of these bytes")
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        classes = len(self.classes)
+        if self.centers is not None and len(_decoded(self.centers)) != classes * packed_width(self.bits):
+            raise ValueError(f"centers do not fit {classes} classes at {self.bits} bits")
+        if self.directions is not None and len(_decoded(self.directions)) != 4 * classes * self.bits:
+            raise ValueError(f"directions do not fit {classes} classes at {self.bits} bits")
+        if len({part is None for part in (self.centers, self.directions, self.shares)}) > 1:
+            raise ValueError("of centers, directions and shares some are missing")
+        if (self.backbone is None) != (self.preprocessing is None):
+            raise ValueError("a backbone without preprocessing, or the other way round")
+        if self.backbone is not None and self.features != sum(self.outputs().values()):
+            raise ValueError(f"outputs of {sum(self.outputs().values())} numbers, not {self.features}")
+        return self
+
+    def outputs(self) -> dict[str, int]:
+        """Return the widths of the outputs that a search needs, by name; `code` is for other programs."""
+        classes = len(self.classes)
+        found = {"logits": self.bits}
+        if self.visual_bits is not None:
+            found["visual"] = packed_width(self.visual_bits)
+        if self.probabilities:
+            found["probability"] = classes
+        if self.shares is not None and self.shares.by == "softmax":
+            found["share_logits"] = classes
+        return found
+
+    def center_codes(self) -> Codes | None:
+        """Return the hash centers (C, K); None for a method without."""
+        if self.centers is None:
+            return None
+        packed = np.frombuffer(_decoded(self.centers), np.uint8).reshape(len(self.classes), -1)
+        return unpack(packed, self.bits)
+
+    def center_directions(self) -> NDArray[np.float32] | None:
+        """Return the centers (C, K), rotated as the logits were; None for a method without."""
+        if self.directions is None:
+            return None
+        wide = np.frombuffer(_decoded(self.directions), "<f4").reshape(len(self.classes), self.bits)
+        return wide.astype(np.float32)
+
+
+def encoded_centers(centers: Codes) -> str:
+    """Return centers (C, K) as text."""
+    return b64encode(pack(centers).tobytes()).decode()
+
+
+def encoded_directions(directions: NDArray[np.float32]) -> str:
+    """Return directions (C, K) as text."""
+    return b64encode(directions.astype("<f4").tobytes()).decode()
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"no base64: {error}") from None
 
 
 def file_name(path: str) -> str:

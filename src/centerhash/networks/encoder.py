@@ -24,7 +24,13 @@ from centerhash.data.images import MAX_PIXELS, ImageSource, content_key, load_pi
 from centerhash.data.sandboxed_decoder import Preprocessing, SandboxedDecoder
 from centerhash.networks.backbones import Backbone, choose_device
 from centerhash.networks.cache import SHARD, FeatureCache, network_cache
-from centerhash.networks.engines import Engine, choose_engine, open_engine
+from centerhash.networks.engines import (
+    Engine,
+    PortableNetwork,
+    choose_engine,
+    choose_portable_engine,
+    open_engine,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -70,7 +76,9 @@ class FeatureTable:
             raise DataError(f"{len(self.broken)} of {total} images cannot be read:\n{shown}\n{advice}")
 
 
-def pixels_of(image: ImageSource, backbone: Backbone, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
+def pixels_of(
+    image: ImageSource, backbone: Backbone | PortableNetwork, max_pixels: int = MAX_PIXELS
+) -> NDArray[np.uint8]:
     """Pixels (crop, crop, 3) of one image as a backbone reads them."""
     return load_pixels(
         image, backbone.resize, backbone.crop, max_pixels=max_pixels, interpolation=backbone.interpolation
@@ -78,7 +86,7 @@ def pixels_of(image: ImageSource, backbone: Backbone, max_pixels: int = MAX_PIXE
 
 
 class Encoder:
-    """A backbone on one device, run by one engine; safe to use from several threads.
+    """A backbone, or a whole model in one file, on one device, run by one engine; safe to use from several threads.
 
     Images of more than `max_pixels` are refused before they are decoded. `engine` is the name of one, or one of this
     backbone that is open already.
@@ -86,16 +94,23 @@ class Encoder:
 
     def __init__(
         self,
-        backbone: Backbone,
+        backbone: Backbone | PortableNetwork,
         *,
         device: str | torch.device = "auto",
         engine: str | Engine = "auto",
         max_pixels: int = MAX_PIXELS,
     ) -> None:
         self.backbone, self._max_pixels = backbone, max_pixels
-        self.device = choose_device(device) if isinstance(device, str) else device
-        if isinstance(engine, str):
-            choose_engine(engine, self.device)  # one that cannot be used is said before anything is read
+        # an engine that cannot be used is an error before anything is read
+        self.device: str | torch.device
+        if isinstance(backbone, PortableNetwork):
+            self.device = "cpu"
+            if isinstance(engine, str):
+                choose_portable_engine(engine, device if isinstance(device, str) else "auto")
+        else:
+            self.device = choose_device(device) if isinstance(device, str) else device
+            if isinstance(engine, str):
+                choose_engine(engine, self.device)
         self._wanted, self._engine = engine, None if isinstance(engine, str) else engine
         self._loading = threading.Lock()
         self._apart: SandboxedDecoder | None = None

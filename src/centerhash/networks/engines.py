@@ -1,18 +1,20 @@
-"""Engines that run a backbone: PyTorch on any device, or a network compiled for the CPU.
+"""Engines that run a backbone, or a whole model in one file: PyTorch on any device, or compiled for the CPU.
 
 `open_engine(backbone)` gives the fastest one that is installed; all give the same features up to rounding. Importing
-this is quick: torch and the engines' libraries are imported when they are used.
+this is quick: torch and the engines' libraries are imported when they are used, and torch only for backbones.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import re
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,19 +34,19 @@ from centerhash.core.errors import (
 )
 from centerhash.core.extras import require
 from centerhash.core.files import read_npz, write_npz
+from centerhash.core.parallel import cpu_count
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import Tensor, nn
 
     from centerhash.networks.backbones import Backbone
 
 Pixels: TypeAlias = NDArray[np.uint8]
 
 Floats: TypeAlias = NDArray[np.float32]
-Runner: TypeAlias = Callable[
-    [Pixels], Floats
-]  # one image (1, H, W, 3) to its features (1, D), from any thread
+# one image (1, H, W, 3) to its features (1, D), or features (B, D) to outputs; from any thread
+Runner: TypeAlias = Callable[[NDArray[Any]], Floats]
 
 OPSET = 17
 # share of the largest feature; rounding was seen to change 2e-6 of it, 16-bit arithmetic 6e-2
@@ -64,6 +66,20 @@ class Engine(Protocol):
 
     def features(self, pixels: Pixels) -> Floats:
         """Features (B, D) of images (B, H, W, 3) at the backbone's crop."""
+
+
+@dataclass(frozen=True)
+class PortableNetwork:
+    """A whole model as one ONNX file: how it reads images, and its outputs, which stand side by side as features."""
+
+    name: str
+    resize: int
+    crop: int
+    interpolation: str
+    features: int  # D, the width of all outputs
+    key: str  # identifies the features
+    outputs: tuple[str, ...]
+    content: Callable[[], bytes] = field(compare=False)
 
 
 @dataclass(frozen=True)
@@ -114,8 +130,23 @@ def choose_engine(name: str = "auto", device: str | torch.device = "cpu") -> str
     return name
 
 
+def choose_portable_engine(name: str = "auto", device: str | torch.device = "auto") -> str:
+    """The engine for a model in one ONNX file: as named, or the fastest that is installed. It needs no PyTorch."""
+    if name == "torch" or str(device) not in ("auto", "cpu"):
+        raise ConfigError(
+            f"this model is an ONNX file, which runs on the CPU, not by engine '{name}' on device '{device}': pass "
+            f'`engine="auto"` and `device="auto"`, or encode with the model of the run.'
+        )
+    here = [row.name for row in ENGINES.values() if row.library is not None and row.is_here]
+    if name == "auto" and not here:
+        raise ConfigError(
+            "a model needs onnxruntime to run, which is not installed: pip install onnxruntime."
+        )
+    return here[0] if name == "auto" else choose_engine(name)
+
+
 def open_engine(
-    backbone: Backbone,
+    backbone: Backbone | PortableNetwork,
     engine: str = "auto",
     device: str | torch.device = "cpu",
     folder: Path | None = None,
@@ -125,6 +156,8 @@ def open_engine(
     A network that cannot be converted runs in PyTorch, with a warning that gives the reason; an engine chosen by name
     raises ConfigError instead.
     """
+    if isinstance(backbone, PortableNetwork):
+        return _open_portable(backbone, choose_portable_engine(engine, device), fall_back=engine == "auto")
     chosen = choose_engine(engine, device)
     if chosen == "torch":
         return TorchEngine(backbone, device)
@@ -139,6 +172,25 @@ def open_engine(
             raise ConfigError(f'{reason}: pass `engine="torch"`, or auto.') from error
         warning = f'{reason}: PyTorch runs it instead, more slowly; `engine="torch"` saves the attempt.'
         return TorchEngine(backbone, device, (warning,))
+
+
+def _open_portable(
+    network: PortableNetwork, name: str, fall_back: bool = False, warnings: tuple[str, ...] = ()
+) -> CompiledEngine:
+    """Compile a whole model; DataError if it cannot be run, or has other outputs than announced.
+
+    With `fall_back`, ONNX Runtime runs what OpenVINO cannot, with a warning that gives the reason.
+    """
+    content = network.content()
+    try:
+        return CompiledEngine(name, network, _COMPILERS[name](content, streams(), network.outputs), warnings)
+    except CenterhashError:
+        raise
+    except Exception as error:  # the libraries' errors have no common class
+        reason = f"the model '{network.name}' cannot be run by engine '{name}': {_first_line(error)}"
+        if fall_back and name != "onnx" and ENGINES["onnx"].is_here:
+            return _open_portable(network, "onnx", warnings=(f"{reason}; ONNX Runtime runs it instead.",))
+        raise DataError(reason) from error
 
 
 def _first_line(error: Exception) -> str:
@@ -185,11 +237,19 @@ class CompiledEngine:
     not depend on the batch that it came in, and a single image costs no more than one.
     """
 
-    def __init__(self, name: str, backbone: Backbone, runner: Runner, warnings: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        backbone: Backbone | PortableNetwork,
+        runner: Runner,
+        warnings: tuple[str, ...] = (),
+    ) -> None:
         self.name, self.backbone, self.warnings = name, backbone, warnings
         self._runner = runner
         # once in this thread: OpenVINO sets up tables at its first call, and two first calls at once were seen to lock up
-        runner(np.zeros((1, backbone.crop, backbone.crop, 3), dtype=np.uint8))
+        first = runner(np.zeros((1, backbone.crop, backbone.crop, 3), dtype=np.uint8))
+        if first.shape != (1, backbone.features):
+            raise ValueError(f"its features have shape {first.shape}, not (1, {backbone.features})")
         self._streams = ThreadPoolExecutor(max_workers=streams(), thread_name_prefix=name)
 
     def features(self, pixels: Pixels) -> Floats:
@@ -201,15 +261,21 @@ class CompiledEngine:
 
 
 def streams() -> int:
-    """How many images are computed at once: PyTorch's number of threads, so that one setting decides both."""
-    import torch
+    """How many images are computed at once: PyTorch's number of threads, so that one setting decides both.
 
-    return torch.get_num_threads()
+    If PyTorch is not loaded: OMP_NUM_THREADS, as PyTorch would read it, or the CPUs of this process.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        threads: int = torch.get_num_threads()
+        return threads
+    named = os.environ.get("OMP_NUM_THREADS", "")
+    return int(named) if named.isdecimal() and int(named) > 0 else cpu_count()
 
 
 def open_compiled(name: str, backbone: Backbone, folder: Path | None = None) -> CompiledEngine:
     """Compile a backbone, out of `folder` if it was converted before; raises whatever the libraries raise."""
-    compile_network = {"onnx": onnx_runner, "openvino": openvino_runner}[name]
+    compile_network = _COMPILERS[name]
     file = stored_file(name, backbone, folder)
     stored = None if file is None else stored_network(file)
     if stored is not None:
@@ -248,21 +314,31 @@ def converted(
     """The ONNX file of a network of uint8 images (1, size, size, 3), or (B, size, size, 3) with `any_batch`."""
     import torch
 
+    example = torch.zeros(2 if any_batch else 1, size, size, 3, dtype=torch.uint8)
+    return traced(network, example, "pixels", outputs, any_batch)
+
+
+def traced(
+    network: nn.Module, example: Tensor, name: str, outputs: tuple[str, ...], any_batch: bool = True
+) -> bytes:
+    """The ONNX file of a network of one input `name`, by tracing it with an example."""
+    import torch
+
     stream = io.BytesIO()
-    names = ("pixels", *outputs)
+    names = (name, *outputs)
     with warnings.catch_warnings():
         # The exporter by tracing is deprecated, and warns of every choice that tracing fixes; sizes are fixed
         # here on purpose, and the result is compared with the network.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             network,
-            (torch.zeros(2 if any_batch else 1, size, size, 3, dtype=torch.uint8),),
+            (example,),
             stream,  # type: ignore[arg-type]  # streams are taken as well
             dynamo=False,
             opset_version=OPSET,
-            input_names=["pixels"],
+            input_names=[name],
             output_names=list(outputs),
-            dynamic_axes={name: {0: "batch"} for name in names} if any_batch else None,
+            dynamic_axes={axis: {0: "batch"} for axis in names} if any_batch else None,
         )
     return stream.getvalue()
 
@@ -305,23 +381,28 @@ def keep(file: Path, model: bytes) -> str | None:
 # --- A converted network compiled by one library, as a function of one image
 
 
-def onnx_runner(model: bytes, streams: int) -> Runner:
+def onnx_runner(model: bytes, streams: int, outputs: tuple[str, ...] = ("features",)) -> Runner:
     """ONNX Runtime; any number of threads may run a session, so that `streams` is not needed."""
     onnxruntime = require("onnxruntime")
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # the streams are the threads
+    options.log_severity_level = 3  # warnings are not for users; errors are raised
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
 
-    def run(pixels: Pixels) -> Floats:
-        features: Floats = session.run(None, {name: pixels})[0]
-        return features
+    def run(inputs: NDArray[Any]) -> Floats:
+        return _side_by_side(session.run(list(outputs), {name: inputs}))
 
     return run
 
 
-def openvino_runner(model: bytes, streams: int) -> Runner:
+def _side_by_side(parts: list[NDArray[Any]]) -> Floats:
+    """Outputs (B, ...) of any type as one array (B, D) of float32."""
+    return np.concatenate([part.astype(np.float32) for part in parts], axis=1)
+
+
+def openvino_runner(model: bytes, streams: int, outputs: tuple[str, ...] = ("features",)) -> Runner:
     """OpenVINO in float32: by default it uses 16-bit arithmetic if the CPU has some, which flips bits of codes."""
     openvino = require("openvino")
 
@@ -335,11 +416,14 @@ def openvino_runner(model: bytes, streams: int) -> Runner:
     compiled = core.compile_model(core.read_model(model), "CPU", settings)
     own = threading.local()  # a request serves one thread at a time
 
-    def run(pixels: Pixels) -> Floats:
+    def run(inputs: NDArray[Any]) -> Floats:
         request: Any = getattr(own, "request", None)
         if request is None:
             request = own.request = compiled.create_infer_request()
-        features: Floats = request.infer([pixels], share_inputs=True)[0].copy()
-        return features
+        found = request.infer([inputs], share_inputs=True)
+        return _side_by_side([found[name] for name in outputs])
 
     return run
+
+
+_COMPILERS = {"onnx": onnx_runner, "openvino": openvino_runner}

@@ -66,7 +66,7 @@ class DivideAndEncode(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """One inner product per slice; the padding of the shorter slices has no weight and no gradient."""
-        slices = features.index_select(1, self.places.flatten()).view(len(features), *self.places.shape)
+        slices = features.index_select(1, self.places.flatten()).view(features.shape[0], *self.places.shape)
         return (slices * (self.weight * self.used)).sum(dim=2) + self.bias
 
 

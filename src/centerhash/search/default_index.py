@@ -9,8 +9,7 @@ from typing import Any
 
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.data.listing import find_images
-from centerhash.encoding.bulk import model_digest
-from centerhash.model.model import BUILTIN, HashModel
+from centerhash.model.loading import BUILTIN, load
 from centerhash.networks.cache import default_cache
 from centerhash.search.index import Index, is_index
 
@@ -42,8 +41,8 @@ def open_default(images: Path, model: str | Path | None = None, **opening: Any) 
         Index.create(place, BUILTIN[0] if model is None else model).close()
         return Index.open(place, **opening), ""
     index = Index.open(place, **opening)
-    wanted = HashModel.load(BUILTIN[0] if model is None else model)
-    if model_digest(wanted) == model_digest(index.model):
+    wanted = load(BUILTIN[0] if model is None else model)
+    if wanted.digest == index.model.digest:
         return index, ""
     if model is not None:
         index.close()

@@ -31,7 +31,8 @@ from centerhash.core.progress import Progress, resolve_progress, silent
 from centerhash.core.rendering import Listed, templates_of, to_frame
 from centerhash.data.images import check_image, content_key, load_image
 from centerhash.data.listing import list_images
-from centerhash.model.model import HashModel, load
+from centerhash.model.base import Model
+from centerhash.model.loading import load
 from centerhash.search.items import VISUAL_BITS
 from centerhash.search.near_pairs import complete_link_groups, pixel_distance, visual_distance
 from centerhash.search.results import thumbnail
@@ -296,7 +297,7 @@ def index_duplicates(
 def folder_duplicates(
     images: str | Path | Sequence[str | Path],
     *,
-    model: HashModel | str | Path = "coco",
+    model: Model | str | Path = "coco",
     near: int | None = None,
     kind: str | None = None,
     device: str = "auto",
@@ -335,10 +336,10 @@ def folder_duplicates(
 
 
 def _visual_codes(
-    model: HashModel | str | Path, paths: Sequence[Path], device: str, engine: str, progress: Progress
+    model: Model | str | Path, paths: Sequence[Path], device: str, engine: str, progress: Progress
 ) -> tuple[dict[int, Packed], dict[int, ImageError]]:
     """Packed visual codes (16,) of image files by their places, and why others cannot be read."""
-    chosen = model if isinstance(model, HashModel) else load(model)
+    chosen = model if isinstance(model, Model) else load(model)
     if chosen.visual_bits != VISUAL_BITS:
         raise ConfigError(
             f"duplicates need a model with a visual code of {VISUAL_BITS} bits, and this one has "

@@ -68,10 +68,9 @@ def import_codes(index: Index, path: Path) -> Added:
 
 
 def _of_shards(index: Index, folder: Path) -> Iterator[Coded]:
-    from centerhash.encoding.bulk import model_digest
     from centerhash.encoding.shards import read_manifest, read_shards
 
-    if read_manifest(folder).model != model_digest(index.model):
+    if read_manifest(folder).model != index.model.digest:
         raise DataError(
             f"the shards in '{folder}' are of another model than the index's: encode by the run that the index was "
             "made of."

@@ -1,7 +1,7 @@
 """An index: the folder that makes images searchable, with the model that made their codes.
 
     index.json          store, bits, classes
-    model/              a copy of the model, so that the index does not depend on other files
+    model/model.onnx    the model, so that the index depends neither on other files nor on PyTorch
     items.db            codes, ids, labels, paths and label scores, in SQLite; Milvus keeps them itself
     items.commits       the number of commits of items.db
     images/             only images that came without a file: uploads, named by their id
@@ -60,7 +60,8 @@ from centerhash.search.uploads import ID_DIGITS, IMAGES, Uploads, has_file
 if TYPE_CHECKING:  # what reads images takes long to import, so it is when the first one comes
     from centerhash.data.images import ImageSource
     from centerhash.data.listing import Found, Paths
-    from centerhash.model.model import HashModel
+    from centerhash.model.base import Model
+    from centerhash.model.portable import PortableModel
     from centerhash.networks.encoder import Encoder, Step
     from centerhash.networks.engines import Engine
     from centerhash.search.duplicates import Duplicates
@@ -94,22 +95,22 @@ class Index:
         self.uploads = Uploads(folder)
         self.lock = store.lock  # one thread changes the index at a time; searches do not wait
         self._encoding: dict[str, Any] = {}  # how images are read: device, engine, max_pixels
-        self._model: HashModel | None = None
+        self._model: PortableModel | None = None
         self._encoder: Encoder | None = None
 
     @classmethod
-    def create(
-        cls, folder: str | Path, model: HashModel | str | Path = "coco", *, store: str = LOCAL
-    ) -> Self:
+    def create(cls, folder: str | Path, model: Model | str | Path = "coco", *, store: str = LOCAL) -> Self:
         """Create an empty index for the codes of a model, of the one in a run's folder, or the built-in one; open it.
 
+        The index stores the model as model.onnx, which is exported first if the model has none.
         `store` is "sqlite", or "milvus:ADDRESS" for a Milvus server, with "#NAME" for the name of the collection.
         """
-        from centerhash.model.model import HashModel
+        from centerhash.model.base import Model
+        from centerhash.model.loading import load
 
-        if not isinstance(model, HashModel | str | Path):
-            raise InputError(f"model must be a HashModel or the folder of a run, got {type(model).__name__}.")
-        _create_folder(Path(folder), model if isinstance(model, HashModel) else HashModel.load(model), store)
+        if not isinstance(model, Model | str | Path):
+            raise InputError(f"model must be a model or the folder of a run, got {type(model).__name__}.")
+        _create_folder(Path(folder), model if isinstance(model, Model) else load(model), store)
         return cls.open(folder)
 
     @classmethod
@@ -125,7 +126,7 @@ class Index:
         """Open an index; one process may write to it, any number may read.
 
         Images are read on `device`, and rejected above `max_pixels`, 100 million by default. `engine` runs the
-        network: "torch", "onnx", "openvino", or "auto" for the fastest one installed.
+        network: "onnx", "openvino", or "auto" for the fastest one installed.
         """
         place = Path(folder)
         spec = read_spec(place)
@@ -151,13 +152,13 @@ class Index:
         return index
 
     @property
-    def model(self) -> HashModel:
+    def model(self) -> PortableModel:
         """Return the model that makes the codes; it is loaded on first use."""
         with self.lock:
             if self._model is None:
-                from centerhash.model.model import HashModel
+                from centerhash.model.portable import PortableModel
 
-                self._model = HashModel.load(self.folder / MODEL)
+                self._model = PortableModel.load(self.folder / MODEL)
             return self._model
 
     def encoder(self) -> Encoder:
@@ -469,8 +470,7 @@ class Index:
         """Read everything and return one sentence for each damage, naming the file."""
         found = []
         try:
-            if self.model.tuned_weights is not None:  # a damaged model raises, and so does its backbone
-                self.model.backbone()
+            self.model.content()  # raises if the model is damaged
         except InputError as error:
             found.append(str(error))
         found += [*self.store.verify(), *self.uploads.damaged()]
@@ -536,7 +536,7 @@ def is_index(folder: Path) -> bool:
     return os.path.isfile(folder / SPEC)  # noqa: PTH113 - Path.is_file raises if the folder is closed to us
 
 
-def _create_folder(folder: Path, model: HashModel, store: str) -> None:
+def _create_folder(folder: Path, model: Model, store: str) -> None:
     """Create the folder of an empty index atomically: it is prepared next to its place and renamed."""
     if is_index(folder):
         raise ConfigError(f"'{folder}' is an index already: open it and add to it.")
@@ -550,7 +550,7 @@ def _create_folder(folder: Path, model: HashModel, store: str) -> None:
         store = complete_address(store, blake2b(str(folder.resolve()).encode(), digest_size=4).hexdigest())
     spec = IndexSpec(store=store, bits=model.bits, classes=model.classes)
     with atomic_folder(folder) as draft:
-        model.save(draft / MODEL)
+        model.save_portable(draft / MODEL)
         made = Store.create(draft, spec.bits) if store == LOCAL else MilvusStore.create(store, spec.bits)
         made.close()
         write_json(draft / SPEC, spec.model_dump())
@@ -591,7 +591,7 @@ def _earlier_format(folder: Path) -> DataError:
 class _Labelling:
     """Labels of images: given ones by path, otherwise predicted ones or none."""
 
-    model: HashModel
+    model: Model
     given: Mapping[str, Labels]  # by the path as text, which takes a fraction of a Path's memory
     predict: bool = True
 
@@ -695,7 +695,7 @@ class _Adding:
 
 
 def _images_and_labels(
-    model: HashModel, entries: Sequence[str | Path], labels: GivenLabels
+    model: Model, entries: Sequence[str | Path], labels: GivenLabels
 ) -> tuple[Found, _Labelling]:
     """Return the image files of `entries`, and the source of their labels: see `Index.add`."""
     from centerhash.data.listing import find_images

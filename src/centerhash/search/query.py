@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
 from centerhash.codes import Codes, Packed, check_codes, pack, unpack
-from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
-from centerhash.core.files import read_with_checksum, refuse_links, stored_checksums, tensor_checksum
+from centerhash.core.errors import ConfigError, InputError, unknown_name
+from centerhash.core.files import refuse_links
 from centerhash.model.explanation import Explained
+from centerhash.model.portable import read_spec
+from centerhash.model.spec import PORTABLE
 from centerhash.search.items import LEVELS, VISUAL_BITS, Filter, Item, ItemStore, LabelScores, check_labels
 from centerhash.search.names import label_named, match
 from centerhash.search.rankings import SHARPNESS, ByBoth, ByLabels, BySemantic, ByVisual, Ranking
 
 if TYPE_CHECKING:
-    from centerhash.model.model import HashModel
+    from centerhash.model.base import Model
 
 # {"dog": 0.7}, ["dog"] or "dog:0.7, bicycle"
 LabelQuery: TypeAlias = Mapping[str, float] | Sequence[str] | str
@@ -64,52 +65,30 @@ class ModelInfo:
 
 
 def read_model_info(folder: Path) -> ModelInfo:
-    """Read the information from the folder of a model, or raise DataError."""
-    refuse_links(folder, ("model.json", "model.safetensors"))
-    try:
-        spec = read_with_checksum(folder / "model.json")
-        classes = tuple(map(str, spec["classes"]))
-        with safe_open(folder / "model.safetensors", framework="numpy") as tensors:
-            sums, names = stored_checksums(tensors.metadata()) or {}, tensors.keys()
-            found = {name: tensors.get_tensor(name) for name in ("centers", "directions") if name in names}
-        for name, array in found.items():
-            content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            if sums.get(name) != tensor_checksum(name, array.dtype, array.shape, content):
-                raise ValueError(f"the {name} do not match their checksum")
-        if sums.keys() != set(names):
-            raise ValueError("tensors are missing")
-        centers = found["centers"].astype(np.int8) if "centers" in found else None
-        directions = found["directions"].astype(np.float32) if "directions" in found else None
-        if centers is not None and centers.shape != (len(classes), spec["bits"]):
-            raise ValueError(f"centers of shape {centers.shape} do not fit {len(classes)} classes")
-        return ModelInfo(
-            str(spec["method"]),
-            spec.get("backbone"),
-            int(spec["bits"]),
-            classes,
-            float(spec.get("label_threshold") or 0.0),
-            centers,
-            directions,
-        )
-    except (FileNotFoundError, NotADirectoryError):
-        raise DataError(
-            f"'{folder}' holds no finished model (model.json, model.safetensors): create the index again."
-        ) from None
-    except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"the model in '{folder}' is damaged or of another version: {reason}") from None
+    """Read the information from the folder of an index's model, or raise DataError; the network is not read."""
+    refuse_links(folder, (PORTABLE,))
+    spec = read_spec(folder / PORTABLE)
+    return ModelInfo(
+        spec.method,
+        spec.backbone,
+        spec.bits,
+        spec.classes,
+        spec.label_threshold or 0.0,
+        spec.center_codes(),
+        spec.center_directions(),
+    )
 
 
 # --- what is stored of an image besides its semantic code
 
 
-def visual_codes(model: HashModel, features: NDArray[np.float32]) -> Packed | None:
+def visual_codes(model: Model, features: NDArray[np.float32]) -> Packed | None:
     """Return packed visual codes (N, 16) of features (N, D); None for a model without."""
     return None if model.visual_bits is None else pack(model.visual_codes(features))
 
 
 def label_scores(
-    model: HashModel, features: NDArray[np.float32], labels: Sequence[Sequence[str]]
+    model: Model, features: NDArray[np.float32], labels: Sequence[Sequence[str]]
 ) -> list[LabelScores] | None:
     """Return probabilities and shares of the labels that matter in each of N images; None for a model without."""
     if not model.has_presence or not len(features):
@@ -178,7 +157,7 @@ def query_by_labels(info: ModelInfo, labels: LabelQuery) -> Query:
     return Query(code, explain_code(info, code, weights), weights=weights)
 
 
-def query_by_features(model: HashModel, features: NDArray[np.float32]) -> Query:
+def query_by_features(model: Model, features: NDArray[np.float32]) -> Query:
     """Return a query by the features (1, D) of an image."""
     explained = model.explain_features(features)[0] if model.has_centers else ()
     visual = visual_codes(model, features)

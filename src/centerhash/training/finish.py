@@ -7,6 +7,7 @@ it over all bits. It is ITQ's, started from the identity (Gong and Lazebnik, 201
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from centerhash.codes import Packed, binarize, pack, packed_width
+from centerhash.core.errors import OutputError
 from centerhash.core.files import write_npz
 from centerhash.core.progress import Progress, silent
 from centerhash.data import Dataset
@@ -26,8 +28,9 @@ from centerhash.evaluation import evaluate
 from centerhash.methods.losses.central import center_similarities
 from centerhash.methods.shallow.projections import Itq, ItqOptions, iterative_quantisation
 from centerhash.methods.weights import class_sizes
+from centerhash.model.base import Model
 from centerhash.model.model import HashModel
-from centerhash.model.spec import ModelSpec
+from centerhash.model.spec import PORTABLE, ModelSpec
 from centerhash.networks.heads import Rotation
 from centerhash.training.config import TrainConfig
 from centerhash.training.run_folder import CODES, drop_checkpoints
@@ -186,6 +189,7 @@ def write_results(
     held_out = {"validation": validation} if len(validation) else {}
     write_npz(folder / "splits.npz", {**dict(splits.items()), **held_out})
     model.save(folder)
+    _save_portable(model, folder)
     if model.has_centers:
         _write_weights(folder, model, features, dataset.labels, train)
     sides = (splits.query, splits.database)
@@ -196,6 +200,20 @@ def write_results(
             arrays |= {"labels": dataset.labels[rows], "classes": np.array(dataset.classes, dtype=str)}
         write_npz(folder / name, arrays)
     drop_checkpoints(folder)
+
+
+def _save_portable(model: HashModel, folder: Path) -> None:
+    """Write model.onnx; a model that cannot be converted is complete without it."""
+    try:
+        model.save_portable(folder)
+    except OutputError:
+        raise
+    except Exception as error:  # the exporter raises nearly anything for operators that it does not know
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        warnings.warn(
+            f"'{folder}' gets no {PORTABLE}, so the model needs PyTorch and cannot be stored in an index: {reason}.",
+            stacklevel=2,
+        )
 
 
 def _write_weights(
@@ -213,7 +231,7 @@ def _write_weights(
 
 
 def packed_codes(
-    model: HashModel,
+    model: Model,
     features: NDArray[Any],
     sides: Sequence[NDArray[np.int64]],
     progress: Progress = silent,
@@ -232,7 +250,7 @@ def packed_codes(
 
 
 def logits_in_chunks(
-    model: HashModel, features: NDArray[Any], rows: NDArray[np.int64]
+    model: Model, features: NDArray[Any], rows: NDArray[np.int64]
 ) -> Iterator[tuple[slice, NDArray[np.float32]]]:
     """Yield logits (n, K) of `features[rows]`, a few thousand rows at a time, each with its slice of the rows."""
     for start in range(0, len(rows), _CHUNK):

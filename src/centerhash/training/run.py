@@ -20,6 +20,7 @@ from centerhash.data.splits import Splits
 from centerhash.evaluation import Evaluation
 from centerhash.evaluation import evaluate as evaluate_codes
 from centerhash.methods.registry import get_method
+from centerhash.model.base import Model
 from centerhash.model.model import HashModel
 from centerhash.training.config import TrainConfig, backbone_of, resolve, suited
 from centerhash.training.distributed import ProcessGroup, join_processes
@@ -197,7 +198,7 @@ def _train_frozen(
 
 
 def evaluate(
-    model: HashModel,
+    model: Model,
     data: Dataset | str | Path,
     *,
     k: int = 5000,
@@ -224,7 +225,7 @@ def evaluate(
         progress: True shows bars in a terminal or notebook, False nothing; or a callback (stage, done, total, note).
 
     """
-    if not isinstance(model, HashModel):
+    if not isinstance(model, Model):
         raise InputError(
             f"evaluate expects a model and a dataset, got {type(model).__name__}: `evaluate_codes` expects codes and "
             "labels."

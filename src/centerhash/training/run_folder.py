@@ -6,6 +6,7 @@ log.jsonl          losses per epoch
 log.csv, tensorboard/, loggers.json  if a logger was chosen
 checkpoint*.safetensors  only until the run is finished
 model.safetensors, model.json
+model.onnx         the same model, for use without PyTorch
 backbone.safetensors     if the backbone was fine-tuned
 weights.npz        central methods: learned weight of every label of every training image
 query.npz, database.npz  code files with labels and rows; the database is written last and marks a finished run
@@ -29,7 +30,7 @@ from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import explain_write_errors, parse_json, refuse_links, write_json, write_text
 from centerhash.core.version import __version__
 from centerhash.data import Dataset
-from centerhash.model.spec import TUNED
+from centerhash.model.spec import PORTABLE, TUNED
 from centerhash.networks.tensors import load_tensors, save_tensors
 from centerhash.training.config import TrainConfig, backbone_of
 
@@ -87,7 +88,9 @@ def write_log(folder: Path, log: list[EpochRow]) -> None:
 def init_or_check_run(folder: Path, dataset: Dataset, config: TrainConfig, overwrite: bool) -> None:
     """Write config.json for a new run, or check that the folder holds this very run already."""
     checkpoints = (path.name for path in folder.glob(_CHECKPOINTS))
-    refuse_links(folder, ("config.json", *_MODEL, *CODES, *checkpoints, *_LOGS, "tensorboard", "wandb"))
+    refuse_links(
+        folder, ("config.json", *_MODEL, PORTABLE, *CODES, *checkpoints, *_LOGS, "tensorboard", "wandb")
+    )
     _delete(folder, folder.glob(".*.part"))  # of an interrupted write
     settings = config.model_dump(mode="json")
     if dataset.kind == "images":  # named even if left to the backbone, whose defaults may change
@@ -107,7 +110,7 @@ def init_or_check_run(folder: Path, dataset: Dataset, config: TrainConfig, overw
                 "folder, or overwrite this run."
             )
         return
-    _delete(folder, (folder / name for name in (*CODES, "weights.npz", *_MODEL, TUNED, *_LOGS)))
+    _delete(folder, (folder / name for name in (*CODES, "weights.npz", *_MODEL, PORTABLE, TUNED, *_LOGS)))
     drop_checkpoints(folder)
     origin = {
         "splits": dataset.splits.made,

@@ -17,6 +17,7 @@ from centerhash.data.splits import Splits, check_splits
 from centerhash.networks.backbones import Backbone
 from centerhash.networks.cache import default_cache
 from centerhash.networks.encoder import Encoder, FeatureTable
+from centerhash.networks.engines import PortableNetwork
 from centerhash.training.distributed import ProcessGroup
 from centerhash.training.run_folder import CHECKPOINT, EpochRow
 
@@ -87,14 +88,18 @@ def cache_folder(cache: str | Path | None) -> Path | None:
     return default_cache() if cache == "auto" else Path(cache)
 
 
-def image_features(paths: Sequence[Path], backbone: Backbone, session: Session) -> FeatureTable:
+def image_features(
+    paths: Sequence[Path], backbone: Backbone | PortableNetwork, session: Session
+) -> FeatureTable:
     """Compute features (N, D) of image files by a frozen backbone."""
     return Encoder(backbone, device=session.group.device).table(
         paths, session.cache, progress=session.progress
     )
 
 
-def dataset_features(dataset: Dataset, backbone: Backbone, session: Session) -> tuple[NDArray[Any], Splits]:
+def dataset_features(
+    dataset: Dataset, backbone: Backbone | PortableNetwork, session: Session
+) -> tuple[NDArray[Any], Splits]:
     """Return features (N, D) of a dataset, and its splits without broken images (an error unless skipped).
 
     With several processes, each computes its share into the cache, then all read from there.

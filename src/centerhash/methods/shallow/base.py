@@ -23,7 +23,7 @@ from centerhash.core.progress import Progress, silent
 Floats = NDArray[np.float64]
 
 STAGE = "training"  # of the progress that shallow methods report
-_ROUNDING = 1e-12  # of a sum's terms; float64 sums of some thousand terms are better than this
+ROUNDING = 1e-12  # of a sum's terms; float64 sums of some thousand terms are better than this
 _RANK = 1e-12  # variance of an axis, as a share of the largest, that is still more than rounding
 
 
@@ -161,7 +161,7 @@ def affine(inputs: Floats, weights: Floats, offset: Floats) -> Floats:
     """
     values = inputs @ weights - offset
     sizes = np.linalg.norm(inputs, axis=1)[:, None] * np.linalg.norm(weights, axis=0) + np.abs(offset)
-    values[np.abs(values) <= _ROUNDING * sizes] = 0
+    values[np.abs(values) <= ROUNDING * sizes] = 0
     return values
 
 

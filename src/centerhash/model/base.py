@@ -1,0 +1,227 @@
+"""What search, serving and encoding need of a model, whether PyTorch or ONNX Runtime runs it."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centerhash.codes import Codes, binarize, hamming
+from centerhash.core.errors import ConfigError, InputError
+from centerhash.core.progress import Progress, silent
+from centerhash.data.images import MAX_PIXELS, ImageSource, image_list
+from centerhash.model.explanation import Explained, Explanation
+from centerhash.model.spec import ModelSpec, PortableSpec
+from centerhash.networks.backbones import Backbone
+from centerhash.networks.encoder import Encoder
+from centerhash.networks.engines import PortableNetwork
+
+PRESENT = 0.5  # probability from which a label is predicted
+
+
+class Model(ABC):
+    """A trained hash function with its classes and centers; `HashModel` or `PortableModel`.
+
+    Features (N, D) are what `features_of` returns for N images.
+    """
+
+    spec: ModelSpec | PortableSpec
+    folder: Path | None
+
+    def __init__(self) -> None:
+        self._encoders: dict[tuple[str, str, int], Encoder] = {}
+        self._opening = threading.Lock()
+
+    @property
+    def bits(self) -> int:
+        """K, the length of the codes."""
+        return self.spec.bits
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the C classes."""
+        return self.spec.classes
+
+    @property
+    @abstractmethod
+    def has_centers(self) -> bool:
+        """Whether the method is a central one: only those predict labels and weights."""
+
+    @property
+    @abstractmethod
+    def has_presence(self) -> bool:
+        """Whether the model predicts label probabilities."""
+
+    @property
+    @abstractmethod
+    def visual_bits(self) -> int | None:
+        """Length of the visual codes; None without a visual code."""
+
+    @property
+    @abstractmethod
+    def centers(self) -> Any:
+        """Hash centers (C, K) of a central method."""
+
+    @property
+    @abstractmethod
+    def digest(self) -> str:
+        """Digest of everything that determines the codes; the path of a weight file does not."""
+
+    @abstractmethod
+    def logits(self, features: NDArray[Any]) -> NDArray[np.float32]:
+        """Compute logits (N, K) of features (N, D); their signs are the codes, independent of the batch."""
+
+    @abstractmethod
+    def visual_codes(self, features: NDArray[Any]) -> Codes:
+        """Encode features (N, D) into visual codes (N, V), which were learned without labels."""
+
+    @abstractmethod
+    def presence(self, features: NDArray[Any]) -> NDArray[np.float32]:
+        """Predict the probability (N, C) of each label."""
+
+    @abstractmethod
+    def similarities(self, features: NDArray[Any]) -> NDArray[np.float32]:
+        """Compute the cosine (N, C) between the logits of features (N, D) and every center."""
+
+    @abstractmethod
+    def _weights(self, features: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """Compute `weights` for labels of the right shape."""
+
+    @abstractmethod
+    def backbone(self) -> Backbone | PortableNetwork:
+        """Return the network that reads images; ConfigError for a model of features."""
+
+    @abstractmethod
+    def save(self, folder: str | Path) -> None:
+        """Write the files of the model into `folder`, each atomically."""
+
+    @abstractmethod
+    def save_portable(self, folder: str | Path) -> None:
+        """Write model.onnx into `folder`, atomically."""
+
+    def _without_centers(self) -> ConfigError:
+        return ConfigError(
+            f"a model of method '{self.spec.method}' has no hash centers, so it predicts neither labels nor weights: "
+            "train a central method, such as ics-softmax."
+        )
+
+    def _without_presence(self) -> ConfigError:
+        return ConfigError(
+            f"this model of method '{self.spec.method}' does not predict label probabilities: train with presence in "
+            "its head."
+        )
+
+    def _without_visual_code(self) -> ConfigError:
+        return ConfigError("this model has no visual code: it was trained on too few images or features.")
+
+    def _without_backbone(self) -> ConfigError:
+        return ConfigError(
+            "this model was trained on precomputed features and has no backbone: pass features (N, "
+            f"{self.spec.features}) as an array or .npy file, or train on images."
+        )
+
+    def encoder(self, *, device: str = "auto", engine: str = "auto", max_pixels: int = MAX_PIXELS) -> Encoder:
+        """Return what reads images; its network is loaded once."""
+        key = (device, engine, max_pixels)
+        with self._opening:
+            if key not in self._encoders:
+                network = self.backbone()
+                self._encoders[key] = Encoder(network, device=device, engine=engine, max_pixels=max_pixels)
+            return self._encoders[key]
+
+    def features_of(
+        self,
+        images: ImageSource | Iterable[ImageSource],
+        *,
+        cache: Path | None = None,
+        device: str = "auto",
+        engine: str = "auto",
+        progress: Progress = silent,
+    ) -> NDArray[np.float32]:
+        """Compute features (N, D) of images, or (D,) of one: files, bytes, PIL images, uint8 arrays.
+
+        Broken ones raise DataError. Features of files are kept in the folder `cache`, if given.
+        """
+        sources, single = image_list(images)
+        encoder = self.encoder(device=device, engine=engine)
+        if cache is None or not all(isinstance(source, str | Path) for source in sources):
+            found = encoder.features(sources)
+        else:
+            paths = [Path(source) for source in sources if isinstance(source, str | Path)]
+            table = encoder.table(paths, cache, progress=progress)
+            table.raise_if_broken("Repair or leave out these files.")
+            found = table.features
+        return found[0] if single else found
+
+    def encode_features(self, features: NDArray[Any]) -> Codes:
+        """Encode features (N, D) into codes (N, K)."""
+        return binarize(self.logits(features))
+
+    def encode(self, images: ImageSource | Iterable[ImageSource], **settings: Any) -> Codes:
+        """Encode images into codes (N, K), or one into (K,); `settings` as for `features_of`."""
+        features = self.features_of(images, **settings)
+        codes = self.encode_features(np.atleast_2d(features))
+        return codes[0] if features.ndim == 1 else codes
+
+    @overload
+    def explain(self, images: ImageSource, top: int = 5, **settings: Any) -> Explanation: ...
+
+    @overload
+    def explain(self, images: Iterable[ImageSource], top: int = 5, **settings: Any) -> list[Explanation]: ...
+
+    def explain(
+        self, images: ImageSource | Iterable[ImageSource], top: int = 5, **settings: Any
+    ) -> Explanation | list[Explanation]:
+        """Explain one image, or several, by labels with weights; `settings` as for `features_of`."""
+        features = self.features_of(images, **settings)
+        answers = self.explain_features(np.atleast_2d(features), top)
+        return answers[0] if features.ndim == 1 else answers
+
+    def weights(self, features: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """Compute the weight (N, C) of each label of each image; zero outside the labels."""
+        expected = (len(features), len(self.classes))
+        if labels.shape != expected:
+            raise InputError(f"labels must be of shape {expected}, got {labels.shape}.")
+        return self._weights(features, labels)
+
+    def predict_labels(self, features: NDArray[Any]) -> NDArray[np.bool_]:
+        """Predict labels (N, C) by probability, or by similarity to the centers; at least one per image."""
+        if self.has_presence:
+            scores, cut = self.presence(features), PRESENT
+        else:
+            scores, cut = self.similarities(features), self.spec.label_threshold or 0.0
+        labels = scores >= cut
+        labels[np.arange(len(labels)), scores.argmax(axis=1)] = True
+        return labels
+
+    def label_names(self, features: NDArray[Any]) -> list[tuple[str, ...]]:
+        """Name the labels predicted for features (N, D); none for a method without centers."""
+        if not len(features) or not self.has_centers:
+            return [()] * len(features)
+        names = np.array(self.classes, dtype=object)
+        return [tuple(names[row].tolist()) for row in self.predict_labels(features)]
+
+    def explain_features(self, features: NDArray[Any], top: int = 5) -> list[Explanation]:
+        """List the predicted labels by weight, then the next nearest centers, per row of features (N, D)."""
+        labels = self.predict_labels(features)
+        weights, similarities = self.weights(features, labels), self.similarities(features)
+        distances = hamming(self.encode_features(features), np.asarray(self.centers))
+        answers = []
+        for weight, similarity, distance in zip(weights, similarities, distances, strict=True):
+            order = np.lexsort((-similarity, -weight))[: max(top, int((weight > 0).sum()))]
+            answers.append(
+                Explanation(
+                    Explained(self.classes[j], float(weight[j]), float(similarity[j]), int(distance[j]))
+                    for j in order.tolist()
+                )
+            )
+        return answers
+
+    def __repr__(self) -> str:
+        made, classes = f"'{self.spec.method}', {self.bits} bits", f"{len(self.classes)} classes"
+        return f"{type(self).__name__}({made}, {classes}, {self.spec.backbone or 'features'})"
