@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from importlib.util import find_spec
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_args
@@ -40,6 +41,8 @@ def complete_methods() -> Words:
     """All methods."""
     from centerhash.methods.registry import METHODS
 
+    if find_spec("torch") is None:  # titles stand next to the losses
+        return [(name, "") for name in METHODS]
     return [(row.name, row.title) for row in METHODS.values()]
 
 

@@ -30,13 +30,13 @@ from centerhash.core.progress import Progress, resolve_progress, silent
 from centerhash.core.rendering import Listed, templates_of, to_frame
 from centerhash.data.images import check_image, content_key, load_image
 from centerhash.data.listing import list_images
-from centerhash.model.model import HashModel, load
 from centerhash.search.items import VISUAL_BITS
 from centerhash.search.near_pairs import complete_link_groups, pixel_distances, visual_distances
 from centerhash.search.results import thumbnail
 from centerhash.search.uploads import ID_DIGITS
 
 if TYPE_CHECKING:
+    from centerhash.model.model import HashModel
     from centerhash.search.index import Index
 
 KINDS = ("same", "near", "similar")
@@ -338,7 +338,9 @@ def _visual_codes(
     model: HashModel | str | Path, paths: Sequence[Path], device: str, engine: str, progress: Progress
 ) -> tuple[dict[int, Packed], dict[int, ImageError]]:
     """Packed visual codes (16,) of image files by their places, and why others cannot be read."""
-    chosen = model if isinstance(model, HashModel) else load(model)
+    from centerhash.model.model import load  # finding equal files and groups needs no model
+
+    chosen = load(model) if isinstance(model, str | Path) else model
     if chosen.visual_bits != VISUAL_BITS:
         raise ConfigError(
             f"duplicates need a model with a visual code of {VISUAL_BITS} bits, and this one has "

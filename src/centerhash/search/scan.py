@@ -17,10 +17,10 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from centerhash.core.compiled import compiled
+from centerhash.core.extras import require
 from centerhash.core.parallel import cpu_count, in_threads, split
 
 Words: TypeAlias = NDArray[Any]  # (n, W) of an unsigned type
@@ -50,7 +50,7 @@ def _differing_rule(_context: Any, first: Any, second: Any) -> Any:
     return first(first, second), generate
 
 
-differing: Any = intrinsic(_differing_rule)
+differing: Any = require("numba.extending").intrinsic(_differing_rule)
 
 
 @compiled
