@@ -241,7 +241,10 @@ def test_photos_are_served(folder: Path) -> None:
             with urlopen(found[0], timeout=60) as page:
                 assert b"<html" in page.read()
             data = (folder / "photos" / "small.jpg").read_bytes()
-            body = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n%s\r\n--x--\r\n' % data
+            body = (
+                b'--x\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n%s\r\n--x--\r\n'
+                % data
+            )
             kind = {"Content-Type": "multipart/form-data; boundary=x"}
             with urlopen(Request(f"{found[0]}/search?k=2", body, kind), timeout=60) as answer:
                 results = json.load(answer)["results"]

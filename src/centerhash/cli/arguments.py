@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from importlib.util import find_spec
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_args
@@ -38,12 +37,10 @@ def one_of(*words: str) -> Callable[[], list[str]]:
 
 
 def complete_methods() -> Words:
-    """All methods."""
+    """All methods, without their titles, which stand next to the losses and need torch."""
     from centerhash.methods.registry import METHODS
 
-    if find_spec("torch") is None:  # titles stand next to the losses
-        return [(name, "") for name in METHODS]
-    return [(row.name, row.title) for row in METHODS.values()]
+    return [(name, "") for name in METHODS]
 
 
 def complete_method_list(incomplete: str) -> Words:

@@ -61,7 +61,11 @@ class Diagnosis:
         lines: list[str] = []
         for title, table in groups.items():
             lines += [title, *(f"  {name:<{width}}  {value}" for name, value in table.items())]
-        return [*lines, *(f"note: {text}" for text in self.notes), *(f"problem: {text}" for text in self.problems)]
+        return [
+            *lines,
+            *(f"note: {text}" for text in self.notes),
+            *(f"problem: {text}" for text in self.problems),
+        ]
 
 
 def diagnose(cache: Path | None = None) -> Diagnosis:
@@ -118,7 +122,9 @@ def requirements() -> list[Need]:
         always = marker is None or marker.evaluate({"extra": ""})
         for extra in [None] if always else USER_EXTRAS:
             # an extra may name others of ours
-            if requirement.name != "centerhash" and (always or (marker and marker.evaluate({"extra": extra or ""}))):
+            if requirement.name != "centerhash" and (
+                always or (marker and marker.evaluate({"extra": extra or ""}))
+            ):
                 needs.append(Need(requirement.name, requirement.specifier, extra))
     return sorted(needs, key=lambda need: need.extra is not None)
 
