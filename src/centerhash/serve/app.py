@@ -196,8 +196,8 @@ def serve_index(
     with listen(host, port) as listener:
         if index.model.spec.backbone is not None:  # the first visitor need not wait for network and search
             index.search(Image.new("RGB", (32, 32)), k=1)
-        if "torch" in sys.modules:  # its threads, too, share the cores
-            sys.modules["torch"].set_num_threads(max(1, (os.cpu_count() or 1) // settings.workers))
+        if (torch := sys.modules.get("torch")) is not None:  # its threads, too, share the cores
+            torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.workers))
         app = create_app(index, settings, None if filling is None else lambda: filling.left, counted)
         shown = f"[{host}]" if ":" in host else host
         announce(f"http://{shown}:{listener.getsockname()[1]}", index)
