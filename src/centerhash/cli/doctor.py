@@ -28,7 +28,7 @@ USER_EXTRAS = tuple(sorted({extra.name for extra in EXTRAS.values()}))  # not th
 
 _ALSO_AS = {"faiss-cpu": ("faiss-gpu", "faiss-gpu-cu12"), "onnxruntime": ("onnxruntime-gpu",)}
 _NO_NUMBA = (
-    "numba is not installed: numpy scans the codes instead, in about 0.8 ms per 100,000 codes; "
+    "numba is not installed: numpy scans the codes instead, in about 5 ms per 100,000 items; "
     f"for millions of codes {EXTRAS['openvino'].install}."
 )
 _LEAST_FREE = 10**8  # bytes: a thousand images' features with a margin
