@@ -82,9 +82,9 @@ docs: .venv/.docs
 build: setup
 	$(BIN)/python -m build
 
-# the wheel in an empty venv with base dependencies alone: its size, and the first commands of the README
+# the wheel in an empty venv with base dependencies alone: its size, its speed, and the first commands of the README
 wheel-check: setup
-	$(BIN)/python -m benchmarks.wheel_check
+	$(BIN)/python -m benchmarks.wheel_check --out $(RESULTS)/wheel.json
 
 clean:
 	rm -rf demo site build dist .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis

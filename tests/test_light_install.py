@@ -1,29 +1,40 @@
-"""The base install: all that it promises works where no optional library is there, and the rest says what to install."""
+"""The base install: all that it promises works without the optional libraries, and the rest names what to install.
+
+Imports nothing of the other tests, so that it runs next to an installed wheel with pytest alone:
+`python -m pytest --noconftest tests/test_light_install.py`.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
 
+import numpy as np
 import pytest
+from PIL import Image
+from typer.main import get_command
 
+from centerhash.cli import app
 from centerhash.core.extras import EXTRAS
-from tests.toys import QUICK, process_environment
 
 pytestmark = pytest.mark.slow
 
-# runs lines of words by the command line's own main, in a process where optional libraries cannot be imported
-BLOCKED = """
-import contextlib, io, json, sys
-
-blocked, lines = json.loads(sys.argv[1])
-sys.modules.update(dict.fromkeys([*blocked, "pandas", "sklearn", "httpx", "IPython"]))
-import centerhash
+OTHERS = ("lightning", "scipy", "imagehash", "pandas", "sklearn", "httpx", "IPython")
+BLOCK = f"import sys; sys.modules.update(dict.fromkeys({[*EXTRAS, *OTHERS]!r}))\n"
+MAIN = "from centerhash.cli import main; main()"
+# runs lines of words by the command line's own main
+LINES = """
+import contextlib, io, json
 from centerhash.cli import main
 
-for words in lines:
+for words in json.loads(sys.argv[1]):
     out, err = io.StringIO(), io.StringIO()
     sys.argv = ["centerhash", *words]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -35,41 +46,198 @@ for words in lines:
 """
 
 
-def run_without_extras(*lines: tuple[str | Path, ...]) -> list[tuple[int, str, str]]:
-    """Exit code, output and errors of each line of words."""
-    given = json.dumps([list(EXTRAS), [list(map(str, words)) for words in lines]])
+def environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "COLUMNS": "200", "CENTERHASH_CACHE": str(folder / "cache")}
+
+
+def run_python(program: str, folder: Path, *arguments: str) -> str:
+    """The output of a program in a process in which optional libraries cannot be imported."""
     done = subprocess.run(
-        [sys.executable, "-c", BLOCKED, given],
+        [sys.executable, "-c", BLOCK + program, *arguments],
+        cwd=folder,
+        env=environment(folder),
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=False,
-        env=process_environment(),
     )
     assert done.returncode == 0, done.stderr
-    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+    return done.stdout
 
 
-def test_the_base_install_does_its_part_and_says_what_the_rest_needs(
-    feature_folder: Path, feature_run: Path, image_run: Path, scene_folder: Path, tmp_path: Path
-) -> None:
-    images, index = scene_folder / "images", tmp_path / "photos.index"
-    image = next(images.iterdir())
-    found = run_without_extras(
-        ("--help",),
-        ("train", feature_folder, "--out", tmp_path / "run", *QUICK),
-        ("evaluate", tmp_path / "run"),
-        ("encode", image_run, image, "--out", tmp_path / "codes.npz"),
-        ("index", "create", index, "--model", image_run),
-        ("index", "add", index, images),
-        ("search", index, image, "--json"),
-        ("doctor",),
-        ("serve", tmp_path / "photos.index"),
-        ("inspect", feature_folder, "--out", tmp_path),
-        ("export", image_run, "--out", tmp_path / "model.onnx"),
-        ("encode", feature_run, feature_folder, "--out", tmp_path / "parts"),
+def run_lines(folder: Path, *lines: str) -> list[tuple[int, str, str]]:
+    """Exit code, output and errors of each command line; `folder` is where they run."""
+    given = json.dumps([line.split() for line in lines])
+    return [tuple(json.loads(line)) for line in run_python(LINES, folder, given).splitlines()]
+
+
+def succeed(folder: Path, *lines: str) -> list[str]:
+    """The outputs of command lines that all succeed."""
+    found = run_lines(folder, *lines)
+    for line, (code, out, err) in zip(lines, found, strict=True):
+        assert code == 0, f"{line}\n{out}{err}"
+    return [out for _, out, _ in found]
+
+
+def help_lines() -> list[str]:
+    """`--help` of the program and of every command."""
+
+    def below(command: Any, words: tuple[str, ...]) -> list[str]:
+        inner = getattr(command, "commands", {})
+        own = " ".join((*words, "--help"))
+        return [own, *(line for name, each in inner.items() for line in below(each, (*words, name)))]
+
+    return below(get_command(app), ())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with photos/: eight different ones, one of them twice, and one as a smaller JPEG."""
+    folder = tmp_path_factory.mktemp("base")
+    photos = folder / "photos"
+    photos.mkdir()
+    generator = np.random.default_rng(0)
+    for number in range(8):
+        coarse = Image.fromarray(generator.integers(0, 256, (6, 8, 3), dtype=np.uint8))
+        coarse.resize((320, 240), Image.Resampling.BICUBIC).save(photos / f"{number}.png")
+    shutil.copy(photos / "0.png", photos / "copy.png")
+    with Image.open(photos / "1.png") as image:
+        image.resize((200, 150)).save(photos / "small.jpg", quality=80)
+    return folder
+
+
+def test_every_command_explains_itself(folder: Path) -> None:
+    lines = help_lines()
+    assert {"--help", "train --help", "serve --help", "index add --help"} <= set(lines)
+    for line, out in zip(lines, succeed(folder, *lines), strict=True):
+        assert "Usage:" in out, line
+
+
+def test_a_fresh_install_is_sound(folder: Path) -> None:
+    version, told, datasets, backbones = succeed(
+        folder, "--version", "doctor --json", "datasets --json", "backbones --json"
     )
-    assert [code for code, _, _ in found[:8]] == [0] * 8, found
-    for (code, _, err), extra in zip(found[8:], ("serve", "plots", "fast", "parquet"), strict=True):
-        assert code == 2, err
-        assert f"pip install 'centerhash[{extra}]'" in " ".join(err.split()), err
-        assert "Traceback" not in err
+    assert version.startswith("centerhash ")
+    assert json.loads(datasets)
+    assert json.loads(backbones)
+    found = json.loads(told)
+    assert found["problems"] == []
+    assert ["numba" in note for note in found["notes"]] == [True]
+    assert found["engines"]["torch"] == found["engines"]["openvino"] == "not installed"
+
+
+def test_importing_is_enough_for_codes_and_data(folder: Path) -> None:
+    program = """
+import centerhash as ch
+codes = ch.binarize(__import__("numpy").random.default_rng(0).normal(size=(4, 16)))
+assert ch.hamming(codes, codes).diagonal().sum() == 0
+for name in ("train", "evaluate", "HashModel", "losses", "evaluate_codes"):
+    try:
+        getattr(ch, name)
+    except ch.CenterhashError as error:
+        assert "pip install 'centerhash[train]'" in str(error), error
+    else:
+        raise AssertionError(name)
+"""
+    run_python(program, folder)
+
+
+@pytest.mark.parametrize(
+    ("line", "extra"),
+    [
+        ("train photos --out made", "train"),
+        ("evaluate made", "train"),
+        ("compare photos --out made", "train"),
+        ("tune photos --out made", "train"),
+        ("export coco --out made.onnx", "train"),
+        ("publish made owner/name", "train"),
+        ("methods", "train"),
+        ("options ics", "train"),
+        ("encode coco photos --out made", "parquet"),
+        ("encode coco photos --out made --runner ray", "ray"),
+        ("index export any.index made.parquet --to parquet", "parquet"),
+        ("index export any.index made --to faiss", "faiss"),
+        ("inspect photos --out made", "plots"),
+        ("explain hf:owner/name photos/0.png", "train"),
+        ("search any.index photos/0.png --engine openvino", "fast"),
+    ],
+)
+def test_what_needs_an_extra_names_it_before_any_work(folder: Path, line: str, extra: str) -> None:
+    if line.startswith("search") and not (folder / "any.index").exists():
+        succeed(folder, "index create any.index", "index add any.index photos")
+    before = sorted(folder.iterdir())
+    ((code, out, err),) = run_lines(folder, line)
+    assert (code, out) == (2, ""), err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1, err
+    assert f"pip install 'centerhash[{extra}]'" in err
+    assert sorted(folder.iterdir()) == before
+
+
+def test_equal_files_are_found(folder: Path) -> None:
+    (out,) = succeed(folder, "duplicates photos --kind same --json")
+    (group,) = json.loads(out)["groups"]
+    named = {Path(one["path"]).name for one in (group["keep"], *group["others"])}
+    assert named == {"0.png", "copy.png"}
+
+
+def test_photos_are_indexed_and_searched(folder: Path) -> None:
+    _, _, by_image, by_labels, info, near, told, *_ = succeed(
+        folder,
+        "index create photos.index",
+        "index add photos.index photos",
+        "search photos.index photos/3.png -k 3 --json",
+        "search photos.index --labels dog:0.7,person:0.3 -k 3 --json",
+        "index info photos.index --json",
+        "duplicates photos --json --page page.html",
+        "explain coco photos/3.png --json",
+        "index verify photos.index",
+        "duplicates photos.index --json",
+        "encode coco photos --out codes.npz",
+        "index export photos.index exported.npz",
+        "index create other.index",
+        "index import other.index exported.npz",
+        "index remove photos.index photos/7.png",
+        "index compact photos.index",
+    )
+    first = json.loads(by_image)["results"][0]
+    assert (Path(first["path"]).name, first["distance"]) == ("3.png", 0)
+    assert len(json.loads(by_labels)["results"]) == 3
+    assert json.loads(info)["size"] == 9
+    kinds = [group["kind"] for group in json.loads(near)["groups"]]
+    assert kinds[:2] == ["same", "near"]
+    assert (folder / "page.html").stat().st_size > 1000
+    assert json.loads(told)[0]["labels"]
+
+
+def test_photos_are_served(folder: Path) -> None:
+    words = [sys.executable, "-c", BLOCK + MAIN, "serve", "photos", "--port", "0"]
+    with subprocess.Popen(
+        words,
+        cwd=folder,
+        env={**environment(folder), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+    ) as server:
+        try:
+            said = ""
+            assert server.stdout is not None
+            for line in server.stdout:
+                said += line
+                if "images added" in line:
+                    break
+            found = re.search(r"http://[\w.]+:\d+", said)
+            assert found is not None, said
+            with urlopen(found[0], timeout=60) as page:
+                assert b"<html" in page.read()
+            data = (folder / "photos" / "small.jpg").read_bytes()
+            body = (
+                b'--x\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n%s\r\n--x--\r\n'
+                % data
+            )
+            kind = {"Content-Type": "multipart/form-data; boundary=x"}
+            with urlopen(Request(f"{found[0]}/search?k=1", body, kind), timeout=60) as answer:
+                results = json.load(answer)["results"]
+            assert [row["path"] for row in results] == ["small.jpg"]
+        finally:
+            server.terminate()

@@ -65,7 +65,12 @@ def test_the_wheel_tells_its_licence_and_its_command(wheel: zipfile.ZipFile) -> 
     assert told["License-Expression"] == "Apache-2.0"
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(extras) == set(told.get_all("Provides-Extra", []))
-    assert {"serve", "plots", "parquet", "demo", "fast", "milvus", "ray", "heic", "all"} <= set(extras)
+    assert {"train", "fast", "plots", "parquet", "demo", "milvus", "ray", "all"} <= set(extras)
+    assert not any(
+        "torch" in line or "numba" in line
+        for line in told.get_all("Requires-Dist", [])
+        if "extra ==" not in line
+    )
 
 
 def test_the_source_archive_holds_what_its_tests_and_docs_need(shipped: Path) -> None:

@@ -51,7 +51,8 @@ def test_a_workflow_has_what_github_needs(path: Path) -> None:
             assert (ROOT / job["uses"]).is_file()
             assert "workflow_call" in read(ROOT / job["uses"])[True]
         else:
-            assert job["runs-on"].startswith("ubuntu-")
+            systems = job.get("strategy", {}).get("matrix", {}).get("system", [job["runs-on"]])
+            assert all(re.fullmatch(r"(ubuntu|macos|windows)-[\d.]+", system) for system in systems)
             assert all(("run" in step) != ("uses" in step) for step in steps(job))
         assert set(job.get("needs", "").split()) <= set(workflow["jobs"])
 
@@ -69,13 +70,24 @@ def test_the_package_names_the_pythons_that_are_tested() -> None:
     named = [
         re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", row) for row in project["classifiers"]
     ]
-    (job,) = read(WORKFLOWS / "ci.yml")["jobs"].values()
+    job = read(WORKFLOWS / "ci.yml")["jobs"]["make"]
     tested = {step["with"]["python-version"] for step in steps(job) if "setup-python" in step.get("uses", "")}
     assert {row[1] for row in named if row} == tested
 
 
+def test_the_base_install_is_tried_on_all_systems_and_pythons() -> None:
+    job = read(WORKFLOWS / "ci.yml")["jobs"]["base"]
+    matrix = job["strategy"]["matrix"]
+    assert {system.partition("-")[0] for system in matrix["system"]} == {"ubuntu", "macos", "windows"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f">={matrix['python'][0]}" == project["requires-python"]
+    words = "\n".join(step.get("run", "") for step in steps(job))
+    assert "--noconftest tests/test_light_install.py" in words
+    assert "torch" not in words
+
+
 def test_the_tag_is_the_version_that_is_built(tmp_path: Path) -> None:
-    (job,) = read(WORKFLOWS / "ci.yml")["jobs"].values()
+    job = read(WORKFLOWS / "ci.yml")["jobs"]["make"]
     (step,) = (step for step in steps(job) if step.get("if") == "github.ref_type == 'tag'")
     file = tmp_path / "src" / "centerhash" / "core" / "version.py"
     file.parent.mkdir(parents=True)
@@ -92,7 +104,7 @@ def test_only_a_tag_publishes_what_ci_built() -> None:
     assert publish["needs"] == "ci"
     assert publish["permissions"] == {"id-token": "write"}  # trusted publishing: no token is stored
     assert not re.search(r"secrets\.|password", (WORKFLOWS / "release.yml").read_text())
-    (job,) = read(WORKFLOWS / "ci.yml")["jobs"].values()
+    job = read(WORKFLOWS / "ci.yml")["jobs"]["make"]
     (kept,) = (step["with"]["name"] for step in steps(job) if "upload-artifact" in step.get("uses", ""))
     (taken,) = (
         step["with"]["name"] for step in steps(publish) if "download-artifact" in step.get("uses", "")

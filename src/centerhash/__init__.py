@@ -3,8 +3,8 @@
     import centerhash
 
     data = centerhash.open_dataset("photos")
-    model = centerhash.train(data, method="ics", bits=64)
-    model.encode("photo.jpg")                       # (64,) of -1 and +1
+    model = centerhash.train(data, method="ics", bits=64)       # needs centerhash[train]
+    model.encode("photo.jpg")                                   # (64,) of -1 and +1
     print(centerhash.evaluate(model, data))
 
 The letters used in every shape: B batch, N database, Q queries, C classes, D features, K bits.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from centerhash.core.extras import missing_library
 from centerhash.core.parallel import use_passive_omp_wait
 from centerhash.core.version import __version__
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from centerhash.training.run import evaluate, train
 
 # The public names and where they live: imported on first use, so that `import centerhash` and the command
-# line's help do not wait for torch and numba. "room:name" where it has another name there; a module is named by itself.
+# line's help need neither torch nor numba. "module:name" if it has another name there; a module is named by itself.
 _HOMES = {
     "CenterhashError": "core.errors",
     "Dataset": "data",
@@ -94,11 +95,17 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'centerhash' has no attribute '{name}'")
-    room, _, other = _HOMES[name].partition(":")
-    home = f"centerhash.{room}"
-    if name in ("losses", "weights"):
-        return importlib.import_module(f"{home}.{name}")
-    return getattr(importlib.import_module(home), other or name)
+    module, _, other = _HOMES[name].partition(":")
+    home = f"centerhash.{module}"
+    try:
+        if name in ("losses", "weights"):
+            return importlib.import_module(f"{home}.{name}")
+        return getattr(importlib.import_module(home), other or name)
+    except ImportError as error:
+        missing = missing_library(error)
+        if missing is None:
+            raise
+        raise missing from error
 
 
 def __dir__() -> list[str]:

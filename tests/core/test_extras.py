@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from centerhash.core.errors import ConfigError
-from centerhash.core.extras import EXTRAS, require
+from centerhash.core.extras import EXTRAS, TRAINING, check_installed, missing_library, require
 
 DECLARED = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 PACKAGES = {  # where the name of the package is not that of its module
@@ -30,6 +30,15 @@ def test_a_missing_library_is_one_sentence_with_the_line_that_installs_it(
     for module in (library, f"{library}.part"):
         with pytest.raises(ConfigError, match=rf"'{library}'.*pip install 'centerhash\[\w+\]'\.$"):
             require(module)
+    with pytest.raises(ConfigError, match=rf"'{library}'.*`this`.*pip install 'centerhash\[\w+\]'\.$"):
+        check_installed(library, purpose="`this`")
+    assert f"'{library}'" in str(missing_library(ImportError(name=f"{library}.part")))
+
+
+def test_other_errors_of_importing_stay() -> None:
+    check_installed(*TRAINING)
+    assert missing_library(ImportError(name="no_such_library")) is None
+    assert missing_library(ImportError("undefined symbol", name="torch")) is None  # it is installed
 
 
 def test_the_extra_brings_the_library() -> None:
@@ -46,5 +55,5 @@ def test_all_extras_of_users_are_in_all() -> None:
 
 
 def test_there_is_no_upper_bound_on_torch() -> None:
-    (torch,) = (line for line in DECLARED["dependencies"] if line.startswith("torch>"))
+    (torch,) = (line for line in DECLARED["optional-dependencies"]["train"] if line.startswith("torch>"))
     assert "<" not in torch

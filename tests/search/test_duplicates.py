@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import imagehash
 import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
@@ -16,7 +17,7 @@ from centerhash.data import content_key
 from centerhash.model.model import HashModel
 from centerhash.search import Index, duplicates
 from centerhash.search.duplicates import Duplicates, Looks, find_duplicates, folder_duplicates
-from centerhash.search.near_pairs import pixel_distance
+from centerhash.search.near_pairs import pixel_distances
 from tests.toys import noise_image, write_images
 
 
@@ -199,7 +200,16 @@ def encoded_again(image: Image.Image) -> Image.Image:
 def test_a_changed_photo_is_near(change: Callable[[Image.Image], Image.Image], seed: int) -> None:
     images = (noise_image(200, seed), change(noise_image(200, seed)), noise_image(200, 99))
     views = np.stack([duplicates.views_of(image) for image in images])
-    assert pixel_distance(views, 0, 1) <= duplicates.PIXELS < pixel_distance(views, 2, 1)
+    near, far = pixel_distances(views, np.array([0, 2]), 1)
+    assert near <= duplicates.PIXELS < far
+
+
+def test_the_pixel_hash_is_that_of_imagehash() -> None:
+    images = [noise_image(50, seed).convert("L") for seed in range(40)]
+    images += [Image.new("L", (128, 128), 90), Image.linear_gradient("L"), Image.radial_gradient("L")]
+    expected = np.stack([imagehash.phash(image).hash.ravel() for image in images])
+    found = np.unpackbits(duplicates.pixel_hashes(images).view(np.uint8)).reshape(len(images), 64)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_views_of_files_and_why_others_cannot_be_read(tmp_path: Path) -> None:

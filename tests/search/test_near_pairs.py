@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from centerhash.codes import Packed
-from centerhash.search import near_pairs
+from centerhash.search import near_pairs, scan
 from centerhash.search.near_pairs import FAR, complete_link_groups, linked_pairs
 
 
@@ -55,11 +56,25 @@ def test_pairs_are_those_of_a_plain_loop(seed: int, views: int, radius: int, mos
     assert list(found) == sorted(found)
 
 
+@given(st.integers(0, 10**6), st.sampled_from([0, 1, 3]), st.integers(0, 16), st.integers(0, 8))
+def test_without_numba_the_pairs_are_the_same(seed: int, views: int, radius: int, most: int) -> None:
+    visual, hashes = toy(seed, count=120, views=views)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(near_pairs, "_ROWS", 40)
+        expected = linked_pairs(visual, hashes, radius, most)
+        patch.setattr(near_pairs, "_TILE", (16, 32))
+        patch.setattr(near_pairs, "find_spec", lambda name: None)
+        found = linked_pairs(visual, hashes, radius, most)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert one.dtype == other.dtype
+
+
 def test_more_pairs_than_there_is_room_for_and_more_rows_than_a_block() -> None:
     visual = np.zeros((1_300, 16), np.uint8)
     visual[:, 0] = np.arange(1_300) % 2
     pairs = linked_pairs(visual, np.empty((1_300, 0), np.uint64), 0, 0)
-    assert pairs.first.size == 2 * 650 * 649 // 2 > near_pairs._ROOM
+    assert pairs.first.size == 2 * 650 * 649 // 2 > scan.ROOM
     assert (visual[pairs.first] == visual[pairs.second]).all()
     assert (pairs.first < pairs.second).all()
 

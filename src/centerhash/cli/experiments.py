@@ -27,6 +27,7 @@ from centerhash.cli.arguments import (
     stands_alone,
 )
 from centerhash.core.errors import ConfigError
+from centerhash.core.extras import TRAINING, check_installed
 
 
 def compare(
@@ -61,6 +62,8 @@ def compare(
 
     Examples: `centerhash compare photos --methods csq,ics --bits 16,64 --out table`, `centerhash compare --from table`
     """
+    check_installed(*TRAINING, "matplotlib", purpose="`centerhash compare`")
+
     from centerhash.experiments.compare import read_results, train_and_evaluate, write_comparison
     from centerhash.experiments.runner import RESULTS, read_failures, read_rows, run_tasks, unfinished
     from centerhash.experiments.tables import terminal_tables
@@ -117,6 +120,8 @@ def tune(
     Example: `centerhash tune photos --methods csq,dch --out tuned`, then
     `centerhash compare photos --methods csq,dch --settings tuned/best.json --out table`
     """
+    check_installed(*TRAINING, purpose="`centerhash tune`")
+
     from centerhash.experiments.tasks import Source
     from centerhash.experiments.tune import BEST, Budget, point_text
     from centerhash.experiments.tune import tune as run

@@ -16,6 +16,7 @@ from centerhash.cli.arguments import (
     RootOption,
     stands_alone,
 )
+from centerhash.core.extras import check_installed
 
 if TYPE_CHECKING:
     from centerhash.data.inspection import Inspection, Pictures
@@ -28,6 +29,7 @@ def methods(context: typer.Context, as_json: JsonOption = False, markdown: Markd
 
     Example: `centerhash methods --json`
     """
+    check_installed("torch", purpose="`centerhash methods`")
     if markdown:
         from centerhash.methods.page import methods_page
 
@@ -63,6 +65,8 @@ def options(
 
     Example: `centerhash options ics`
     """
+    check_installed("torch", purpose="`centerhash options`")
+
     from centerhash.methods.registry import get_method
 
     row = get_method(method)
@@ -210,6 +214,9 @@ def inspect(
 
     Example: `centerhash inspect photos --out report`
     """
+    if out is not None:
+        check_installed("matplotlib")
+
     from centerhash.data import open_dataset
     from centerhash.data.inspection import inspect_dataset
 

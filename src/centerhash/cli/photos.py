@@ -10,6 +10,7 @@ import typer
 from centerhash.cli import arguments, console
 from centerhash.cli.arguments import DeviceOption, EngineOption, JsonOption, option
 from centerhash.core.errors import ConfigError
+from centerhash.core.extras import check_installed
 
 if TYPE_CHECKING:
     from centerhash.search import Added, Index, Result
@@ -205,6 +206,8 @@ def export(
 
     Examples: `centerhash index export photos.index codes.npz`, `centerhash index export photos.index items --to pgvector`
     """
+    check_installed(*{"parquet": ["pyarrow"], "faiss": ["faiss"]}.get(to, []))
+
     from centerhash.search import Index
 
     with Index.open(index, read_only=True) as opened, console.progress() as report:

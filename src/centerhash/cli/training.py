@@ -20,6 +20,7 @@ from centerhash.cli.arguments import (
     option,
 )
 from centerhash.core.errors import ConfigError
+from centerhash.core.extras import TRAINING, check_installed
 
 
 def train(
@@ -69,6 +70,8 @@ def train(
 
     Example: `centerhash train photos --method ics --bits 64 --out run`
     """
+    check_installed(*TRAINING, purpose="`centerhash train`")
+
     from centerhash.core.options import read_options
     from centerhash.data import open_dataset
     from centerhash.networks.head_options import HeadOptions
@@ -129,6 +132,8 @@ def evaluate(
 
     Examples: `centerhash evaluate run`, `centerhash evaluate query.npz database.npz --json`
     """
+    check_installed("numba", purpose="`centerhash evaluate`")
+
     from centerhash.encoding.code_files import evaluate_files
 
     labels = (query_labels, database_labels)
@@ -190,6 +195,8 @@ def encode(
     for name, value in for_ray.items():
         if runner == "local" and value is not None:
             raise ConfigError(f"{name} is for --runner ray: add that, or leave it out.")
+
+    check_installed(*(["ray"] if runner == "ray" else []), "pyarrow")
 
     from centerhash.encoding.bulk import SHARD_SIZE, broken_text, encode_shards
 
@@ -272,7 +279,8 @@ def export(
     calibration: Annotated[
         list[str] | None,
         option(
-            "images, folder or glob to compare on, and with --int8 to calibrate on", default="emoji scenes"
+            "images, folder or glob to compare on, and with --int8 to calibrate on",
+            default="four sample photos",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -283,6 +291,8 @@ def export(
 
     Example: `centerhash export run --out model.onnx`
     """
+    check_installed("torch", "onnx", purpose="`centerhash export`")
+
     from centerhash.model.export import export_model
     from centerhash.model.loading import load
 
@@ -307,6 +317,8 @@ def publish(
 
     Example: `centerhash publish run jane/photos-64 --license apache-2.0`
     """
+    check_installed("torch", "huggingface_hub", "numba", purpose="`centerhash publish`")
+
     from centerhash.encoding.code_files import DATABASE, evaluate_codes_of, read_run_codes
     from centerhash.model.model import HashModel
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from numba import njit
+from centerhash.core.extras import require
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """Compile to machine code, kept on disk between processes where numba finds a folder it may write."""
+    """Compile to machine code, kept on disk between processes where numba finds a folder it may write.
+
+    ConfigError if numba is not installed.
+    """
+    njit = require("numba").njit
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
     try:
         return cast(Function, njit(cache=True, **options)(function))

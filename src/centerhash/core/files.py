@@ -109,6 +109,8 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
         try:
             yield draft
             draft.chmod(0o777 & ~_umask())  # mkdtemp makes private folders
+            if os.name == "nt" and target.is_dir():
+                target.rmdir()  # Windows does not rename onto a folder, even an empty one
             draft.rename(target)
             sync_folder(parent)
         finally:

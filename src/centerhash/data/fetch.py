@@ -156,7 +156,7 @@ def _download_rest(url: str, target: Path, has_checksum: bool, progress: Progres
     """Make one request, for the rest if a part is there; return whether all bytes are there now."""
     part, note = _part(target), None
     with suppress(OSError, ValueError, TypeError):  # without a whole note the part is worth nothing
-        note = _Note(**json.loads(_note(target).read_text()))
+        note = _Note(**json.loads(_note(target).read_text(encoding="utf-8")))
     start = _length(part)
     if start and (note is None or note.url != url or not (note.validator or has_checksum)):
         part.unlink()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import io
 import math
 import re
@@ -12,7 +11,6 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -21,7 +19,6 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageFile
 
 from centerhash.core.errors import ImageError, InputError
-from centerhash.core.extras import EXTRAS, require
 from centerhash.data.layouts.parquet import is_stored_image, stored_image
 
 ImageSource: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.uint8]
@@ -33,9 +30,8 @@ MAX_PIXELS = 100_000_000
 _STRIP = 1 << 20  # pixels that are converted at once: deep ones take ten times the memory of the picture
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".jp2", ".avif"}
-    | {".pgm", ".ppm", ".pnm"}
+    | {".pgm", ".ppm", ".pnm", ".heic", ".heif"}
 )
-HEIC_SUFFIXES = frozenset({".heic", ".heif"})
 # Only plain picture formats: Pillow's others start programs (EPS) or read fonts and documents.
 _FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "JPEG2000", "AVIF", "PPM")
 _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")
@@ -256,9 +252,9 @@ def count_scans(stream: IO[bytes]) -> int:
 def _format_of(prefix: bytes, name: str) -> tuple[str, Factory]:
     """The format of an image by its first bytes, and what opens it; the library for HEIC is loaded with the first one."""
     if is_heic(prefix):
-        if not reads_heic():
-            raise ImageError(f"cannot read {name}: a HEIC image needs {heic_advice()}.")
-        require("pillow_heif").register_heif_opener()
+        import pillow_heif
+
+        pillow_heif.register_heif_opener()
         return "HEIC", Image.OPEN["HEIF"][0]
     Image.init()
     for kind in (kind for kind in _FORMATS if kind in Image.OPEN):  # those that this Pillow has
@@ -364,16 +360,4 @@ def _range_of(image: Image.Image) -> tuple[float, float]:
 
 def is_picture_name(name: str) -> bool:
     """Whether the name of a file is that of a picture, and not hidden."""
-    suffix = Path(name).suffix.lower()
-    return not name.startswith(".") and (suffix in SUFFIXES or (suffix in HEIC_SUFFIXES and reads_heic()))
-
-
-@lru_cache(maxsize=1)
-def reads_heic() -> bool:
-    """Whether the library that reads the photos of most phones is installed."""
-    return importlib.util.find_spec("pillow_heif") is not None
-
-
-def heic_advice() -> str:
-    """The line that installs it."""
-    return EXTRAS["pillow_heif"].install
+    return not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES

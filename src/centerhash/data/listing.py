@@ -14,15 +14,14 @@ from types import MappingProxyType
 from typing import overload
 
 from centerhash.core.errors import DataError
-from centerhash.data.images import HEIC_SUFFIXES, SUFFIXES, heic_advice, is_picture_name, reads_heic
+from centerhash.data.images import SUFFIXES, is_picture_name
 from centerhash.data.layouts.contents import is_folder
 from centerhash.data.layouts.parquet import is_stored_image
 
-HEIC, FOLDERS, OTHERS = "HEIC images", "folders without permission", "other files"
+FOLDERS, OTHERS = "folders without permission", "other files"
 # suffixes by what people call such files
 _KINDS: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys(HEIC_SUFFIXES, HEIC),
         **dict.fromkeys((".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".3gp", ".mts", ".mpg"), "videos"),
         **dict.fromkeys((".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"), "raw images"),
         **dict.fromkeys((".svg", ".eps", ".psd", ".xcf", ".ai"), "drawings"),
@@ -97,8 +96,8 @@ def find_images(paths: Sequence[str | Path]) -> Found:
 
 
 def skipped_text(skipped: Mapping[str, int]) -> str:
-    """What was passed over, as one line: "HEIC images 3 (pip install ...), videos 2"; empty where nothing was."""
-    advice = {HEIC: f" ({heic_advice()})", FOLDERS: " (allow reading them)"}
+    """What was passed over, as one line: "videos 3, texts 2"; empty where nothing was."""
+    advice = {FOLDERS: " (allow reading them)"}
     ranked = sorted(skipped.items(), key=lambda pair: (pair[0] == OTHERS, -pair[1], pair[0]))
     return ", ".join(f"{kind} {count:,}{advice.get(kind, '')}" for kind, count in ranked)
 
@@ -143,8 +142,7 @@ def _expand(entry: str | Path, skipped: Counter[str]) -> Iterator[str]:
         passed[FOLDERS] = len(closed)
     if not found:
         others = f"; passed over {skipped_text(passed)}" if passed else ""
-        looked = sorted(SUFFIXES | HEIC_SUFFIXES if reads_heic() else SUFFIXES)
-        raise DataError(f"no image in {place}: looked for {', '.join(looked)}{others}.")
+        raise DataError(f"no image in {place}: looked for {', '.join(sorted(SUFFIXES))}{others}.")
     skipped.update(passed)
 
 

@@ -117,7 +117,9 @@ def _start(preprocessing: Preprocessing, memory: int) -> subprocess.Popen[bytes]
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=kept | quiet,
-        start_new_session=True,  # Ctrl-C is for the server, which first finishes what runs
+        # Ctrl-C is for the server, which first finishes what runs
+        start_new_session=True,
+        creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
     )
 
 

@@ -20,7 +20,7 @@ from centerhash.codes import Packed, as_codes, check_packed, pack, packed_width
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.files import read_npz, refuse_links, write_npz
 from centerhash.data.layouts.contents import load_array
-from centerhash.evaluation import Evaluation, evaluate
+from centerhash.evaluation import Evaluation
 
 # optional columns and their dimensions
 _COLUMNS = {"names": 1, "paths": 1, "ids": 1, "labels": 2, "visual": 2, "presence": 2, "shares": 2}
@@ -185,6 +185,8 @@ def evaluate_files(
 
 def evaluate_codes_of(query: CodeFile, database: CodeFile, **settings: Any) -> Evaluation:
     """Evaluate code files with labels; `settings` as for `evaluate`."""
+    from centerhash.evaluation import evaluate  # by numba, which reading codes need not have
+
     assert query.labels is not None
     assert database.labels is not None
     return evaluate(

@@ -14,11 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from centerhash.core.compiled import compiled
+from centerhash.core.extras import require
 from centerhash.core.parallel import cpu_count, in_threads, split
 
 Words: TypeAlias = NDArray[np.uint64]
@@ -43,10 +42,11 @@ def _popcount_rule(_context: Any, _word: Any) -> Any:
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])
 
-    return types.uint64(types.uint64), generate
+    word = require("numba").types.uint64
+    return word(word), generate
 
 
-_popcount: Any = intrinsic(_popcount_rule)
+_popcount: Any = require("numba.extending").intrinsic(_popcount_rule)
 
 
 @compiled

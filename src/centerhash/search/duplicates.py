@@ -24,7 +24,6 @@ from rich.filesize import decimal
 
 from centerhash.codes import Packed, check_packed, pack
 from centerhash.core.errors import ConfigError, DataError, ImageError, InputError, unknown_name
-from centerhash.core.extras import require
 from centerhash.core.files import write_text
 from centerhash.core.parallel import read_all
 from centerhash.core.progress import Progress, resolve_progress, silent
@@ -34,7 +33,7 @@ from centerhash.data.listing import list_images
 from centerhash.model.base import Model
 from centerhash.model.loading import load
 from centerhash.search.items import VISUAL_BITS
-from centerhash.search.near_pairs import complete_link_groups, pixel_distance, visual_distance
+from centerhash.search.near_pairs import complete_link_groups, pixel_distances, visual_distances
 from centerhash.search.results import thumbnail
 from centerhash.search.uploads import ID_DIGITS
 
@@ -234,10 +233,11 @@ class _Finder:
         """The photo with how far it, the row `second`, is from the row `first`."""
         coded = self.looks.coded[first] and self.looks.coded[second]
         seen = self._seen[first] and self._seen[second]
+        pair = np.array([first]), second
         return replace(
             photo,
-            bits=int(visual_distance(self._words, first, second)) if coded else None,
-            pixels=int(pixel_distance(self._views, first, second)) if seen else None,
+            bits=int(visual_distances(self._words, *pair)[0]) if coded else None,
+            pixels=int(pixel_distances(self._views, *pair)[0]) if seen else None,
         )
 
 
@@ -363,15 +363,23 @@ def _visual_codes(
 VIEWS = 11
 _SIDE = 128  # of the grey square that all views are cut from
 _WINDOW = 0.9  # of its side
+_SMALL = 32  # side of a view that is hashed
+_WAVES = np.cos(np.arange(8)[:, None] * (2 * np.arange(_SMALL) + 1) * np.pi / (2 * _SMALL))  # DCT-II, (8, 32)
 
 
 def views_of(image: Image.Image) -> NDArray[np.uint64]:
     """Hashes (VIEWS,) of an RGB image: the whole, mirrored, and nine windows."""
-    phash = require("imagehash").phash
     grey = image.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
-    hashes = [phash(view).hash for view in (grey, ImageOps.mirror(grey), *_windows(grey))]
-    packed = np.packbits(np.stack(hashes).reshape(VIEWS, 64), axis=1)
-    return packed.view(np.uint64).ravel()
+    return pixel_hashes([grey, ImageOps.mirror(grey), *_windows(grey)])
+
+
+def pixel_hashes(images: Sequence[Image.Image]) -> NDArray[np.uint64]:
+    """The pHash of grey images: which of the 8 x 8 lowest frequencies of their DCT are above the median."""
+    small = [image.resize((_SMALL, _SMALL), Image.Resampling.LANCZOS) for image in images]
+    # frequencies that are not there are zero, whatever order the sums are computed in
+    low = (_WAVES @ np.stack([np.asarray(each, np.float64) for each in small]) @ _WAVES.T).round(6)
+    bits = low > np.median(low, axis=(1, 2), keepdims=True)
+    return np.packbits(bits.reshape(len(images), 64), axis=1).view(np.uint64).ravel()
 
 
 def _windows(image: Image.Image) -> Iterator[Image.Image]:
@@ -386,7 +394,6 @@ def read_views(
     paths: Mapping[int, Path], progress: Progress = silent
 ) -> tuple[dict[int, NDArray[np.uint64]], dict[int, ImageError]]:
     """The views of image files by their rows, and why others cannot be read; threads decode side by side."""
-    require("imagehash")  # a missing library is said before anything is read
     return read_all(lambda path: views_of(load_image(path, at_least=_SIDE)), paths, "pixels", progress)
 
 

@@ -1,4 +1,6 @@
-"""The compiled scan: find the codes nearest to a query by reading all of them at the speed of the memory.
+"""Compiled scans: the codes nearest to a query, and the near pairs among codes, by reading all at the memory's speed.
+
+Needs numba: `rankings` and `near_pairs` import this where it is installed, and compute the same with numpy elsewhere.
 
 A code is a row of W words, of the widest unsigned type that divides its bytes. The inner loop only counts how many of a
 few hundred rows are within a cut, which becomes vector instructions; the cut falls as better items are found, so a
@@ -15,10 +17,10 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from centerhash.core.compiled import compiled
+from centerhash.core.extras import require
 from centerhash.core.parallel import cpu_count, in_threads, split
 
 Words: TypeAlias = NDArray[Any]  # (n, W) of an unsigned type
@@ -29,6 +31,10 @@ STRIDE, STEP = 512, 32  # rows counted at once; if some are near, again in steps
 THREAD_BYTES = 1 << 20  # to read per thread: a scan of less is over before another thread has started
 SPARE = 1024  # items a thread has room for beyond k
 WIDEST_INTERLEAVED = 5  # rows of more words are added up word by word: LLVM would gather them instead
+
+ROOM = 1 << 14  # near pairs that a call has room for at first
+_COLUMNS = 4096  # compared with all rows of a call before the next: they stay in the L2 cache
+_NEAR_STEP = 256  # distances computed at once, and looked at one by one only where some are near
 
 NO_MASK: Mask = np.empty(0, np.uint8)
 NO_VISUAL = np.empty((0, 2), np.uint64)
@@ -44,7 +50,7 @@ def _differing_rule(_context: Any, first: Any, second: Any) -> Any:
     return first(first, second), generate
 
 
-differing: Any = intrinsic(_differing_rule)
+differing: Any = require("numba.extending").intrinsic(_differing_rule)
 
 
 @compiled
@@ -194,3 +200,62 @@ def nearest(
     place, value = np.concatenate(found), np.concatenate(values)
     order = np.lexsort((place, value))[:k]
     return place[order], value[order]
+
+
+@compiled
+def _pixel_distance(views: Words, first: int, second: int) -> int:
+    """The fewest bits between the whole of one item and a view of the other, of views (N, V)."""
+    least = 64
+    for view in range(views.shape[1]):
+        least = min(least, int(differing(views[first, 0], views[second, view])))
+        least = min(least, int(differing(views[second, 0], views[first, view])))
+    return least
+
+
+@compiled
+def _join(
+    words: Words, views: Words, start: int, end: int, radius: int, most: int, found: Integers, far: Mask
+) -> int:
+    """Write the pairs whose first row is in start..end to found (2, room) and far (2, room); return how many."""
+    size, rows = 0, words.shape[1]
+    distances = np.empty(_NEAR_STEP, np.uint8)
+    for top in range(start, rows, _COLUMNS):
+        low, high = words[0, top : top + _COLUMNS], words[1, top : top + _COLUMNS]
+        for first in range(start, min(end, top + low.size)):
+            here_low, here_high = words[0, first], words[1, first]
+            for left in range(max(0, (first + 1 - top) // _NEAR_STEP * _NEAR_STEP), low.size, _NEAR_STEP):
+                part_low, part_high = low[left : left + _NEAR_STEP], high[left : left + _NEAR_STEP]
+                near = np.uint64(0)
+                for column in range(np.uint64(part_low.size)):  # unsigned: no test for negative indices
+                    distance = differing(here_low, part_low[column]) + differing(here_high, part_high[column])
+                    distances[column] = distance
+                    near += np.uint64(distance <= np.uint64(radius))
+                if not near:
+                    continue
+                for column in range(max(left, first + 1 - top), min(left + _NEAR_STEP, low.size)):
+                    if distances[column - left] > radius:
+                        continue
+                    pixels = 255
+                    if views.shape[1]:
+                        pixels = _pixel_distance(views, first, top + column)
+                        if pixels > most:
+                            continue
+                    if size < found.shape[1]:
+                        found[0, size], found[1, size] = first, top + column
+                        far[0, size], far[1, size] = distances[column - left], pixels
+                    size += 1
+    return size
+
+
+def near_pairs(
+    words: Words, views: Words, start: int, end: int, radius: int, most: int
+) -> tuple[Integers, Mask]:
+    """As `near_pairs.numpy_pairs`."""
+    room = ROOM
+    while True:
+        found, far = np.empty((2, room), np.int64), np.empty((2, room), np.uint8)
+        size = _join(words, views, start, end, radius, most, found, far)
+        if size <= room:
+            order = np.lexsort((found[1, :size], found[0, :size]))
+            return found[:, order], far[:, order]
+        room = size

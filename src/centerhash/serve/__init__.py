@@ -1,10 +1,5 @@
 """The server: search by image, id or labels over HTTP, and one page for people."""
 
-from centerhash.core.extras import require
-
-for _library in ("fastapi", "uvicorn", "python_multipart", "prometheus_client"):
-    require(_library)
-
 from centerhash.serve.app import create_app
 from centerhash.serve.limits import Settings
 

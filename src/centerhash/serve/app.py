@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
@@ -191,13 +192,12 @@ def serve_index(
     `announce` is called as soon as clients may connect, with the address and the index, and `counted` soon
     after with the number of images whose files are gone. With `filling`, images are added to it meanwhile.
     """
-    import torch
-
     settings = settings.model_copy(update={"hosts": allowed_hosts(host, settings.hosts)})
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.workers))  # workers share the cores
     with listen(host, port) as listener:
         if index.model.spec.backbone is not None:  # the first visitor need not wait for network and search
             index.search(Image.new("RGB", (32, 32)), k=1)
+        if (torch := sys.modules.get("torch")) is not None:  # its threads, too, share the cores
+            torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.workers))
         app = create_app(index, settings, None if filling is None else lambda: filling.left, counted)
         shown = f"[{host}]" if ":" in host else host
         announce(f"http://{shown}:{listener.getsockname()[1]}", index)

@@ -243,13 +243,17 @@ def named_folders(direct: Mapping[str, int], uploads: str) -> Folders:
     /home/me/photos/2023 and /home/me/photos/2024 become photos/2023 and photos/2024, below photos.
     """
     others = sorted(path for path in direct if path != uploads)
-    top = Path(os.path.commonpath(others)) if others else Path()
+    drives = {Path(folder).drive for folder in others}  # of Windows; elsewhere one without a name
+    top = Path(os.path.commonpath(others)) if len(drives) == 1 else Path()
     sums = Counter[str]()
     for folder in others:
         for path in (Path(folder), *Path(folder).parents):
-            if path.is_relative_to(top):
+            if len(drives) > 1 or path.is_relative_to(top):
                 sums[str(path)] += direct[folder]
-    names = {path: Path(os.path.relpath(path, top.parent)).as_posix() for path in sorted(sums)}
+    names = {
+        path: Path(path if len(drives) > 1 else os.path.relpath(path, top.parent)).as_posix()
+        for path in sorted(sums)
+    }
     if uploads in direct:
         sums[uploads], names[uploads] = direct[uploads], UPLOADS
     return Folders({name: sums[path] for path, name in names.items()}, names)
