@@ -151,7 +151,7 @@ def test_what_cannot_be_exported_is_named(
         image_sample([photos / "000.png"], small_backbone())
     with pytest.raises(ConfigError, match="onx"):
         export_model(model, tmp_path / "model.onnx", format="onx")
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ConfigError):
         export_model(model, tmp_path / "model.onnx")
 

@@ -268,7 +268,7 @@ def _run_in_processes(
                         made = ProcessPoolExecutor(1, context, _start_worker, (theirs, threads))
                         idle.append(pools.enter_context(made))
                     task, pool = waiting.popleft(), idle.pop()
-                    with _interrupts_ignored():  # by the process that the first task of a pool starts
+                    with _interrupts_blocked():  # by the process that the first task of a pool starts
                         running[pool.submit(_attempt_in_worker, source, task, work)] = task, pool
                     started(task)
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -287,16 +287,16 @@ def _run_in_processes(
 
 
 @contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Let processes started in this block ignore Ctrl-C, which their parent handles."""
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+def _interrupts_blocked() -> Iterator[None]:
+    """Let processes started in this block never see Ctrl-C, which their parent handles; it sees it after the block."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_worker(parent: Connection[Any, Any], threads: int) -> None:

@@ -383,7 +383,7 @@ def keep(file: Path, model: bytes) -> str | None:
 
 def onnx_runner(model: bytes, streams: int, outputs: tuple[str, ...] = ("features",)) -> Runner:
     """ONNX Runtime; any number of threads may run a session, so that `streams` is not needed."""
-    onnxruntime = require("onnxruntime")
+    import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # the streams are the threads
