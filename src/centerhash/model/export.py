@@ -212,7 +212,8 @@ def metadata_of(model: HashModel, backbone: Backbone | None) -> dict[str, Any]:
 def shares_of(model: HashModel) -> Shares:
     """Return how a central model computes the weights of labels; ConfigError if numpy cannot compute them.
 
-    The solvers of ICS that descend step by step are replaced by the exact one, to which they converge.
+    The solvers of ICS that descend step by step are replaced by the exact one: `pgd` converges to it, `printed` does
+    not, so that its reported weights differ from those it was trained with.
     """
     objective = model.objective
     kind = type(objective)
