@@ -188,7 +188,9 @@ def main() -> None:
         "map_peers": round(result.map_peers, 4),
         "map_textbook": round(result.map_textbook, 4),
         "chance_peers": round(result.chance_peers, 4),
-        "presence_ap": round(average_precision(model.presence(features[query]), data.labels[query]), 4),
+        "presence_ap": round(
+            average_precision(model.label_probabilities(features[query]), data.labels[query]), 4
+        ),
         "megabytes": round((TARGET / "model.onnx").stat().st_size / 1e6, 2),
     }
     figures["sized_on"] = len(sized_on[0])

@@ -134,7 +134,7 @@ def class_precision(
 ) -> dict[str, float]:
     """Average precision of every class when these photos are ranked by its presence; their mean over the classes."""
     starts = range(0, len(rows), BATCH)
-    presence = np.concatenate([model.presence(features[rows[at : at + BATCH]]) for at in starts])
+    presence = np.concatenate([model.label_probabilities(features[rows[at : at + BATCH]]) for at in starts])
     hits = np.take_along_axis(labels[rows], np.argsort(-presence, axis=0, kind="stable"), axis=0)
     precision = np.cumsum(hits, axis=0) / np.arange(1, len(rows) + 1)[:, None]
     there = hits.any(axis=0)

@@ -20,13 +20,13 @@ FOLDER = model_folder("coco")
 def test_the_built_in_model_reads_images() -> None:
     model = ch.load("coco")
     assert repr(model) == "PortableModel('ics-softmax', 64 bits, 80 classes, efficientnet-lite0)"
-    assert model.has_presence
+    assert model.has_probabilities
     assert model.visual_bits == 128
     image = noise_image(64)
     features = model.features_of(image, engine="onnx")
     assert features.shape == (64 + 16 + 80 + 80,)
     assert model.encode_features(features[None]).shape == (1, 64)
-    presence = model.presence(features[None])
+    presence = model.label_probabilities(features[None])
     assert presence.shape == (1, 80)
     assert np.isfinite(presence).all()
     assert model.visual_codes(features[None]).shape == (1, 128)

@@ -31,7 +31,7 @@ NAMES = (
     "classes",
     "ids",
     "visual",
-    "presence",
+    "probabilities",
     "shares",
 )
 

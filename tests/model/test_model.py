@@ -410,9 +410,9 @@ def test_a_folder_that_cannot_be_written_is_named(toy_model: HashModel, tmp_path
 
 def test_presence_says_which_classes_are_there(toy_dataset: Dataset, toy_model: HashModel) -> None:
     assert toy_dataset.features is not None
-    presence = toy_model.presence(toy_dataset.features)
+    presence = toy_model.label_probabilities(toy_dataset.features)
     labels = toy_dataset.labels
-    assert toy_model.has_presence
+    assert toy_model.has_probabilities
     assert presence.shape == labels.shape
     assert presence[labels].mean() > 0.7 > 0.3 > presence[~labels].mean()
     predicted = toy_model.predict_labels(toy_dataset.features)
@@ -429,7 +429,7 @@ def test_codes_are_the_same_with_and_without_presence(toy_dataset: Dataset) -> N
     first, second = (model.logits(toy_dataset.features) for model in models)
     assert np.array_equal(first, second)
     with pytest.raises(ConfigError):
-        models[1].presence(toy_dataset.features)
+        models[1].label_probabilities(toy_dataset.features)
 
 
 def test_visual_codes_need_no_labels_and_are_stored(tmp_path: Path) -> None:

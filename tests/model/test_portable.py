@@ -42,18 +42,20 @@ def check_agreement(model: HashModel, other: PortableModel, mine: Any, theirs: A
     np.testing.assert_array_equal(other.encode_features(theirs), model.encode_features(mine))
     np.testing.assert_allclose(other.logits(theirs), model.logits(mine), rtol=1e-3, atol=1e-4)
     assert (other.bits, other.classes, other.digest) == (model.bits, model.classes, model.digest)
-    assert (other.has_centers, other.has_presence) == (model.has_centers, model.has_presence)
+    assert (other.has_centers, other.has_probabilities) == (model.has_centers, model.has_probabilities)
     assert other.visual_bits == model.visual_bits
     if model.visual_bits is None:
         with pytest.raises(ConfigError, match="visual"):
             other.visual_codes(theirs)
     else:
         np.testing.assert_array_equal(other.visual_codes(theirs), model.visual_codes(mine))
-    if model.has_presence:
-        np.testing.assert_allclose(other.presence(theirs), model.presence(mine), atol=1e-4)
+    if model.has_probabilities:
+        np.testing.assert_allclose(
+            other.label_probabilities(theirs), model.label_probabilities(mine), atol=1e-4
+        )
     else:
         with pytest.raises(ConfigError, match="probabilities"):
-            other.presence(theirs)
+            other.label_probabilities(theirs)
     assert other.label_names(theirs) == model.label_names(mine)
     if not model.has_centers:
         with pytest.raises(ConfigError, match=model.spec.method):

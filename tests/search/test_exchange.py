@@ -94,7 +94,7 @@ def test_codes_without_names_are_named_by_their_file(index: Index, tmp_path: Pat
         ({"names": np.array(["one"])}, r"names .*\(1,\)"),
         ({"labels": np.ones((3, 2), bool)}, r"labels .*\(3, 2\)"),
         ({"names": np.array(["a", "b", "a"])}, "'a'"),
-        ({"presence": np.ones((3, 2), np.uint8), "shares": np.ones((3, 2), np.uint8)}, "presence"),
+        ({"probabilities": np.ones((3, 2), np.uint8), "shares": np.ones((3, 2), np.uint8)}, "probabilities"),
     ],
 )
 def test_rejected_code_files(index: Index, changes: dict[str, Any], named: str, tmp_path: Path) -> None:

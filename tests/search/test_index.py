@@ -376,14 +376,15 @@ def test_open_refuses_what_is_no_index(stored: Path, tmp_path: Path, content: st
         Index.open(place)
 
 
-@pytest.mark.parametrize("spec", ["index.json", "collection.json"])
 @pytest.mark.parametrize("store", ["flat", "milvus:http://127.0.0.1:19530#photos"])
-def test_an_index_of_an_earlier_format(stored: Path, tmp_path: Path, spec: str, store: str) -> None:
+def test_an_index_of_an_earlier_format(stored: Path, tmp_path: Path, store: str) -> None:
     place = tmp_path / "old"
     shutil.copytree(stored / "model", place / "model")
     if store == "flat":
         (place / "items").mkdir()
-    (place / spec).write_text(json.dumps({"format": 1, "store": store, "bits": 32, "classes": ["cat"]}))
+    (place / "index.json").write_text(
+        json.dumps({"format": 1, "store": store, "bits": 32, "classes": ["cat"]})
+    )
     with pytest.raises(
         DataError, match=r"^'[^']*old' .*`centerhash index create` and `centerhash index add`"
     ):

@@ -217,7 +217,7 @@ def test_the_largest_probabilities_are_stored() -> None:
 def test_scores_hold_the_labels_of_an_image_too(image_run: Path) -> None:
     model = HashModel.load(image_run)
     features = np.random.default_rng(0).random((2, model.spec.features)).astype(np.float32)
-    probability = model.presence(features)
+    probability = model.label_probabilities(features)
     rarest = model.classes[int(probability[0].argmin())]
     scores = queries.label_scores(model, features, [(rarest, "no class"), ()])
     assert scores is not None

@@ -189,7 +189,7 @@ def test_weights_learn_sizes_and_codes_do_not(sized_dataset: Dataset, tmp_path: 
     rows = data.splits.query
     features, labels = data.features[rows], data.labels[rows]
     np.testing.assert_array_equal(sized.logits(features), plain.logits(features))
-    np.testing.assert_array_equal(sized.presence(features), plain.presence(features))
+    np.testing.assert_array_equal(sized.label_probabilities(features), plain.label_probabilities(features))
     found = [
         measure_agreement(model.weights(features, labels), data.areas[rows], labels)
         for model in (sized, plain)

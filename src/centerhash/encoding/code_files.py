@@ -2,8 +2,8 @@
 
 Arrays: `packed` (N, ceil(K/8)) uint8 and `bits`, or `codes` (N, K) of -1 and +1, of 0 and 1, or bool. Optional:
 `names` and `paths` (N,) text; `labels` (N, C) with `classes` (C,) text; `ids` (N,) integers, which identify a query's
-own database item; `visual` (N, 16) uint8, packed visual codes; `presence` and `shares` (N, C) uint8, in 255ths. A row
-of zeros in one of the last three marks an item without it.
+own database item; `visual` (N, 16) uint8, packed visual codes; `probabilities` and `shares` (N, C) uint8, in 255ths.
+A row of zeros in one of the last three marks an item without it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from centerhash.data.layouts.contents import load_array
 from centerhash.evaluation import Evaluation
 
 # optional columns and their dimensions
-_COLUMNS = {"names": 1, "paths": 1, "ids": 1, "labels": 2, "visual": 2, "presence": 2, "shares": 2}
+_COLUMNS = {"names": 1, "paths": 1, "ids": 1, "labels": 2, "visual": 2, "probabilities": 2, "shares": 2}
 QUERY, DATABASE = "query.npz", "database.npz"  # of a run
 _EYE = ": (N, C) are needed, of class numbers `numpy.eye(C, dtype=bool)[labels]`"
 
@@ -40,7 +40,7 @@ class CodeFile:
     classes: tuple[str, ...] | None = None
     ids: NDArray[np.int64] | None = None
     visual: Packed | None = None  # (N, 16)
-    presence: NDArray[np.uint8] | None = None  # (N, C)
+    probabilities: NDArray[np.uint8] | None = None  # (N, C)
     shares: NDArray[np.uint8] | None = None  # (N, C)
 
     def label_names(self, default_classes: Sequence[str]) -> list[tuple[str, ...]] | None:

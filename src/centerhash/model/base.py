@@ -32,6 +32,7 @@ class Model(ABC):
 
     spec: ModelSpec | PortableSpec
     folder: Path | None
+    _centers: Any  # (C, K), None for a method without centers
 
     def __init__(self) -> None:
         self._encoders: dict[tuple[str, str, int], Encoder] = {}
@@ -48,13 +49,13 @@ class Model(ABC):
         return self.spec.classes
 
     @property
-    @abstractmethod
     def has_centers(self) -> bool:
         """Whether the method is a central one: only those predict labels and weights."""
+        return self._centers is not None
 
     @property
     @abstractmethod
-    def has_presence(self) -> bool:
+    def has_probabilities(self) -> bool:
         """Whether the model predicts label probabilities."""
 
     @property
@@ -63,9 +64,11 @@ class Model(ABC):
         """Length of the visual codes; None without a visual code."""
 
     @property
-    @abstractmethod
     def centers(self) -> Any:
         """Hash centers (C, K) of a central method."""
+        if self._centers is None:
+            raise self._without_centers()
+        return self._centers
 
     @property
     @abstractmethod
@@ -81,7 +84,7 @@ class Model(ABC):
         """Encode features (N, D) into visual codes (N, V), which were learned without labels."""
 
     @abstractmethod
-    def presence(self, features: NDArray[Any]) -> NDArray[np.float32]:
+    def label_probabilities(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Predict the probability (N, C) of each label."""
 
     @abstractmethod
@@ -110,7 +113,7 @@ class Model(ABC):
             "train a central method, such as ics-softmax."
         )
 
-    def _without_presence(self) -> ConfigError:
+    def _without_probabilities(self) -> ConfigError:
         return ConfigError(
             f"this model of method '{self.spec.method}' does not predict label probabilities: train with presence in "
             "its head."
@@ -191,8 +194,8 @@ class Model(ABC):
 
     def predict_labels(self, features: NDArray[Any]) -> NDArray[np.bool_]:
         """Predict labels (N, C) by probability, or by similarity to the centers; at least one per image."""
-        if self.has_presence:
-            scores, cut = self.presence(features), PRESENT
+        if self.has_probabilities:
+            scores, cut = self.label_probabilities(features), PRESENT
         else:
             scores, cut = self.similarities(features), self.spec.label_threshold or 0.0
         labels = scores >= cut

@@ -186,7 +186,7 @@ def metadata_of(model: HashModel, backbone: Backbone | None) -> dict[str, Any]:
         "directions": encoded_directions(model.directions.float().numpy()) if has_centers else None,
         "label_threshold": spec.label_threshold,
         "visual_bits": model.visual_bits,
-        "probabilities": model.has_presence,
+        "probabilities": model.has_probabilities,
         "shares": None if shares is None else shares.model_dump(),
         "seed": spec.seed,
         "digest": model.digest,
@@ -195,7 +195,7 @@ def metadata_of(model: HashModel, backbone: Backbone | None) -> dict[str, Any]:
         by_softmax = shares is not None and shares.by == "softmax"
         visual = 0 if model.visual_bits is None else packed_width(model.visual_bits)
         values |= {
-            "features": spec.bits + visual + len(spec.classes) * (model.has_presence + by_softmax),
+            "features": spec.bits + visual + len(spec.classes) * (model.has_probabilities + by_softmax),
             "backbone": backbone.name,
             "backbone_key": spec.backbone_key,
             "preprocessing": {
@@ -522,7 +522,7 @@ def deployed(model: HashModel, backbone: Backbone | None) -> Deployed:
     elif not isinstance(model.network, ShallowHash):
         encoder = Wide(encoder)
     shares = cast(IcsSoftmax, model.objective) if by_softmax else None
-    return Deployed(network, encoder, model.bits, model.visual, shares, model.has_presence).eval()
+    return Deployed(network, encoder, model.bits, model.visual, shares, model.has_probabilities).eval()
 
 
 def _encoder(network: nn.Module | ShallowHash) -> nn.Module:

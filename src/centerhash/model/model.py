@@ -83,19 +83,7 @@ class HashModel(Model):
         )
 
     @property
-    def centers(self) -> Tensor:
-        """Hash centers (C, K) of a central method."""
-        if self._centers is None:
-            raise self._without_centers()
-        return self._centers
-
-    @property
-    def has_centers(self) -> bool:
-        """Whether the method is a central one: only those predict labels and weights."""
-        return self._centers is not None
-
-    @property
-    def has_presence(self) -> bool:
+    def has_probabilities(self) -> bool:
         """Whether the head predicts label probabilities."""
         return bool(self.spec.head.presence)
 
@@ -107,7 +95,8 @@ class HashModel(Model):
     @property
     def directions(self) -> Tensor:
         """The centers (C, K), rotated as the logits were; their signs are the centers."""
-        return self._tensors.get("directions", self.centers)
+        directions: Tensor = self._tensors.get("directions", self.centers)
+        return directions
 
     @property
     def objective(self) -> CentralObjective:
@@ -148,11 +137,11 @@ class HashModel(Model):
         features = check_features(features, self.spec.features)
         return np.concatenate([binarize(self.visual.values(chunk)) for chunk in _chunks(features)])
 
-    def presence(self, features: NDArray[Any]) -> NDArray[np.float32]:
+    def label_probabilities(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Predict the probability (N, C) of each label."""
         found = self._outputs(features).label_log_odds
         if found is None:
-            raise self._without_presence()
+            raise self._without_probabilities()
         presence: NDArray[np.float32] = found.sigmoid().numpy()
         return presence
 

@@ -86,19 +86,7 @@ class PortableModel(Model):
         return self.spec.digest
 
     @property
-    def centers(self) -> Codes:
-        """Hash centers (C, K) of a central method."""
-        if self._centers is None:
-            raise self._without_centers()
-        return self._centers
-
-    @property
-    def has_centers(self) -> bool:
-        """Whether the method is a central one: only those predict labels and weights."""
-        return self._centers is not None
-
-    @property
-    def has_presence(self) -> bool:
+    def has_probabilities(self) -> bool:
         """Whether the model predicts label probabilities."""
         return self.spec.probabilities
 
@@ -169,10 +157,10 @@ class PortableModel(Model):
         packed = self._outputs(features)[:, self._columns["visual"]].astype(np.uint8)
         return unpack(packed, self.visual_bits)
 
-    def presence(self, features: NDArray[Any]) -> NDArray[np.float32]:
+    def label_probabilities(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Predict the probability (N, C) of each label."""
-        if not self.has_presence:
-            raise self._without_presence()
+        if not self.has_probabilities:
+            raise self._without_probabilities()
         return self._outputs(features)[:, self._columns["probability"]]
 
     def similarities(self, features: NDArray[Any]) -> NDArray[np.float32]:

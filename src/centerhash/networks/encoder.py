@@ -113,20 +113,20 @@ class Encoder:
                 choose_engine(engine, self.device)
         self._wanted, self._engine = engine, None if isinstance(engine, str) else engine
         self._loading = threading.Lock()
-        self._apart: SandboxedDecoder | None = None
+        self._sandbox: SandboxedDecoder | None = None
 
     @contextmanager
-    def apart(self, seconds: float) -> Iterator[None]:
+    def sandboxed(self, seconds: float) -> Iterator[None]:
         """Within this block, images that come as bytes are decoded in processes of limited time and memory."""
         backbone = self.backbone
         preprocessing = Preprocessing(
             backbone.resize, backbone.crop, backbone.interpolation, self._max_pixels
         )
-        with closing(SandboxedDecoder(preprocessing, seconds)) as self._apart:
+        with closing(SandboxedDecoder(preprocessing, seconds)) as self._sandbox:
             try:
                 yield
             finally:
-                self._apart = None
+                self._sandbox = None
 
     @property
     def engine(self) -> Engine:
@@ -143,8 +143,8 @@ class Encoder:
 
     def pixels(self, image: ImageSource) -> NDArray[np.uint8]:
         """Decode one image to the pixels (crop, crop, 3) that the network reads; ImageError when it is broken."""
-        if self._apart is not None and isinstance(image, bytes):
-            return self._apart.decode(image)
+        if self._sandbox is not None and isinstance(image, bytes):
+            return self._sandbox.decode(image)
         return pixels_of(image, self.backbone, self._max_pixels)
 
     def features(self, images: Sequence[ImageSource]) -> NDArray[np.float32]:

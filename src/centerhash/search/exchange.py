@@ -114,12 +114,12 @@ def _of_file(index: Index, path: Path) -> Coded:
 
 def _scores(codes: CodeFile, classes: Sequence[str]) -> list[LabelScores] | None:
     """Return probabilities and shares of every item of a code file."""
-    if codes.presence is None or codes.shares is None:
+    if codes.probabilities is None or codes.shares is None:
         return None
     expected = (len(codes.packed), len(classes))
-    if not codes.presence.shape == codes.shares.shape == expected:
-        raise DataError(f"presence and shares must be of shape {expected}.")
-    both = np.stack([codes.presence, codes.shares], axis=2)
+    if not codes.probabilities.shape == codes.shares.shape == expected:
+        raise DataError(f"probabilities and shares must be of shape {expected}.")
+    both = np.stack([codes.probabilities, codes.shares], axis=2)
     return [
         {classes[j]: (int(row[j, 0]), int(row[j, 1])) for j in np.flatnonzero(row.any(axis=1)).tolist()}
         for row in both
@@ -158,7 +158,7 @@ def _write_npz(index: Index, path: Path, items: Sequence[Item]) -> None:
             labels=labels,
             classes=classes,
             visual=visual if visual.any() else None,
-            presence=scores[0] if scores.any() else None,
+            probabilities=scores[0] if scores.any() else None,
             shares=scores[1] if scores.any() else None,
         ),
     )

@@ -72,7 +72,6 @@ GivenLabels: TypeAlias = Mapping[Any, Sequence[str]] | str | None  # by path, or
 SPEC, MODEL = "index.json", "model"
 LOCAL = "sqlite"  # the store in the folder of the index; others are "milvus:ADDRESS"
 LABELS = ("given", "predicted", "none")
-_EARLIER = ("collection.json", "items")  # entries of formats that no version reads any more
 _LEVELS_ABOVE = 3  # folders above the images in which their labels.csv is looked for
 _PAGE = 1 << 16  # codes that are added at a time
 
@@ -564,8 +563,6 @@ def read_spec(folder: Path) -> IndexSpec:
         if not isinstance(stored, dict) or stored.get("format") != 1:
             return IndexSpec.model_validate(stored)
     except (FileNotFoundError, NotADirectoryError):
-        if any((folder / name).exists() for name in _EARLIER):
-            raise _earlier_format(folder) from None
         raise DataError(
             f"'{folder}' is no index ({SPEC} is missing): create one first, with `centerhash index create` or "
             "centerhash.Index.create."
@@ -574,11 +571,7 @@ def read_spec(folder: Path) -> IndexSpec:
         raise DataError(f"cannot read '{file}': {error.strerror or error}.") from None
     except ValueError as error:  # no json, no UTF-8, other fields
         raise DataError(f"'{file}' is damaged or of another version: {str(error).splitlines()[0]}") from None
-    raise _earlier_format(folder)
-
-
-def _earlier_format(folder: Path) -> DataError:
-    return DataError(
+    raise DataError(
         f"'{folder}' was made by an earlier version, whose format is not supported: move it away, then run "
         "`centerhash index create` and `centerhash index add` again."
     )

@@ -91,9 +91,9 @@ def label_scores(
     model: Model, features: NDArray[np.float32], labels: Sequence[Sequence[str]]
 ) -> list[LabelScores] | None:
     """Return probabilities and shares of the labels that matter in each of N images; None for a model without."""
-    if not model.has_presence or not len(features):
+    if not model.has_probabilities or not len(features):
         return None
-    probability = model.presence(features)
+    probability = model.label_probabilities(features)
     kept = kept_classes(probability)
     column = {name: place for place, name in enumerate(model.classes)}
     for row, names in enumerate(labels):

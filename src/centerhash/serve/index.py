@@ -70,7 +70,7 @@ class ServedIndex:
         """Within this block, uploads are decoded in processes that can be killed."""
         if self.index.model_info.backbone is None:
             return nullcontext()
-        return self.index.encoder().apart(self._decoding_seconds)
+        return self.index.encoder().sandboxed(self._decoding_seconds)
 
     def search(
         self, image: bytes | None = None, *, id: str | None = None, under: str | None, **query: Any
