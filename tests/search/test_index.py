@@ -363,7 +363,12 @@ def test_create_accepts_a_model_and_an_empty_folder(toy_model: HashModel, tmp_pa
         assert index  # also an empty one
 
 
-@pytest.mark.parametrize("content", [None, "{", '"text"', '{"format": 3}', '{"format": 2}', b"\xff"])
+OTHER_STORE = '{"format": 2, "store": "sqlhte", "bits": 32, "classes": ["cat"]}'
+
+
+@pytest.mark.parametrize(
+    "content", [None, "{", '"text"', '{"format": 3}', '{"format": 2}', b"\xff", OTHER_STORE]
+)
 def test_open_refuses_what_is_no_index(stored: Path, tmp_path: Path, content: str | bytes | None) -> None:
     with pytest.raises(DataError, match=r"none.*index\.json"):
         verify_index(tmp_path / "none")

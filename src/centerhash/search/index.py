@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from centerhash.codes import Packed, check_packed, pack
 from centerhash.core.errors import ConfigError, DataError, ImageError, InputError, unknown_name
@@ -80,7 +81,7 @@ class IndexSpec(Options):
     """The content of index.json."""
 
     format: Literal[2] = 2
-    store: str
+    store: str = Field(pattern=r"^(sqlite|milvus:.+#.+)$")
     bits: int
     classes: tuple[str, ...]
 
