@@ -143,7 +143,7 @@ def datasets(
         for row, here in zip(DATASETS.values(), there, strict=True)
     )
     console.table(f"datasets, and which are in {root}", columns, shown, show_lines=True)
-    console.output("Fetch one: `centerhash download NAME --root DIR`; more in docs/datasets.md")
+    console.output("Fetch one: `centerhash download NAME --root DIR`; more in docs/reference/datasets.md")
 
 
 def download(

@@ -128,7 +128,7 @@ def evaluate(
 ) -> None:
     """Score codes: mAP in both conventions with its chance level, precision, NDCG, ACG, WAP.
 
-    Codes made elsewhere are -1/+1, 0/1, bool, or packed with --bits; docs/evaluation.md names the arrays.
+    Codes made elsewhere are -1/+1, 0/1, bool, or packed with --bits; docs/reference/metrics.md names the arrays.
 
     Examples: `centerhash evaluate run`, `centerhash evaluate query.npz database.npz --json`
     """
