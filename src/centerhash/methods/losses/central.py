@@ -323,8 +323,8 @@ class ICSOptions(MethodOptions):
         defaults="""beta .001, .01, .1 at 16, 32, 64 bits, gamma .05, eta .1: as printed. The paper names no lambda;
             of those it tries, .1 (.604; .01 .568).""",
         departures="""None on purpose; where the paper contradicts itself, docs/explanation/paper.md says
-            which reading this is. Centers are as printed too (Hadamard's, or Bernoulli(0.5) bits drawn once), and assigned to classes at
-            random; the head and its training are those of all methods, and as printed by `--preset paper-alexnet`
+            which reading this is. Centers are as printed too (Hadamard's, or Bernoulli(0.5) bits drawn once), and
+            assigned to classes at random; the head and its training are those of all methods, and as printed by `--preset paper-alexnet`
             and `paper-resnet50`.""",
     ),
 )
