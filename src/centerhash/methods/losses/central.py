@@ -324,8 +324,8 @@ class ICSOptions(MethodOptions):
             of those it tries, .1 (.604; .01 .568).""",
         departures="""None on purpose; where the paper contradicts itself, docs/explanation/paper.md says
             which reading this is. Centers are as printed too (Hadamard's, or Bernoulli(0.5) bits drawn once), and
-            assigned to classes at random; the head and its training are those of all methods, and as printed by `--preset paper-alexnet`
-            and `paper-resnet50`.""",
+            assigned to classes at random; the head and its training are those of all methods, and as printed by
+            `--preset paper-alexnet` and `paper-resnet50`.""",
     ),
 )
 @register_method(
