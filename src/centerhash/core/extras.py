@@ -33,6 +33,7 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         "torch": _TRAIN,
         "torchvision": _TRAIN,
         "timm": _TRAIN,
+        "safetensors": _TRAIN,
         "lightning_fabric": _TRAIN,
         "numba": _TRAIN,
         "threadpoolctl": _TRAIN,
