@@ -40,6 +40,7 @@ for command in (
     photos.serve,
     photos.search,
     photos.duplicates,
+    photos.mcp,
     info.inspect,
     training.train,
     training.evaluate,

@@ -465,3 +465,19 @@ def _serve_images(images: Path, model: str | None, settings: Settings, host: str
 
     with opened, console.progress() as report:
         serve_index(opened, settings, host, port, announce, filling=Filling(opened, images, ended, report))
+
+
+def mcp(index: IndexArgument) -> None:
+    """Answer an AI assistant about the photos of an index: tools of the Model Context Protocol, read-only.
+
+    The assistant starts this command and talks to it over standard input and output.
+
+    Example: `centerhash mcp photos.index`
+    """
+    check_installed("mcp")
+
+    from centerhash.search import Index
+    from centerhash.serve.assistant import run_assistant
+
+    with Index.open(index, read_only=True) as opened:
+        run_assistant(opened)
