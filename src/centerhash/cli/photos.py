@@ -162,6 +162,22 @@ def compact(index: IndexArgument) -> None:
     console.output(f"{count:,} items in {index}")
 
 
+@index_app.command()
+def backup(
+    index: IndexArgument,
+    folder: Annotated[Path, typer.Argument(help="new folder of the copy", show_default=False)],
+) -> None:
+    """Copy an index, also while it is being written, and verify the copy. Your photos are not copied.
+
+    Example: `centerhash index backup photos.index backups/photos.index`
+    """
+    from centerhash.search import Index
+
+    with Index.open(index, read_only=True) as opened, console.progress() as report:
+        count = opened.backup(folder, progress=report)
+    console.output(f"{count:,} items in {folder}")
+
+
 @index_app.command("import")
 def import_(
     index: IndexArgument,
