@@ -22,7 +22,9 @@ def executed(notebook: Path, folder: Path) -> dict[str, Any]:
 
     book = nbformat.read(notebook, as_version=4)
     shutil.copytree(PHOTOS, folder / "photos")
-    NotebookClient(book, timeout=None, resources={"metadata": {"path": str(folder)}}).execute()
+    NotebookClient(
+        book, timeout=None, coalesce_streams=True, resources={"metadata": {"path": str(folder)}}
+    ).execute()
     book.metadata = nbformat.from_dict(_KEPT)
     for cell in book.cells:
         cell.metadata = {}
