@@ -25,7 +25,7 @@ _SHOWN_CLASSES = 24
 
 
 def methods(context: typer.Context, as_json: JsonOption = False, markdown: MarkdownOption = False) -> None:
-    """List the methods: family, paper, year, and what they do with several labels.
+    """List the methods with family, paper, year, and their use of several labels.
 
     Example: `centerhash methods --json`
     """
@@ -61,7 +61,7 @@ def options(
     ] = 64,
     as_json: JsonOption = False,
 ) -> None:
-    """List the options of one method with their defaults, to be set by `train -o NAME=VALUE`.
+    """List the options of a method with their defaults, to be set by `train -o NAME=VALUE`.
 
     Example: `centerhash options ics`
     """
@@ -84,7 +84,7 @@ def options(
 
 
 def backbones(as_json: JsonOption = False) -> None:
-    """List the networks that turn images into features, and whether their weights are here.
+    """List the backbones, and whether their weights are installed.
 
     Example: `centerhash backbones --json`
     """
@@ -119,7 +119,7 @@ def datasets(
     as_json: JsonOption = False,
     markdown: MarkdownOption = False,
 ) -> None:
-    """List the published datasets: classes, images, split, licence, and which are under --root.
+    """List the published datasets: classes, images, split, license, and which are under --root.
 
     Example: `centerhash datasets --root data`
     """
@@ -143,7 +143,7 @@ def datasets(
         for row, here in zip(DATASETS.values(), there, strict=True)
     )
     console.table(f"datasets, and which are in {root}", columns, shown, show_lines=True)
-    console.output("Fetch one: `centerhash download NAME --root DIR`; more in docs/reference/datasets.md")
+    console.output("Download one: `centerhash download NAME --root DIR`; more in docs/reference/datasets.md")
 
 
 def download(
@@ -152,13 +152,14 @@ def download(
     ],
     root: RootOption = Path("data"),
     mirror: Annotated[
-        str | None, typer.Option(help="address to fetch from instead of the source, e.g. https://host/folder")
+        str | None,
+        typer.Option(help="address to download from instead of the source, e.g. https://host/folder"),
     ] = None,
     keep_archives: Annotated[
         bool, typer.Option("--keep-archives", help="do not delete the archives once unpacked")
     ] = False,
 ) -> None:
-    """Fetch a published dataset: checked, unpacked, and resumed by the same command after a stop.
+    """Download and unpack a published dataset; the same command resumes.
 
     Example: `centerhash download voc2007 --root data`
     """
@@ -206,7 +207,9 @@ def inspect(
     out: Annotated[
         Path | None, typer.Option(help="folder for inspection.json and the plot (svg, png)")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="of splits that the data does not name, as in train")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="seed of splits that the data does not define, as in train")
+    ] = 0,
     no_labels: NoLabelsOption = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -36,7 +36,7 @@ def create(
         str, option("where items are stored: sqlite, or milvus:ADDRESS", arguments.one_of(*arguments.STORES))
     ] = "sqlite",
 ) -> None:
-    """Make an empty index for the codes of the built-in model, or of a run's.
+    """Create an empty index for the codes of the built-in model or of a run.
 
     Examples: `centerhash index create photos.index`, `centerhash index create photos.index --model run`
     """
@@ -64,7 +64,7 @@ def add(
     engine: EngineOption = "auto",
     batch: Annotated[int, typer.Option(min=1, help="images that are stored durably at a time")] = 256,
 ) -> None:
-    """Add images; those that are there already, by content, are skipped, so the same command resumes.
+    """Add images; images with the same content are stored once, so the same command resumes.
 
     Example: `centerhash index add photos.index photos`
     """
@@ -84,7 +84,7 @@ def remove(
     ] = None,
     missing: Annotated[bool, typer.Option("--missing", help="all images whose file is gone")] = False,
 ) -> None:
-    """Remove images by their ids or paths; also by paths of files that are gone. Your files stay.
+    """Remove images by their ids or paths, also if the files are gone. Your files are not deleted.
 
     Examples: `centerhash index remove photos.index photos/old`, `centerhash index remove photos.index --missing`
     """
@@ -104,7 +104,7 @@ def remove(
 
 @index_app.command()
 def info(index: IndexArgument, as_json: JsonOption = False) -> None:
-    """Say what is in an index: store, model, number of items, and how many carry each label.
+    """Print the store, the model, the number of items, and how many carry each label.
 
     Example: `centerhash index info photos.index`
     """
@@ -130,7 +130,7 @@ def info(index: IndexArgument, as_json: JsonOption = False) -> None:
 
 @index_app.command()
 def verify(index: IndexArgument) -> None:
-    """Read everything and say what is damaged, with exit code 1 when anything is; count images whose file is gone.
+    """Check every byte and list damage, with exit code 1 if there is any; count images whose file is missing.
 
     Example: `centerhash index verify photos.index`
     """
@@ -150,7 +150,7 @@ def verify(index: IndexArgument) -> None:
 
 @index_app.command()
 def compact(index: IndexArgument) -> None:
-    """Give back the space of removed items.
+    """Reclaim the space of removed items.
 
     Example: `centerhash index compact photos.index`
     """
@@ -202,7 +202,7 @@ def export(
         ),
     ] = "npz",
 ) -> None:
-    """Write all codes with their ids, paths and labels, whole or not at all, for centerhash or other programs.
+    """Write all codes with their ids, paths and labels atomically, for centerhash or other programs.
 
     Examples: `centerhash index export photos.index codes.npz`, `centerhash index export photos.index items --to pgvector`
     """
@@ -218,7 +218,7 @@ def export(
 def search(
     index: IndexArgument,
     image: Annotated[Path | None, typer.Argument(help="image to search by", show_default=False)] = None,
-    id: Annotated[str | None, typer.Option(help="search by an item of the index instead")] = None,
+    id: Annotated[str | None, typer.Option(help="search by an item of the index")] = None,
     labels: Annotated[
         str | None,
         typer.Option(
@@ -226,21 +226,17 @@ def search(
             "in double quotes"
         ),
     ] = None,
-    k: Annotated[int, typer.Option("-k", "--top", min=1, help="how many to show")] = 10,
-    visual: Annotated[
-        bool, typer.Option("--visual", help="rank by visual similarity alone, whatever the labels")
-    ] = False,
-    semantic: Annotated[
-        bool, typer.Option("--semantic", help="rank by the semantic code alone, without visual similarity")
-    ] = False,
+    k: Annotated[int, typer.Option("-k", "--top", min=1, help="number of results")] = 10,
+    visual: Annotated[bool, typer.Option("--visual", help="rank by visual similarity only")] = False,
+    semantic: Annotated[bool, typer.Option("--semantic", help="rank by the semantic code only")] = False,
     having: Annotated[
-        list[str] | None, typer.Option(help="show only items that carry this label; may be repeated")
+        list[str] | None, typer.Option(help="only items with this label; may be repeated")
     ] = None,
     without: Annotated[
-        list[str] | None, typer.Option(help="show no item that carries this label; may be repeated")
+        list[str] | None, typer.Option(help="only items without this label; may be repeated")
     ] = None,
-    under: Annotated[Path | None, typer.Option(help="show only images in this folder")] = None,
-    within: Annotated[int | None, typer.Option(min=0, help="show none farther than so many bits")] = None,
+    under: Annotated[Path | None, typer.Option(help="only images in this folder")] = None,
+    within: Annotated[int | None, typer.Option(min=0, help="maximum Hamming distance of the results")] = None,
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
     as_json: JsonOption = False,
@@ -378,7 +374,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free one")] = 8000,
     token: Annotated[
         str | None,
-        typer.Option(envvar="CENTERHASH_TOKEN", help="what a request must bring to add or remove images"),
+        typer.Option(envvar="CENTERHASH_TOKEN", help="token that requests need to add or remove images"),
     ] = None,
     max_upload_mb: Annotated[float, typer.Option(help="largest upload in megabytes")] = 20.0,
     max_megapixels: Annotated[float, typer.Option(help="largest image in million pixels")] = 50.0,
@@ -386,8 +382,8 @@ def serve(
     engine: EngineOption = "auto",
     queue: Annotated[int, typer.Option(help="requests of a kind that may wait; more get a 503")] = 32,
     timeout: Annotated[float, typer.Option(help="seconds that a request may take")] = 30.0,
-    connections: Annotated[int, typer.Option(help="open connections; more are sent away")] = 512,
-    read_only: Annotated[bool, typer.Option(help="never change the index, whatever token comes")] = False,
+    connections: Annotated[int, typer.Option(help="open connections; more get a 503")] = 512,
+    read_only: Annotated[bool, typer.Option(help="reject all changes, also with a token")] = False,
     model: Annotated[
         str | None,
         option("of a folder of images: a run's folder, the built-in model, or hf:owner/name", default="coco"),

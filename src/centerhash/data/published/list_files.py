@@ -186,7 +186,7 @@ register(
         classes=100,
         images=133_503,
         photos=133_503,
-        split="HashNet's lists: 10,000 training images from a database of 128,503 (ImageNet's training images), and 5,000 "
+        split="HashNet's lists: 10,000 training images from a database of 128,503 (its training images), and 5,000 "
         "queries (its validation images)",
         areas="unknown",
         license="ImageNet's terms: for research, not for redistribution",
