@@ -186,8 +186,8 @@ register(
         classes=100,
         images=133_503,
         photos=133_503,
-        split="HashNet's lists: 10,000 training images from a database of 128,503 (its training images), and 5,000 "
-        "queries (its validation images)",
+        split="HashNet's lists: 5,000 queries from ImageNet's validation images, and a database of 128,503 of its training "
+        "images, 10,000 of which are the training set",
         areas="unknown",
         license="ImageNet's terms: for research, not for redistribution",
         citation="Cao et al.: HashNet: Deep Learning to Hash by Continuation. ICCV 2017; Russakovsky et al.: ImageNet "
