@@ -186,7 +186,7 @@ register(
         classes=100,
         images=133_503,
         photos=133_503,
-        split="HashNet's lists: 5,000 queries from ImageNet's validation images, and a database of 128,503 of its training "
+        split="HashNet's lists: 5,000 queries from ImageNet's validation images, a database of 128,503 of its training "
         "images, 10,000 of which are the training set",
         areas="unknown",
         license="ImageNet's terms: for research, not for redistribution",
