@@ -25,7 +25,7 @@ _SHOWN_CLASSES = 24
 
 
 def methods(context: typer.Context, as_json: JsonOption = False, markdown: MarkdownOption = False) -> None:
-    """List the methods with family, paper, year, and their use of several labels.
+    """List the methods: family, paper, year, and how they handle several labels.
 
     Example: `centerhash methods --json`
     """
@@ -61,7 +61,7 @@ def options(
     ] = 64,
     as_json: JsonOption = False,
 ) -> None:
-    """List the options of a method with their defaults, to be set by `train -o NAME=VALUE`.
+    """List the options of one method with their defaults, for `train -o NAME=VALUE`.
 
     Example: `centerhash options ics`
     """
@@ -84,7 +84,7 @@ def options(
 
 
 def backbones(as_json: JsonOption = False) -> None:
-    """List the backbones, and whether their weights are installed.
+    """List the backbone networks, and whether their weights are installed.
 
     Example: `centerhash backbones --json`
     """
@@ -159,7 +159,7 @@ def download(
         bool, typer.Option("--keep-archives", help="do not delete the archives once unpacked")
     ] = False,
 ) -> None:
-    """Download and unpack a published dataset; the same command resumes.
+    """Download a published dataset, check and unpack it. The same command resumes after a stop.
 
     Example: `centerhash download voc2007 --root data`
     """
@@ -183,7 +183,7 @@ def download(
 
 
 def doctor(cache: CacheOption = None, as_json: JsonOption = False) -> None:
-    """Show versions, device, engines, stores, weights and disk, for bug reports; exit code 1 if something is broken.
+    """Print versions, engines and disk space for bug reports. Exit with 1 if something is broken.
 
     Example: `centerhash doctor --json`
     """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from centerhash.serve.limits import Settings
 
 index_app = typer.Typer(
-    help="Make an index of images, add to it, remove, look after it.",
+    help="Create an index of images; add, remove, check, import and export.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -36,7 +36,7 @@ def create(
         str, option("where items are stored: sqlite, or milvus:ADDRESS", arguments.one_of(*arguments.STORES))
     ] = "sqlite",
 ) -> None:
-    """Create an empty index for the codes of the built-in model or of a run.
+    """Create an empty index for the codes of the built-in model or of a trained model.
 
     Examples: `centerhash index create photos.index`, `centerhash index create photos.index --model run`
     """
@@ -64,7 +64,7 @@ def add(
     engine: EngineOption = "auto",
     batch: Annotated[int, typer.Option(min=1, help="images that are stored durably at a time")] = 256,
 ) -> None:
-    """Add images; images with the same content are stored once, so the same command resumes.
+    """Add images. Images with known content are skipped, so the same command resumes.
 
     Example: `centerhash index add photos.index photos`
     """
@@ -84,14 +84,14 @@ def remove(
     ] = None,
     missing: Annotated[bool, typer.Option("--missing", help="all images whose file is gone")] = False,
 ) -> None:
-    """Remove images by their ids or paths, also if the files are gone. Your files are not deleted.
+    """Remove images by id or path, also if their files are gone. No file of yours is deleted.
 
     Examples: `centerhash index remove photos.index photos/old`, `centerhash index remove photos.index --missing`
     """
     from centerhash.search import Index
 
     if not items and not missing:
-        raise ConfigError("say what to remove: ids, paths of images or folders, or --missing.")
+        raise ConfigError("nothing to remove: give ids, paths of images or folders, or --missing.")
     with Index.open(index) as opened:
         meant = opened.find([*(items or ()), *(opened.missing() if missing else ())])
         removed = opened.remove([id for ids in meant.values() for id in ids])
@@ -104,7 +104,7 @@ def remove(
 
 @index_app.command()
 def info(index: IndexArgument, as_json: JsonOption = False) -> None:
-    """Print the store, the model, the number of items, and how many carry each label.
+    """Print the store, the model, the number of items, and the number of items per label.
 
     Example: `centerhash index info photos.index`
     """
@@ -130,7 +130,7 @@ def info(index: IndexArgument, as_json: JsonOption = False) -> None:
 
 @index_app.command()
 def verify(index: IndexArgument) -> None:
-    """Check every byte and list damage, with exit code 1 if there is any; count images whose file is missing.
+    """Read everything and report damage with exit code 1. Count images whose file is gone.
 
     Example: `centerhash index verify photos.index`
     """
@@ -168,7 +168,7 @@ def import_(
     codes: Annotated[
         Path,
         typer.Argument(
-            help="code file, or folder of parts, of `centerhash encode` by the same model, or a file of faiss",
+            help="code file or folder of shards from `centerhash encode` with the same model, or a Faiss file",
             show_default=False,
         ),
     ],
@@ -197,12 +197,12 @@ def export(
     to: Annotated[
         str,
         option(
-            "for whom: npz (`index import` and `evaluate`), npy, parquet, faiss, pgvector",
+            "format: npz (for `index import` and `evaluate`), npy, parquet, faiss, pgvector",
             arguments.one_of(*arguments.FORMATS),
         ),
     ] = "npz",
 ) -> None:
-    """Write all codes with their ids, paths and labels atomically, for centerhash or other programs.
+    """Write all codes with ids, paths and labels, for centerhash or other programs.
 
     Examples: `centerhash index export photos.index codes.npz`, `centerhash index export photos.index items --to pgvector`
     """
@@ -227,21 +227,25 @@ def search(
         ),
     ] = None,
     k: Annotated[int, typer.Option("-k", "--top", min=1, help="number of results")] = 10,
-    visual: Annotated[bool, typer.Option("--visual", help="rank by visual similarity only")] = False,
-    semantic: Annotated[bool, typer.Option("--semantic", help="rank by the semantic code only")] = False,
+    visual: Annotated[
+        bool, typer.Option("--visual", help="rank by visual similarity alone, whatever the labels")
+    ] = False,
+    semantic: Annotated[
+        bool, typer.Option("--semantic", help="rank by the semantic code alone, without visual similarity")
+    ] = False,
     having: Annotated[
-        list[str] | None, typer.Option(help="only items with this label; may be repeated")
+        list[str] | None, typer.Option(help="return only items with this label; may be repeated")
     ] = None,
     without: Annotated[
-        list[str] | None, typer.Option(help="only items without this label; may be repeated")
+        list[str] | None, typer.Option(help="exclude items with this label; may be repeated")
     ] = None,
-    under: Annotated[Path | None, typer.Option(help="only images in this folder")] = None,
+    under: Annotated[Path | None, typer.Option(help="return only images in this folder")] = None,
     within: Annotated[int | None, typer.Option(min=0, help="maximum Hamming distance of the results")] = None,
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Find the images nearest to an image, to an item of the index, or to labels with weights.
+    """Find images similar to an image or an item, or images with given labels.
 
     Examples: `centerhash search photos.index photo.jpg`, `centerhash search photos.index --labels "dog, car" -k 20`
     """
@@ -315,9 +319,9 @@ def duplicates(
     engine: EngineOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Find images that are there more than once, and suggest which to keep; nothing is deleted.
+    """Find duplicate and similar images, and suggest which to keep. No file is deleted.
 
-    Same: equal bytes. Near: the same photo, encoded again, resized, brightened, cropped a little or mirrored. Similar:
+    Same: equal bytes. Near: the same photo, recompressed, resized, brightened, cropped slightly or mirrored. Similar:
     photos that look alike.
 
     Example: `centerhash duplicates photos --page duplicates.html`
@@ -366,7 +370,8 @@ def _show_duplicates(found: Duplicates) -> None:
 
 def serve(
     index: Annotated[
-        Path, typer.Argument(help="folder of an index, or of images: an index is made beside it")
+        Path,
+        typer.Argument(help="folder of an index, or of images, for which an index is created next to it"),
     ],
     host: Annotated[
         str, typer.Option(help="address to listen on; 0.0.0.0 for all, then put a proxy with TLS before it")
@@ -393,10 +398,10 @@ def serve(
         typer.Option(help="name by which clients may call the server, e.g. that of a proxy; may be repeated"),
     ] = None,
 ) -> None:
-    """Serve an index: a page to search by image or labels, and the same as JSON.
+    """Serve an index or a folder of photos: a web page and a JSON API.
 
-    Of a folder of images an index is made first, or updated: photos.index beside photos, or in the cache where nothing
-    may be written. The page can be used while images are being added; the same command resumes after a stop.
+    For a folder of images, an index is created or updated: photos.index next to photos, or in the cache if that place is
+    not writable. The page works while images are being added. The same command resumes after a stop.
 
     Examples: `centerhash serve photos`, `centerhash serve photos.index --port 8000`
     """
