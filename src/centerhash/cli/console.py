@@ -142,7 +142,7 @@ def show_evaluation(result: Evaluation, title: str) -> None:
         (row.name, f"{row.value:.4f}", "" if row.chance is None else f"{row.chance:.4f}", row.meaning)
         for row in result.measures()
     )
-    table(title, ("measure", ">value", ">chance", "meaning"), shown)
+    table(title, ("metric", ">value", ">random", "meaning"), shown)
 
 
 def show_curve(result: Evaluation) -> None:
