@@ -167,7 +167,7 @@ def report_task(done: int, total: int, task: Task, row: Row) -> None:
         text = f"failed: {row['error']}"
     else:
         found = row["evaluation"]
-        scores = f"{found['map_peers']:.4f} peers, {found['map_textbook']:.4f} textbook"
+        scores = f"mAP {found['map_peers']:.4f} over retrieved, {found['map_textbook']:.4f} over all relevant items"
         text = f"{scores}, {row['train_seconds']:.0f} s"
     log(f"{done}/{total}  {task.name}: {text}")
 
