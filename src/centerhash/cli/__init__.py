@@ -13,7 +13,14 @@ from centerhash.core.version import __version__
 
 # the panels of the help, in its order
 PANELS: dict[str, tuple[Any, ...]] = {
-    "Search photos": (photos.serve, photos.index_app, photos.search, photos.duplicates, training.explain),
+    "Search photos": (
+        photos.serve,
+        photos.index_app,
+        photos.search,
+        photos.duplicates,
+        training.explain,
+        photos.mcp,
+    ),
     "Train": (
         info.inspect,
         training.train,

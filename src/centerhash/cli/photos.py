@@ -162,6 +162,22 @@ def compact(index: IndexArgument) -> None:
     console.output(f"{count:,} items in {index}")
 
 
+@index_app.command()
+def backup(
+    index: IndexArgument,
+    folder: Annotated[Path, typer.Argument(help="new folder of the copy", show_default=False)],
+) -> None:
+    """Copy an index, also while it is being written, and verify the copy. Your photos are not copied.
+
+    Example: `centerhash index backup photos.index backups/photos.index`
+    """
+    from centerhash.search import Index
+
+    with Index.open(index, read_only=True) as opened, console.progress() as report:
+        count = opened.backup(folder, progress=report)
+    console.output(f"{count:,} items in {folder}")
+
+
 @index_app.command("import")
 def import_(
     index: IndexArgument,
@@ -466,3 +482,19 @@ def _serve_images(images: Path, model: str | None, settings: Settings, host: str
 
     with opened, console.progress() as report:
         serve_index(opened, settings, host, port, announce, filling=Filling(opened, images, ended, report))
+
+
+def mcp(index: IndexArgument) -> None:
+    """Answer an AI assistant about the photos of an index: tools of the Model Context Protocol, read-only.
+
+    The assistant starts this command and talks to it over standard input and output.
+
+    Example: `centerhash mcp photos.index`
+    """
+    check_installed("mcp")
+
+    from centerhash.search import Index
+    from centerhash.serve.assistant import run_assistant
+
+    with Index.open(index, read_only=True) as opened:
+        run_assistant(opened)

@@ -276,7 +276,6 @@ def explain(
 def export(
     model: ModelArgument,
     out: Annotated[Path, typer.Option(help="file to write")],
-    format: Annotated[str, option("of the file", ("onnx",))] = "onnx",
     int8: Annotated[bool, typer.Option("--int8", help="compute the backbone in 8 bits")] = False,
     calibration: Annotated[
         list[str] | None,
@@ -299,7 +298,7 @@ def export(
     from centerhash.model.loading import load
 
     with console.progress() as progress:
-        done = export_model(load(model), out, format=format, int8=int8, images=calibration, progress=progress)
+        done = export_model(load(model), out, int8=int8, images=calibration, progress=progress)
     if as_json:
         console.print_json(done.to_dict())
         return
