@@ -28,6 +28,7 @@ Needs: base install, except for the commands below
 | `encode --out FOLDER`, parquet files | `centerhash[parquet]` |
 | `encode --runner ray`, `--store milvus:...`, Faiss files | `centerhash[ray]`, `[milvus]`, `[faiss]` |
 | `train --logger NAME` | `centerhash[NAME]`, except for `csv` |
+| `mcp` | `centerhash[mcp]` |
 
 ```console
 centerhash index create photos.index
