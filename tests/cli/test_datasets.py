@@ -66,11 +66,11 @@ def test_download_and_again(server: FileServer, tmp_path: Path, monkeypatch: pyt
     server.files["/VOCtrainval_11-May-2012.tar"] = tarred(write_voc(tmp_path / "source", "2012"))
     words = ("download", "voc2012", "--root", tmp_path / "data", "--mirror", server.url)
     text = run(*words)
-    assert "Pascal VOC 2012: fetched VOCtrainval_11-May-2012.tar, in" in text
+    assert "Pascal VOC 2012: downloaded VOCtrainval_11-May-2012.tar, in" in text
     assert "next: `centerhash train voc2012 --root" in text
     assert open_dataset("voc2012", root=tmp_path / "data").size == 5
     asked = len(server.requests)
-    assert "all files had been fetched before" in run(*words)
+    assert "all files were downloaded before" in run(*words)
     assert len(server.requests) == asked
 
 

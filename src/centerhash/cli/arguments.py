@@ -134,7 +134,9 @@ DeviceOption = Annotated[
 ]
 CacheOption = Annotated[
     Path | None,
-    option("folder of the feature cache", panel="Running", default="$CENTERHASH_CACHE or ~/.cache"),
+    option(
+        "folder of the feature cache", panel="Running", default="$CENTERHASH_CACHE or ~/.cache/centerhash"
+    ),
 ]
 SkipBrokenOption = Annotated[
     bool, option("skip images that cannot be read", panel="Data", name="--skip-broken")
