@@ -33,7 +33,7 @@ Needs: base install, except for the commands below
 ```console
 centerhash index create photos.index
 centerhash index add photos.index photos
-centerhash search photos.index photos/images/000000.jpg
+centerhash search photos.index photos/dog.jpg
 ```
 
 `centerhash COMMAND --help` prints the same texts; `python -m benchmarks.commands_page` generates this page. Invalid input

@@ -28,8 +28,8 @@ centerhash train photos --method csq --bits 32 -o gamma=0.1 --out run
 code, or for ICS the text of the paper. "The authors" means this source; other papers were not compared. The column
 "authors" lists their setting.
 
-**Notation.** z are the logits (K,) of an image, sigma is the logistic function, v_j is the center of class j in
-{{{{-1, +1}}}}^K, y are the labels, c is their number. s_ij is 1 if images i and j share a label, else 0.
+**Notation.** z are the logits (K,) of an image, and sigma is the logistic function. v_j is the center of class j in
+{{{{-1, +1}}}}^K. y are the labels, and c is their number. s_ij is 1 if images i and j share a label, else 0.
 
 **Differences of many methods.**
 
@@ -37,7 +37,7 @@ code, or for ICS the text of the paper. "The authors" means this source; other p
   CNN-F; MDSH: ResNet-50).
 - Pairwise losses are means over the pairs of two different images of a batch. The authors sum.
 - Central methods assign Hadamard or well-separated centers to classes by co-occurrence, unless `--centers` and
-  `--assignment` select other ones. Those of the authors are assigned at random.
+  `--assignment` select other ones. The authors assign theirs at random.
 
 **Shared options.** `unit` scales every feature vector to unit length first. `bandwidth` is the sigma of the kernel,
 in root mean squared distances.

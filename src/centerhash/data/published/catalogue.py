@@ -278,8 +278,8 @@ Image counts are those of the literature; a warning reports it if your copy has 
 - Archives are checked by size and MD5 checksum if known, unpacked atomically, and deleted unless you set
   `--keep-archives`. Archive members that are links, devices or outside the folder are rejected.
 - `--mirror URL` downloads from another address, with the same paths (`URL/zips/train2014.zip`) or without folders.
-- MIRFLICKR and CIFAR-10 publish checksums. Those of COCO and VOC are recorded by other libraries. A dash means that no
-  source was found.
+- MIRFLICKR and CIFAR-10 publish checksums. The checksums of COCO and VOC are recorded by other libraries. A dash means
+  that no source was found.
 
 ## Splits
 
@@ -326,7 +326,7 @@ Download the photos by hand:
 {% endif %}
 {% endfor %}
 
-What next: [layouts of your own data](data-layouts.md), [results on COCO](../explanation/results.md).
+What next: [layouts of your data](data-layouts.md), [results on COCO](../explanation/results.md).
 """
 
 

@@ -195,7 +195,7 @@ def step_loss(distances: Tensor, labels: Tensor, entropy: float) -> Tensor:
 @register_method(
     "ics-softmax",
     title="ICS-softmax (ours)",
-    paper="this project: ICS with a softmax likelihood over all centers, weights of their own, rotated codes",
+    paper="this project: ICS with a softmax likelihood over all centers, separate weights, rotated codes",
     year=2026,
     multi_label="softmax over all centers, weights solved per image",
     head={"rotate": True, "evidence": True, "presence": True},
