@@ -54,7 +54,9 @@ def test_the_list_says_what_is_there(tmp_path: Path) -> None:
 
 def test_the_page() -> None:
     done = CliRunner().invoke(app, ["datasets", "--markdown"], catch_exceptions=False)
-    assert done.output in (Path(__file__).parents[2] / "docs" / "reference" / "datasets.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "datasets.md").read_text()
+    assert done.output == page, "run `centerhash datasets --markdown > docs/reference/datasets.md`"
+    assert all(f"`{name}`" in page for name in DATASETS)
     with pytest.raises(ConfigError, match="--markdown stands alone: leave out --json"):
         run("datasets", "--markdown", "--json")
 

@@ -207,7 +207,9 @@ def inspect(
     out: Annotated[
         Path | None, typer.Option(help="folder for inspection.json and the plot (svg, png)")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="of splits that the data does not name, as in train")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="seed of splits that the data does not define, as in train")
+    ] = 0,
     no_labels: NoLabelsOption = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -34,14 +34,21 @@ Point: TypeAlias = Mapping[str, Any]
 LEARNING_RATES = [5e-4, 1e-3, 2e-3, 4e-3]  # that `centerhash tune` tries for every deep method
 
 
+class Scores(NamedTuple):
+    """mAP of a method in the stored grid, on held-out training images at 32 bits; None if it was not tried."""
+
+    default: float  # all epochs
+    short: float | None  # the default with a third of the epochs; shallow methods have none
+    authors: float | None  # the authors' setting, likewise
+
+
 class Notes(NamedTuple):
     """Text of docs/reference/methods.md about a method, besides its other fields and the docstring of its class."""
 
-    source: str  # what it was compared with
-    finding: str  # the result of the comparison
+    source: str  # code or text that the method was compared with
     equations: str
-    defaults: str  # where the defaults come from, with mAP of the stored grid
-    departures: str  # from the paper or its authors' code, and why
+    differences: str  # from the source, and how to select its form
+    scores: Scores
 
 
 class About(TypedDict, total=False):
