@@ -55,7 +55,7 @@ print a list of objects, all others print one object.
 | command | keys |
 |---|---|
 | `search` | `labels` of the query; `results`, best first: `id`, `distance`, `labels`, `path`, `visual`, `probability`, \
-`share`, `modified`; `bits`, `size` |
+`share`, `paths`, `name`, `taken`, `camera`, `width`, `height`; `bits`, `size` |
 | `duplicates` | `images`; `groups` with `kind`, `keep`, `others`; `skipped`, `notes` |
 | `explain` | per image `image` and `labels` with `label`, `weight`, `similarity`, `distance` |
 | `evaluate` | the [metrics](metrics.md) by name |

@@ -28,9 +28,9 @@ def _plain_path(value: Any) -> Any:
 
 
 class TrainConfig(Options):
-    """Everything that decides a run's result besides the data; stored in the run's config.json.
+    """Hold all settings of a training run; stored in its config.json.
 
-    `centerhash train` offers every `setting` as an option.
+    Every `setting` is an option of `centerhash train`.
     """
 
     method: str = setting("ics-softmax", "see `centerhash methods`", shown="ics-softmax; itq without labels")

@@ -157,7 +157,7 @@ class CSQ(CentroidObjective):
     options: CSQOptions
 
     def image_terms(self, batch: Batch) -> dict[str, Tensor]:
-        """BCE to the centroid, and quantisation; both per bit."""
+        """Compute the BCE to the centroid and the quantization loss, both per bit."""
         logits = batch.logits
         target = majority_centroid(batch.labels, self.centers, self.tie_vector)
         distance = softplus(-target * logits).mean(dim=1)  # Eq. (2) with the one center of this image
@@ -200,7 +200,7 @@ class DPN(CentroidObjective):
     options: DPNOptions
 
     def image_terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Polarization loss (B,), to one target per image or summed over those of its labels."""
+        """Compute the polarization loss (B,) to one target per image, or summed over its labels."""
         logits, labels, margin = batch.logits, batch.labels, self.options.margin
         if self.options.target == "each":
             losses = polarization_to_centers(logits, self.centers, margin)
@@ -240,7 +240,7 @@ class EWCS(CentralObjective):
     options: EWCSOptions
 
     def image_terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Mean BCE to the labels' centers, Eq. (3) with equal weights, and quantisation; both per bit."""
+        """Compute the mean BCE to the labels' centers and the quantization loss, both per bit."""
         logits, bits = batch.logits, batch.logits.shape[1]
         equal = equal_weights(batch.labels, logits.dtype)
         omega = weighted_distance(equal, center_distances(logits, self.centers))
@@ -354,15 +354,15 @@ class ICS(CentralObjective):
             self.register_buffer("kept", torch.empty(0, 0))  # (n, L), stored with a checkpoint
 
     def prepare(self, features: NDArray[Any], rows: NDArray[np.int64], labels: NDArray[np.bool_]) -> None:
-        """Algorithm 1's first line: w = 1/c for every training image, where weights are kept."""
+        """Set w = 1/c for every training image if weights are kept (first line of Algorithm 1)."""
         if self.options.keep:
             mask = label_slots(torch.from_numpy(labels)).mask
             self.kept = equal_weights(mask).to(self.centers)
 
     def image_terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Algorithm 1 for one batch: J1 of Eq. (4)/(8) with fixed weights, and gamma J_q of Eq. (12).
+        """Compute Algorithm 1 for one batch: J1 of Eq. (4) or (8) with fixed weights, and gamma J_q of Eq. (12).
 
-        lambda R is constant in the network's parameters, so it is left out of what is differentiated.
+        lambda R does not depend on the network and is omitted.
         """
         slots = label_slots(batch.labels)
         distances = self.slot_distances(batch, slots)
@@ -378,21 +378,21 @@ class ICS(CentralObjective):
         }
 
     def slot_distances(self, batch: Batch, slots: LabelSlots) -> Tensor:
-        """Distances (B, L) to the centers of an image's labels."""
+        """Compute distances (B, L) to the centers of an image's labels."""
         return self.scale * center_distances(batch.logits, self.centers).gather(1, slots.classes)
 
     def slot_weights(self, batch: Batch, slots: LabelSlots) -> Tensor:
-        """Weights (B, L) that the solver finds for these outputs of the network."""
+        """Compute weights (B, L) for these outputs of the network."""
         return self.solve(self.slot_distances(batch, slots), slots)
 
     def start(self, batch: Batch, slots: LabelSlots) -> Tensor | None:
-        """Weights (B, L) of these images in the epoch before, where they are kept and the images are known."""
+        """Return weights (B, L) of the previous epoch, if they are kept and the images are known."""
         if not self.options.keep or batch.places is None:
             return None
         return self.kept[batch.places, : slots.mask.shape[1]].to(batch.logits.dtype)
 
     def solve(self, distances: Tensor, slots: LabelSlots, start: Tensor | None = None) -> Tensor:
-        """The weight step for distances (B, L): "calculate weights by projected gradient descent"."""
+        """Solve the weights (B, L) for distances (B, L)."""
         options = self.options
         if options.solver == "printed":
             return printed_weights(distances, slots.mask, self.entropy, options.rate, options.steps, start)

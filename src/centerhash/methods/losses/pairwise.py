@@ -196,7 +196,7 @@ class DPSH(Objective):
     options: DPSHOptions
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Unweighted mean over all pairs, and lambda times the quantisation loss, of the logits z themselves."""
+        """Compute the mean over all pairs and lambda times the quantization loss, of logits z."""
         logits = batch.logits
         losses = logistic_loss(logits @ logits.T, shared_labels(batch.labels), self.options.slope)
         return {
@@ -244,7 +244,7 @@ class DHN(Objective):
     options: DHNOptions
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Unweighted mean over all pairs, and lambda times the quantisation loss, of codes tanh(z)."""
+        """Compute the mean over all pairs and lambda times the quantization loss, of codes tanh(z)."""
         codes, similar = torch.tanh(batch.logits), shared_labels(batch.labels)
         options = self.options.for_bits(codes.shape[1])
         losses = logistic_loss(codes @ codes.T, similar, options.slope)
@@ -306,18 +306,13 @@ class HashNetOptions(MethodOptions):
 class HashNet(Objective):
     """HashNet (Cao et al., 2017): weighted likelihood of the pairs, of codes tanh(beta z) with beta growing.
 
-    The continuation takes the place of a quantisation loss. The paper trains every stage to its end and lets beta
-    go to infinity; here the stages share the training evenly and the last beta is finite.
+    The continuation replaces a quantization loss. The stages have equal length, and the last beta is finite.
     """
 
     options: HashNetOptions
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Eq. (4) with the weights of Eq. (2).
-
-        Eq. (2) multiplies by the Jaccard similarity of the labels. That would drop all dissimilar pairs, so they
-        keep the factor 1, as they do in the authors' code.
-        """
+        """Compute the weighted likelihood; dissimilar pairs keep the factor 1, as in the authors' code."""
         options = self.options.for_bits(batch.logits.shape[1])
         beta = continuation(batch.progress, options.stages, options.last_beta)
         codes, similar = torch.tanh(beta * batch.logits), shared_labels(batch.labels)
@@ -374,7 +369,7 @@ class DCH(Objective):
     options: DCHOptions
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Weighted Cauchy cross entropy, and lambda times the quantisation loss, of codes tanh(z)."""
+        """Compute the weighted Cauchy cross entropy and lambda times the quantization loss, of codes tanh(z)."""
         codes, similar = torch.tanh(batch.logits), shared_labels(batch.labels)
         gamma = float(self.options.for_bits(codes.shape[1]).gamma or 0)
         measure = cosine_distance if self.options.distance == "cosine" else squared_distance
@@ -424,7 +419,7 @@ class IDHN(Objective):
     options: IDHNOptions
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Mean over all pairs, hard or soft by their labels, and the quantisation loss, of codes z / (1 + |z|)."""
+        """Compute the mean over hard and soft pairs and the quantization loss, of codes z / (1 + |z|)."""
         codes, similarity = softsign(batch.logits), label_cosine(batch.labels).to(batch.logits.dtype)
         products, bits = codes @ codes.T, codes.shape[1]
         hard = (similarity < 0.01) | (similarity > 0.99)
@@ -508,13 +503,13 @@ class DNNHOptions(MethodOptions):
 class DNNH(Objective):
     """DNNH (Lai et al., 2015): triplet ranking loss of codes in (0, 1) after a piecewise threshold.
 
-    The paper's divide-and-encode module is `DivideAndEncode`, the last layer of the head.
+    The divide-and-encode module is `DivideAndEncode`, the last layer of the head.
     """
 
     options: DNNHOptions
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Mean ranking loss over all triplets of the batch."""
+        """Compute the mean ranking loss over all triplets of the batch."""
         codes = piecewise_threshold(torch.sigmoid(batch.logits), self.options.epsilon)
         shares, pairs = shared_labels(batch.labels), pairs_of_two(len(codes), codes.device)
         distances = squared_distance(codes, codes)

@@ -125,7 +125,7 @@ class HyP2(Objective):
         self.proxies = nn.Parameter(draw * math.sqrt(2 / classes) if self.options.kaiming else draw)
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Proxy loss of a batch and beta times its pair loss; an image without labels is far from every proxy."""
+        """Compute the proxy loss and beta times the pair loss; an image without labels is far from every proxy."""
         relaxed = torch.tanh(batch.logits) if self.options.squash else batch.logits
         codes = normalize(relaxed, dim=1, eps=SMALLEST_NORM)
         cosines = codes @ normalize(self.proxies, dim=1, eps=SMALLEST_NORM).T
@@ -201,7 +201,7 @@ class GreedyHash(Objective):
         self.classifier = nn.Parameter((2 * draw - 1) / math.sqrt(bits))  # as nn.Linear, without a bias
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Loss of the classifier on the codes, and alpha times the penalty on the logits."""
+        """Compute the loss of the classifier and alpha times the penalty on the logits."""
         scores = straight_through_sign(batch.logits) @ self.classifier.T
         return {
             "class": class_loss(scores, batch.labels, self.options.classifier),

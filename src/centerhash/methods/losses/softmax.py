@@ -67,13 +67,13 @@ class OrthoHashOptions(MethodOptions):
 class OrthoHash(CentralObjective):
     """OrthoHash (Hoe et al., 2021): softmax over scaled cosines to all centers, targets 1/c at the c labels.
 
-    A large cosine to a binary vector is a small quantisation error, so there is no loss of its own for it.
+    A large cosine to a binary vector implies a small quantization error, so there is no quantization loss.
     """
 
     options: OrthoHashOptions
 
     def image_terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Cross entropy (B,) between equal targets over the labels and the softmax over all centers."""
+        """Compute the cross entropy (B,) between equal targets over the labels and the softmax over all centers."""
         labels, similarities = batch.labels, center_similarities(batch.logits, self.centers)
         scores = margin_logits(similarities, labels, self.options.scale, self.options.margin)
         distances = -log_softmax(scores, dim=1)
@@ -136,13 +136,13 @@ class MDSHOptions(MethodOptions):
 class MDSH(CentralObjective):
     """MDSH (Wang et al., 2023): binary decisions by a softmax over all centers, and attraction of similar pairs.
 
-    Its first stage makes the centers: `centers` of the kind "mdsh" unless others are asked for.
+    Its first stage creates the centers: kind "mdsh" by default.
     """
 
     options: MDSHOptions
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Means over labelled images, and beta times the mean over pairs that share a label."""
+        """Compute means over labeled images, and beta times the mean over pairs that share a label."""
         terms = super().terms(batch)
         if terms:
             pairs = shared_labels(batch.labels) & pairs_of_two(len(batch.labels), batch.labels.device)
@@ -150,7 +150,7 @@ class MDSH(CentralObjective):
         return terms
 
     def image_terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Center loss and lambda (|u_k| - 1)^2 per bit (B,), of codes u = tanh(z)."""
+        """Compute the center loss and lambda (|u_k| - 1)^2 per bit (B,), of codes u = tanh(z)."""
         codes = torch.tanh(batch.logits)
         similarities = center_similarities(codes, self.centers)
         return {
@@ -238,7 +238,7 @@ class IcsSoftmax(CentralObjective):
         self.scale, self.entropy = self.options.scale, float(self.options.entropy or 0)
 
     def image_terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Losses (B,) of the code and, if the head has them, of the class logits."""
+        """Compute the losses (B,) of the code and, if the head has them, of the class logits."""
         labels, terms = batch.labels, {}
         terms["center"] = step_loss(self.distances(batch.logits), labels, self.entropy)
         if batch.output.class_logits is not None:
@@ -247,7 +247,7 @@ class IcsSoftmax(CentralObjective):
         return terms
 
     def slot_weights(self, batch: Batch, slots: LabelSlots) -> Tensor:
-        """Weights (B, L): softmax of -d / lambda over the image's labels, by the class logits if there are some."""
+        """Compute weights (B, L) over the image's labels, from the class logits if the head has them."""
         if batch.output.class_logits is None:
             scores = -self.distances(batch.logits) / self.entropy
         else:
@@ -255,5 +255,5 @@ class IcsSoftmax(CentralObjective):
         return softmax_weights(scores.gather(1, slots.classes), slots.mask)
 
     def distances(self, logits: Tensor) -> Tensor:
-        """Negative log-likelihood (B, C) of each center."""
+        """Compute the negative log-likelihood (B, C) of each center."""
         return -log_softmax(self.scale * center_similarities(logits, self.centers), dim=1)

@@ -146,14 +146,14 @@ class CNNH(Objective):
         self.register_buffer("codes", torch.empty(0, bits), persistent=False)
 
     def prepare(self, features: NDArray[Any], rows: NDArray[np.int64], labels: NDArray[np.bool_]) -> None:
-        """Stage 1: the codes (n, K) in {-1, +1} of the training images, kept at their places."""
+        """Compute stage 1: codes (n, K) in {-1, +1} of the training images."""
         found = relaxed_codes(labels, self.codes.shape[1], self.options.sweeps, self.seed)
         self.codes = torch.from_numpy(np.where(found >= 0, np.float32(1), np.float32(-1))).to(
             self.codes.device
         )
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Stage 2: mean over bits and images of the cross entropy between sigmoid(z) and the image's code."""
+        """Compute stage 2: the mean cross entropy between sigmoid(z) and the image's code."""
         if batch.places is None or not len(self.codes):
             raise InputError(
                 "CNNH learns codes of single images: call prepare() with the training images first, then the loss with "
