@@ -66,7 +66,7 @@ bench: setup
 	  $(BIN)/python -m benchmarks.$$part --out $(RESULTS)/$$part.json $$drawn || exit 1; \
 	done
 
-# what is promised of stored data, tried in full, in 25 minutes: damages, cuts, kills, full disks
+# what is promised of stored data, tried in full, in 35 minutes: damages, cuts, crafted files, failing calls (by strace), kills, full disks
 torture: setup
 	$(BIN)/python -m benchmarks.torture --out $(RESULTS)/torture.json
 

@@ -14,6 +14,7 @@ to an older commit if the end of its write-ahead log is lost.
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import stat
@@ -33,7 +34,7 @@ from numpy.typing import NDArray
 from centerhash.codes import Packed, packed_width
 from centerhash.core.errors import CenterhashError, DataError, InputError, OutputError
 from centerhash.core.files import refuse_links
-from centerhash.search.items import VISUAL_BITS, Item
+from centerhash.search.items import MAX_TEXT, VISUAL_BITS, Item, is_id
 
 Row: TypeAlias = tuple[Any, ...]  # of a database table
 Postings: TypeAlias = NDArray[Any]  # (n,) of WIDE
@@ -41,12 +42,16 @@ Flags: TypeAlias = NDArray[np.uint8]
 
 FILE, COMMITS, LOCK = "items.db", "items.commits", "lock"
 FILES = (FILE, f"{FILE}-wal", f"{FILE}-shm", COMMITS, LOCK, f"{LOCK}.pid")
+JOURNAL = f"{FILE}-journal"  # of SQLite's other mode: it can name files that SQLite deletes, and is never written here
 APPLICATION, FORMAT = 0x63687368, 1  # "chsh"
 CHUNK = 1 << 12  # rows of a chunk
 MAX_ROWS = 1 << 31
+MAX_COUNT = 1 << 53  # of commits and compactions
 MAX_BYTES = 1 << 26  # of one value
 VISUAL_BYTES = VISUAL_BITS // 8
+_PAGE_BYTES = 4096  # of a page of SQLite
 PRESENT, HAS_VISUAL, HAS_SCORES, HAS_IMAGE = 1, 2, 4, 8  # flags of a row
+_ALL_FLAGS = PRESENT | HAS_VISUAL | HAS_SCORES | HAS_IMAGE
 LABEL, FOLDER = "label", "folder"
 CARRIED, SCORED = 1, 2  # kinds of an entry: the item carries the label (is in the folder); a score is stored
 _FIELDS = [("kind", "u1"), ("probability", "u1"), ("share", "u1")]
@@ -71,6 +76,11 @@ SCHEMA = {
     "ids BLOB NOT NULL, checksum INTEGER NOT NULL)",
     "flags": "CREATE TABLE flags (chunk INTEGER PRIMARY KEY, flags BLOB NOT NULL, checksum INTEGER NOT NULL)",
 }
+# type, name and statement of everything in the database; a trigger or a view would run statements of its own
+_OBJECTS = [
+    *((statement.split()[1].lower(), name, statement) for name, statement in SCHEMA.items()),
+    ("index", "sqlite_autoindex_items_1", None),  # of UNIQUE
+]
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -194,8 +204,26 @@ class Database:
         found: list[Row] = []
         for start in range(0, len(values), _ASKED):
             some = values[start : start + _ASKED]
-            found += self.sql.execute(f"{statement} ({marks(len(some))})", some).fetchall()
+            found += self._rows(f"{statement} ({marks(len(some))})", some)
         return found
+
+    def _rows(self, query: str, values: Sequence[Any] = (), *, ascending: bool = False) -> Iterator[Row]:
+        """Execute a statement and yield its rows, whose first column is `ascending`.
+
+        All of them come from different bytes of the file. In a crafted file, rows can share their pages, or pages can
+        lead to the same rows again and again.
+        """
+        last, left = None, self._size()
+        for row in self.sql.execute(query, values):
+            left -= sum(len(value) for value in row if isinstance(value, str | bytes))
+            if left < 0 or (ascending and last is not None and row[0] <= last):
+                raise self.damaged("its rows are not in order, or share their bytes")
+            last = row[0]
+            yield row
+
+    def _size(self) -> int:
+        """Return the bytes of the database and of its write-ahead log."""
+        return sum(_length(self.path.with_name(name)) for name in FILES[:2])
 
     def checked(self, row: Row) -> Row:
         """Return the values of a database row without its checksum, the last one, which must match."""
@@ -207,11 +235,11 @@ class Database:
     @_decoding
     def state(self) -> State:
         """Read the state."""
-        rows = self.sql.execute("SELECT * FROM state").fetchall()
+        rows = self.sql.execute("SELECT * FROM state LIMIT 2").fetchall()
         if len(rows) != 1:
-            raise self.damaged(f"it has {len(rows)} states")
+            raise self.damaged("it has no state" if not rows else "it has several states")
         values = self.checked(rows[0])
-        state, sound = State(*values), all(type(value) is int and value >= 0 for value in values)
+        state, sound = State(*values), all(type(value) is int and 0 <= value <= MAX_COUNT for value in values)
         if not (
             sound and state.images <= state.items <= state.rows <= MAX_ROWS and 0 < state.bits <= 1 << 16
         ):
@@ -228,16 +256,26 @@ class Database:
 
     def _term(self, row: Row) -> Term:
         number, kind, name, items, entries = self.checked(row)
-        if kind not in (LABEL, FOLDER) or not 0 <= items <= entries:
+        sound = type(items) is type(entries) is int and 0 <= items <= entries <= MAX_ROWS
+        if not sound or kind not in (LABEL, FOLDER) or (kind == LABEL and not isinstance(name, str)):
             raise self.damaged(f"the term {number} makes no sense")
-        return Term(number, kind, os.fsdecode(name), items, entries)
+        return Term(number, kind, self._name(name), items, entries)
+
+    def _name(self, stored: str | bytes) -> str:
+        """Return a stored text, which is in the one form in which it is written."""
+        name = os.fsdecode(stored)
+        if len(name) > MAX_TEXT or "\0" in name or stored_text(name) != stored:
+            raise self.damaged("a name makes no sense")
+        return name
 
     @_decoding
     def terms(self, state: State) -> list[Term]:
         """Read all terms, in the order of their numbers."""
-        terms = [self._term(row) for row in self.sql.execute("SELECT * FROM terms ORDER BY term")]
-        if [term.number for term in terms] != list(range(state.terms)):
+        terms = [self._term(row) for row in self._rows("SELECT * FROM terms ORDER BY term", ascending=True)]
+        if len(terms) != state.terms or any(term.number != place for place, term in enumerate(terms)):
             raise self.damaged(f"{len(terms):,} of {state.terms:,} terms are there")
+        if len({(term.kind, term.name) for term in terms}) != len(terms):
+            raise self.damaged("two of its terms have the same name")
         return terms
 
     @_decoding
@@ -246,7 +284,16 @@ class Database:
         row = self.sql.execute("SELECT * FROM flags WHERE chunk = ?", (number,)).fetchone()
         if row is None or len(row[1]) != min(CHUNK, state.rows - number * CHUNK):
             raise self.damaged(f"the flags of chunk {number} are missing")
-        return np.frombuffer(bytearray(self.checked(row)[1]), np.uint8)
+        flags = np.frombuffer(bytearray(self.checked(row)[1]), np.uint8)
+        if (flags > _ALL_FLAGS).any():
+            raise self.damaged(f"the flags of chunk {number} make no sense")
+        return flags
+
+    def place(self, state: State, row: Row) -> tuple[int, int]:
+        """Return the chunk of a row of `items`, and its position in the chunk."""
+        if not 0 <= row[0] < state.rows:
+            raise self.damaged(f"there is an item in row {row[0]} of {state.rows:,}")
+        return divmod(int(row[0]), CHUNK)
 
     @_decoding
     def chunk(self, state: State, number: int, flags: Flags | None = None) -> Chunk:
@@ -271,7 +318,10 @@ class Database:
     def entries(self, key: int) -> bytes:
         """Read the stored entries of a term in a chunk; none if there are none."""
         row = self.sql.execute("SELECT * FROM postings WHERE key = ?", (key,)).fetchone()
-        return b"" if row is None else bytes(self.checked(row)[1])
+        content = b"" if row is None else self.checked(row)[1]
+        if not isinstance(content, bytes):
+            raise self.damaged(f"the postings {key} make no sense")
+        return content
 
     @_decoding
     def postings(self, state: State, term: Term) -> Postings:
@@ -279,9 +329,11 @@ class Database:
         first = term.number << 32
         query = "SELECT * FROM postings WHERE key BETWEEN ? AND ? ORDER BY key"
         parts = [np.empty(0, WIDE)]
-        for row in self.sql.execute(query, (first, first + (1 << 32) - 1)):
+        for row in self._rows(query, (first, first + (1 << 32) - 1), ascending=True):
             key, content = self.checked(row)
             part = np.frombuffer(content, ENTRY).astype(WIDE)
+            if not ((part["row"] < CHUNK) & (part["kind"] > 0) & (part["kind"] <= CARRIED | SCORED)).all():
+                raise self.damaged(f"an entry of '{term.name}' makes no sense")
             part["row"] += (key - first) * CHUNK
             parts.append(part)
         found = np.concatenate(parts)
@@ -296,7 +348,7 @@ class Database:
     def rows_of_chunk(self, number: int) -> list[Row]:
         """Read the rows of `items` of a chunk."""
         query = f"SELECT {ITEM} FROM items WHERE row BETWEEN ? AND ? ORDER BY row"
-        return self.sql.execute(query, (number * CHUNK, (number + 1) * CHUNK - 1)).fetchall()
+        return list(self._rows(query, (number * CHUNK, (number + 1) * CHUNK - 1), ascending=True))
 
     @_decoding
     def item(
@@ -304,13 +356,22 @@ class Database:
     ) -> Item:
         """Return the item of a row of `items`."""
         _, id, folder, name, modified, labels, scores = self.checked(row)
-        if not isinstance(id, str) or not isinstance(modified, float | None):
-            raise self.damaged("an item has no id, or no time")
-        # as the path was split
-        path = None if folder is None else os.path.join(names[folder], os.fsdecode(name))  # noqa: PTH118
+        if not isinstance(id, str) or not is_id(id):
+            raise self.damaged("an item has no id")
+        path = None
+        if folder is not None:
+            file = self._name(name)
+            if type(folder) is not int or folder < 0 or "/" in file or not math.isfinite(modified):
+                raise self.damaged(f"the path or the time of the item {id!r:.80} makes no sense")
+            path = os.path.join(names[folder], file)  # noqa: PTH118 - as the path was split
+        elif name is not None or modified is not None:
+            raise self.damaged(f"the item {id!r:.80} has a name and no folder")
         scored = {names[term]: (probability, share) for term, probability, share in _scores(scores)}
+        carried = tuple(names[term] for term in _numbers(labels))
+        if len(scored) * SCORE.itemsize != len(scores) or len(set(carried)) != len(carried):
+            raise self.damaged(f"the item {id!r:.80} has a label twice")
         own = np.empty(0, np.uint8) if code is None else code
-        return Item(id, own, tuple(names[term] for term in _numbers(labels)), path, visual, scored, modified)
+        return Item(id, own, carried, path, visual, scored, modified)
 
     # --- verification
 
@@ -331,12 +392,23 @@ class Database:
         terms = self.terms(state)
         names, kinds = [term.name for term in terms], [term.kind for term in terms]
         items, images, carried, stored = 0, 0, [0] * len(terms), defaultdict[int, int](int)
+        present, expected_entries = np.zeros(state.rows, bool), [0] * len(terms)
+        for table, rows_of_table in (
+            ("items", state.items),
+            ("codes", state.chunks),
+            ("flags", state.chunks),
+        ):
+            [(count,)] = self.sql.execute(f"SELECT count(*) FROM {table}").fetchall()
+            if count != rows_of_table:
+                yield f"the table {table} has {count:,} rows, not {rows_of_table:,}"
         for number in range(state.chunks):
             chunk, expected = self.chunk(state, number), defaultdict[int, list[Row]](list)
             rows = self.rows_of_chunk(number)
+            present[number * CHUNK : (number + 1) * CHUNK] = chunk.flags & PRESENT
             places = [row[0] - number * CHUNK for row in rows]
             if places != np.flatnonzero(chunk.flags & PRESENT).tolist():
                 yield f"the items of chunk {number} are not those that its flags mark"
+                continue
             for place, row in zip(places, rows, strict=True):
                 item = self.item(row, names)
                 labels, scores = _numbers(row[5]), {term: pair for term, *pair in _scores(row[6])}
@@ -362,12 +434,17 @@ class Database:
                 if here[chunk.flags[here["row"]] & PRESENT > 0].tolist() != entries:
                     yield f"the postings of '{names[term]}' do not fit the items of chunk {number}"
                 carried[term] += sum(entry[1] & CARRIED for entry in entries)
+                expected_entries[term] += len(entries)
         for key, size in self.sql.execute("SELECT key, length(entries) FROM postings"):
             stored[key >> 32] += size // ENTRY.itemsize
+            if not size or size % ENTRY.itemsize:
+                yield f"the postings {key} are empty, or end in the middle of an entry"
         if dict(stored) != {term.number: term.entries for term in terms if term.entries}:
             yield "the postings are not those of its terms"
         for stated in terms:
-            self.postings(state, stated)
+            found = self.postings(state, stated)
+            if np.count_nonzero(present[found["row"]]) != expected_entries[stated.number]:
+                yield f"the postings of '{stated.name}' lead to items that do not carry it"
             if stated.items != carried[stated.number]:
                 yield f"{carried[stated.number]:,} items carry '{stated.name}', not {stated.items:,}"
         if (items, images) != (state.items, state.images):
@@ -407,6 +484,8 @@ def stored_text(text: str) -> str | bytes:
 def create(path: Path, bits: int) -> None:
     """Create an empty database for codes of `bits` (K) bits."""
     with explained(path), closing(_connect(path, "mode=rwc")) as sql:
+        sql.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+        sql.execute("PRAGMA encoding = 'UTF-8'")
         sql.execute("PRAGMA journal_mode = WAL")
         sql.execute(f"PRAGMA application_id = {APPLICATION}")
         sql.execute(f"PRAGMA user_version = {FORMAT}")
@@ -439,6 +518,8 @@ def check_files(folder: Path) -> tuple[State, bool]:
     path = folder / FILE
     if not path.exists():
         raise DataError(f"'{path}' is missing: {ADVICE}.")
+    if os.path.lexists(folder / JOURNAL):
+        raise DataError(f"'{folder / JOURNAL}' belongs to no index, and is not read: {ADVICE}.")
     noted, immutable = noted_commits(folder / COMMITS), _must_be_immutable(path)
     database = Database(path, immutable=immutable)
     try:
@@ -447,7 +528,7 @@ def check_files(folder: Path) -> tuple[State, bool]:
     finally:
         database.sql.close()
     least = state.rows * (packed_width(state.bits) + 5)  # bytes: code, flags and hash of the id of every row
-    if least > sum((folder / name).stat().st_size for name in FILES[:2] if (folder / name).exists()):
+    if least > database._size():
         raise DataError(f"'{path}' is damaged: it is too small for {state.rows:,} rows. Next: {ADVICE}.")
     if state.commits < noted:
         raise DataError(
@@ -476,15 +557,34 @@ def _check_format(database: Database) -> None:
     with explained(path):
         application = sql.execute("PRAGMA application_id").fetchone()[0]
         version = sql.execute("PRAGMA user_version").fetchone()[0]
-        stored = dict(sql.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall())
+        stored = sql.execute(
+            f"SELECT type, name, sql FROM sqlite_schema LIMIT {len(_OBJECTS) + 1}"
+        ).fetchall()
+        encoding = sql.execute("PRAGMA encoding").fetchone()[0]
+        page = sql.execute("PRAGMA page_size").fetchone()[0]
+    try:
+        with path.open("rb") as stream:
+            modes = stream.read(20)[18:]  # of writing and of reading; 2 is the write-ahead mode
+    except OSError as error:
+        raise DataError(f"cannot read '{path}': {error.strerror or error}.") from error
     if application != APPLICATION:
         raise DataError(f"'{path}' is not a database of centerhash: {ADVICE}.")
     if version != FORMAT:
         raise DataError(
             f"'{path}' has the format {version}, this version reads {FORMAT}: install the version that wrote it."
         )
-    if stored != SCHEMA:
+    if len(stored) != len(_OBJECTS) or set(stored) != set(_OBJECTS):
         raise database.damaged("its tables are not those of an index")
+    if (modes, encoding, page) != (b"\2\2", "UTF-8", _PAGE_BYTES):  # compaction could not copy it
+        raise database.damaged("its mode, its encoding or its page size is not that of an index")
+
+
+def _length(path: Path) -> int:
+    """Return the bytes of a file; 0 if there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def noted_commits(path: Path) -> int:

@@ -30,6 +30,7 @@ import numpy as np
 from centerhash.codes import Packed
 from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
 from centerhash.core.extras import require
+from centerhash.core.files import parse_json
 from centerhash.search.items import (
     MAX_ID_BYTES,
     VISUAL_BITS,
@@ -484,7 +485,7 @@ def row_of(
 def item_of(row: Row) -> Item:
     """Return the item of one row."""
     path = None if row["path"] == _NO_PATH else unescaped(row["path"])
-    visual, scores, modified = json.loads(row["rest"])
+    visual, scores, modified = parse_json(row["rest"])
     return Item(
         id_of(row["id"]),
         np.frombuffer(row["code"][0], dtype=np.uint8),

@@ -191,7 +191,7 @@ class Store(ItemStore):
             for number in range(state.chunks):
                 chunk = database.chunk(state, number)
                 for row in database.rows_of_chunk(number):
-                    yield database.item(row, names, *chunk.codes(row[0] - number * CHUNK))
+                    yield database.item(row, names, *chunk.codes(database.place(state, row)[1]))
                     count += 1
             if count != state.items:
                 raise database.damaged(f"{count:,} of {state.items:,} items are there")
@@ -252,7 +252,7 @@ class Store(ItemStore):
         names, loaded = self._terms(database, state).names, self._loaded
         chunks, items = dict[int, Chunk](), []
         for row in rows:
-            number, place = divmod(row[0], CHUNK)
+            number, place = database.place(state, row)
             if (
                 loaded is not None
                 and loaded.state.generation == state.generation
@@ -364,8 +364,8 @@ class Store(ItemStore):
                 timed = database.select("SELECT modified, row FROM items WHERE row IN", rows.tolist())
                 chosen = [row for _, row in sorted(timed, reverse=True)][offset : offset + limit]
             else:
-                every = (row for (row,) in database.sql.execute(f"SELECT row {order}"))
-                passing = (row for row in every if row < len(shown) and shown[row])
+                every = database.sql.execute(f"SELECT row {order} LIMIT ?", (loaded.state.images,))
+                passing = (row for (row,) in every if row in range(len(shown)) and shown[row])
                 chosen = list(islice(passing, offset, offset + limit))
             return self._items_at(database, loaded.state, chosen), len(rows)
 
@@ -457,8 +457,9 @@ class Writer:
             lock = WriterLock.take(folder / LOCK)
             undo.callback(lock.release)
             state, _ = check_files(folder)  # again: another writer may have changed them before the lock
-            for left in folder.glob(f"{_DRAFT}*"):  # by a compaction that was killed
-                shutil.rmtree(left, ignore_errors=True)
+            with explain_write_errors(folder):
+                for left in folder.glob(f"{_DRAFT}*"):  # by a compaction that was killed
+                    shutil.rmtree(left, ignore_errors=True)
             file = folder / COMMITS
             if not file.exists():
                 with atomic(file) as stream:
@@ -631,6 +632,8 @@ class Writer:
         for number, (items, entries) in changes.items():
             term = self.terms[self._keys[number]]
             counted = replace(term, items=term.items + items, entries=term.entries + entries)
+            if counted.items < 0:
+                raise self.database.damaged(f"more items carry '{term.name}' than are counted")
             self.terms[self._keys[number]] = counted
             statement = f"INSERT OR REPLACE INTO terms VALUES ({marks(6)})"
             self.database.sql.execute(statement, counted.row())
@@ -639,9 +642,11 @@ class Writer:
         """Remove items; their rows stay until the store is compacted, marked as not present."""
         database, gone, changes = self.database, defaultdict[int, list[int]](list), defaultdict[int, int](int)
         rows = database.select(f"SELECT {ITEM} FROM items WHERE id IN", ids)
+        names = [name for _, name in self._keys]
         for row in rows:
-            database.checked(row)
-            gone[row[0] // CHUNK].append(row[0] % CHUNK)
+            database.item(row, names)
+            chunk, place = database.place(self.state, row)
+            gone[chunk].append(place)
             for number in (*label_numbers(row), *(() if row[2] is None else (row[2],))):
                 changes[number] -= 1
         for number, places in gone.items():
