@@ -32,10 +32,22 @@ from centerhash.core.files import with_checksum
 from centerhash.model.portable import METADATA, _written
 from centerhash.model.spec import encoded_centers, encoded_directions
 from centerhash.search import Index, verify_index
-from centerhash.search.database import CHUNK, COMMITS, FILE, FILES, LOCK, SCHEMA, checksum, commit_slot
+from centerhash.search.database import (
+    CHUNK,
+    COMMITS,
+    FILE,
+    FILES,
+    FORMAT,
+    LOCK,
+    SCHEMA,
+    checksum,
+    commit_slot,
+)
+from centerhash.search.items import File, PhotoInfo
 from tests.toys import CLASSES, noise_image, process_environment
 
 BITS, ITEMS = 16, 40
+TABLES = tuple(name for name, statement in SCHEMA.items() if statement.startswith("CREATE TABLE"))
 LARGE = 300 * 2**20  # bytes that no case may take
 ADDRESSES = 2**30  # bytes of address space that a case may add to those of the process
 SECONDS = 30  # after which a case hangs
@@ -148,13 +160,13 @@ def sound_index(folder: Path) -> Path:
             generator.integers(0, 256, (count, 2), dtype=np.uint8),
             [f"{row:016x}" for row in range(count)],
             labels,
-            [f"/photos/{row % 3}/{row}.jpg" for row in range(count)],
+            [[File(f"/photos/{row % 3}/{row}.jpg", 100 + row, float(row % 7))] for row in range(count)],
             [
                 None if row % 4 == 0 else generator.integers(0, 256, 16, dtype=np.uint8)
                 for row in range(count)
             ],
             [dict.fromkeys(names, (200, 100)) if row % 5 else {} for row, names in enumerate(labels)],
-            [float(row % 7) for row in range(count)],
+            [PhotoInfo(1e9 + row, (None, "Canon")[row % 2], 640, 480) for row in range(count)],
         )
         index.store.remove([f"{row:016x}" for row in range(3, 40, 8)])
         noise_image(16).save(folder / "upload.png")
@@ -170,16 +182,16 @@ def sound_index(folder: Path) -> Path:
 def lax_database(path: Path) -> None:
     """Write the database again without constraints, for values that no statement would let in."""
     with closing(sqlite3.connect(path)) as sql:
-        tables = {
-            name: sql.execute(f"SELECT * FROM {name}").fetchall() for name in SCHEMA if name != "newest"
-        }
+        tables = {name: sql.execute(f"SELECT * FROM {name}").fetchall() for name in TABLES}
     for name in FILES[:3]:
         path.with_name(name).unlink(missing_ok=True)
     with closing(sqlite3.connect(path)) as sql:
         sql.execute("PRAGMA application_id = 1667789672")
-        sql.execute("PRAGMA user_version = 1")
+        sql.execute(f"PRAGMA user_version = {FORMAT}")
         for name, statement in SCHEMA.items():
-            lax = statement if name == "newest" else statement.replace(" NOT NULL", "").replace(" UNIQUE", "")
+            lax = (
+                statement if name not in TABLES else statement.replace(" NOT NULL", "").replace(" UNIQUE", "")
+            )
             sql.execute(lax)
             if name == "items":  # named as that of UNIQUE in the end
                 sql.execute("CREATE INDEX ids ON items (id)")
@@ -206,8 +218,14 @@ def sealed(path: Path) -> None:
     """Give every row its right checksum, and note the number of commits."""
     with closing(sqlite3.connect(path)) as sql:
         sql.text_factory = _text
-        for name in SCHEMA:
-            if name == "newest" or not _is_table(sql, name):
+        for name in TABLES:
+            if not _is_table(sql, name):
+                continue
+            if name == "files":  # it has no rowid
+                rows = sql.execute("SELECT * FROM files").fetchall()
+                sql.execute("DELETE FROM files")
+                made = [(*row[:6], checksum(*row[:6]), *row[7:]) for row in rows]
+                sql.executemany(f"INSERT INTO files VALUES ({','.join('?' * len(made[0]))})", made)
                 continue
             for row in sql.execute(f"SELECT rowid, * FROM {name}").fetchall():
                 try:
@@ -268,18 +286,25 @@ WRONG = {
     "long blob": bytes(3_000_000),
 }
 COLUMNS = {
-    "state": ("bits", "generation", "commits", "rows", "items", "images", "terms"),
-    "items": ("row", "id", "folder", "name", "modified", "labels", "scores"),
+    "state": ("bits", "generation", "commits", "rows", "items", "images", "hidden", "edits", "terms"),
+    "items": ("row", "id", "camera", "width", "height", "name", "labels", "scores"),
+    "files": ("row", "folder", "name", "size", "modified", "gone"),
     "terms": ("term", "kind", "name", "items", "entries"),
     "postings": ("key", "entries"),
-    "codes": ("chunk", "semantic", "visual", "ids"),
-    "flags": ("chunk", "flags"),
+    "codes": ("chunk", "semantic", "visual", "ids", "taken"),
+    "flags": ("chunk", "flags", "places"),
 }
 # what an index may hold: any number of compactions and of commits, an id or a time by which nothing else goes
 _HARMLESS = {
-    *(("state", name, "4e9") for name in ("generation", "commits")),
-    *(("items", "modified", value) for value in ("negative", "huge", "4e9", "fraction")),
-    *((table, "name", "text") for table in ("items", "terms")),
+    *(("state", name, "4e9") for name in ("generation", "commits", "edits")),
+    *(("files", "modified", value) for value in ("NULL", "negative", "huge", "4e9", "fraction")),
+    *(("files", "size", value) for value in ("NULL", "huge", "4e9")),
+    *((table, "name", "text") for table in ("items", "files", "terms")),
+    *(("items", column, "NULL") for column in ("width", "height", "name")),
+    *(
+        ("items", "name", value) for value in ("negative", "huge", "4e9", "fraction", "infinite")
+    ),  # SQLite: as text
+    ("codes", "taken", "empty blob"),
 }
 _OFFSETS = {"items": 1, "terms": 4}  # an item with all parts, and a label
 _KEYS = {("items", "row"), ("terms", "term"), ("postings", "key"), ("codes", "chunk"), ("flags", "chunk")}
@@ -293,6 +318,10 @@ def column_cases() -> Iterator[Case]:
                 if (table, column) in _KEYS and not isinstance(value, int):
                     continue  # SQLite itself allows only whole numbers there
                 where = f"rowid = (SELECT rowid FROM {table} ORDER BY rowid LIMIT 1 OFFSET {_OFFSETS.get(table, 0)})"
+                if table == "files":
+                    where = "row = 1"
+                    if value is None and column in ("row", "folder", "name"):
+                        continue  # nor there
                 craft = by_sql(f"UPDATE {table} SET {column} = ? WHERE {where}", values=[value], lax=True)
                 yield Case(f"{table}.{column} {name}", craft, (table, column, name) in _HARMLESS)
 
@@ -326,13 +355,13 @@ def meaning_cases() -> Iterator[Case]:
     # blobs: labels are u4 each, scores u4 u1 u1, entries of postings u2 u1 u1 u1
     for name, table, column, change in (
         ("an unknown label", "items", "labels", _put("<I", 0, 4_000_000_000)),
-        ("a folder as a label", "items", "labels", _put("<I", 0, 2)),
+        ("a folder as a label", "items", "labels", _put("<I", 0, 8)),
         ("a label twice", "items", "labels", lambda blob: blob[:4] + blob[:4]),
         ("one label less", "items", "labels", lambda blob: blob[:4]),
         ("half a label", "items", "labels", lambda blob: blob[:5]),
         ("many labels", "items", "labels", lambda blob: blob[:4] * 200_000),
         ("an unknown label with a score", "items", "scores", _put("<I", 0, 4_000_000_000)),
-        ("a folder with a score", "items", "scores", _put("<I", 0, 2)),
+        ("a folder with a score", "items", "scores", _put("<I", 0, 8)),
         ("two scores of a label", "items", "scores", lambda blob: blob[:6] + blob[:6]),
         ("half a score", "items", "scores", lambda blob: blob[:8]),
         ("another score", "items", "scores", _put("<B", 4, 3)),
@@ -367,7 +396,7 @@ def meaning_cases() -> Iterator[Case]:
         "an item after the last row": [f"UPDATE items SET row = 99999 WHERE row = ({shown})"],
         "an item before the first row": [f"UPDATE items SET row = -5 WHERE row = ({shown})"],
         "an item more": [
-            "INSERT INTO items SELECT 99998, 'more', folder, name, modified, labels, scores, 0 FROM items LIMIT 1"
+            "INSERT INTO items SELECT 99998, 'more', camera, width, height, name, labels, scores, 0 FROM items LIMIT 1"
         ],
         "a term less": ["DELETE FROM terms WHERE term = 1"],
         "a term more": ["INSERT INTO terms VALUES (1000, 'label', 'more', 0, 0, 0)"],
@@ -382,26 +411,30 @@ def meaning_cases() -> Iterator[Case]:
         "postings before all": ["INSERT INTO postings VALUES (-9, x'0000010000', 0)"],
         "empty postings": ["INSERT INTO postings VALUES (5, x'', 0)"],
         "no codes": ["DELETE FROM codes"],
-        "codes of an unknown chunk": ["INSERT INTO codes SELECT 5, semantic, visual, ids, 0 FROM codes"],
-        "codes of a chunk before all": ["INSERT INTO codes SELECT -5, semantic, visual, ids, 0 FROM codes"],
+        "codes of an unknown chunk": [
+            "INSERT INTO codes SELECT 5, semantic, visual, ids, taken, 0 FROM codes"
+        ],
+        "codes of a chunk before all": [
+            "INSERT INTO codes SELECT -5, semantic, visual, ids, taken, 0 FROM codes"
+        ],
         "no flags": ["DELETE FROM flags"],
-        "flags of an unknown chunk": ["INSERT INTO flags SELECT 5, flags, 0 FROM flags"],
-        "an item without a folder": [f"UPDATE items SET folder = NULL WHERE row = ({shown})"],
-        "an item without a name": [f"UPDATE items SET name = NULL WHERE row = ({shown})"],
+        "flags of an unknown chunk": ["INSERT INTO flags SELECT 5, flags, places, 0 FROM flags"],
+        "an item without its file": [f"DELETE FROM files WHERE row = ({shown})"],
+        "a file of no item": [f"UPDATE files SET row = 99999 WHERE row = ({shown})"],
         "an item without an id": [f"UPDATE items SET id = '' WHERE row = ({shown})"],
         "an item with a long id": [f"UPDATE items SET id = hex(zeroblob(400)) WHERE row = ({shown})"],
-        "an item of another folder": [f"UPDATE items SET folder = folder + 1 WHERE row = ({shown})"],
+        "an item of another folder": [f"UPDATE files SET folder = folder + 1 WHERE row = ({shown})"],
         "an id with a zero": [f"UPDATE items SET id = 'a' || char(0) || 'b' WHERE row = ({shown})"],
-        "a name with a zero": [f"UPDATE items SET name = 'a' || char(0) || 'b' WHERE row = ({shown})"],
+        "a name with a zero": [f"UPDATE files SET name = 'a' || char(0) || 'b' WHERE row = ({shown})"],
         "a name that leaves its folder": [
-            f"UPDATE items SET name = '../../etc/passwd' WHERE row = ({shown})"
+            f"UPDATE files SET name = '../../etc/passwd' WHERE row = ({shown})"
         ],
-        "an absolute name": [f"UPDATE items SET name = '/etc/passwd' WHERE row = ({shown})"],
+        "an absolute name": [f"UPDATE files SET name = '/etc/passwd' WHERE row = ({shown})"],
         "text that is not UTF-8, an id": [
             f"UPDATE items SET id = CAST(x'ff41fe' AS TEXT) WHERE row = ({shown})"
         ],
         "text that is not UTF-8, a name": [
-            f"UPDATE items SET name = CAST(x'ff41fe' AS TEXT) WHERE row = ({shown})"
+            f"UPDATE files SET name = CAST(x'ff41fe' AS TEXT) WHERE row = ({shown})"
         ],
         "text that is not UTF-8, a label": ["UPDATE terms SET name = CAST(x'ff41fe' AS TEXT) WHERE term = 4"],
         "half a character, a label": ["UPDATE terms SET name = CAST(x'eda080' AS TEXT) WHERE term = 4"],
@@ -424,9 +457,9 @@ def meaning_cases() -> Iterator[Case]:
     )
     yield Case("a value of 70 MB", by_sql("UPDATE codes SET semantic = zeroblob(70000000)", seal=False))
     yield Case(
-        "a name of 70 MB", by_sql("UPDATE items SET name = zeroblob(70000000) WHERE row = 2", seal=False)
+        "a name of 70 MB", by_sql("UPDATE files SET name = zeroblob(70000000) WHERE row = 2", seal=False)
     )
-    yield Case("names of 1 MB", by_sql("UPDATE items SET name = hex(zeroblob(500000))"))
+    yield Case("names of 1 MB", by_sql("UPDATE files SET name = hex(zeroblob(500000)) || row"))
     yield Case("labels of 4 MB", by_sql("UPDATE terms SET name = hex(zeroblob(2000000)) || term"))
     yield Case("scores of 20 MB", by_sql("UPDATE items SET scores = zeroblob(20000000) WHERE row < 3"))
     yield Case("a label of no text", by_sql("UPDATE terms SET name = '' WHERE term = 4"), harmless=True)
@@ -436,14 +469,14 @@ def meaning_cases() -> Iterator[Case]:
 
 
 def _copied(row: int) -> str:
-    columns = "id, folder, name, modified, labels, scores, 0"
+    columns = "id, camera, width, height, name, labels, scores, 0"
     return f"INSERT INTO items SELECT {row}, {columns} FROM items WHERE row = {row - 1}"
 
 
 def schema_cases() -> Iterator[Case]:
     """Databases with other tables than those of an index."""
     for name in SCHEMA:
-        kind = "INDEX" if name == "newest" else "TABLE"
+        kind = "TABLE" if name in TABLES else "INDEX"
         yield Case(f"without {name}", by_sql(f"DROP {kind} {name}"))
         if kind == "TABLE":
             made = f"CREATE VIEW {name} AS SELECT * FROM other_{name}"
@@ -458,7 +491,7 @@ def schema_cases() -> Iterator[Case]:
     for name, statements in {
         "a trigger that deletes": [trigger.format("DELETE", "items", "DELETE FROM flags")],
         "a trigger that writes": [
-            trigger.format("INSERT", "items", "INSERT INTO flags VALUES (9, x'00', 0)")
+            trigger.format("INSERT", "items", "INSERT INTO flags VALUES (9, x'00', x'', 0)")
         ],
         "a trigger of states": [trigger.format("INSERT", "state", "DELETE FROM items")],
         "a trigger that is named as a table": [
@@ -471,7 +504,7 @@ def schema_cases() -> Iterator[Case]:
         "a state without an end": ["ALTER TABLE state RENAME TO s", f"CREATE VIEW state AS {endless}"],
         "statistics": ["ANALYZE"],
         "an unknown application": ["PRAGMA application_id = 7"],
-        "a later format": ["PRAGMA user_version = 2"],
+        "a later format": [f"PRAGMA user_version = {FORMAT + 1}"],
         "a negative format": ["PRAGMA user_version = -1"],
         "no write-ahead log": ["PRAGMA journal_mode = DELETE"],
     }.items():
@@ -532,7 +565,7 @@ def _in_utf16(folder: Path) -> None:
         sql.execute("PRAGMA encoding = 'UTF-16'")
         sql.executescript(dump)
         sql.execute("PRAGMA application_id = 1667789672")
-        sql.execute("PRAGMA user_version = 1")
+        sql.execute(f"PRAGMA user_version = {FORMAT}")
         sql.commit()
         sql.execute("PRAGMA journal_mode = WAL")
 

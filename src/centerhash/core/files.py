@@ -60,12 +60,15 @@ def refuse_links(folder: Path, names: Iterable[str] | None = None) -> None:
 
     An untrusted folder could else make us read, write or delete what is not in it.
     """
-    entries = sorted(folder.iterdir()) if names is None else [folder / name for name in names]
-    for entry in entries:
-        if entry.is_symlink():
-            raise DataError(
-                f"'{entry}' is a link, which is not followed: put the file or folder itself in its place."
-            )
+    try:
+        entries = sorted(folder.iterdir()) if names is None else [folder / name for name in names]
+        links = [entry for entry in entries if entry.is_symlink()]
+    except OSError as error:
+        raise DataError(f"cannot read '{error.filename or folder}': {error.strerror or error}.") from error
+    for entry in links:
+        raise DataError(
+            f"'{entry}' is a link, which is not followed: put the file or folder itself in its place."
+        )
 
 
 def make_folder(path: str | Path) -> Path:
