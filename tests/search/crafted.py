@@ -433,9 +433,6 @@ def meaning_cases() -> Iterator[Case]:
         "text that is not UTF-8, an id": [
             f"UPDATE items SET id = CAST(x'ff41fe' AS TEXT) WHERE row = ({shown})"
         ],
-        "text that is not UTF-8, a name": [
-            f"UPDATE files SET name = CAST(x'ff41fe' AS TEXT) WHERE row = ({shown})"
-        ],
         "text that is not UTF-8, a label": ["UPDATE terms SET name = CAST(x'ff41fe' AS TEXT) WHERE term = 4"],
         "half a character, a label": ["UPDATE terms SET name = CAST(x'eda080' AS TEXT) WHERE term = 4"],
         "a label as bytes": ["UPDATE terms SET name = CAST(name AS BLOB) WHERE term = 4"],
