@@ -94,7 +94,7 @@ class IndexSpec(Options):
 
 
 class Index:
-    """Images that can be searched, with their model; use `create` or `open`. Threads may share it."""
+    """Store and search images with their model; use `create` or `open`. Threads may share an index."""
 
     def __init__(self, folder: Path, spec: IndexSpec, info: ModelInfo, store: ItemStore) -> None:
         self.folder, self.spec, self.model_info, self.store = folder, spec, info, store
@@ -282,9 +282,9 @@ class Index:
         visual: Sequence[Packed | None] | None = None,
         scores: Sequence[LabelScores] | None = None,
     ) -> Added:
-        """Add codes (N, ceil(K/8)) that the same model made elsewhere; known ids are skipped.
+        """Add codes (N, ceil(K/8)) of the same model; known ids are skipped.
 
-        Ids are texts; numbers are converted. Paths are absolute.
+        Ids are strings; numbers are converted. Paths are absolute.
         """
         self._check_writable()
         packed, keys = check_packed(packed, self.model_info.bits), check_ids(list(map(str, ids)))
