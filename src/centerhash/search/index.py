@@ -29,7 +29,7 @@ from pydantic import Field
 
 from centerhash.codes import Packed, check_bits, check_packed, pack
 from centerhash.core.errors import ConfigError, DataError, ImageError, InputError, unknown_name
-from centerhash.core.files import atomic_folder, parse_json, refuse_links, write_json
+from centerhash.core.files import atomic_folder, parse_json, read_plain, refuse_links, write_json
 from centerhash.core.options import Options
 from centerhash.core.progress import Progress, resolve_progress
 from centerhash.search.database import FILES
@@ -79,6 +79,7 @@ SPEC, MODEL = "index.json", "model"
 LOCAL = "sqlite"  # the store in the folder of the index; others are "milvus:ADDRESS"
 LABELS = ("given", "predicted", "none")
 _LEVELS_ABOVE = 3  # folders above the images in which their labels.csv is looked for
+_SPEC_BYTES = 1 << 26  # of index.json
 _PAGE = 1 << 16  # codes that are added at a time
 
 
@@ -619,7 +620,7 @@ def read_spec(folder: Path) -> IndexSpec:
     """Read index.json, or raise DataError with what the folder is instead."""
     file = folder / SPEC
     try:
-        stored = parse_json(file.read_text(encoding="utf-8"))
+        stored = parse_json(read_plain(file, _SPEC_BYTES).decode())
         if not isinstance(stored, dict) or stored.get("format") != 1:
             return IndexSpec.model_validate(stored)
     except (FileNotFoundError, NotADirectoryError):
