@@ -206,9 +206,7 @@ def import_(
     with Index.open(index) as opened:
         done = opened.import_codes(codes)
         count = len(opened)
-    console.output(
-        f"{done.added:,} codes added, {done.known:,} already known; {count:,} items in {index}"
-    )
+    console.output(f"{done.added:,} codes added, {done.known:,} already known; {count:,} items in {index}")
 
 
 @index_app.command()
@@ -456,7 +454,7 @@ def serve(
     if not is_index(index):
         _serve_images(index, model, settings, host, port)
     elif model is not None:
-        raise ConfigError(f"'{index}' is an index and has its model: leave out --model.")
+        raise ConfigError(f"'{index}' is an index and has its model: omit --model.")
     else:
         # without the right to write, another process may have it: `centerhash index add` works beside this server
         with Index.open(index, read_only=not settings.may_write, **reading(settings)) as opened:
