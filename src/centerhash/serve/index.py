@@ -8,7 +8,7 @@ import io
 import logging
 import os
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -107,16 +107,26 @@ class ServedIndex:
         paths = {name: path for path, name in self.folders().names.items()}
         return None if folder is None else paths.get(folder.strip("/"))
 
-    def items(
-        self, offset: int, limit: int, under: str | None, **labels: Sequence[str]
-    ) -> schemas.ItemsAnswer:
+    def items(self, offset: int, limit: int, under: str | None, **only: Any) -> schemas.ItemsAnswer:
         """Some images, the newest first."""
         path = self._path_of(under)
         found: tuple[list[Result], int] = ([], 0)
         if under is None or path is not None:
-            found = self.index.newest(offset, limit, under=path, **labels)
+            found = self.index.newest(offset, limit, under=path, **only)
         answer = {"items": self._described(found[0]), "total": found[1], "size": len(self.index)}
         return schemas.ItemsAnswer.model_validate(answer)
+
+    def months(self, under: str | None, **only: Any) -> schemas.MonthsAnswer:
+        """The months in which images were taken, the newest first."""
+        path = self._path_of(under)
+        found = {} if under is not None and path is None else self.index.months(under=path, **only)
+        rows = [schemas.MonthCount(month=month, count=count) for month, count in found.items()]
+        return schemas.MonthsAnswer(months=rows)
+
+    def cameras(self) -> schemas.CamerasAnswer:
+        """All cameras."""
+        rows = [schemas.CameraCount(camera=name, count=count) for name, count in self.index.cameras().items()]
+        return schemas.CamerasAnswer(cameras=rows)
 
     def item(self, id: str) -> schemas.Item:
         """One image."""

@@ -34,6 +34,17 @@ class _Only(BaseModel):
     having: list[str] = Field([], description="only items that carry all of these labels", max_length=32)
     without: list[str] = Field([], description="only items that carry none of these labels", max_length=32)
     under: str | None = Field(None, description="only images in this folder, as in `folder` of a result")
+    after: str | None = Field(
+        None,
+        description="only images taken on or after the first day of this year, month or day",
+        examples=["2024-06"],
+    )
+    before: str | None = Field(
+        None,
+        description="only images taken before the first day of this year, month or day",
+        examples=["2024-06-01"],
+    )
+    camera: str | None = Field(None, description="only images of cameras whose name contains this text")
 
 
 class _Search(_Only):
@@ -112,6 +123,19 @@ def add_collection(app: FastAPI, served: ServedIndex) -> None:
         Example: `curl 'http://127.0.0.1:8000/items?limit=5&having=dog'`
         """
         return await served.codes.run(partial(served.items, **dict(query)))
+
+    @app.get("/months", responses=_failures(400))
+    async def months(query: Annotated[_Only, Query()]) -> schemas.MonthsAnswer:
+        """The months in which images that pass the filters were taken, with their number.
+
+        Example: `curl 'http://127.0.0.1:8000/months?having=dog'`
+        """
+        return await served.codes.run(partial(served.months, **dict(query)))
+
+    @app.get("/cameras", responses=_failures())
+    async def cameras() -> schemas.CamerasAnswer:
+        """The cameras, with the number of images of each."""
+        return await served.codes.run(served.cameras)
 
     @app.get("/items/{id:path}", responses=_failures(404))
     async def item(id: str) -> schemas.Item:
