@@ -34,7 +34,7 @@ def test_the_page_opens_on_the_collection(opened: Watched, served: Served) -> No
         opened.page.locator("#status").inner_text().startswith(f"{listed['total']} photos, the newest first")
     )
     opened.until("[...document.querySelectorAll('.wall img')].some(i => i.naturalWidth > 0)")
-    shapes = opened.page.locator(".wall > li").evaluate_all(
+    shapes = opened.page.locator(".wall > li[data-id]").evaluate_all(
         "all => all.map(li => li.offsetWidth / li.offsetHeight)"
     )
     for row, shape in zip(listed["items"], shapes, strict=True):
@@ -56,16 +56,16 @@ def test_more_of_a_large_collection_comes_as_one_scrolls(
         index.add_codes(np.repeat(pack(codes), 300, axis=0), names, paths=list(map(str, files)))
     with serving(tmp_path / "many.index", tmp_path / "log") as server:
         watched = Watched(browser, server.address, WIDE)
-        watched.page.locator(".wall > li").first.wait_for()
-        assert watched.page.locator(".wall > li").count() < 300
+        watched.page.locator(".wall > li[data-id]").first.wait_for()
+        assert watched.page.locator(".wall > li[data-id]").count() < 300
 
         def scrolled() -> bool:
             watched.page.mouse.wheel(0, 4000)
-            return bool(watched.page.locator(".wall > li").count() == 300)
+            return bool(watched.page.locator(".wall > li[data-id]").count() == 300)
 
         watched.until_here(scrolled, "all of them are there")
         assert watched.ids() == names[::-1]
-        edges = watched.page.locator(".wall > li").evaluate_all(
+        edges = watched.page.locator(".wall > li[data-id]").evaluate_all(
             "all => all.map(li => [li.offsetTop, li.offsetLeft + li.offsetWidth])"
         )
         rows = {top: max(right for at, right in edges if at == top) for top, _ in edges}
@@ -138,7 +138,7 @@ def test_upload_then_click_through_and_back(opened: Watched, photo: Path) -> Non
     for _ in range(3):
         page.go_back()
     opened.answered("Photos")
-    opened.until("document.querySelectorAll('.wall > li').length === 40")
+    opened.until("document.querySelectorAll('.wall > li[data-id]').length === 40")
 
 
 def test_weights_rank_anew_while_they_move(opened: Watched) -> None:
@@ -363,7 +363,7 @@ def test_only_those_who_can_drop_are_told_to(browser: Any, served: Served) -> No
         context = browser.new_context(viewport=PHONE if touch else WIDE, has_touch=touch, is_mobile=touch)
         page = context.new_page()
         page.goto(served.address)
-        page.locator(".wall > li").first.wait_for()
+        page.locator(".wall > li[data-id]").first.wait_for()
         assert page.locator("#drop-hint").is_visible() is not touch
         context.close()
 

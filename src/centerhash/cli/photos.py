@@ -93,6 +93,44 @@ def add(
 
 
 @index_app.command()
+def watch(
+    index: IndexArgument,
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(help="folders of images; without any, all that were added", show_default=False),
+    ] = None,
+    device: DeviceOption = "auto",
+    engine: EngineOption = "auto",
+) -> None:
+    """Keep an index in step with folders: new, changed, moved and vanished images are noticed within seconds.
+
+    The index can be searched, served and changed by other commands meanwhile. Stop with Ctrl-C.
+
+    Examples: `centerhash index watch photos.index`, `centerhash index watch photos.index photos`
+    """
+    from centerhash.search import Index
+    from centerhash.search.watching import Watch
+
+    with Index.open(index, shared=True, device=device, engine=engine) as opened:
+        places = folders or [Path(root) for root in opened.store.roots()]
+        if not places:
+            raise ConfigError(f"no folder has been added to '{index}' yet: name the folders to watch.")
+        for place in folders or ():
+            if not place.is_dir():
+                raise ConfigError(f"no such folder: '{place}'.")
+
+        def changed(done: Added) -> None:
+            console.report_added(done, f"{len(opened):,} items in {index}")
+
+        console.output(f"watching {', '.join(map(str, places))} (stop with Ctrl-C)")
+        with console.progress() as report:
+            try:
+                Watch(opened, places, changed, report).run()
+            except KeyboardInterrupt:
+                console.output("stopped")
+
+
+@index_app.command()
 def remove(
     index: IndexArgument,
     items: Annotated[
@@ -526,7 +564,6 @@ def _announce(place: str, index: Index, settings: Settings) -> None:
 def _serve_images(images: Path, model: str | None, settings: Settings, host: str, port: int) -> None:
     """Make or open the index of a folder of images, and add them while it is served."""
     from centerhash.search.default_index import open_default
-    from centerhash.search.results import missing_text
     from centerhash.serve.app import reading, serve_index
     from centerhash.serve.background import Filling
 
@@ -539,8 +576,6 @@ def _serve_images(images: Path, model: str | None, settings: Settings, host: str
 
     def ended(done: Added) -> None:
         console.report_added(done, f"{len(opened):,} items in {opened.folder}")
-        gone = len(opened.missing())
-        console.warn([missing_text(opened.folder, gone)] if gone else [])
 
     with opened, console.progress() as report:
         serve_index(opened, settings, host, port, announce, filling=Filling(opened, images, ended, report))

@@ -299,8 +299,8 @@ class Index:
                 known = set(store.present(keys[start : start + _PAGE]))
                 new = [row for row in range(start, min(start + _PAGE, len(keys))) if keys[row] not in known]
                 chosen: list[Any] = [None if one is None else [one[row] for row in new] for one in columns]
-                photos = None if paths is None else [stored_photo(paths[row]) for row in new]
-                store.add(packed[new], *chosen, photos=photos)
+                chosen.append(None if paths is None else [stored_photo(paths[row]) for row in new])
+                store.add(packed[new], *chosen)
             added += len(new)
         return Added(added, len(keys) - added, {})
 

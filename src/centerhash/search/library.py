@@ -54,24 +54,20 @@ def add_images(
         with index.writing() as store:
             store.change_files([], gone)
             store.set_roots(new)
-    return replace(done, skipped=files.skipped)
+    return replace(done, skipped=files.skipped, gone=len(gone))
 
 
 def add_changed(index: Index, paths: Iterable[str], batch: int, progress: Progress) -> Added:
     """Bring an index in step with paths that have changed, each of which may be an image or gone."""
-    there, gone = list[str](), list[str]()
-    for path in paths:
-        if os.path.lexists(path):
-            there.append(path)
-        else:
-            gone += known_below(index.store, path)
+    every = list(paths)
+    there = [path for path in every if os.path.lexists(path)]
     done = Adding(index, Labelling(index.model, {})).run(there, len(there), batch, progress)
-    # again: a file that was moved has another path now
-    gone = [path for path in gone if not os.path.lexists(path)]
+    missing = (path for path in every if not os.path.lexists(path))
+    gone = [file for path in missing for file in known_below(index.store, path)]  # and was not moved
     if gone:
         with index.writing() as store:
             store.change_files([], gone)
-    return done
+    return replace(done, gone=len(gone))
 
 
 # --- what has changed

@@ -14,7 +14,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from centerhash.serve import schemas
-from centerhash.serve.index import ServedIndex
+from centerhash.serve.index import ServedIndex, Thumbnail
 from centerhash.serve.limits import Settings
 
 MAX_RESULTS = 1000
@@ -113,6 +113,14 @@ def add_search(app: FastAPI, served: ServedIndex) -> None:
         return await served.codes.run(partial(served.search, **dict(query)))
 
 
+def _small(request: Request, found: Thumbnail) -> Response:
+    """A thumbnail, or that the client has it already."""
+    headers = {"etag": found.etag, "cache-control": _KEEP}
+    if found.etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(found.data, media_type="image/webp", headers=headers)
+
+
 def add_collection(app: FastAPI, served: ServedIndex) -> None:
     """Add what the index holds. No path comes from a request, only an id or the name of a folder."""
 
@@ -162,11 +170,12 @@ def add_collection(app: FastAPI, served: ServedIndex) -> None:
     @app.get("/thumbnails/{id:path}", response_class=Response, responses=_failures(404))
     async def thumbnail(request: Request, id: str) -> Response:
         """A small WebP of an indexed image."""
-        found = await served.small.run(lambda: served.thumbnail(id))
-        headers = {"etag": found.etag, "cache-control": _KEEP}
-        if found.etag in request.headers.get("if-none-match", ""):
-            return Response(status_code=304, headers=headers)
-        return Response(found.data, media_type="image/webp", headers=headers)
+        return _small(request, await served.small.run(lambda: served.thumbnail(id)))
+
+    @app.get("/previews/{id:path}", response_class=Response, responses=_failures(404))
+    async def preview(request: Request, id: str) -> Response:
+        """A large WebP of an indexed image, for formats that browsers do not show, such as HEIC."""
+        return _small(request, await served.small.run(lambda: served.preview(id)))
 
     @app.get("/images/{id:path}", response_class=Response, responses=_failures(404))
     async def image(
