@@ -53,7 +53,8 @@ def add_images(
     if gone or new:
         with index.writing() as store:
             store.change_files([], gone)
-            store.set_roots(new)
+            if new:
+                store.set_roots(new)
     return replace(done, skipped=files.skipped, gone=len(gone))
 
 
