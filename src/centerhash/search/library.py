@@ -47,14 +47,15 @@ def add_images(
     """Bring an index in step with files, folders and patterns: see `Index.add`."""
     files, labelling = images_and_labels(index.model, entries, labels)
     roots = [os.path.realpath(entry) for entry in entries if Path(entry).is_dir()]
+    new = [root for root in roots if root not in index.store.roots()]
+    if new:  # first: what a crash interrupts can be followed
+        with index.writing() as store:
+            store.set_roots(new)
     done = Adding(index, labelling).run(files.images.names, len(files.images), batch, progress)
     gone = list(vanished(index.store, roots))
-    new = [root for root in roots if root not in index.store.roots()]
-    if gone or new:
+    if gone:
         with index.writing() as store:
             store.change_files([], gone)
-            if new:
-                store.set_roots(new)
     return replace(done, skipped=files.skipped, gone=len(gone))
 
 
