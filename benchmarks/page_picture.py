@@ -7,7 +7,9 @@ Creates an index of examples/photos, serves it, and takes a screenshot in Chromi
 
 from __future__ import annotations
 
+import argparse
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
-from benchmarks.browser import browser_page, picture_arguments, show_size
+from playwright.sync_api import Page, sync_playwright
+
 from benchmarks.reporting import ROOT
 from centerhash.search import Index
 
@@ -41,8 +44,22 @@ def served(folder: Path) -> Iterator[str]:
         raise SystemExit(printed)
 
 
+@contextmanager
+def browser_page(width: int, height: int) -> Iterator[Page]:
+    """An empty page of this size in Chromium."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        raise SystemExit("no Chromium on the PATH")
+    with sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
+        yield opened.new_page(viewport={"width": width, "height": height})
+        opened.close()
+
+
 def main() -> None:
-    parser = picture_arguments(__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("labels", help="labels to search by")
     parser.add_argument("picture", type=Path)
     arguments = parser.parse_args()
@@ -58,7 +75,7 @@ def main() -> None:
                 page.wait_for_load_state("networkidle")  # all thumbnails
             arguments.picture.parent.mkdir(parents=True, exist_ok=True)
             page.screenshot(path=str(arguments.picture), type="jpeg", quality=85)
-    show_size(arguments.picture)
+    print(f"{arguments.picture}: {arguments.picture.stat().st_size / 1000:.0f} kB")
 
 
 if __name__ == "__main__":
