@@ -67,7 +67,7 @@ bench: setup
 	  $(BIN)/python -m benchmarks.$$part --out $(RESULTS)/$$part.json $$drawn || exit 1; \
 	done
 
-# the guarantees for stored data, tried in full: damage, truncation, crashes, full disks
+# the guarantees for stored data, tried in full: damage, truncation, crafted files, failing system calls, crashes, full disks
 torture: setup
 	$(BIN)/python -m benchmarks.torture --out $(RESULTS)/torture.json
 

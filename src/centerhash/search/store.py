@@ -140,11 +140,11 @@ class Store(ItemStore):
         return cls.open(folder)
 
     @classmethod
-    def open(cls, folder: str | Path, *, read_only: bool = False) -> Self:
-        """Open a store for reading, or as its only writer."""
+    def open(cls, folder: str | Path, *, read_only: bool = False, wait: float = 0) -> Self:
+        """Open a store for reading, or as its only writer; `wait` so many seconds for another one."""
         folder = Path(folder)
         state, immutable = check_files(folder)
-        writer = None if read_only else Writer.open(folder)
+        writer = None if read_only else Writer.open(folder, wait)
         return cls(folder, state.bits, state.commits, writer, immutable=immutable)
 
     # --- reading
@@ -216,7 +216,7 @@ class Store(ItemStore):
                 chunk, files = database.chunk(state, number), database.files_of_chunk(number)
                 for row in database.rows_of_chunk(number):
                     item = database.item(
-                        row, names, files.get(row[0], ()), *chunk.columns(row[0] - number * CHUNK)
+                        row, names, files.get(row[0], ()), *chunk.columns(database.place(state, row)[1])
                     )
                     if hidden or not item.hidden:
                         yield item
@@ -262,6 +262,11 @@ class Store(ItemStore):
     def cameras(self) -> dict[str, int]:
         """Return every camera with the number of its items, sorted by name."""
         return dict(sorted(self._counts(CAMERA).items()))
+
+    def every_folder(self) -> list[str]:
+        """Return all folders in which items have or had files."""
+        with self._reading() as (database, state):
+            return self._terms(database, state).folders
 
     def roots(self) -> list[str]:
         """Return the folders that were added as a whole, sorted."""
@@ -314,7 +319,7 @@ class Store(ItemStore):
         names, loaded = self._terms(database, state).names, self._loaded
         chunks, items, files = dict[int, Chunk](), [], database.files_of([row[0] for row in rows])
         for row in rows:
-            number, place = divmod(row[0], CHUNK)
+            number, place = database.place(state, row)
             if (
                 loaded is not None
                 and loaded.state.generation == state.generation
@@ -544,14 +549,15 @@ class Writer:
         self._failed = False  # a nested block has failed, so that the transaction must not be committed
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
+    def open(cls, folder: Path, wait: float = 0) -> Self:
         """Lock the folder, and connect."""
         with ExitStack() as undo:
-            lock = WriterLock.take(folder / LOCK)
+            lock = WriterLock.take(folder / LOCK, wait=wait)
             undo.callback(lock.release)
             state, _ = check_files(folder)  # again: another writer may have changed them before the lock
-            for left in folder.glob(f"{_DRAFT}*"):  # by a compaction that was killed
-                shutil.rmtree(left, ignore_errors=True)
+            with explain_write_errors(folder):
+                for left in folder.glob(f"{_DRAFT}*"):  # by a compaction that was killed
+                    shutil.rmtree(left, ignore_errors=True)
             file = folder / COMMITS
             if not file.exists():
                 with atomic(file) as stream:
@@ -746,6 +752,8 @@ class Writer:
         for number, (items, entries) in changes.items():
             term = self.terms[self._keys[number]]
             counted = replace(term, items=term.items + items, entries=term.entries + entries)
+            if counted.items < 0:
+                raise self.database.damaged(f"more items carry '{term.name}' than are counted")
             self.terms[self._keys[number]] = counted
             statement = f"INSERT OR REPLACE INTO terms VALUES ({marks(6)})"
             self.database.sql.execute(statement, counted.row())
@@ -835,7 +843,10 @@ class Writer:
         chosen = sorted(rows)
         stored = {row[0]: row for row in database.select(f"SELECT {ITEM} FROM items WHERE row IN", chosen)}
         files = {} if remove else database.files_of(chosen)
-        gone = []
+        gone, names = [], [name for _, name in self._keys]
+        for values in stored.values():
+            database.place(self.state, values)
+            database.item(values, names)
         for number, group in groupby(chosen, lambda row: row // CHUNK):
             own = [row for row in group if row in stored]
             flags, places = database.flags(self.state, number)
