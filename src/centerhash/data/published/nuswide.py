@@ -87,7 +87,7 @@ _ALL = PublishedDataset(
         f"Open {_HOME}/NUS-WIDE.html, fill in the 'Agreement and Disclaimer Form' and send it to the address given "
         "there; instructions to download the photos come by e-mail.",
         "Unpack the photos so that they lie at nuswide/Flickr/actor/0001_2124494179.jpg and so on, with the folders of "
-        "Imagelist.txt. (One flat folder nuswide/images also works: photos are found by the end of their path.)",
+        "Imagelist.txt. (A flat folder nuswide/images also works: photos are matched by the last parts of their paths.)",
         "Photos that are missing from your copy are skipped, with a warning that counts them.",
     ),
 )
