@@ -215,7 +215,7 @@ def test_filters_as_chips_and_keyboard(opened: Watched) -> None:
     page = opened.page
     opened.ready()
     everything = opened.ids()
-    box = page.get_by_role("combobox", name="Filter by a label or folder")
+    box = page.get_by_role("combobox", name="Filter by a label, folder or camera")
     name = page.locator("#popular button").nth(1).evaluate("button => button.firstChild.textContent")
     box.fill(f"without {name}")
     box.press("Enter")

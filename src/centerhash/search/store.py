@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import IO, Any, Self
@@ -93,6 +94,13 @@ class Loaded:
     visual: Packed
     taken: Times
     places: tuple[NDArray[np.int64], NDArray[np.uint32]]  # rows that have a file, ascending, and its folder
+
+    @cached_property
+    def newest(self) -> NDArray[np.int64]:
+        """The rows of all items with an image, last taken first; of equal times, and without a time, last added first."""
+        rows = np.flatnonzero(self.flags & (PRESENT | HAS_IMAGE) == PRESENT | HAS_IMAGE)[::-1]
+        times = np.nan_to_num(self.taken[rows], nan=-np.inf)
+        return rows[np.argsort(-times, kind="stable")]
 
     def values(self, row: int) -> tuple[Packed, Packed | None, float]:
         """Return the semantic and the visual code of a row, and when it was taken."""
@@ -428,34 +436,28 @@ class Store(ItemStore):
         return entries
 
     def _images(self, database: Database, loaded: Loaded, only: Filter) -> NDArray[np.int64]:
-        """Return the rows of the items with an image that pass the filter."""
-        allowed, shown = self._allowed(database, loaded, only), loaded.flags & HAS_IMAGE > 0
-        return np.flatnonzero(shown if allowed is None else shown & (allowed > 0))
+        """Return the rows of the items with an image that pass the filter, last taken first."""
+        rows = loaded.newest
+        allowed = self._allowed(database, loaded, only) if only else None
+        return rows if allowed is None else rows[allowed[rows] > 0]
 
     def newest(self, offset: int, limit: int, only: Filter) -> tuple[list[Item], int]:
         """Return a page of the items with an image, last taken first, and the number of all that pass the filter."""
         with self._searching() as (database, loaded):
             rows = self._images(database, loaded, only)
-            times = np.nan_to_num(loaded.taken[rows], nan=-np.inf)
-            last = offset + limit
-            if last < len(rows):  # all times from that of the last one on
-                least = np.partition(times, len(rows) - last)[len(rows) - last] if last else np.inf
-                kept = times >= least
-                chosen, times = rows[kept], times[kept]
-            else:
-                chosen = rows
-            order = np.lexsort((-chosen, -times))[offset:last]
-            return self._items_at(database, loaded.state, chosen[order].tolist()), len(rows)
+            return self._items_at(database, loaded.state, rows[offset : offset + limit].tolist()), len(rows)
 
     def months(self, only: Filter) -> dict[str, int]:
         """Return the months in which photos that pass the filter were taken ("2024-06"), newest first, with counts."""
         with self._searching() as (database, loaded):
-            times = loaded.taken[self._images(database, loaded, only)]
-        months, counts = np.unique(
-            np.floor(times[~np.isnan(times)]).astype("datetime64[s]").astype("datetime64[M]"),
-            return_counts=True,
-        )
-        return dict(zip(months[::-1].astype(str).tolist(), counts[::-1].tolist(), strict=True))
+            times = loaded.taken[self._images(database, loaded, only)][::-1]
+        times = times[~np.isnan(times)]
+        if not len(times):
+            return {}
+        first, last = np.floor(times[[0, -1]]).astype("datetime64[s]").astype("datetime64[M]")
+        months = np.arange(first, last + 2)
+        counts = np.diff(np.searchsorted(times, months.astype("datetime64[s]").astype(np.int64)))
+        return {str(months[at]): int(counts[at]) for at in np.flatnonzero(counts)[::-1]}
 
     def info(self) -> dict[str, Any]:
         """Return the number of removed items that still take space, and the bytes of the database."""

@@ -84,7 +84,7 @@ class ServedIndex:
         found = self.index.search(image, id=id, under=path, **query)
         empty = under is not None and path is None  # a folder without images, whether or not it exists
         return schemas.SearchAnswer.model_validate(
-            found.to_dict() | {"results": [] if empty else self._described(found)}
+            found.to_dict() | {"results": [] if empty else self._described(filter(is_there, found))}
         )
 
     def _described(self, rows: Iterable[Result]) -> list[dict[str, Any]]:
@@ -114,7 +114,8 @@ class ServedIndex:
         found: tuple[list[Result], int] = ([], 0)
         if under is None or path is not None:
             found = self.index.newest(offset, limit, under=path, **only)
-        answer = {"items": self._described(found[0]), "total": found[1], "size": len(self.index)}
+        shown = self._described(filter(is_there, found[0]))
+        answer = {"items": shown, "total": found[1], "size": len(self.index)}
         return schemas.ItemsAnswer.model_validate(answer)
 
     def months(self, under: str | None, **only: Any) -> schemas.MonthsAnswer:
@@ -245,6 +246,11 @@ class ServedIndex:
         self.duplicate_search.close()
         for lane in self.lanes:
             lane.close()
+
+
+def is_there(row: Result) -> bool:
+    """Return whether a result has no image, or a file of it is there: one may have vanished since the last scan."""
+    return not row.paths or any(os.path.exists(path) or is_stored_image(Path(path)) for path in row.paths)  # noqa: PTH110
 
 
 @contextmanager
