@@ -56,7 +56,9 @@ from centerhash.search.query import (
 )
 from centerhash.search.results import Added, Result, Results, as_result
 from centerhash.search.store import Store
+from centerhash.search.typed import Typed, check_known, read_typed
 from centerhash.search.uploads import ID_DIGITS, IMAGES, Uploads, has_file
+from centerhash.search.views import query_views
 
 if TYPE_CHECKING:  # what reads images takes long to import, so it is when the first one comes
     from centerhash.data.images import ImageSource
@@ -331,19 +333,31 @@ class Index:
         having: str | Sequence[str] = (),
         without: str | Sequence[str] = (),
         under: str | Path | None = None,
+        named: str | Sequence[str] = (),
         within: int | None = None,
     ) -> Results:
         """Return the `k` items nearest to an image, to an item of the index by its `id`, or to `labels` with weights.
 
         An image is a path, bytes, a PIL image or a uint8 array (height, width, 3). Labels are a mapping of names to
-        weights, a list of names, or a text such as "dog:0.7, person:0.3", and need a central method. `by` is "both"
-        (semantic distance plus a small part of the visual one; for labels, probabilities and shares), "visual" or
-        "semantic" (one kind of code alone). Results carry all labels of `having` and none of `without`, have their
-        file `under` a folder, and a Hamming distance of at most `within`. An item is not among its own results.
+        weights, a list of names, or a text such as "dog:0.7, person:0.3" or "a dog on a couch without person" (see
+        `read`), and need a central method. `by` is "both" (copies of the image first, then semantic distance plus a
+        small part of the visual one; for labels, probabilities and shares), "visual" or "semantic" (one kind of code
+        alone). Results carry all labels of `having` and none of `without`, have their file `under` a folder, words of
+        their file or folders `named` so, and a Hamming distance of at most `within`. Photos that the labels of a query
+        do not fit are no results, so there may be fewer than `k`. An item is not among its own results.
         """
         if type(k) is not int or k < 1:
             raise InputError(f"k must be a whole number of at least 1, got {k!r}.")
-        only = self._filter(having, without, under)
+        if isinstance(labels, str):
+            typed = check_known(self.read(labels), self.model_info.classes)
+            ranked = {label: weight for label, weight in typed.weights.items() if label in self.model_info.classes}
+            having = [*_names(having), *(label for label in typed.weights if label not in ranked)]
+            without, named = [*_names(without), *typed.without], [*_names(named), *typed.named]
+            if typed and not ranked:  # nothing to rank by
+                found, _ = self.newest(0, k, having=having, without=without, under=under, named=named)
+                return Results(found, (), np.zeros(self.model_info.bits, np.int8), len(self))
+            labels = ranked
+        only = self._filter(having, without, under, named)
         query = self._query(image, id, labels)
         ranking = query.ranking(self.model_info, by, within)
         hits = self.store.search(ranking, k if query.item is None else k + 1, only)
@@ -372,12 +386,30 @@ class Index:
             raise InputError(
                 f"an image is a path, bytes, a PIL image or a uint8 array, got {type(image).__name__}."
             )
-        return query_by_features(self.model, self.encoder().features([image]))
+        encoder, pixels = self.encoder(), self.encoder().pixels(image)
+        views = query_views(pixels) if self.model.visual_bits is not None else pixels[None]
+        return query_by_features(self.model, encoder.engine.features(views))
+
+    def read(self, text: str) -> Typed:
+        """Read what a person typed: labels with weights, labels that must not be there, and words in file names.
+
+        A word that is neither a label nor in the name of a file or folder is `unknown`.
+        """
+        classes = self.model_info.classes
+        typed = read_typed(text, classes)
+        if typed.unknown:
+            others = [label for label in self.labels() if label not in classes]
+            typed = read_typed(text, [*classes, *others], self.store.has_name)
+        return typed
 
     def _filter(
-        self, having: str | Sequence[str], without: str | Sequence[str], under: str | Path | None
+        self,
+        having: str | Sequence[str],
+        without: str | Sequence[str],
+        under: str | Path | None,
+        named: str | Sequence[str],
     ) -> Filter:
-        return filter_of(self.store, self.model_info, having, without, under, self.folder / IMAGES)
+        return filter_of(self.store, self.model_info, having, without, under, named, self.folder / IMAGES)
 
     def newest(
         self,
@@ -387,12 +419,13 @@ class Index:
         having: str | Sequence[str] = (),
         without: str | Sequence[str] = (),
         under: str | Path | None = None,
+        named: str | Sequence[str] = (),
     ) -> tuple[list[Result], int]:
         """Return a page of the images, last modified first, and the number of all images that pass the filter."""
         for name, number in (("offset", offset), ("limit", limit)):
             if type(number) is not int or number < 0:
                 raise InputError(f"{name} must be a whole number of at least 0, got {number!r}.")
-        items, total = self.store.newest(offset, limit, self._filter(having, without, under))
+        items, total = self.store.newest(offset, limit, self._filter(having, without, under, named))
         return [as_result(item, 0, self.uploads) for item in items], total
 
     def duplicates(
@@ -734,6 +767,10 @@ def _labels_home(folder: Path) -> Path | None:
     above = folder.resolve().parents[:_LEVELS_ABOVE]
     # Path.is_file would raise if a folder is closed to us
     return next((home for home in (folder, *above) if os.path.isfile(home / "labels.csv")), None)  # noqa: PTH113
+
+
+def _names(names: str | Sequence[str]) -> Sequence[str]:
+    return [names] if isinstance(names, str) else names
 
 
 def _listed(entries: str | Path | Sequence[str | Path], what: str) -> list[str | Path]:

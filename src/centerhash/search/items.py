@@ -74,15 +74,17 @@ class Batch:
 class Filter:
     """Restrict results to items with all labels of `having`, none of `without`, and a file below one of the folders.
 
-    A folder is the beginning of a stored path, including its last separator.
+    A folder is the beginning of a stored path, including its last separator. Every word of `named` begins a part of the
+    name of the file or of one of its folders: see `names_part`.
     """
 
     having: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     under: tuple[str, ...] | None = None
+    named: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.having or self.without or self.under is not None)
+        return bool(self.having or self.without or self.under is not None or self.named)
 
 
 class ItemStore(ABC):
@@ -157,6 +159,10 @@ class ItemStore(ABC):
     def folders(self) -> dict[str, int]:
         """Return the folders of all paths with the number of items directly in each."""
         return dict(Counter(str(Path(path).parent) for _, path in self.paths()))
+
+    def has_name(self, word: str) -> bool:
+        """Return whether a word begins a part of the name of a file or folder; a store without such a filter has none."""
+        return False
 
     @abstractmethod
     def newest(self, offset: int, limit: int, only: Filter) -> tuple[list[Item], int]:

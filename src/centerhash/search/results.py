@@ -142,11 +142,11 @@ def as_result(
     visual: Packed | None = None,
     asked: Sequence[str] | None = None,
 ) -> Result:
-    """Return an item as users see it, compared with the visual code (16,) and the labels of the query, if it has any."""
+    """Return an item as users see it, compared with the visual codes (V, 16) and the labels of the query, if it has any."""
     place = None if item.path is None else uploads.path(item.path)
     apart = None
     if visual is not None and item.visual is not None:
-        apart = int(np.bitwise_count(item.visual ^ visual).sum())
+        apart = int(np.bitwise_count(item.visual ^ visual).sum(axis=1).min())
     names = item.labels if asked is None else asked
     probability, share = (item.probabilities(names), item.shares(names)) if item.scores else (None, None)
     path = None if place is None else str(place)

@@ -64,8 +64,10 @@ from centerhash.search.database import (
     marks,
     stored_text,
 )
-from centerhash.search.items import Batch, Filter, Item, ItemStore, modified_time
-from centerhash.search.rankings import FEW, Columns, Ranking, code_distances
+from centerhash.search.file_names import folders_named, like_pattern, names_part
+from centerhash.search.items import LEVELS, Batch, Filter, Item, ItemStore, modified_time
+from centerhash.search.rankings import FEW, FILTERED, Columns, Ranking, code_distances
+from centerhash.search.uploads import IMAGES
 
 _CACHE_KB = 1 << 18  # of a writer: the index over the ids is written in random order
 _KEPT_BYTES = 1 << 26  # of postings kept in memory
@@ -320,15 +322,36 @@ class Store(ItemStore):
         if only.under is not None:
             below = [name for name in self._terms(database, state).folders if _is_under(name, only.under)]
             allowed &= self._carrying(database, state, FOLDER, below)
+        for word in only.named:
+            allowed &= self._named(database, state, word)
         return allowed
 
     def _carrying(self, database: Database, state: State, kind: str, names: Sequence[str]) -> Flags:
-        """Return the mask (N,) of the rows that carry one of these labels, or whose file is in one of these folders."""
+        """Return the mask (N,) of the rows that carry one of these labels, or whose file is in one of these folders.
+
+        A label that is probable enough counts as carried.
+        """
         mask = np.zeros(state.rows, np.uint8)
         for name in names:
             entries = self._postings(database, state, kind, name)
-            mask[entries["row"][entries["kind"] & CARRIED > 0]] = 1
+            probable = (entries["kind"] & SCORED > 0) & (entries["probability"] >= FILTERED * LEVELS)
+            mask[entries["row"][(entries["kind"] & CARRIED > 0) | probable]] = 1
         return mask
+
+    def _named(self, database: Database, state: State, word: str) -> Flags:
+        """Return the mask (N,) of the rows with a word in the name of their file or folders."""
+        folders = self._terms(database, state).folders
+        mask = self._carrying(database, state, FOLDER, folders_named(word, folders))
+        rows = [row for row, name in _with_name(database, word) if names_part(word, name)]
+        mask[rows] = 1
+        return mask
+
+    def has_name(self, word: str) -> bool:
+        """Return whether a word begins a part of the name of a file or folder."""
+        with self._reading() as (database, state):
+            if folders_named(word, self._terms(database, state).folders):
+                return True
+            return any(names_part(word, name) for _, name in _with_name(database, word))
 
     def _postings(self, database: Database, state: State, kind: str, name: str) -> Postings:
         """Return all entries of a term; none of one that is not stored."""
@@ -668,6 +691,16 @@ class Writer:
         self.database.sql.close()
         self.counter.close()
         self.lock.release()
+
+
+def _with_name(database: Database, word: str) -> Iterator[tuple[int, str]]:
+    """Yield row and name of the files whose name may contain a word; uploads, named by their id, are left out."""
+    found = database.sql.execute(
+        "SELECT items.row, items.name FROM items JOIN terms ON terms.term = items.folder "
+        "WHERE items.name LIKE ? ESCAPE '!' AND terms.name <> ?",
+        (like_pattern(word), IMAGES),
+    )
+    return ((row, os.fsdecode(name)) for row, name in found)
 
 
 def _is_under(folder: str, places: Iterable[str]) -> bool:
