@@ -57,7 +57,8 @@ _TOKEN = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}]+|[^\w\s'’‘`-]")
 _KEYS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 _SUGGESTED = 3  # names that an error text lists
 _LISTED = 100  # labels that an error text lists
-_SHORT, _LONG = 5, 8  # letters from which one mistake, or two, may be a typo
+_SHORT, _LONG = 5, 9  # letters from which one mistake, or two, may be a typo
+_FOREIGN = 7  # letters of a word of another language than English that a typo may be meant as
 _MOST_COMPARED = 50_000  # words: a hint is not worth seconds
 
 
@@ -128,6 +129,7 @@ class Vocabulary:
 
     meanings: Mapping[Tokens, tuple[Meaning, ...]]
     longest: int  # words of a name
+    spelled: Mapping[str, str]  # the label of each word that a typo may be meant as
     others: frozenset[Tokens]  # words that are near a label's, and mean something else
 
     def labels_of(self, name: Tokens) -> list[str]:
@@ -136,14 +138,13 @@ class Vocabulary:
 
     def suggestions(self, word: str) -> list[str]:
         """Return the labels that a misspelled word may mean, the nearest first; none for other known words."""
-        if (word,) in self.others or len(self.meanings) > _MOST_COMPARED:
+        if (word,) in self.others or len(self.spelled) > _MOST_COMPARED:
             return []
         near: dict[str, int] = {}
-        for name in self.meanings:
-            apart = typo(word, " ".join(name))
+        for name, label in self.spelled.items():
+            apart = typo(word, name)
             if apart is not None:
-                for label in self.labels_of(name):
-                    near[label] = min(apart, near.get(label, apart))
+                near[label] = min(apart, near.get(label, apart))
         return sorted(near, key=lambda label: near[label])[:_SUGGESTED]
 
 
@@ -155,6 +156,7 @@ def vocabulary(labels: Sequence[str]) -> Vocabulary:
 @lru_cache(8)
 def _vocabulary(labels: tuple[str, ...]) -> Vocabulary:
     found: dict[Tokens, dict[Meaning, None]] = defaultdict(dict)
+    spelled: dict[str, str] = {}
     own: dict[Tokens, str] = {}  # the names themselves go before any other word
     for label in labels:
         own.setdefault(tokens(label), label)
@@ -171,6 +173,10 @@ def _vocabulary(labels: tuple[str, ...]) -> Vocabulary:
                 if form not in others:
                     for label in meant_by[row]:
                         found[form][Meaning(LABEL, label, language)] = None
+            for word in words if row in meant_by else ():
+                # short words of all languages are near too many others
+                if language == ENGLISH or len(word) >= _FOREIGN:
+                    spelled.setdefault(" ".join(tokens(word)), meant_by[row][0])
     for label in own.values():
         language = ENGLISH if _row_of(label) == label else ANY
         for form in (*_singulars(tokens(label)), *_forms([label], ENGLISH)):
@@ -181,9 +187,9 @@ def _vocabulary(labels: tuple[str, ...]) -> Vocabulary:
         languages = [each.language for each in found.get(name, ()) if each.label == label]
         found[name] = dict.fromkeys(Meaning(LABEL, label, each) for each in dict.fromkeys([*languages, ANY]))
     found.pop((), None)
-    return Vocabulary(
-        {name: tuple(each) for name, each in found.items()}, max(map(len, found), default=0), others
-    )
+    meanings = {name: tuple(each) for name, each in found.items()}
+    spelled |= {" ".join(name): label for name, label in own.items()}
+    return Vocabulary(meanings, max(map(len, found), default=0), spelled, others)
 
 
 def _forms(words: Iterable[str], language: str) -> Iterator[Tokens]:

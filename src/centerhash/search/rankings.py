@@ -21,7 +21,7 @@ from centerhash.search.items import LEVELS, VISUAL_BITS
 Rows: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.uint8]
 
-FACTOR = 0.1  # of a visual bit compared with a semantic one: see docs/search.md
+FACTOR = 0.1  # of a visual bit compared with a semantic one: see docs/how-to/search.md
 _WEIGHT = round(1 / FACTOR)  # distances are compared as whole numbers: 10 d_semantic + d_visual
 _FLOOR = 0.01  # the least probability that follows from a code
 SHARPNESS = 8.0  # of the likelihood of labels given a code
@@ -29,7 +29,7 @@ FITS = 0.1  # label probability below which a photo does not fit a query by labe
 FILTERED = 0.2  # label probability from which a photo passes a filter by a label: see `benchmarks.questions`
 NEAR = 28  # visual bits in which a cropped or screenshot copy of a photo may differ: see `benchmarks.again`
 _AS_NEAR = 4  # visual bits more than the nearest that other copies may differ in
-SHARES = 1.0  # weight of the shares compared with the probabilities: see docs/search.md
+SHARES = 1.0  # weight of the shares compared with the probabilities: see docs/how-to/search.md
 _DIGITS = 9  # of a penalty: smaller differences come from rounding
 
 FEW = 8  # if fewer than one row in this many is allowed, their codes are gathered; otherwise the scan skips others

@@ -18,6 +18,7 @@ from centerhash.core.errors import ImageError
 from centerhash.core.rendering import Listed, to_frame
 from centerhash.model.explanation import Explained
 from centerhash.search.items import Item
+from centerhash.search.rankings import NEAR
 from centerhash.search.uploads import Uploads
 
 _SHOWN = 50  # results with a thumbnail in a notebook: more would make it large
@@ -146,7 +147,8 @@ def as_result(
     place = None if item.path is None else uploads.path(item.path)
     apart = None
     if visual is not None and item.visual is not None:
-        apart = int(np.bitwise_count(item.visual ^ visual).sum(axis=1).min())
+        every = np.bitwise_count(item.visual ^ visual).sum(axis=1)
+        apart = int(every.min() if every.min() <= NEAR else every[0])  # only copies are compared with every view
     names = item.labels if asked is None else asked
     probability, share = (item.probabilities(names), item.shares(names)) if item.scores else (None, None)
     path = None if place is None else str(place)
