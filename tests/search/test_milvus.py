@@ -231,8 +231,8 @@ def test_results_are_those_of_the_local_store(remote: MilvusStore, local: Store,
             assert found(remote, ranking, k, only) == found(local, ranking, k, only), (only, k, within)
         page = remote.newest(2, 5, only)
         assert (seen(page[0]), page[1]) == (seen(local.newest(2, 5, only)[0]), local.newest(2, 5, only)[1])
-    visual = items[1].visual
-    assert visual is not None
+    assert items[1].visual is not None
+    visual = items[1].visual[None]
     weights, columns = {"cat": 0.7, "dog": 0.3}, {"cat": 0, "dog": 1}
     for other in (ByVisual(query, visual), ByBoth(query, visual), ByLabels(query, weights, CENTERS, columns)):
         assert found(remote, other, 40) == found(local, other, 40), other

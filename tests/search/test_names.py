@@ -5,9 +5,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from centerhash.core.errors import ConfigError
-from centerhash.search.names import folded, label_named, match, tokens, typo, vocabulary, word_table, words_for
+from centerhash.search.names import (
+    folded,
+    label_named,
+    match,
+    tokens,
+    typo,
+    vocabulary,
+    word_table,
+    words_for,
+)
 
-COCO = ("person", "bus", "bench", "knife", "skis", "dog", "bicycle", "TV", "puppy fat", "hot dog", "phone", "vase", "cup")
+COCO = (
+    "person",
+    "bus",
+    "bench",
+    "knife",
+    "skis",
+    "dog",
+    "bicycle",
+    "TV",
+    "puppy fat",
+    "hot dog",
+    "phone",
+    "vase",
+    "cup",
+)
 WRITTEN = {
     "dog": ("dog", "Dogs", "puppies", "Hund", "perros", "犬", "psem"),
     "bus": ("BUSES", "ônibus", "onibus"),
@@ -46,7 +69,9 @@ def test_the_table_has_ten_languages_for_every_class() -> None:
     assert len(classes) == 80
     for row in classes:
         assert list(word_table()[row]) == ["en", "de", "fr", "es", "it", "pt", "nl", "pl", "ja", "zh"]
-        missing = [language for language, words in word_table()[row].items() if not words and language != "en"]
+        missing = [
+            language for language, words in word_table()[row].items() if not words and language != "en"
+        ]
         assert (row, missing) == (row, [])  # in English, the class itself is a word
 
 
@@ -86,7 +111,9 @@ def test_typos(written: str, word: str, mistakes: int | None) -> None:
     assert typo(written, word) == mistakes
 
 
-@pytest.mark.parametrize("word", ["beach", "sea", "snow", "house", "tree", "boots", "beard", "strand", "plage"])
+@pytest.mark.parametrize(
+    "word", ["beach", "sea", "snow", "house", "tree", "boots", "beard", "strand", "plage"]
+)
 def test_real_words_are_no_typos(word: str) -> None:
     labels = [row for row in word_table() if not row.startswith("(")]
     assert vocabulary(labels).suggestions(word) == []

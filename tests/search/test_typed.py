@@ -72,7 +72,9 @@ def test_weights_with_and_without_commas() -> None:
 
 
 def test_names_of_the_index_are_understood_as_labels() -> None:
-    typed = read_typed("my dog Bella and Aunt Mary without no entry", [*COCO, "bella", "aunt mary", "no entry"])
+    typed = read_typed(
+        "my dog Bella and Aunt Mary without no entry", [*COCO, "bella", "aunt mary", "no entry"]
+    )
     assert list(typed.weights) == ["dog", "bella", "aunt mary"]
     assert typed.without == ["no entry"]
 
@@ -85,7 +87,13 @@ def test_words_in_file_names_are_neither_labels_nor_unknown() -> None:
 
 @pytest.mark.parametrize(
     ("text", "near"),
-    [("bicycel", ("bicycle",)), ("a dgo", ("dog",)), ("umbrela", ("umbrella",)), ("beach", ()), ("house", ())],
+    [
+        ("bicycel", ("bicycle",)),
+        ("a dgo", ("dog",)),
+        ("umbrela", ("umbrella",)),
+        ("beach", ()),
+        ("house", ()),
+    ],
 )
 def test_a_misspelled_word_is_asked_about(text: str, near: tuple[str, ...]) -> None:
     typed = read_typed(text, COCO)
@@ -122,7 +130,9 @@ def test_what_people_type_in_ten_languages() -> None:
         got = sorted([*labels, *(f"-{label}" for label in without)])
         kind = "right" if got == expected else "wrong" if got else "refused"
         found[bool(expected), kind] += 1
-    known, other = (sum(count for (is_known, _), count in found.items() if is_known is kind) for kind in (True, False))
+    known, other = (
+        sum(count for (is_known, _), count in found.items() if is_known is kind) for kind in (True, False)
+    )
     assert known >= 400
     assert other >= 150
     assert found[True, "right"] >= 0.95 * known

@@ -213,7 +213,9 @@ def test_a_phrase_is_read_and_its_unknown_words_are_reported(opened: Watched) ->
     page = opened.page
     opened.ready()
     everything = opened.ids()
-    first, second = page.locator("#popular button").evaluate_all("all => all.map(b => b.firstChild.textContent)")[:2]
+    first, second = page.locator("#popular button").evaluate_all(
+        "all => all.map(b => b.firstChild.textContent)"
+    )[:2]
     box = page.get_by_role("combobox", name="What is on the photos?")
     box.fill(f"a {first}s without {second} qwxyz")
     box.press("Enter")

@@ -1,18 +1,19 @@
-"""Words in the names of files and folders: "paris" finds 2023/Paris/IMG_01.jpg and paris-night.jpg, not comparison.jpg."""
+"""Words in names of files and folders: "paris" finds 2023/Paris/IMG_01.jpg and paris-night.jpg, not comparison.jpg."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from os.path import commonpath
+from pathlib import Path
 
 from centerhash.search.names import folded, is_unspaced
 
 
 @lru_cache(64)
 def _pattern(word: str) -> re.Pattern[str]:
-    """Return what finds a word at the beginning of a part of a name; parts end at signs, and between letters and digits."""
+    """Return what finds a word that begins a part of a name; parts end at signs, and between letters and digits."""
     plain = re.escape(folded(word))
     if is_unspaced(folded(word)):
         return re.compile(plain)
@@ -27,14 +28,18 @@ def names_part(word: str, name: str) -> bool:
 
 def like_pattern(word: str) -> str:
     """Return a pattern for SQL's LIKE ... ESCAPE '!' that every name with this word fits, and others may."""
-    return "%" + "".join(letter if letter.isascii() and letter.isalnum() else "%" for letter in folded(word)) + "%"
+    return (
+        "%"
+        + "".join(letter if letter.isascii() and letter.isalnum() else "%" for letter in folded(word))
+        + "%"
+    )
 
 
 def folders_named(word: str, folders: Iterable[str]) -> list[str]:
     """Return the folders with a word in their name or in that of a folder above; what all have above them is no name."""
-    places = [folder for folder in folders if os.path.isabs(folder)]  # uploads are in a relative one
+    places = [folder for folder in folders if Path(folder).is_absolute()]  # uploads are in a relative one
     if not places:
         return []
-    drives = {os.path.splitdrive(place)[0] for place in places}
-    top = os.path.dirname(os.path.commonpath(places)) if len(drives) == 1 else ""
+    drives = {Path(place).drive for place in places}
+    top = str(Path(commonpath(places)).parent) if len(drives) == 1 else ""
     return [place for place in places if names_part(word, place.removeprefix(top))]

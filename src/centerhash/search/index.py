@@ -357,7 +357,9 @@ class Index:
             raise InputError(f"k must be a whole number of at least 1, got {k!r}.")
         if isinstance(labels, str):
             typed = check_known(self.read(labels), self.model_info.classes)
-            ranked = {label: weight for label, weight in typed.weights.items() if label in self.model_info.classes}
+            ranked = {
+                label: weight for label, weight in typed.weights.items() if label in self.model_info.classes
+            }
             having = [*_names(having), *(label for label in typed.weights if label not in ranked)]
             without, named = [*_names(without), *typed.without], [*_names(named), *typed.named]
             if typed and not ranked:  # nothing to rank by

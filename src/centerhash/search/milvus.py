@@ -31,6 +31,7 @@ from centerhash.codes import Packed
 from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
 from centerhash.core.extras import require
 from centerhash.search.items import (
+    LEVELS,
     MAX_ID_BYTES,
     VISUAL_BITS,
     Batch,
@@ -40,7 +41,7 @@ from centerhash.search.items import (
     LabelScores,
     modified_time,
 )
-from centerhash.search.rankings import BySemantic, Columns, Ranking, code_distances
+from centerhash.search.rankings import FILTERED, BySemantic, Columns, Ranking, code_distances
 
 Row: TypeAlias = dict[str, Any]
 Found: TypeAlias = list[tuple[int, str]]  # distances and keys
@@ -64,6 +65,7 @@ _TIMEOUT = 60.0  # seconds for a request
 _MARK = "centerhash"  # the description of our collections
 _ESCAPED = 3  # bytes of a percent-encoded byte
 _NO_PATH = "%"  # no percent-encoded text is this
+_PROBABLE = " "  # begins a label that is not carried, but probable; no percent-encoded text does
 _KEYS = 4_096  # in one expression, and rows of a page
 _INSERT_BYTES = 4 << 20  # of one request; far below the 64 MiB that a server accepts
 _RANKED = 500  # items, nearest by their codes, that other rankings order
@@ -217,7 +219,13 @@ class MilvusStore(ItemStore):
     def labels(self) -> dict[str, int]:
         """Return every label with the number of its items; Milvus cannot count them, so all items' labels are read."""
         counts = Counter(label for row in self._scan(["labels"]) for label in row["labels"])
-        return dict(sorted((unescaped(label), count) for label, count in counts.items()))
+        return dict(
+            sorted(
+                (unescaped(label), count)
+                for label, count in counts.items()
+                if not label.startswith(_PROBABLE)
+            )
+        )
 
     def newest(self, offset: int, limit: int, only: Filter) -> tuple[list[Item], int]:
         """Return a page of the items with an image, last modified first; all that pass the filter are read."""
@@ -420,8 +428,8 @@ def _fitting(text: str, what: str, most: int) -> str:
 
 def expression(only: Filter) -> str:
     """Return the expression for items that pass a filter."""
-    terms = [f'ARRAY_CONTAINS(labels, "{escaped(label)}")' for label in only.having]
-    terms += [f'not ARRAY_CONTAINS(labels, "{escaped(label)}")' for label in only.without]
+    terms = [_shows(label) for label in only.having]
+    terms += [f"not {_shows(label)}" for label in only.without]
     if only.under is not None:
         # what begins with "folder/" is between it and "folder0", the next character
         ranges = [
@@ -430,6 +438,12 @@ def expression(only: Filter) -> str:
         ]
         terms.append(f"({' or '.join(ranges)})" if ranges else 'id == ""')
     return " and ".join(terms)
+
+
+def _shows(label: str) -> str:
+    """Return the expression for items that carry a label, or of which it is probable enough."""
+    name = escaped(label)
+    return f'(ARRAY_CONTAINS(labels, "{name}") or ARRAY_CONTAINS(labels, "{_PROBABLE}{name}"))'
 
 
 def _any_of(keys: Any) -> str:
@@ -475,7 +489,14 @@ def row_of(
     return {
         "id": key_of(id),
         "code": code.tobytes(),
-        "labels": [_fitting(label, "label", MAX_LABEL_BYTES) for label in labels],
+        "labels": [
+            *(_fitting(label, "label", MAX_LABEL_BYTES) for label in labels),
+            *(
+                _PROBABLE + _fitting(label, "label", MAX_LABEL_BYTES)
+                for label, (level, _) in (scores or {}).items()
+                if level >= FILTERED * LEVELS and label not in labels
+            ),
+        ],
         "path": _NO_PATH if path is None else _fitting(path, "path", MAX_PATH_BYTES),
         "rest": rest,
     }
@@ -488,7 +509,7 @@ def item_of(row: Row) -> Item:
     return Item(
         id_of(row["id"]),
         np.frombuffer(row["code"][0], dtype=np.uint8),
-        tuple(unescaped(label) for label in row["labels"]),
+        tuple(unescaped(label) for label in row["labels"] if not label.startswith(_PROBABLE)),
         path,
         None if visual is None else np.frombuffer(bytearray.fromhex(visual), dtype=np.uint8),
         {label: (probability, share) for label, (probability, share) in scores.items()},

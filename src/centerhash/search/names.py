@@ -169,7 +169,9 @@ def _vocabulary(labels: tuple[str, ...]) -> Vocabulary:
             if row.startswith("("):
                 for word in words:
                     found[tokens(word)][Meaning(row, "", language)] = None
-            for form in _forms((row, *words) if language == ENGLISH else words, language) if row in meant_by else ():
+            for form in (
+                _forms((row, *words) if language == ENGLISH else words, language) if row in meant_by else ()
+            ):
                 if form not in others:
                     for label in meant_by[row]:
                         found[form][Meaning(LABEL, label, language)] = None
@@ -295,5 +297,7 @@ def _neighbors(letter: str) -> frozenset[str]:
     for number, row in enumerate(_KEYS):
         at = row.find(letter)
         if at >= 0:
-            return frozenset("".join(other[max(0, at - 1) : at + 2] for other in _KEYS[max(0, number - 1) : number + 2]))
+            return frozenset(
+                "".join(other[max(0, at - 1) : at + 2] for other in _KEYS[max(0, number - 1) : number + 2])
+            )
     return frozenset()

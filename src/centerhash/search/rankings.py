@@ -25,9 +25,9 @@ FACTOR = 0.1  # of a visual bit compared with a semantic one: see docs/how-to/se
 _WEIGHT = round(1 / FACTOR)  # distances are compared as whole numbers: 10 d_semantic + d_visual
 _FLOOR = 0.01  # the least probability that follows from a code
 SHARPNESS = 8.0  # of the likelihood of labels given a code
-FITS = 0.1  # label probability below which a photo does not fit a query by labels: see `benchmarks.questions`
-FILTERED = 0.2  # label probability from which a photo passes a filter by a label: see `benchmarks.questions`
-NEAR = 28  # visual bits in which a cropped or screenshot copy of a photo may differ: see `benchmarks.again`
+FITS = 0.1  # label probability below which a photo does not fit a query by labels: see `benchmarks.finding`
+FILTERED = 0.24  # label probability from which a photo passes a filter by a label: see `benchmarks.finding`
+NEAR = 28  # visual bits in which a cropped or screenshot copy of a photo may differ: see `benchmarks.finding`
 _AS_NEAR = 4  # visual bits more than the nearest that other copies may differ in
 SHARES = 1.0  # weight of the shares compared with the probabilities: see docs/how-to/search.md
 _DIGITS = 9  # of a penalty: smaller differences come from rounding
@@ -191,7 +191,9 @@ class ByLabels:
             count[rows] += 1
         chosen = np.flatnonzero(_both(count == len(stored), allowed))
         places = [np.searchsorted(rows, chosen) for rows, _, _ in stored]
-        probability = np.array([own[place] for (_, own, _), place in zip(stored, places, strict=True)]) / LEVELS
+        probability = (
+            np.array([own[place] for (_, own, _), place in zip(stored, places, strict=True)]) / LEVELS
+        )
         share = np.array([own[place] for (_, _, own), place in zip(stored, places, strict=True)]) / LEVELS
         return chosen, label_penalties(probability, share, self._weights)
 

@@ -143,12 +143,14 @@ def as_result(
     visual: Packed | None = None,
     asked: Sequence[str] | None = None,
 ) -> Result:
-    """Return an item as users see it, compared with the visual codes (V, 16) and the labels of the query, if it has any."""
+    """Return an item as users see it, compared with the visual codes (V, 16) and the labels of the query, if any."""
     place = None if item.path is None else uploads.path(item.path)
     apart = None
     if visual is not None and item.visual is not None:
         every = np.bitwise_count(item.visual ^ visual).sum(axis=1)
-        apart = int(every.min() if every.min() <= NEAR else every[0])  # only copies are compared with every view
+        apart = int(
+            every.min() if every.min() <= NEAR else every[0]
+        )  # only copies are compared with every view
     names = item.labels if asked is None else asked
     probability, share = (item.probabilities(names), item.shares(names)) if item.scores else (None, None)
     path = None if place is None else str(place)

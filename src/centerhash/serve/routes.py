@@ -108,10 +108,11 @@ def add_search(app: FastAPI, served: ServedIndex) -> None:
             raise HTTPException(400, message)
         return await served.codes.run(partial(served.search, **dict(query)))
 
-
     @app.get("/typed", responses=_failures(400))
     async def typed(
-        text: Annotated[str, Query(description="what a person typed", examples=["dog on a couch without people"])],
+        text: Annotated[
+            str, Query(description="what a person typed", examples=["dog on a couch without people"])
+        ],
     ) -> schemas.TypedAnswer:
         """Read a text as labels, filters and unknown words, without searching.
 
