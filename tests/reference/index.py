@@ -154,7 +154,7 @@ class ListStore:
         return [
             (id, far)
             for near, _, id, far in rows
-            if near <= rows[0][0] + 4 and (isinstance(ranking, ByVisual) or far <= within)
+            if near <= rows[0][0] + 2 and (isinstance(ranking, ByVisual) or far <= within)
         ]
 
     def newest(self, only: Filter) -> list[str]:
