@@ -219,7 +219,7 @@ MADE: Mapping[str, Copy] = {
 
 
 def found_again(opened: Index) -> dict[str, Any]:
-    """Return how often the original is first: by default, visually, semantically; before: by one view, no copies first."""
+    """Return how often the original is first, by each way to search; before: by one view, without copies first."""
     generator, encoder = np.random.default_rng(0), opened.encoder()
     items = list(opened.items())
     chosen = [items[row] for row in generator.choice(len(items), COPIES, replace=False)]

@@ -51,7 +51,7 @@ def fill(index: Index, features: NDArray[Any], rows: NDArray[np.int64]) -> None:
             packed,
             [f"{row:08d}" for row in chosen],
             labels,
-            visual=looks,  # type: ignore[arg-type]
+            visual=looks,
             scores=scores,
         )
 

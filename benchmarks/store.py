@@ -2,8 +2,8 @@
 
     python -m benchmarks.store [--sizes 100000 1000000] [--out benchmarks/results/store.json]
 
-Items have ids, paths, two labels, scores of eight labels, 64-bit semantic and 128-bit visual codes. Each size is filled
-by one process, then measured by another, whose memory is reported. Times are medians in milliseconds.
+Items have ids, paths, dates, cameras, two labels, scores of eight labels, 64-bit semantic and 128-bit visual codes. Each
+size is filled by one process, then measured by another, whose memory is reported. Times are medians in milliseconds.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ import numpy as np
 
 from benchmarks.load import megabytes
 from benchmarks.reporting import arguments_of, show, store
+from centerhash.search.items import PhotoInfo
 
 SIZES = (100_000, 1_000_000)
 PAGE, BITS, CLASSES, REPEATS = 1 << 16, 64, 80, 21
 NAMES = [f"class {number}" for number in range(CLASSES)]
+CAMERAS = [f"Maker Model {number}" for number in range(12)]
 
 
 def item_id(row: int) -> str:
@@ -51,7 +53,10 @@ def pages(count: int) -> Iterator[tuple[Any, ...]]:
             [f"/home/somebody/collection/photos/{row // 1000:05d}/{row:08d}.jpg" for row in rows],
             generator.integers(0, 256, (len(rows), 16), np.uint8),
             scores,
-            [float(row) for row in rows],
+            [
+                PhotoInfo(1e9 + 300.0 * (row * 7919 % count), CAMERAS[row % len(CAMERAS)], 4000, 3000)
+                for row in rows
+            ],
         )
 
 
@@ -119,6 +124,18 @@ def measure(folder: Path, count: int) -> dict[str, float]:
             ),
             "newest_100_ms": median_ms(lambda n: opened.newest(0, 100, Filter())),
             "newest_100_of_a_label_ms": median_ms(lambda n: opened.newest(0, 100, Filter((NAMES[n % 80],)))),
+            "newest_100_after_ms": median_ms(
+                lambda n: opened.newest(
+                    0, 100, Filter(after=1e9 + 150.0 * count, before=1e9 + (151.0 + n) * count)
+                )
+            ),
+            "newest_100_of_a_camera_ms": median_ms(
+                lambda n: opened.newest(0, 100, Filter(cameras=(CAMERAS[n % len(CAMERAS)],)))
+            ),
+            "newest_100_under_ms": median_ms(
+                lambda n: opened.newest(0, 100, Filter(under=(f"/home/somebody/collection/photos/{n:05d}/",)))
+            ),
+            "months_ms": median_ms(lambda n: opened.months(Filter())),
         }
         import os
 
@@ -126,7 +143,9 @@ def measure(folder: Path, count: int) -> dict[str, float]:
     figures["bytes_per_item"] = sum(file.stat().st_size for file in folder.glob("items.db*")) / count
     with Store.open(folder) as writer:
         figures["one_add_ms"] = median_ms(
-            lambda n: writer.add(np.zeros((1, 8), np.uint8), [f"new {n}"], [[NAMES[0]]], ["/new/photo.jpg"])
+            lambda n: writer.add(
+                np.zeros((1, 8), np.uint8), [f"new {n}"], [[NAMES[0]]], [f"/new/photo {n}.jpg"]
+            )
         )
         figures["one_remove_ms"] = median_ms(lambda n: writer.remove([f"new {n}"]))
     return figures

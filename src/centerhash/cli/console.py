@@ -128,7 +128,8 @@ def report_added(done: Added, now: str) -> None:
         shown = first_reasons(done.broken.values())
         warn([f"{len(done.broken):,} images could not be read and were left out:\n{shown}"])
     moved = f", {done.moved:,} under a new path" if done.moved else ""
-    lines = [f"{done.added:,} images added, {done.known:,} were there already{moved}; {now}"]
+    gone = f", {done.gone:,} files are gone" if done.gone else ""
+    lines = [f"{done.added:,} images added, {done.known:,} were there already{moved}{gone}; {now}"]
     if done.given or done.predicted:
         lines.append(f"labels of the added images: {done.given:,} given, {done.predicted:,} predicted")
     if done.skipped:
@@ -142,7 +143,7 @@ def show_evaluation(result: Evaluation, title: str) -> None:
         (row.name, f"{row.value:.4f}", "" if row.chance is None else f"{row.chance:.4f}", row.meaning)
         for row in result.measures()
     )
-    table(title, ("measure", ">value", ">chance", "meaning"), shown)
+    table(title, ("metric", ">value", ">random", "meaning"), shown)
 
 
 def show_curve(result: Evaluation) -> None:
@@ -167,7 +168,7 @@ def report_task(done: int, total: int, task: Task, row: Row) -> None:
         text = f"failed: {row['error']}"
     else:
         found = row["evaluation"]
-        scores = f"{found['map_peers']:.4f} peers, {found['map_textbook']:.4f} textbook"
+        scores = f"mAP {found['map_peers']:.4f} over retrieved, {found['map_textbook']:.4f} over all relevant items"
         text = f"{scores}, {row['train_seconds']:.0f} s"
     log(f"{done}/{total}  {task.name}: {text}")
 

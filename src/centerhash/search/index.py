@@ -14,45 +14,48 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from centerhash.codes import Packed, check_packed, pack
+from centerhash.codes import Packed, check_bits, check_packed, pack
 from centerhash.core.errors import ConfigError, DataError, ImageError, InputError, unknown_name
-from centerhash.core.files import atomic_folder, parse_json, refuse_links, write_json
+from centerhash.core.files import atomic_folder, parse_json, read_plain, refuse_links, write_json
 from centerhash.core.options import Options
 from centerhash.core.progress import Progress, resolve_progress
-from centerhash.core.rendering import is_text
 from centerhash.search.database import FILES
 from centerhash.search.items import (
+    File,
     Filter,
     Item,
     ItemStore,
     LabelScores,
     check_ids,
     check_labels,
-    modified_time,
 )
+from centerhash.search.library import GivenLabels, add_images, is_below, photo_info, shown_name, stored_photo
 from centerhash.search.query import (
+    Date,
     LabelQuery,
     ModelInfo,
     Query,
     filter_of,
     label_scores,
+    no_model,
+    query_by_code,
     query_by_features,
     query_by_item,
     query_by_labels,
     read_model_info,
     visual_codes,
+    without_model,
 )
 from centerhash.search.results import Added, Result, Results, as_result
 from centerhash.search.store import Store
@@ -62,21 +65,29 @@ from centerhash.search.views import query_views
 
 if TYPE_CHECKING:  # what reads images takes long to import, so it is when the first one comes
     from centerhash.data.images import ImageSource
-    from centerhash.data.listing import Found, Paths
     from centerhash.model.base import Model
     from centerhash.model.portable import PortableModel
-    from centerhash.networks.encoder import Encoder, Step
+    from centerhash.networks.encoder import Encoder
     from centerhash.networks.engines import Engine
     from centerhash.search.duplicates import Duplicates
 
-Labels: TypeAlias = tuple[str, ...]
-GivenLabels: TypeAlias = Mapping[Any, Sequence[str]] | str | None  # by path, or a word of LABELS
-
 SPEC, MODEL = "index.json", "model"
 LOCAL = "sqlite"  # the store in the folder of the index; others are "milvus:ADDRESS"
-LABELS = ("given", "predicted", "none")
-_LEVELS_ABOVE = 3  # folders above the images in which their labels.csv is looked for
+_SPEC_BYTES = 1 << 26  # of index.json
 _PAGE = 1 << 16  # codes that are added at a time
+_WAIT = 5.0  # seconds for another process that writes
+
+
+class Only(TypedDict, total=False):
+    """Which items pass: the filters of `Index.search`, `newest` and `months`."""
+
+    having: str | Sequence[str]
+    without: str | Sequence[str]
+    under: str | Path | None
+    after: Date | None
+    before: Date | None
+    camera: str | None
+    named: str | Sequence[str]
 
 
 class IndexSpec(Options):
@@ -86,14 +97,16 @@ class IndexSpec(Options):
     store: str = Field(pattern=r"^(sqlite|milvus:.+#.+)$")
     bits: int
     classes: tuple[str, ...]
+    model: bool = True  # whether the folder holds one
 
 
 class Index:
-    """Images that can be searched, with their model; use `create` or `open`. Threads may share it."""
+    """Store and search images with their model; use `create` or `open`. Threads may share an index."""
 
     def __init__(self, folder: Path, spec: IndexSpec, info: ModelInfo, store: ItemStore) -> None:
         self.folder, self.spec, self.model_info, self.store = folder, spec, info, store
-        self.read_only, self.closed = False, False
+        self.read_only, self.shared, self.closed = False, False, False
+        self._borrowed: Store | None = None  # for writing, of a shared index
         self.uploads = Uploads(folder)
         self.lock = store.lock  # one thread changes the index at a time; searches do not wait
         self._encoding: dict[str, Any] = {}  # how images are read: device, engine, max_pixels
@@ -101,18 +114,34 @@ class Index:
         self._encoder: Encoder | None = None
 
     @classmethod
-    def create(cls, folder: str | Path, model: Model | str | Path = "coco", *, store: str = LOCAL) -> Self:
-        """Create an empty index for the codes of a model, of the one in a run's folder, or the built-in one; open it.
+    def create(
+        cls,
+        folder: str | Path,
+        model: Model | str | Path | None = None,
+        *,
+        bits: int | None = None,
+        store: str = LOCAL,
+    ) -> Self:
+        """Create an empty index for the codes of a model, by default the built-in one, and open it.
 
-        The index stores the model as model.onnx, which is exported first if the model has none.
+        `model` is a model, or the folder of a run. The index stores it as model.onnx, which is exported first if the
+        model has none. With `bits` instead of a model, the index holds codes of that length from other programs.
         `store` is "sqlite", or "milvus:ADDRESS" for a Milvus server, with "#NAME" for the name of the collection.
         """
         from centerhash.model.base import Model
         from centerhash.model.loading import load
 
-        if not isinstance(model, Model | str | Path):
+        if model is not None and bits is not None:
+            raise InputError(
+                "an index has either a model or codes of `bits` from other programs: give one of both."
+            )
+        if not isinstance(model, Model | str | Path | None):
             raise InputError(f"model must be a model or the folder of a run, got {type(model).__name__}.")
-        _create_folder(Path(folder), model if isinstance(model, Model) else load(model), store)
+        if bits is not None:
+            _create_folder(Path(folder), check_bits(bits), store)
+        else:
+            made = model if isinstance(model, Model) else load("coco" if model is None else model)
+            _create_folder(Path(folder), made, store)
         return cls.open(folder)
 
     @classmethod
@@ -121,11 +150,14 @@ class Index:
         folder: str | Path,
         *,
         read_only: bool = False,
+        shared: bool = False,
         device: str = "auto",
         engine: str = "auto",
         max_pixels: int | None = None,
     ) -> Self:
         """Open an index; one process may write to it, any number may read.
+
+        With `shared`, this process has the right to write only during each change, so that others may write in between.
 
         Images are read on `device`, and rejected above `max_pixels`, 100 million by default. `engine` runs the
         network: "onnx", "openvino", or "auto" for the fastest one installed.
@@ -133,9 +165,9 @@ class Index:
         place = Path(folder)
         spec = read_spec(place)
         refuse_links(place, (SPEC, MODEL, IMAGES, *FILES))
-        info = read_model_info(place / MODEL)
+        info = read_model_info(place / MODEL) if spec.model else without_model(spec.bits)
         if spec.store == LOCAL:
-            store: ItemStore = Store.open(place, read_only=read_only)
+            store: ItemStore = Store.open(place, read_only=read_only or shared)
         else:
             from centerhash.search.milvus import MilvusStore
 
@@ -147,7 +179,7 @@ class Index:
                 "classes differ: it is damaged, or mixed from different indexes. Create it again."
             )
         index = cls(place, spec, info, store)
-        index.read_only = read_only
+        index.read_only, index.shared = read_only, shared and spec.store == LOCAL
         index._encoding = {"device": device, "engine": engine}
         if max_pixels is not None:
             index._encoding["max_pixels"] = max_pixels
@@ -156,6 +188,8 @@ class Index:
     @property
     def model(self) -> PortableModel:
         """Return the model that makes the codes; it is loaded on first use."""
+        if not self.spec.model:
+            raise no_model("add and search codes, or create an index with a model")
         with self.lock:
             if self._model is None:
                 from centerhash.model.portable import PortableModel
@@ -165,7 +199,7 @@ class Index:
 
     def encoder(self) -> Encoder:
         """Return what reads images; it is loaded on first use."""
-        if self.model_info.backbone is None:
+        if self.spec.model and self.model_info.backbone is None:
             raise ConfigError(
                 "the model of this index was trained on features and has no backbone, so it cannot read images: "
                 "search by an id or by labels, add codes with `centerhash index import`, or train on images."
@@ -190,23 +224,23 @@ class Index:
     ) -> Added:
         """Add images: files, folders, patterns. Every `batch` of new ones is stored durably before the next.
 
-        A crash loses at most the batch in progress, and the same call resumes: known images are skipped by content.
-        Labels come from the labels.csv in a folder or above it, and are predicted by the model for all other images;
+        A crash loses at most the batch in progress, and the same call resumes. Files whose path, size and modification
+        time are stored are not read again; other known images are recognized by content. A file whose content has
+        changed replaces its item. Images whose files are gone from the folders are hidden until they are back. Labels
+        come from the labels.csv in a folder or above it, and are predicted by the model for all other images;
         `labels` "given", "predicted" or "none" selects one source, or a mapping gives the labels of paths. An image
-        whose stored path no longer exists gets the new path and is not encoded again.
+        that was moved gets the new path and is not encoded again.
         """
         self._check_writable()
         if type(batch) is not int or batch < 1:
             raise InputError(f"batch must be a whole number of at least 1, got {batch!r}.")
-        files, labelling = _images_and_labels(self.model, _listed(images, "images"), labels)
         with resolve_progress(progress) as report:
-            done = _Adding(self, labelling).run(files.images, batch, report)
-        return replace(done, skipped=files.skipped)
+            return add_images(self, _listed(images, "images"), labels, batch, report)
 
     def add_bytes(self, data: bytes, name: str = "") -> Result:
         """Add an image without a file; its bytes are kept in images/. A known image stays as it is.
 
-        Errors refer to the image by `name`.
+        Errors and results refer to the image by `name`.
         """
         self._check_writable()
         if not isinstance(data, bytes):
@@ -218,33 +252,47 @@ class Index:
                 str(error).replace("image bytes", f"'{name}'" if name else "image bytes")
             ) from None
         id = hashlib.sha256(data).hexdigest()[:ID_DIGITS]
-        with self.lock:
+        labels = self.model.label_names(features)
+        packed, visual, scores = self.codes_of(features, labels)
+        with self.writing() as store:
             if not self._has_file(id):
                 # the file first: an item without its image is worse than an image without its item
                 path = self.uploads.write(id, data)
-                self._store([id], [path], features, self.model.label_names(features), replace=True)
-            return self.get(id)
+                file = replace(File.at(str(self.folder / path)), path=path)
+                photo = replace(photo_info(data, file), name=shown_name(name))
+                store.add(packed, [id], labels, [[file]], visual, scores, [photo], replace=True)
+        return self.get(id)
 
-    def _store(
-        self,
-        ids: Sequence[str],
-        paths: Sequence[str],
-        features: NDArray[np.float32],
-        labels: Sequence[Sequence[str]],
-        *,
-        replace: bool = False,
-    ) -> None:
-        """Store images by their features (n, D)."""
+    def codes_of(
+        self, features: NDArray[np.float32], labels: Sequence[Sequence[str]]
+    ) -> tuple[Packed, Packed | None, list[LabelScores] | None]:
+        """Return semantic and visual codes and label scores of images by their features (n, D)."""
         packed, visual = pack(self.model.encode_features(features)), visual_codes(self.model, features)
-        scores = label_scores(self.model, features, labels)
-        modified = [
-            modified_time(str(self.uploads.path(path))) for path in paths
-        ]  # uploads have relative paths
-        self.store.add(packed, ids, labels, paths, visual, scores, modified, replace=replace)
+        return packed, visual, label_scores(self.model, features, labels)
+
+    @contextmanager
+    def writing(self) -> Iterator[ItemStore]:
+        """Within the block, return the store that changes are written to; one thread has it at a time.
+
+        An index that was opened with `shared` takes the right to write now, and waits for another process some seconds.
+        """
+        self._check_writable()
+        with self.lock:
+            if not self.shared or self._borrowed is not None:
+                yield self._borrowed or self.store
+                return
+            with Store.open(self.folder, wait=_WAIT) as self._borrowed:
+                try:
+                    yield self._borrowed
+                finally:
+                    self._borrowed = None
 
     def _has_file(self, id: str) -> bool:
         """Return whether an item is stored and its file, if it has one, still exists."""
-        return id in self.store and has_file(self.uploads, self.store.get([id])[0].path)
+        if id not in self.store:
+            return False
+        paths = self.store.get([id])[0].paths
+        return not paths or any(has_file(self.uploads, path) for path in paths)
 
     def add_codes(
         self,
@@ -255,9 +303,9 @@ class Index:
         visual: Sequence[Packed | None] | None = None,
         scores: Sequence[LabelScores] | None = None,
     ) -> Added:
-        """Add codes (N, ceil(K/8)) that the same model made elsewhere; known ids are skipped.
+        """Add codes (N, ceil(K/8)) of the same model; known ids are skipped.
 
-        Ids are texts; numbers are converted. Paths are absolute.
+        Ids are strings; numbers are converted. Paths are absolute.
         """
         self._check_writable()
         packed, keys = check_packed(packed, self.model_info.bits), check_ids(list(map(str, ids)))
@@ -274,11 +322,12 @@ class Index:
                 )
         added = 0
         for start in range(0, len(keys), _PAGE):
-            with self.lock:
-                known = set(self.store.present(keys[start : start + _PAGE]))
+            with self.writing() as store:
+                known = set(store.present(keys[start : start + _PAGE]))
                 new = [row for row in range(start, min(start + _PAGE, len(keys))) if keys[row] not in known]
                 chosen: list[Any] = [None if one is None else [one[row] for row in new] for one in columns]
-                self.store.add(packed[new], *chosen)
+                chosen.append(None if paths is None else [stored_photo(paths[row]) for row in new])
+                store.add(packed[new], *chosen)
             added += len(new)
         return Added(added, len(keys) - added, {})
 
@@ -304,23 +353,24 @@ class Index:
 
     def remove(self, ids_or_paths: str | Path | Sequence[str | Path]) -> int:
         """Remove items by id, by the path of their image or by a folder of it; return how many were removed."""
-        self._check_writable()
-        with self.lock:
+        with self.writing() as store:
             ids = list(dict.fromkeys(id for found in self.find(ids_or_paths).values() for id in found))
-            items = self.store.get(ids)
-            removed = self.store.remove(ids)
-            for item in items:
-                if item.path is not None and self.uploads.holds(item.path):
-                    self.uploads.drop(self.folder / item.path)
+            items = store.get(ids)
+            removed = store.remove(ids)
+            roots = [name for name in store.roots() if is_below(name, ids_or_paths)]
+            if roots:
+                store.set_roots((), roots)
+            for path in (path for item in items for path in item.paths):
+                if self.uploads.holds(path):
+                    self.uploads.drop(self.folder / path)
         return removed
 
     def compact(self) -> None:
         """Reclaim the space of removed items, and of uploads that a crash kept from being indexed."""
-        self._check_writable()
-        with self.lock:
-            self.store.compact()
+        with self.writing() as store:
+            store.compact()
             for file in self.uploads.files():
-                if file.stem not in self.store:
+                if file.stem not in store:
                     self.uploads.drop(file)
 
     def _check_writable(self) -> None:
@@ -335,41 +385,43 @@ class Index:
         *,
         id: str | None = None,
         labels: LabelQuery | None = None,
+        code: Any = None,
         k: int = 10,
         by: str = "both",
-        having: str | Sequence[str] = (),
-        without: str | Sequence[str] = (),
-        under: str | Path | None = None,
-        named: str | Sequence[str] = (),
         within: int | None = None,
+        **only: Unpack[Only],
     ) -> Results:
-        """Return the `k` items nearest to an image, to an item of the index by its `id`, or to `labels` with weights.
+        """Return the `k` items nearest to an image, an item of the index by its `id`, `labels` with weights, or a `code`.
 
-        An image is a path, bytes, a PIL image or a uint8 array (height, width, 3). Labels are a mapping of names to
-        weights, a list of names, or a text such as "dog:0.7, person:0.3" or "a dog on a couch without person" (see
-        `read`), and need a central method. `by` is "both" (copies of the image first, then semantic distance plus a
-        small part of the visual one; for labels, probabilities and shares), "visual" or "semantic" (one kind of code
-        alone). Results carry all labels of `having` and none of `without`, have their file `under` a folder, words of
-        their file or folders `named` so, and a Hamming distance of at most `within`. Photos that the labels of a query
-        do not fit are no results, so there may be fewer than `k`. An item is not among its own results.
+        A code is K values of -1 and +1 or of 0 and 1, or packed bytes, also as hex digits. An image is a path, bytes,
+        a PIL image or a uint8 array (height, width, 3). Labels are a mapping of names to weights, a list of names, or
+        a text such as "dog:0.7, person:0.3" or "a dog on a couch without person" (see `read`), and need a central
+        method. `by` is "both" (copies of the image first, then semantic distance plus a small part of the visual one;
+        for labels, probabilities and shares), "visual" or "semantic" (one kind of code alone). Results have a Hamming
+        distance of at most `within`, show all labels of `having` and none of `without`, have a file `under` a folder,
+        and every word of `named` in the names of their file or folders. They were taken on or after the first day of
+        `after`, before that of `before` ("2024", "2024-06" or "2024-06-01"), by a `camera` whose name contains this
+        text. Photos that do not fit the labels of a query are no results, so there may be fewer than `k`. An item is
+        not among its own results.
         """
         if type(k) is not int or k < 1:
             raise InputError(f"k must be a whole number of at least 1, got {k!r}.")
         if isinstance(labels, str):
             typed = check_known(self.read(labels), self.model_info.classes)
-            ranked = {
+            labels = {
                 label: weight for label, weight in typed.weights.items() if label in self.model_info.classes
             }
-            having = [*_names(having), *(label for label in typed.weights if label not in ranked)]
-            without, named = [*_names(without), *typed.without], [*_names(named), *typed.named]
-            if typed and not ranked:  # nothing to rank by
-                found, _ = self.newest(0, k, having=having, without=without, under=under, named=named)
-                return Results(found, (), np.zeros(self.model_info.bits, np.int8), len(self))
-            labels = ranked
-        only = self._filter(having, without, under, named)
-        query = self._query(image, id, labels)
+            others = [label for label in typed.weights if label not in labels]
+            only["having"] = [*_names(only.get("having", ())), *others]
+            only["without"] = [*_names(only.get("without", ())), *typed.without]
+            only["named"] = [*_names(only.get("named", ())), *typed.named]
+            if typed and not labels:  # nothing to rank by
+                newest, _ = self.newest(0, k, **only)
+                return Results(newest, (), np.zeros(self.model_info.bits, np.int8), len(self))
+        passing = self._filter(only)
+        query = self._query(image, id, labels, code)
         ranking = query.ranking(self.model_info, by, within)
-        hits = self.store.search(ranking, k if query.item is None else k + 1, only)
+        hits = self.store.search(ranking, k if query.item is None else k + 1, passing)
         asked = None if query.weights is None else list(query.weights)
         found = [
             as_result(item, distance, self.uploads, query.visual, asked)
@@ -378,17 +430,21 @@ class Index:
         ]
         return Results(found[:k], query.explained, query.code, len(self))
 
-    def _query(self, image: ImageSource | None, id: str | None, labels: LabelQuery | None) -> Query:
-        given = {"image": image, "id": id, "labels": labels}
+    def _query(
+        self, image: ImageSource | None, id: str | None, labels: LabelQuery | None, code: Any
+    ) -> Query:
+        given = {"image": image, "id": id, "labels": labels, "code": code}
         names = [name for name, value in given.items() if value is not None]
         if len(names) != 1:
             raise InputError(
-                f"search by exactly one of an image, an id or labels, got {' and '.join(names) or 'none'}."
+                f"search by exactly one of an image, an id, labels or a code, got {' and '.join(names) or 'none'}."
             )
         if id is not None:
             return query_by_item(self.model_info, self.store.get([id])[0])
         if labels is not None:
             return query_by_labels(self.model_info, labels)
+        if code is not None:
+            return query_by_code(self.model_info, code)
         from PIL import Image
 
         if not isinstance(image, str | Path | bytes | Image.Image | np.ndarray):
@@ -411,31 +467,32 @@ class Index:
             typed = read_typed(text, [*classes, *others], self.store.has_name)
         return typed
 
-    def _filter(
-        self,
-        having: str | Sequence[str],
-        without: str | Sequence[str],
-        under: str | Path | None,
-        named: str | Sequence[str],
-    ) -> Filter:
-        return filter_of(self.store, self.model_info, having, without, under, named, self.folder / IMAGES)
+    def _filter(self, only: Only) -> Filter:
+        return filter_of(self.store, self.model_info, self.folder / IMAGES, **only)
 
     def newest(
         self,
         offset: int = 0,
         limit: int = 100,
-        *,
-        having: str | Sequence[str] = (),
-        without: str | Sequence[str] = (),
-        under: str | Path | None = None,
-        named: str | Sequence[str] = (),
+        **only: Unpack[Only],
     ) -> tuple[list[Result], int]:
-        """Return a page of the images, last modified first, and the number of all images that pass the filter."""
+        """Return a page of the images, last taken first, and the number of all images that pass the filter.
+
+        Filters are those of `search`: `having`, `without`, `under`, `named`, `after`, `before` and `camera`.
+        """
         for name, number in (("offset", offset), ("limit", limit)):
             if type(number) is not int or number < 0:
                 raise InputError(f"{name} must be a whole number of at least 0, got {number!r}.")
-        items, total = self.store.newest(offset, limit, self._filter(having, without, under, named))
+        items, total = self.store.newest(offset, limit, self._filter(only))
         return [as_result(item, 0, self.uploads) for item in items], total
+
+    def months(self, **only: Unpack[Only]) -> dict[str, int]:
+        """Return the months in which images that pass the filter were taken ("2024-06"), newest first, with counts."""
+        return self.store.months(self._filter(only))
+
+    def cameras(self) -> dict[str, int]:
+        """Return every camera with the number of its images, sorted by name."""
+        return self.store.cameras()
 
     def duplicates(
         self, *, near: int | None = None, kind: str | None = None, progress: bool | Progress = True
@@ -451,10 +508,15 @@ class Index:
 
     def image(self, id: str) -> Path:
         """Return the image file of an item; an upload that has changed is an ImageError."""
-        path = self.get(id).path
-        if path is None:
+        paths = self.paths(id)
+        if not paths:
             raise InputError(f"the item '{id}' has no image: only its code was imported.")
-        return self.uploads.checked(Path(path))
+        there = next((path for path in paths if has_file(self.uploads, path)), paths[0])
+        return self.uploads.checked(Path(there))
+
+    def paths(self, id: str) -> tuple[str, ...]:
+        """Return the paths of all files with the content of an item, sorted; InputError if there is no such item."""
+        return self.get(id).paths
 
     def find(self, ids_or_paths: str | Path | Sequence[str | Path]) -> dict[str, list[str]]:
         """Return the ids that each id, path of an image or folder of images refers to; the files may be missing."""
@@ -466,7 +528,9 @@ class Index:
             path = self.uploads.path(stored)
             if path is not None:
                 for place in (path, *path.parents):
-                    if place in places:
+                    if (
+                        place in places and id not in found[places[place]][-1:]
+                    ):  # which has several paths there
                         found[places[place]].append(id)
         return found
 
@@ -476,7 +540,10 @@ class Index:
 
     def missing(self) -> list[str]:
         """Return the ids of the images whose file is missing: `add` the folder where they are now, or `remove` them."""
-        return [id for id, path in self.store.paths() if not has_file(self.uploads, path)]
+        there = dict[str, bool]()
+        for id, path in self.store.paths():
+            there[id] = there.get(id, False) or has_file(self.uploads, path)
+        return [id for id, found in there.items() if not found]
 
     def labels(self) -> dict[str, int]:
         """Return every label that an item carries with the number of its items, sorted by name."""
@@ -512,7 +579,8 @@ class Index:
         """Read everything and return one sentence for each damage, naming the file."""
         found = []
         try:
-            self.model.content()  # raises if the model is damaged
+            if self.spec.model:
+                self.model.content()  # raises if the model is damaged
         except InputError as error:
             found.append(str(error))
         found += [*self.store.verify(), *self.uploads.damaged()]
@@ -578,8 +646,11 @@ def is_index(folder: Path) -> bool:
     return os.path.isfile(folder / SPEC)  # noqa: PTH113 - Path.is_file raises if the folder is closed to us
 
 
-def _create_folder(folder: Path, model: Model, store: str) -> None:
-    """Create the folder of an empty index atomically: it is prepared next to its place and renamed."""
+def _create_folder(folder: Path, model: Model | int, store: str) -> None:
+    """Create the folder of an empty index atomically: it is prepared next to its place and renamed.
+
+    Without a model, `model` is the number of bits.
+    """
     if is_index(folder):
         raise ConfigError(f"'{folder}' is an index already: open it and add to it.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -590,9 +661,13 @@ def _create_folder(folder: Path, model: Model, store: str) -> None:
         from centerhash.search.milvus import MilvusStore, complete_address
 
         store = complete_address(store, blake2b(str(folder.resolve()).encode(), digest_size=4).hexdigest())
-    spec = IndexSpec(store=store, bits=model.bits, classes=model.classes)
+    if isinstance(model, int):
+        spec = IndexSpec(store=store, bits=model, classes=(), model=False)
+    else:
+        spec = IndexSpec(store=store, bits=model.bits, classes=model.classes)
     with atomic_folder(folder) as draft:
-        model.save_portable(draft / MODEL)
+        if not isinstance(model, int):
+            model.save_portable(draft / MODEL)
         made = Store.create(draft, spec.bits) if store == LOCAL else MilvusStore.create(store, spec.bits)
         made.close()
         write_json(draft / SPEC, spec.model_dump())
@@ -602,7 +677,7 @@ def read_spec(folder: Path) -> IndexSpec:
     """Read index.json, or raise DataError with what the folder is instead."""
     file = folder / SPEC
     try:
-        stored = parse_json(file.read_text(encoding="utf-8"))
+        stored = parse_json(read_plain(file, _SPEC_BYTES).decode())
         if not isinstance(stored, dict) or stored.get("format") != 1:
             return IndexSpec.model_validate(stored)
     except (FileNotFoundError, NotADirectoryError):
@@ -620,165 +695,7 @@ def read_spec(folder: Path) -> IndexSpec:
     )
 
 
-# --- adding images
-
-
-@dataclass(frozen=True)
-class _Labelling:
-    """Labels of images: given ones by path, otherwise predicted ones or none."""
-
-    model: Model
-    given: Mapping[str, Labels]  # by the path as text, which takes a fraction of a Path's memory
-    predict: bool = True
-
-    def __call__(self, paths: Sequence[Path], features: NDArray[np.float32]) -> list[Labels]:
-        """Return the labels of the images at `paths`, of which these are the features (N, D)."""
-        others = self.model.label_names(features) if self.predict else [()] * len(paths)
-        return [self.given.get(str(path), other) for path, other in zip(paths, others, strict=True)]
-
-
-@dataclass
-class _Adding:
-    """One call of `add`: what waits to be stored, and the counts so far."""
-
-    index: Index
-    labelling: _Labelling
-    waiting: dict[str, tuple[Path, NDArray[np.float32]]] = field(default_factory=dict)
-    elsewhere: dict[str, Path] = field(default_factory=dict)  # known images whose file is here now
-    done: Added = field(default_factory=lambda: Added(0, 0, {}))
-
-    def run(self, files: Paths, batch: int, progress: Progress) -> Added:
-        """Encode and store `files`; every `batch` of new ones is stored durably before the next."""
-        from centerhash.data.listing import Paths
-
-        broken = self.done.broken
-        unnamed = [name for name in files.names if not is_text(str(Path(name).absolute()))]
-        broken.update((name, f"cannot store {name!a}: its name is not UTF-8. Rename it.") for name in unnamed)
-        named = Paths(name for name in files.names if name not in broken) if unnamed else files
-        seen = len(broken)
-        with closing(self.index.encoder().stream(named, self._new_id)) as steps:
-            for step in steps:
-                self._collect(step, named, batch)
-                seen += step.seen
-                progress("images", seen, len(files))
-        self._write(self.waiting)
-        self._move()
-        predicts = self.labelling.predict and self.labelling.model.has_centers
-        return replace(self.done, predicted=self.done.added - self.done.given if predicts else 0)
-
-    def _count(self, **more: int) -> None:
-        self.done = replace(
-            self.done, **{name: getattr(self.done, name) + number for name, number in more.items()}
-        )
-
-    def _collect(self, step: Step, files: Sequence[Path], batch: int) -> None:
-        """Count what became of a few files, and store full batches."""
-        self.done.broken.update((str(files[place]), str(error)) for place, error in step.broken.items())
-        before = len(self.waiting)
-        for id, place, features in zip(step.keys, step.places, step.features, strict=True):
-            self.waiting.setdefault(id, (files[place].resolve(), features))
-        twice = before + len(step.keys) - len(self.waiting)
-        self._count(known=step.known + twice)
-        while len(self.waiting) >= batch:
-            self._write({id: self.waiting.pop(id) for id in list(islice(self.waiting, batch))})
-        if len(self.elsewhere) >= batch:
-            self._move()
-
-    def _new_id(self, image: ImageSource) -> str | None:
-        """Return the id of an image file that is not stored yet, otherwise None; note files that have moved."""
-        from centerhash.data.images import content_key
-
-        if not isinstance(image, str | Path):
-            raise InputError(f"only files are added, got {type(image).__name__}.")
-        id = content_key(image)[:ID_DIGITS]
-        if id not in self.index.store:
-            return id
-        if not self.index._has_file(id):
-            self.elsewhere.setdefault(id, Path(image).resolve())
-        return None
-
-    def _move(self) -> None:
-        """Give known images whose file is missing the path at which it was found again; nothing is encoded."""
-        store, moved = self.index.store, []
-        with self.index.lock:
-            found = {id: self.elsewhere.pop(id) for id in list(self.elsewhere)}
-            for item in store.get([id for id in found if id in store]):
-                if not has_file(self.index.uploads, item.path):
-                    path = str(found[item.id])
-                    labels = self.labelling.given.get(path, item.labels)
-                    moved.append(replace(item, path=path, labels=labels, modified=None))
-            if moved:
-                store.add_items(moved, replace=True)
-        self._count(moved=len(moved), known=-len(moved))
-
-    def _write(self, images: Mapping[str, tuple[Path, NDArray[np.float32]]]) -> None:
-        """Store images by id; they are stored durably on return."""
-        if not images:
-            return
-        paths = [path for path, _ in images.values()]
-        features = np.stack([features for _, features in images.values()])
-        labels, ids = self.labelling(paths, features), list(images)
-        with self.index.lock:
-            known = set(self.index.store.present(ids))  # another thread may have been quicker
-            rows = [row for row, id in enumerate(ids) if id not in known]
-            chosen = [str(paths[row]) for row in rows]
-            if rows:
-                self.index._store(
-                    [ids[row] for row in rows], chosen, features[rows], [labels[row] for row in rows]
-                )
-        given = sum(path in self.labelling.given for path in chosen)
-        self._count(added=len(rows), given=given, known=len(ids) - len(rows))
-
-
-def _images_and_labels(
-    model: Model, entries: Sequence[str | Path], labels: GivenLabels
-) -> tuple[Found, _Labelling]:
-    """Return the image files of `entries`, and the source of their labels: see `Index.add`."""
-    from centerhash.data.listing import find_images
-
-    if isinstance(labels, Mapping):
-        known = {str(Path(path).resolve()): check_labels(names) for path, names in labels.items()}
-        return find_images(entries), _Labelling(model, known)
-    if labels is not None and labels not in LABELS:
-        raise unknown_name("choice of labels", str(labels), LABELS)
-    given = _given_labels(entries) if labels in (None, "given") else {}
-    if labels == "given" and not given:
-        raise ConfigError(
-            "no labels.csv in or above the folders lists any of the images: name such a folder, or choose labels "
-            "'predicted' instead of 'given'."
-        )
-    known = {str(path.resolve()): names for path, names in given.items()}
-    files = find_images(
-        [*entries, *given]
-    )  # a labels.csv may list files whose suffix is not that of an image
-    return files, _Labelling(model, known, predict=labels in (None, "predicted"))
-
-
-def _given_labels(entries: Sequence[str | Path]) -> dict[Path, Labels]:
-    """Return the labels of every image in the `entries` that are folders, by the labels.csv in or above them."""
-    from centerhash.data.layouts.tabular import read_image_folder
-
-    found: dict[Path, Labels] = {}
-    for entry in map(Path, entries):
-        home = _labels_home(entry) if entry.is_dir() else None
-        if home is not None:
-            inside, folder = entry.resolve(), read_image_folder(home)
-            for path, row in zip(folder.paths or (), folder.labels, strict=True):
-                if home == entry or path.resolve().is_relative_to(inside):
-                    # as the listing of the folder names it, or it would be read twice
-                    named = entry / path.relative_to(inside) if path.is_relative_to(inside) else path
-                    found[named] = tuple(folder.classes[column] for column in np.flatnonzero(row).tolist())
-    return found
-
-
-def _labels_home(folder: Path) -> Path | None:
-    """Return the folder whose labels.csv may describe the images in `folder`: itself, or one of the next above it."""
-    above = folder.resolve().parents[:_LEVELS_ABOVE]
-    # Path.is_file would raise if a folder is closed to us
-    return next((home for home in (folder, *above) if os.path.isfile(home / "labels.csv")), None)  # noqa: PTH113
-
-
-def _names(names: str | Sequence[str]) -> Labels:
+def _names(names: str | Sequence[str]) -> tuple[str, ...]:
     return check_labels([names] if isinstance(names, str) else names)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -13,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Codes, Packed, check_codes, pack, unpack
-from centerhash.core.errors import ConfigError, InputError, unknown_name
+from centerhash.codes import Codes, Packed, as_codes, check_codes, check_packed, pack, packed_width, unpack
+from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
 from centerhash.core.files import refuse_links
 from centerhash.model.explanation import Explained
 from centerhash.model.portable import read_spec
@@ -30,9 +32,12 @@ if TYPE_CHECKING:
 # {"dog": 0.7}, ["dog"], "dog:0.7, bicycle" or "a dog on a couch without person"
 LabelQuery: TypeAlias = Mapping[str, float] | Sequence[str] | str
 
+Date: TypeAlias = str | int | datetime.date  # 2024, "2024-06", "2024-06-01", or an object of `datetime`
+
 BY = ("both", "visual", "semantic")
 KEPT = 8  # classes of an item whose scores are stored, besides those of its labels
 LEAST = 0.02  # the smallest probability that is stored; the largest one always is
+_DATE = re.compile(r"([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2}))?)?")
 _TIE = 1e-9  # a sum this near to 0 is 0: 0.1 + 0.2 - 0.3 must be
 
 
@@ -43,7 +48,7 @@ _TIE = 1e-9  # a sum this near to 0 is 0: 0.1 + 0.2 - 0.3 must be
 class ModelInfo:
     """What a query by labels or by an item needs of a stored model: its classes and centers."""
 
-    method: str
+    method: str | None  # None for an index without a model
     backbone: str | None
     bits: int
     classes: tuple[str, ...]
@@ -54,6 +59,8 @@ class ModelInfo:
     @property
     def centers(self) -> Codes:
         """Return the hash centers (C, K), or raise ConfigError for a method without."""
+        if self.method is None:
+            raise no_model("search by an id or by a code")
         if self.known_centers is None:
             raise ConfigError(
                 f"a model of method '{self.method}' has no hash centers, so it supports neither label queries nor "
@@ -62,10 +69,25 @@ class ModelInfo:
         return self.known_centers
 
 
+def without_model(bits: int) -> ModelInfo:
+    """Return the information of an index that holds codes of other programs."""
+    return ModelInfo(None, None, bits, (), 0.0, None)
+
+
+def no_model(instead: str) -> ConfigError:
+    """Return the error of an index without a model."""
+    return ConfigError(f"this index has no model, only codes of other programs: {instead}.")
+
+
 def read_model_info(folder: Path) -> ModelInfo:
     """Read the information from the folder of an index's model, or raise DataError; the network is not read."""
     refuse_links(folder, (PORTABLE,))
     spec = read_spec(folder / PORTABLE)
+    if spec.visual_bits not in (None, VISUAL_BITS):
+        raise DataError(
+            f"'{folder / PORTABLE}' makes visual codes of {spec.visual_bits} bits, an index holds {VISUAL_BITS}: "
+            "create the index with another model."
+        )
     return ModelInfo(
         spec.method,
         spec.backbone,
@@ -162,6 +184,25 @@ def query_by_features(model: Model, features: NDArray[np.float32]) -> Query:
     return Query(model.encode_features(features[:1])[0], shown, visual_codes(model, features))
 
 
+def query_by_code(info: ModelInfo, code: Any) -> Query:
+    """Return a query by a code: K values of -1 and +1, of 0 and 1, or ceil(K/8) packed bytes, also as hex digits."""
+    width = packed_width(info.bits)
+    expected = f"a code is {info.bits} values of -1 and +1, or {width} bytes, or {2 * width} hex digits"
+    try:
+        values = np.frombuffer(bytes.fromhex(code), np.uint8) if isinstance(code, str) else np.asarray(code)
+    except ValueError:
+        raise InputError(f"{expected}, got {code!r:.80}.") from None
+    try:
+        if values.dtype == np.uint8 and values.shape == (width,) and info.bits > 1:
+            values = unpack(check_packed(values[None], info.bits), info.bits)[0]
+        if values.shape != (info.bits,):
+            raise InputError(f"got {values.dtype} of shape {values.shape}")
+        read = as_codes(values[None])[0]
+    except InputError as error:
+        raise InputError(f"{expected}: {error}".rstrip(".") + ".") from None
+    return Query(read, () if info.known_centers is None else labels_of_code(info, read, (), {}))
+
+
 def query_by_item(info: ModelInfo, item: Item) -> Query:
     """Return a query by an item of the index."""
     code = unpack(item.code[None], info.bits)[0]
@@ -172,11 +213,15 @@ def query_by_item(info: ModelInfo, item: Item) -> Query:
 def filter_of(
     store: ItemStore,
     info: ModelInfo,
-    having: str | Sequence[str],
-    without: str | Sequence[str],
-    under: str | Path | None,
-    named: str | Sequence[str],
     uploads: Path,
+    *,
+    having: str | Sequence[str] = (),
+    without: str | Sequence[str] = (),
+    under: str | Path | None = None,
+    after: Date | None = None,
+    before: Date | None = None,
+    camera: str | None = None,
+    named: str | Sequence[str] = (),
 ) -> Filter:
     """Return the filter for what a user wrote; `uploads` is the folder of images without a file of their own."""
     wanted, unwanted = (
@@ -186,15 +231,45 @@ def filter_of(
         )
         for names in (having, without)
     )
+    since, until = (None if date is None else read_date(date) for date in (after, before))
+    cameras = None if camera is None else cameras_named(store, camera)
     words = check_labels([named] if isinstance(named, str) else named)
+    return Filter(wanted, unwanted, _places(under, uploads), since, until, cameras, words)
+
+
+def _places(under: str | Path | None, uploads: Path) -> tuple[str, ...] | None:
+    """Return how the stored paths of images under a folder begin."""
     if under is None:
-        return Filter(wanted, unwanted, None, words)
+        return None
     if not isinstance(under, str | Path) or not str(under):
         raise InputError(f"a folder of images is needed, got {under!r:.80}.")
     place = os.path.realpath(under).rstrip(os.sep) + os.sep
     # uploads are stored by paths relative to the folder of the index
     own = (f"{uploads.name}/",) if (os.path.realpath(uploads) + os.sep).startswith(place) else ()
-    return Filter(wanted, unwanted, (place, *own), words)
+    return place, *own
+
+
+def cameras_named(store: ItemStore, text: str) -> tuple[str, ...]:
+    """Return the cameras whose name contains a text, in capitals or not: "iphone" is any iPhone."""
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(f"the name of a camera or a part of it is needed, got {text!r:.80}.")
+    return tuple(name for name in store.cameras() if text.strip().lower() in name.lower())
+
+
+def read_date(date: Date) -> float:
+    """Return when a year, month or day begins, in seconds since 1970 as if the date were in UTC."""
+    if isinstance(date, datetime.datetime):
+        return date.replace(tzinfo=datetime.UTC).timestamp()
+    found = _DATE.fullmatch(date.isoformat() if isinstance(date, datetime.date) else str(date).strip())
+    try:
+        if found is None:
+            raise ValueError
+        year, month, day = (int(part or 1) for part in found.groups())
+        return datetime.datetime(year, month, day, tzinfo=datetime.UTC).timestamp()
+    except ValueError:
+        raise InputError(
+            f"a date is a year, month or day, as 2024, 2024-06 or 2024-06-01, got {date!r:.80}."
+        ) from None
 
 
 def _stored_label(store: ItemStore, info: ModelInfo, name: str) -> str:

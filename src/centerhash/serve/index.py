@@ -8,7 +8,7 @@ import io
 import logging
 import os
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +18,8 @@ from typing import Any
 
 from PIL import Image
 
-from centerhash.core.errors import CenterhashError, ImageError, InputError
+from centerhash.core.errors import CenterhashError, InputError
+from centerhash.core.rendering import shown_text
 from centerhash.data.images import load_image, read_header
 from centerhash.data.layouts.parquet import is_stored_image, stored_image
 from centerhash.search import Index, Result
@@ -32,6 +33,7 @@ from centerhash.serve.limits import MEGABYTE, Lane, Settings
 log = logging.getLogger("centerhash.serve")
 
 SIDE = 360  # pixels of a thumbnail's longer side: sharp in a grid cell on a phone with two dots per pixel
+LARGE = 2048  # pixels of a preview's longer side
 UPLOADS = "uploads"  # the name of the folder of images that came without a file
 DECODING = 1 / 3  # of a request's time: what is not decoded by then is ended
 _REFRESH_SECONDS = 1.0  # how long after a writer's `add` a server that only reads may not see it
@@ -105,14 +107,10 @@ class ServedIndex:
         names = self.folders().names
         described = []
         for row in rows:
-            facts = row.to_dict()
-            if row.path is not None:
-                path = Path(row.path)
-                at = modified(path)
-                width, height = _shape(row.path, at) if at else (None, None)
-                folder = names.get(str(path.parent))
-                facts |= {"path": path.name, "folder": folder, "date": at or None}
-                facts |= {"width": width, "height": height}
+            facts = row.to_dict() | {"path": None if row.path is None else shown_text(row.name or "")}
+            places = [(names.get(str(Path(path).parent)), Path(path).name) for path in row.paths]
+            facts["folder"] = places[0][0] if places else None
+            facts["paths"] = [shown_text(f"{folder}/{name}" if folder else name) for folder, name in places]
             described.append(facts)
         return described
 
@@ -125,16 +123,26 @@ class ServedIndex:
         paths = {name: path for path, name in self.folders().names.items()}
         return None if folder is None else paths.get(folder.strip("/"))
 
-    def items(
-        self, offset: int, limit: int, under: str | None, **labels: Sequence[str]
-    ) -> schemas.ItemsAnswer:
+    def items(self, offset: int, limit: int, under: str | None, **only: Any) -> schemas.ItemsAnswer:
         """Some images, the newest first."""
         path = self._path_of(under)
         found: tuple[list[Result], int] = ([], 0)
         if under is None or path is not None:
-            found = self.index.newest(offset, limit, under=path, **labels)
+            found = self.index.newest(offset, limit, under=path, **only)
         answer = {"items": self._described(found[0]), "total": found[1], "size": len(self.index)}
         return schemas.ItemsAnswer.model_validate(answer)
+
+    def months(self, under: str | None, **only: Any) -> schemas.MonthsAnswer:
+        """The months in which images were taken, the newest first."""
+        path = self._path_of(under)
+        found = {} if under is not None and path is None else self.index.months(under=path, **only)
+        rows = [schemas.MonthCount(month=month, count=count) for month, count in found.items()]
+        return schemas.MonthsAnswer(months=rows)
+
+    def cameras(self) -> schemas.CamerasAnswer:
+        """All cameras."""
+        rows = [schemas.CameraCount(camera=name, count=count) for name, count in self.index.cameras().items()]
+        return schemas.CamerasAnswer(cameras=rows)
 
     def item(self, id: str) -> schemas.Item:
         """One image."""
@@ -143,8 +151,8 @@ class ServedIndex:
 
     def labels(self) -> schemas.LabelsAnswer:
         """All labels: those of the model first, then others that items carry."""
-        model, counts = self.index.model, self.index.labels()
-        centers = set(model.classes if model.has_centers else ())
+        model, counts = self.index.model_info, self.index.labels()
+        centers = set(() if model.known_centers is None else model.classes)
         rows = [
             schemas.LabelCount(
                 label=label,
@@ -176,10 +184,10 @@ class ServedIndex:
                 found.append(self.index.get(id))
         return self._described(found)
 
-    def add(self, data: bytes) -> schemas.Added:
+    def add(self, data: bytes, name: str) -> schemas.Added:
         """Store an image durably."""
         new = hashlib.sha256(data).hexdigest()[:ID_DIGITS] not in self.index
-        added = self.index.add_bytes(data)
+        added = self.index.add_bytes(data, name)
         return schemas.Added(id=added.id, labels=list(added.labels), new=new, size=len(self.index))
 
     def remove(self, id: str) -> schemas.Removed:
@@ -187,6 +195,7 @@ class ServedIndex:
         self._check(id)  # `Index.remove` accepts paths too, and none may come from a request
         self.index.remove([id])
         self.thumbnails.forget(id)
+        self.thumbnails.forget(f"{id} large")
         return schemas.Removed(id=id, size=len(self.index))
 
     def thumbnail(self, id: str) -> Thumbnail:
@@ -197,6 +206,17 @@ class ServedIndex:
             with _readable(id):
                 found = make_thumbnail(self.index.image(id))
             self.thumbnails.put(id, found)
+        return found
+
+    def preview(self, id: str) -> Thumbnail:
+        """A large WebP of an item, for formats that browsers do not show."""
+        self._check(id)
+        key = f"{id} large"
+        found = self.thumbnails.get(key)
+        if found is None:
+            with _readable(id):
+                found = make_thumbnail(self.index.image(id), LARGE)
+            self.thumbnails.put(key, found)
         return found
 
     def original(self, id: str) -> tuple[Path, str, bytes | None]:
@@ -274,24 +294,6 @@ def named_folders(direct: Mapping[str, int], uploads: str) -> Folders:
     return Folders({name: sums[path] for path, name in names.items()}, names)
 
 
-def modified(path: Path) -> float:
-    """When a file was last modified, in seconds since 1970; 0 if it is gone."""
-    try:
-        return (path.parent if is_stored_image(path) else path).stat().st_mtime
-    except (OSError, ValueError):
-        return 0.0
-
-
-@lru_cache(1 << 16)
-def _shape(path: str, at: float) -> tuple[int | None, int | None]:
-    """Width and height of an image that was modified `at` a time."""
-    try:
-        header = read_header(path)
-    except ImageError:
-        return None, None
-    return header.width, header.height
-
-
 @dataclass(frozen=True)
 class Thumbnail:
     """An encoded small image, and the tag by which a browser recognizes its copy."""
@@ -300,10 +302,10 @@ class Thumbnail:
     etag: str
 
 
-def make_thumbnail(path: Path) -> Thumbnail:
+def make_thumbnail(path: Path, side: int = SIDE) -> Thumbnail:
     """Decode, shrink and encode one image; ImageError if it cannot be read."""
-    image = load_image(path, at_least=SIDE)
-    image.thumbnail((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=2.0)
+    image = load_image(path, at_least=side)
+    image.thumbnail((side, side), Image.Resampling.BILINEAR, reducing_gap=2.0)
     stream = io.BytesIO()
     image.save(stream, "WEBP", quality=80, method=2)
     data = stream.getvalue()

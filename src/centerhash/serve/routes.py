@@ -14,7 +14,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from centerhash.serve import schemas
-from centerhash.serve.index import ServedIndex
+from centerhash.serve.index import ServedIndex, Thumbnail
 from centerhash.serve.limits import Settings
 
 MAX_RESULTS = 1000
@@ -37,6 +37,17 @@ class _Only(BaseModel):
         [], description="only images with these words in the name of their file or folders", max_length=32
     )
     under: str | None = Field(None, description="only images in this folder, as in `folder` of a result")
+    after: str | None = Field(
+        None,
+        description="only images taken on or after the first day of this year, month or day",
+        examples=["2024-06"],
+    )
+    before: str | None = Field(
+        None,
+        description="only images taken before the first day of this year, month or day",
+        examples=["2024-06-01"],
+    )
+    camera: str | None = Field(None, description="only images of cameras whose name contains this text")
 
 
 class _Search(_Only):
@@ -73,15 +84,15 @@ def _failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": schemas.Failure} for status in (*statuses, 503)}
 
 
-async def _read_image(request: Request) -> bytes:
-    """Read the form field `image` of a multipart upload; its file name is ignored."""
+async def _read_image(request: Request) -> tuple[bytes, str]:
+    """Read the form field `image` of a multipart upload, and its file name."""
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise HTTPException(415, "send the image as multipart/form-data, in the field 'image'.")
     async with request.form(max_files=1, max_fields=4, max_part_size=1024) as form:
         upload = form.get("image")
         if not isinstance(upload, UploadFile):
             raise HTTPException(400, "the form has no file in its field 'image'.")
-        return await upload.read()
+        return await upload.read(), upload.filename or ""
 
 
 def add_search(app: FastAPI, served: ServedIndex) -> None:
@@ -94,7 +105,7 @@ def add_search(app: FastAPI, served: ServedIndex) -> None:
         Example: `curl -F image=@photo.jpg 'http://127.0.0.1:8000/search?k=5'`
         """
         served.images.check()
-        data = await _read_image(request)
+        data, _ = await _read_image(request)
         return await served.images.run(partial(served.search, data, **dict(query)))
 
     @app.get("/search", responses=_failures(400, 404))
@@ -121,16 +132,37 @@ def add_search(app: FastAPI, served: ServedIndex) -> None:
         return await served.codes.run(partial(served.read, text))
 
 
+def _small(request: Request, found: Thumbnail) -> Response:
+    """A thumbnail, or that the client has it already."""
+    headers = {"etag": found.etag, "cache-control": _KEEP}
+    if found.etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(found.data, media_type="image/webp", headers=headers)
+
+
 def add_collection(app: FastAPI, served: ServedIndex) -> None:
     """Add what the index holds. No path comes from a request, only an id or the name of a folder."""
 
     @app.get("/items", responses=_failures(400))
     async def items(query: Annotated[_Page, Query()]) -> schemas.ItemsAnswer:
-        """The images of the index, those first whose files were modified last; for uploads this is when they came.
+        """The images of the index, those first that were taken last.
 
         Example: `curl 'http://127.0.0.1:8000/items?limit=5&having=dog'`
         """
         return await served.codes.run(partial(served.items, **dict(query)))
+
+    @app.get("/months", responses=_failures(400))
+    async def months(query: Annotated[_Only, Query()]) -> schemas.MonthsAnswer:
+        """The months in which images that pass the filters were taken, with their number.
+
+        Example: `curl 'http://127.0.0.1:8000/months?having=dog'`
+        """
+        return await served.codes.run(partial(served.months, **dict(query)))
+
+    @app.get("/cameras", responses=_failures())
+    async def cameras() -> schemas.CamerasAnswer:
+        """The cameras, with the number of images of each."""
+        return await served.codes.run(served.cameras)
 
     @app.get("/items/{id:path}", responses=_failures(404))
     async def item(id: str) -> schemas.Item:
@@ -157,11 +189,12 @@ def add_collection(app: FastAPI, served: ServedIndex) -> None:
     @app.get("/thumbnails/{id:path}", response_class=Response, responses=_failures(404))
     async def thumbnail(request: Request, id: str) -> Response:
         """A small WebP of an indexed image."""
-        found = await served.small.run(lambda: served.thumbnail(id))
-        headers = {"etag": found.etag, "cache-control": _KEEP}
-        if found.etag in request.headers.get("if-none-match", ""):
-            return Response(status_code=304, headers=headers)
-        return Response(found.data, media_type="image/webp", headers=headers)
+        return _small(request, await served.small.run(lambda: served.thumbnail(id)))
+
+    @app.get("/previews/{id:path}", response_class=Response, responses=_failures(404))
+    async def preview(request: Request, id: str) -> Response:
+        """A large WebP of an indexed image, for formats that browsers do not show, such as HEIC."""
+        return _small(request, await served.small.run(lambda: served.preview(id)))
 
     @app.get("/images/{id:path}", response_class=Response, responses=_failures(404))
     async def image(
@@ -208,8 +241,8 @@ def add_changes(app: FastAPI, served: ServedIndex, settings: Settings) -> None:
         Example: `curl -F image=@photo.jpg -H "Authorization: Bearer $CENTERHASH_TOKEN" http://127.0.0.1:8000/images`
         """
         served.changes.check()
-        data = await _read_image(request)
-        return await served.changes.run(lambda: served.add(data))
+        data, name = await _read_image(request)
+        return await served.changes.run(lambda: served.add(data, name))
 
     @app.delete("/images/{id:path}", dependencies=checked, responses=_failures(401, 403, 404))
     async def remove_image(id: str) -> schemas.Removed:
