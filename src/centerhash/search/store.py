@@ -72,8 +72,10 @@ from centerhash.search.database import (
     marks,
     stored_text,
 )
-from centerhash.search.items import Batch, File, Filter, Item, ItemStore
-from centerhash.search.rankings import Columns, Ranking, code_distances
+from centerhash.search.file_names import folders_named, like_pattern, names_part
+from centerhash.search.items import LEVELS, Batch, File, Filter, Item, ItemStore
+from centerhash.search.rankings import FILTERED, Columns, Ranking, code_distances
+from centerhash.search.uploads import IMAGES
 
 _CACHE_KB = 1 << 18  # of a writer: the index over the ids is written in random order
 _KEPT_BYTES = 1 << 26  # of postings kept in memory
@@ -396,28 +398,52 @@ class Store(ItemStore):
             allowed &= self._carrying(database, state, CAMERA, only.cameras)
         if only.under is not None:
             terms = self._terms(database, state)
-            below = np.zeros(len(terms.names), bool)
-            below[[terms.numbers[FOLDER, name] for name in terms.folders if _is_under(name, only.under)]] = (
-                True
-            )
-            rows, folders = loaded.places
-            inside = np.zeros(state.rows, np.uint8)
-            inside[rows[below[folders]]] = 1
-            allowed &= inside
+            below = [name for name in terms.folders if _is_under(name, only.under)]
+            allowed &= self._inside(loaded, terms, below)
         taken = loaded.taken[: state.rows]  # NaN is in no range
         if only.after is not None:
             allowed &= taken >= only.after
         if only.before is not None:
             allowed &= taken < only.before
+        for word in only.named:
+            allowed &= self._named(database, loaded, word)
         return allowed
 
     def _carrying(self, database: Database, state: State, kind: str, names: Sequence[str]) -> Flags:
-        """Return the mask (N,) of the rows that carry one of these labels, or are of one of these cameras."""
+        """Return the mask (N,) of the rows that carry one of these labels, or are of one of these cameras.
+
+        A label that is probable enough counts as carried.
+        """
         mask = np.zeros(state.rows, np.uint8)
         for name in names:
             entries = self._postings(database, state, kind, name)
-            mask[entries["row"][entries["kind"] & CARRIED > 0]] = 1
+            probable = (entries["kind"] & SCORED > 0) & (entries["probability"] >= FILTERED * LEVELS)
+            mask[entries["row"][(entries["kind"] & CARRIED > 0) | probable]] = 1
         return mask
+
+    def _named(self, database: Database, loaded: Loaded, word: str) -> Flags:
+        """Return the mask (N,) of the rows with a word in the name of a file or of its folders."""
+        terms = self._terms(database, loaded.state)
+        named = folders_named(word, terms.folders)
+        mask = self._inside(loaded, terms, named)
+        mask[[row for row, name in _with_name(database, word) if names_part(word, name)]] = 1
+        return mask
+
+    def _inside(self, loaded: Loaded, terms: Vocabulary, folders: Iterable[str]) -> Flags:
+        """Return the mask (N,) of the rows with a file in one of these folders."""
+        chosen = np.zeros(len(terms.names), bool)
+        chosen[[terms.numbers[FOLDER, name] for name in folders]] = True
+        rows, places = loaded.places
+        mask = np.zeros(loaded.state.rows, np.uint8)
+        mask[rows[chosen[places]]] = 1
+        return mask
+
+    def has_name(self, word: str) -> bool:
+        """Return whether a word begins a part of the name of a file or folder."""
+        with self._reading() as (database, state):
+            if folders_named(word, self._terms(database, state).folders):
+                return True
+            return any(names_part(word, name) for _, name in _with_name(database, word))
 
     def _postings(self, database: Database, state: State, kind: str, name: str) -> Postings:
         """Return all entries of a term; none of one that is not stored."""
@@ -900,6 +926,16 @@ class Writer:
         self.database.sql.close()
         self.counter.close()
         self.lock.release()
+
+
+def _with_name(database: Database, word: str) -> Iterator[tuple[int, str]]:
+    """Yield row and name of the files whose name may contain a word; uploads, named by their id, are left out."""
+    found = database.sql.execute(
+        "SELECT files.row, files.name FROM files JOIN terms ON terms.term = files.folder "
+        "WHERE files.name LIKE ? ESCAPE '!' AND NOT files.gone AND terms.name <> ?",
+        (like_pattern(word), IMAGES),
+    )
+    return ((row, os.fsdecode(name)) for row, name in found)
 
 
 def _is_under(folder: str, places: Iterable[str]) -> bool:

@@ -23,7 +23,7 @@ from centerhash.core.rendering import shown_text
 from centerhash.data.images import load_image, read_header
 from centerhash.data.layouts.parquet import is_stored_image, stored_image
 from centerhash.search import Index, Result
-from centerhash.search.names import synonyms
+from centerhash.search.names import words_for
 from centerhash.search.results import missing_text
 from centerhash.search.uploads import ID_DIGITS, IMAGES
 from centerhash.serve import schemas
@@ -87,6 +87,21 @@ class ServedIndex:
             found.to_dict() | {"results": [] if empty else self._described(filter(is_there, found))}
         )
 
+    def read(self, text: str) -> schemas.TypedAnswer:
+        """What a person typed, as labels, filters and unknown words."""
+        typed, classes = self.index.read(text), self.index.model_info.classes
+        return schemas.TypedAnswer(
+            labels=[
+                schemas.TypedLabel(label=label, weight=weight)
+                for label, weight in typed.weights.items()
+                if label in classes
+            ],
+            having=[label for label in typed.weights if label not in classes],
+            without=typed.without,
+            named=typed.named,
+            unknown=[schemas.UnknownWord(word=word, near=list(near)) for word, near in typed.unknown],
+        )
+
     def _described(self, rows: Iterable[Result]) -> list[dict[str, Any]]:
         """Results as on the command line with the facts of their files, without the folders of this machine."""
         names = self.folders().names
@@ -144,7 +159,7 @@ class ServedIndex:
                 label=label,
                 count=counts.get(label, 0),
                 center=label in centers,
-                also=[word for word, meant in synonyms().items() if meant == label],
+                also=words_for(label),
             )
             for label in dict.fromkeys((*model.classes, *counts))
         ]
