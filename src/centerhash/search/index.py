@@ -305,6 +305,14 @@ class Index:
                     self.uploads.drop(self.folder / item.path)
         return removed
 
+    def relocate(self, id: str, old: str | Path, new: str | Path) -> None:
+        """Store the new path of an image that was moved; an item that has another path by now stays as it is."""
+        self._check_writable()
+        with self.lock:
+            if id in self.store and (item := self.store.get([id])[0]).path == str(old):
+                path = str(Path(new).resolve())
+                self.store.add_items([replace(item, path=path, modified=None)], replace=True)
+
     def compact(self) -> None:
         """Reclaim the space of removed items, and of uploads that a crash kept from being indexed."""
         self._check_writable()
@@ -396,12 +404,16 @@ class Index:
         return [as_result(item, 0, self.uploads) for item in items], total
 
     def duplicates(
-        self, *, near: int | None = None, kind: str | None = None, progress: bool | Progress = True
+        self,
+        *,
+        kind: str | None = None,
+        prefer: str | Path | Sequence[str | Path] = (),
+        progress: bool | Progress = True,
     ) -> Duplicates:
         """Return groups of items that are the same photo or look alike, and which to keep: see `search.duplicates`."""
         from centerhash.search.duplicates import index_duplicates
 
-        return index_duplicates(self, near=near, kind=kind, progress=progress)
+        return index_duplicates(self, kind=kind, prefer=prefer, progress=progress)
 
     def get(self, id: str) -> Result:
         """Return one item by its id, at distance 0; InputError if there is none."""
