@@ -15,8 +15,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -31,16 +32,17 @@ from centerhash.core.errors import ConfigError, DataError, ImageError, InputErro
 from centerhash.core.files import atomic_folder, parse_json, refuse_links, write_json
 from centerhash.core.options import Options
 from centerhash.core.progress import Progress, resolve_progress
-from centerhash.core.rendering import is_text
 from centerhash.search.database import FILES
 from centerhash.search.items import (
+    MAX_NAME,
+    File,
     Filter,
     Item,
     ItemStore,
     LabelScores,
+    PhotoInfo,
     check_ids,
     check_labels,
-    modified_time,
 )
 from centerhash.search.query import (
     LabelQuery,
@@ -204,7 +206,7 @@ class Index:
     def add_bytes(self, data: bytes, name: str = "") -> Result:
         """Add an image without a file; its bytes are kept in images/. A known image stays as it is.
 
-        Errors refer to the image by `name`.
+        Errors and results refer to the image by `name`.
         """
         self._check_writable()
         if not isinstance(data, bytes):
@@ -220,29 +222,33 @@ class Index:
             if not self._has_file(id):
                 # the file first: an item without its image is worse than an image without its item
                 path = self.uploads.write(id, data)
-                self._store([id], [path], features, self.model.label_names(features), replace=True)
+                file = replace(File.at(str(self.folder / path)), path=path)
+                photo = replace(photo_info(data, file), name=_shown_name(name))
+                labels = self.model.label_names(features)
+                self._store([id], [(file,)], features, labels, [photo], replace=True)
             return self.get(id)
 
     def _store(
         self,
         ids: Sequence[str],
-        paths: Sequence[str],
+        files: Sequence[Sequence[File]],
         features: NDArray[np.float32],
         labels: Sequence[Sequence[str]],
+        photos: Sequence[PhotoInfo],
         *,
         replace: bool = False,
     ) -> None:
         """Store images by their features (n, D)."""
         packed, visual = pack(self.model.encode_features(features)), visual_codes(self.model, features)
         scores = label_scores(self.model, features, labels)
-        modified = [
-            modified_time(str(self.uploads.path(path))) for path in paths
-        ]  # uploads have relative paths
-        self.store.add(packed, ids, labels, paths, visual, scores, modified, replace=replace)
+        self.store.add(packed, ids, labels, files, visual, scores, photos, replace=replace)
 
     def _has_file(self, id: str) -> bool:
         """Return whether an item is stored and its file, if it has one, still exists."""
-        return id in self.store and has_file(self.uploads, self.store.get([id])[0].path)
+        if id not in self.store:
+            return False
+        paths = self.store.get([id])[0].paths
+        return not paths or any(has_file(self.uploads, path) for path in paths)
 
     def add_codes(
         self,
@@ -300,9 +306,9 @@ class Index:
             ids = list(dict.fromkeys(id for found in self.find(ids_or_paths).values() for id in found))
             items = self.store.get(ids)
             removed = self.store.remove(ids)
-            for item in items:
-                if item.path is not None and self.uploads.holds(item.path):
-                    self.uploads.drop(self.folder / item.path)
+            for path in (path for item in items for path in item.paths):
+                if self.uploads.holds(path):
+                    self.uploads.drop(self.folder / path)
         return removed
 
     def relocate(self, id: str, old: str | Path, new: str | Path) -> None:
@@ -421,10 +427,15 @@ class Index:
 
     def image(self, id: str) -> Path:
         """Return the image file of an item; an upload that has changed is an ImageError."""
-        path = self.get(id).path
-        if path is None:
+        paths = self.paths(id)
+        if not paths:
             raise InputError(f"the item '{id}' has no image: only its code was imported.")
-        return self.uploads.checked(Path(path))
+        there = next((path for path in paths if has_file(self.uploads, path)), paths[0])
+        return self.uploads.checked(Path(there))
+
+    def paths(self, id: str) -> tuple[str, ...]:
+        """Return the paths of all files with the content of an item, sorted; InputError if there is no such item."""
+        return self.get(id).paths
 
     def find(self, ids_or_paths: str | Path | Sequence[str | Path]) -> dict[str, list[str]]:
         """Return the ids that each id, path of an image or folder of images refers to; the files may be missing."""
@@ -436,7 +447,9 @@ class Index:
             path = self.uploads.path(stored)
             if path is not None:
                 for place in (path, *path.parents):
-                    if place in places:
+                    if (
+                        place in places and id not in found[places[place]][-1:]
+                    ):  # which has several paths there
                         found[places[place]].append(id)
         return found
 
@@ -446,7 +459,10 @@ class Index:
 
     def missing(self) -> list[str]:
         """Return the ids of the images whose file is missing: `add` the folder where they are now, or `remove` them."""
-        return [id for id, path in self.store.paths() if not has_file(self.uploads, path)]
+        there = dict[str, bool]()
+        for id, path in self.store.paths():
+            there[id] = there.get(id, False) or has_file(self.uploads, path)
+        return [id for id, found in there.items() if not found]
 
     def labels(self) -> dict[str, int]:
         """Return every label that an item carries with the number of its items, sorted by name."""
@@ -608,31 +624,35 @@ class _Labelling:
 
 
 @dataclass
+class _Waiting:
+    """A new image: its files, and what is stored of it."""
+
+    files: list[File]
+    photo: PhotoInfo
+    features: NDArray[np.float32]
+
+
+@dataclass
 class _Adding:
     """One call of `add`: what waits to be stored, and the counts so far."""
 
     index: Index
     labelling: _Labelling
-    waiting: dict[str, tuple[Path, NDArray[np.float32]]] = field(default_factory=dict)
-    elsewhere: dict[str, Path] = field(default_factory=dict)  # known images whose file is here now
+    waiting: dict[str, _Waiting] = field(default_factory=dict)
+    read: dict[str, tuple[File, PhotoInfo]] = field(default_factory=dict)  # by path
+    again: list[tuple[str, File]] = field(default_factory=list)  # files of known images, by their id
     done: Added = field(default_factory=lambda: Added(0, 0, {}))
 
     def run(self, files: Paths, batch: int, progress: Progress) -> Added:
         """Encode and store `files`; every `batch` of new ones is stored durably before the next."""
-        from centerhash.data.listing import Paths
-
-        broken = self.done.broken
-        unnamed = [name for name in files.names if not is_text(str(Path(name).absolute()))]
-        broken.update((name, f"cannot store {name!a}: its name is not UTF-8. Rename it.") for name in unnamed)
-        named = Paths(name for name in files.names if name not in broken) if unnamed else files
-        seen = len(broken)
-        with closing(self.index.encoder().stream(named, self._new_id)) as steps:
+        seen = 0
+        with closing(self.index.encoder().stream(files, self._new_id)) as steps:
             for step in steps:
-                self._collect(step, named, batch)
+                self._collect(step, files, batch)
                 seen += step.seen
                 progress("images", seen, len(files))
         self._write(self.waiting)
-        self._move()
+        self._note()
         predicts = self.labelling.predict and self.labelling.model.has_centers
         return replace(self.done, predicted=self.done.added - self.done.given if predicts else 0)
 
@@ -646,58 +666,94 @@ class _Adding:
         self.done.broken.update((str(files[place]), str(error)) for place, error in step.broken.items())
         before = len(self.waiting)
         for id, place, features in zip(step.keys, step.places, step.features, strict=True):
-            self.waiting.setdefault(id, (files[place].resolve(), features))
+            file, photo = self.read.pop(str(files[place]))
+            if id in self.waiting:
+                self.waiting[id].files.append(file)
+            else:
+                self.waiting[id] = _Waiting([file], photo, features)
         twice = before + len(step.keys) - len(self.waiting)
         self._count(known=step.known + twice)
         while len(self.waiting) >= batch:
             self._write({id: self.waiting.pop(id) for id in list(islice(self.waiting, batch))})
-        if len(self.elsewhere) >= batch:
-            self._move()
+        if len(self.again) >= batch:
+            self._note()
 
     def _new_id(self, image: ImageSource) -> str | None:
-        """Return the id of an image file that is not stored yet, otherwise None; note files that have moved."""
+        """Return the id of an image file that is not stored yet, otherwise None; note where known ones are."""
         from centerhash.data.images import content_key
 
         if not isinstance(image, str | Path):
             raise InputError(f"only files are added, got {type(image).__name__}.")
+        file = File.at(os.path.realpath(image))
         id = content_key(image)[:ID_DIGITS]
-        if id not in self.index.store:
-            return id
-        if not self.index._has_file(id):
-            self.elsewhere.setdefault(id, Path(image).resolve())
-        return None
+        if id in self.index.store:
+            self.again.append((id, file))
+            return None
+        self.read[str(image)] = file, photo_info(image, file)
+        return id
 
-    def _move(self) -> None:
-        """Give known images whose file is missing the path at which it was found again; nothing is encoded."""
-        store, moved = self.index.store, []
+    def _note(self) -> None:
+        """Store where known images are; nothing is encoded. Those whose other files are missing have moved."""
+        store, moved = self.index.store, 0
         with self.index.lock:
-            found = {id: self.elsewhere.pop(id) for id in list(self.elsewhere)}
-            for item in store.get([id for id in found if id in store]):
-                if not has_file(self.index.uploads, item.path):
-                    path = str(found[item.id])
-                    labels = self.labelling.given.get(path, item.labels)
-                    moved.append(replace(item, path=path, labels=labels, modified=None))
-            if moved:
-                store.add_items(moved, replace=True)
-        self._count(moved=len(moved), known=-len(moved))
+            found, self.again = self.again, []
+            ids = store.present(list(dict.fromkeys(id for id, _ in found)))
+            for item in store.get(ids):
+                missing = [path for path in item.paths if not has_file(self.index.uploads, path)]
+                here = {file.path for id, file in found if id == item.id}
+                if len(missing) == len(item.paths) and missing:
+                    moved += 1
+                    store.change_files([], missing)
+                labels = next(
+                    (self.labelling.given[path] for path in here if path in self.labelling.given), None
+                )
+                if missing and labels is not None and labels != item.labels:
+                    store.add_items([replace(store.get([item.id])[0], labels=labels)], replace=True)
+            store.change_files(found)
+        self._count(moved=moved, known=-moved)
 
-    def _write(self, images: Mapping[str, tuple[Path, NDArray[np.float32]]]) -> None:
+    def _write(self, images: Mapping[str, _Waiting]) -> None:
         """Store images by id; they are stored durably on return."""
         if not images:
             return
-        paths = [path for path, _ in images.values()]
-        features = np.stack([features for _, features in images.values()])
-        labels, ids = self.labelling(paths, features), list(images)
+        waiting, ids = list(images.values()), list(images)
+        paths = [Path(one.files[0].path) for one in waiting]
+        features = np.stack([one.features for one in waiting])
+        labels = self.labelling(paths, features)
         with self.index.lock:
             known = set(self.index.store.present(ids))  # another thread may have been quicker
             rows = [row for row, id in enumerate(ids) if id not in known]
             chosen = [str(paths[row]) for row in rows]
             if rows:
                 self.index._store(
-                    [ids[row] for row in rows], chosen, features[rows], [labels[row] for row in rows]
+                    [ids[row] for row in rows],
+                    [waiting[row].files for row in rows],
+                    features[rows],
+                    [labels[row] for row in rows],
+                    [waiting[row].photo for row in rows],
                 )
         given = sum(path in self.labelling.given for path in chosen)
         self._count(added=len(rows), given=given, known=len(ids) - len(rows))
+
+
+def photo_info(image: str | Path | bytes, file: File) -> PhotoInfo:
+    """Read when a photo was taken, the camera and its size; without a date in EXIF, that of the file."""
+    from centerhash.data.images import read_header
+
+    header = read_header(image)
+    taken = header.taken
+    if taken is None and file.modified is not None:
+        with suppress(ValueError, OverflowError, OSError):  # a time outside of the years that have a date
+            # the clock on the wall, as that of a camera
+            taken = datetime.fromtimestamp(file.modified).replace(tzinfo=UTC).timestamp()
+    return PhotoInfo(taken, header.camera, header.width, header.height)
+
+
+def _shown_name(name: str) -> str | None:
+    """Return the name of an upload without folders and control characters; None if nothing is left."""
+    last = name.replace("\\", "/").rpartition("/")[2]
+    shown = "".join(sign for sign in last if sign.isprintable()).strip()
+    return shown[:MAX_NAME] or None
 
 
 def _images_and_labels(
