@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.data import content_key
-from centerhash.data.images import Metadata, load_with_metadata
+from centerhash.data.images import Header, load_with_header, read_header
 from centerhash.model.model import HashModel
 from centerhash.search import Index, duplicates
 from centerhash.search.duplicates import (
@@ -23,7 +23,7 @@ from centerhash.search.duplicates import (
     find_duplicates,
     folder_duplicates,
 )
-from centerhash.search.keepers import RULES, File, Keeping
+from centerhash.search.keepers import RULES, Keeping, RealFile
 from centerhash.search.moving import move, plan_moves, undo
 from tests.search.test_pixels import scene
 from tests.toys import write_images
@@ -109,13 +109,13 @@ def test_same_content_in_three_folders_is_kept_where_one_prefers(tmp_path: Path)
 
 
 def test_exif_and_the_oldest_date_decide_between_equal_sizes() -> None:
-    contents = [Content(name, [File(Path(f"/{name}"), 100)]) for name in ("aaaa", "bbb", "cc", "d")]
+    contents = [Content(name, [RealFile(Path(f"/{name}"), 100)]) for name in ("aaaa", "bbb", "cc", "d")]
     picture = duplicates.picture_of(scene(0))
     facts = [
-        Metadata(8, 8, True, "2024-01-01 00:00:00"),
-        Metadata(8, 8, True, "2024-01-02 00:00:00"),
-        Metadata(8, 8, True),
-        Metadata(8, 8),
+        Header("image/jpeg", 8, 8, taken=1.0, exif=True),
+        Header("image/jpeg", 8, 8, taken=2.0, exif=True),
+        Header("image/jpeg", 8, 8, exif=True),
+        Header("image/jpeg", 8, 8),
     ]
     for first, rule in enumerate(["date taken", "date taken", "EXIF"]):
         looks = Looks(
@@ -127,17 +127,20 @@ def test_exif_and_the_oldest_date_decide_between_equal_sizes() -> None:
     assert set(RULES) >= {"date taken", "EXIF"}
 
 
-def test_metadata_of_files(tmp_path: Path) -> None:
+def test_an_image_with_its_header(tmp_path: Path) -> None:
     path = save(scene(0), tmp_path / "a.jpg", camera="Camera", taken="2024:06:01 12:30:00")
-    assert load_with_metadata(path)[1] == Metadata(200, 200, True, "2024-06-01 12:30:00")
-    assert load_with_metadata(save(scene(0), tmp_path / "b.jpg"))[1] == Metadata(200, 200)
-    for taken in ("0000:00:00 00:00:00", "yesterday"):
-        assert load_with_metadata(save(scene(0), path, taken=taken))[1].taken is None
+    image, header = load_with_header(path)
+    assert (image.size, header) == ((200, 200), read_header(path))
+    assert (header.camera, header.exif) == ("Camera", True)
+    assert not load_with_header(save(scene(0), tmp_path / "b.jpg"))[1].exif
     lying = Image.Exif()
     lying[0x0112] = 6
     scene(0).resize((80, 40)).save(path, exif=lying)
-    image, metadata = load_with_metadata(path)
-    assert (metadata.width, metadata.height) == image.size == (40, 80)
+    image, header = load_with_header(path)
+    assert (header.width, header.height) == image.size == (40, 80)
+    save(scene(0), path, taken="2024:06:01 12:30:00")
+    shutil.copy(path, tmp_path / "copy.jpg")
+    assert find(tmp_path, kind="same")[0].keep.taken == "2024-06-01 12:30:00"
 
 
 def test_edited_metadata_is_near_not_the_same(tmp_path: Path) -> None:
@@ -201,7 +204,7 @@ def test_a_file_is_never_in_a_group_twice(families: list[int], twice: list[bool]
     contents = [
         Content(
             str(row),
-            [File(Path(f"/{row}/{copy}"), 10 * row, real=(1, 2 * row + copy)) for copy in range(1 + two)],
+            [RealFile(Path(f"/{row}/{copy}"), 10 * row, real=(1, 2 * row + copy)) for copy in range(1 + two)],
         )
         for row, (_, two) in enumerate(zip(families, twice, strict=False))
     ]
@@ -318,14 +321,38 @@ def test_an_index_by_files_and_visual_codes(index_folder: Path, photos: Path) ->
 
 def test_an_edited_file_is_not_its_own_duplicate(index_folder: Path, tmp_path: Path) -> None:
     path = save(scene(0), tmp_path / "photos/a.jpg")
+    linked = tmp_path / "photos/linked.jpg"
     with Index.open(index_folder) as index:
         fill(index, [path])
         save(scene(0), path, camera="edited")
         fill(index, [path, save(scene(1), tmp_path / "photos/z.jpg")])
-        assert len(index) == 3
+        found = index.duplicates(progress=False)
+        assert (list(found), found.looked_at) == ([], 2)
+        os.link(path, linked)
+        save(scene(0), path, camera="edited again")  # in place, so both paths still lead to one file
+        assert path.samefile(linked)
+        fill(index, [linked])
         found = index.duplicates(progress=False)
         assert (list(found), found.looked_at) == ([], 2)
         assert "1 items are of files that were edited" in found.notes[0]
+
+
+def test_an_index_has_all_paths_of_equal_files(index_folder: Path, photos: Path) -> None:
+    with Index.open(index_folder) as index:
+        index.add(photos, progress=False)
+        found = index.duplicates(kind="same", prefer=photos, progress=False)
+        assert [group[:3] for group in named(found)] == [
+            ("same", "0.png", {"0-copy.png", "0-copy-<script>.png"})
+        ]
+        target = photos.parent / "to"
+        planned, _ = plan_moves(found.wanted(), target, photos)
+        assert move(planned, target, index=index).photos == 2
+        (id,) = {photo.id for group in found for photo in group.photos}
+        expected = {photos / "0.png", target / "0-copy.png", target / "0-copy-<script>.png"}
+        assert set(index.paths(id or "")) == set(map(str, expected))
+        assert list(index.duplicates(kind="same", progress=False)) == []
+        assert undo(target, index=index).photos == 2
+        assert list(index.duplicates(kind="same", prefer=photos, progress=False)) == list(found)
 
 
 def test_files_of_an_index_that_are_gone_are_compared_by_visual_code(

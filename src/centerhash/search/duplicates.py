@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,9 +35,9 @@ from centerhash.core.parallel import batches_ahead, read_all
 from centerhash.core.progress import Progress, resolve_progress, silent
 from centerhash.core.rendering import Listed, templates_of, to_frame
 from centerhash.data.images import (
-    Metadata,
+    Header,
     content_key,
-    load_with_metadata,
+    load_with_header,
     read_header,
     squash_and_crop,
 )
@@ -45,7 +46,7 @@ from centerhash.data.listing import list_images
 from centerhash.model.base import Model
 from centerhash.model.loading import load
 from centerhash.search.items import VISUAL_BITS, Item
-from centerhash.search.keepers import File, Keeping, deciding_rule, file_at, without_moved
+from centerhash.search.keepers import Keeping, RealFile, deciding_rule, file_at, without_moved
 from centerhash.search.moving import Wanted
 from centerhash.search.near_pairs import code_pairs, star_groups, view_hits
 from centerhash.search.pixels import (
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
 
 KINDS = ("same", "near", "similar")
 MOVED = ("same", "near")  # kinds whose others may be moved without looking at each
-# chosen on other photos than those of docs/duplicates.md: `python -m benchmarks.duplicates --choose`
+# chosen on other photos than those of docs/how-to/duplicates.md: `python -m benchmarks.duplicates --choose`
 HASH_BITS = 12  # of 64 that the hashes of candidates may differ in
 CORRELATION = 0.7  # of aligned pixels and their details, from which on two photos are one
 SIMILAR = 12  # visual bits; narrow, as nothing confirms them
@@ -216,16 +217,16 @@ class Content:
     """An image: its id in an index, and the files of exactly these bytes; none if they are gone."""
 
     id: str | None
-    files: Sequence[File]
+    files: Sequence[RealFile]
 
 
 @dataclass
 class Looks:
-    """What is known of N images: pictures and metadata by row, and visual codes (N, 16) of the rows that have one."""
+    """What is known of N images: pictures and headers by row, and visual codes (N, 16) of the rows that have one."""
 
     contents: Sequence[Content]
     pictures: dict[int, Picture] = field(default_factory=dict)
-    metadata: dict[int, Metadata] = field(default_factory=dict)
+    headers: dict[int, Header] = field(default_factory=dict)
     visual: dict[int, Packed] = field(default_factory=dict)
 
 
@@ -268,9 +269,9 @@ class _Finder:
         """Groups of files with equal bytes."""
         for row, content in enumerate(self.looks.contents):
             if len(content.files) > 1:
-                metadata = self.looks.metadata.get(row) or _header(content.files[0].path)
+                header = self.looks.headers.get(row) or _header(content.files[0].path)
                 files = sorted(content.files, key=lambda file: self._key(file, row))
-                keep, *others = (self._photo(row, file, metadata) for file in files)
+                keep, *others = (self._photo(row, file, header) for file in files)
                 rule = deciding_rule(*self._keys([(row, file) for file in files]))
                 self.groups.append(Group("same", keep, tuple(others), rule))
 
@@ -298,34 +299,41 @@ class _Finder:
                 self._photo(
                     rows[place],
                     self._file(rows[place]),
-                    self.looks.metadata.get(rows[place]),
+                    self.looks.headers.get(rows[place]),
                     _link_of(twins[best], twins[place], links, kind),
                 )
                 for place in others
             ]
-            keep = self._photo(rows[best], self._file(rows[best]), self.looks.metadata.get(rows[best]))
+            keep = self._photo(rows[best], self._file(rows[best]), self.looks.headers.get(rows[best]))
             self.groups.append(Group(kind, keep, tuple(photos), deciding_rule(*keys)))
         gone = {rows[place] for group in found for place in group[1:]}
         self.left = [row for row in self.left if row not in gone]
 
-    def _file(self, row: int) -> File | None:
+    def _file(self, row: int) -> RealFile | None:
         """The file of an image that would be kept."""
         return min(self.looks.contents[row].files, key=lambda file: self._key(file, row), default=None)
 
-    def _key(self, file: File | None, row: int) -> tuple[Any, ...]:
+    def _key(self, file: RealFile | None, row: int) -> tuple[Any, ...]:
         name = (self.looks.contents[row].id or "") if file is None else str(file.path)
-        return self.keeping.key(file, name, self.looks.metadata.get(row))
+        return self.keeping.key(file, name, self.looks.headers.get(row))
 
     def _keys(
-        self, files: Sequence[tuple[int, File | None]]
+        self, files: Sequence[tuple[int, RealFile | None]]
     ) -> tuple[tuple[Any, ...], list[tuple[Any, ...]]]:
         first, *others = (self._key(file, row) for row, file in files)
         return first, others
 
     def _photo(
-        self, row: int, file: File | None, metadata: Metadata | None, link: Link | None = None
+        self, row: int, file: RealFile | None, header: Header | None, link: Link | None = None
     ) -> Photo:
-        facts = {} if metadata is None else asdict(metadata)
+        facts: dict[str, Any] = {}
+        if header is not None:
+            facts = {
+                "width": header.width,
+                "height": header.height,
+                "exif": header.exif,
+                "taken": _date(header),
+            }
         if file is not None:
             facts |= {"path": str(file.path), "bytes": file.bytes, "modified": file.modified}
         return Photo(
@@ -421,13 +429,18 @@ def _first_equal(values: Sequence[bytes]) -> list[int]:
     return [first.setdefault(value, row) for row, value in enumerate(values)]
 
 
-def _header(path: Path) -> Metadata | None:
-    """The size of an image by its first bytes; None if it cannot be read."""
+def _header(path: Path) -> Header | None:
+    """What the header of an image tells; None if it cannot be read."""
     try:
-        header = read_header(path)
+        return read_header(path)
     except ImageError:
         return None
-    return Metadata(header.width, header.height)
+
+
+def _date(header: Header) -> str | None:
+    if header.taken is None:
+        return None
+    return datetime.fromtimestamp(header.taken, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 # --- of image files, or of an index
@@ -452,7 +465,7 @@ def folder_duplicates(
     keeping = Keeping(prefer)
     listed = [images] if isinstance(images, str | Path) else list(images)
     paths, moved = without_moved(list_images(listed))
-    files = keeping.unique([file_at(path) or File(path) for path in paths])
+    files = keeping.unique([file_at(path) or RealFile(path) for path in paths])
     network = _Network(model, device, engine) if kind == "similar" else None
     with resolve_progress(progress) as report:
         contents, skipped = equal_contents(files, report)
@@ -537,18 +550,18 @@ def _notes(moved: int, links: int) -> list[str]:
 
 def _renumbered(looks: Looks, rows: Sequence[int]) -> list[dict[int, Any]]:
     """What is known of some rows, by their new numbers."""
-    columns: tuple[dict[int, Any], ...] = (looks.pictures, looks.metadata, looks.visual)
+    columns: tuple[dict[int, Any], ...] = (looks.pictures, looks.headers, looks.visual)
     return [{new: column[old] for new, old in enumerate(rows) if old in column} for column in columns]
 
 
 def equal_contents(
-    files: Sequence[File], progress: Progress = silent
+    files: Sequence[RealFile], progress: Progress = silent
 ) -> tuple[list[Content], dict[str, str]]:
     """Group files by their bytes, and return why others cannot be read; only files of equal size are read."""
     sizes = Counter(file.bytes for file in files)
     doubtful = {row: file.path for row, file in enumerate(files) if file.bytes and sizes[file.bytes] > 1}
     keys, broken = read_all(content_key, doubtful, "contents", progress)
-    found: dict[object, list[File]] = {}
+    found: dict[object, list[RealFile]] = {}
     for row, file in enumerate(files):
         if row not in broken:
             found.setdefault(keys.get(row, row), []).append(file)
@@ -558,18 +571,18 @@ def equal_contents(
 
 def _indexed_files(
     index: Index, items: Sequence[Item], keeping: Keeping
-) -> tuple[list[list[File]], set[int], int]:
+) -> tuple[list[list[RealFile]], set[int], int]:
     """Return the files of each item, the rows of items that were moved, and how many paths lead to the same file."""
-    found: list[list[File]] = []
+    found: list[list[RealFile]] = []
     moved: set[int] = set()
     links = 0
     for row, item in enumerate(items):
-        paths = [path for name in paths_of(index, item) if (path := index.uploads.path(name)) is not None]
+        paths = [path for name in item.paths if (path := index.uploads.path(name)) is not None]
         kept, gone = without_moved(paths)
         files = [
             file
             for path in kept
-            if (file := file_at(path) or (File(path) if is_stored_image(path) else None)) is not None
+            if (file := file_at(path) or (RealFile(path) if is_stored_image(path) else None)) is not None
         ]
         if gone and not files:
             moved.add(row)
@@ -578,13 +591,8 @@ def _indexed_files(
     return found, moved, links
 
 
-def paths_of(index: Index, item: Item) -> Sequence[str]:
-    """Return all paths of an item."""
-    return () if item.path is None else (item.path,)
-
-
 def _checked_contents(
-    ids: Sequence[str], files: Sequence[Sequence[File]], progress: Progress
+    ids: Sequence[str], files: Sequence[Sequence[RealFile]], progress: Progress
 ) -> list[Content]:
     """Return the items of an index with the files that have their content.
 
@@ -623,17 +631,17 @@ def look_at(looks: Looks, progress: Progress, network: _Network | None = None) -
     rows = list(paths)
     batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
 
-    def read(row: int) -> tuple[Picture, Metadata, NDArray[np.uint8] | None]:
-        image, metadata = load_with_metadata(
+    def read(row: int) -> tuple[Picture, Header, NDArray[np.uint8] | None]:
+        image, header = load_with_header(
             paths[row], at_least=2 * SIDE if network is None else network.at_least
         )
-        return picture_of(image), metadata, None if network is None else network.pixels(image)
+        return picture_of(image), header, None if network is None else network.pixels(image)
 
     for done, (batch, futures) in enumerate(zip(batches, batches_ahead(read, batches), strict=True), 1):
         pixels: dict[int, NDArray[np.uint8]] = {}
         for row, future in zip(batch, futures, strict=True):
             try:
-                looks.pictures[row], looks.metadata[row], own = future.result()
+                looks.pictures[row], looks.headers[row], own = future.result()
             except ImageError as error:
                 broken[row] = str(error)
                 continue

@@ -299,6 +299,13 @@ class Index:
         with resolve_progress(progress) as report:
             return export_items(self, Path(path), to, report)
 
+    def backup(self, folder: str | Path, *, progress: bool | Progress = True) -> int:
+        """Copy the index into a new folder, verified, also while another process writes to it; return its size."""
+        from centerhash.search.backup import back_up
+
+        with resolve_progress(progress) as report:
+            return back_up(self, Path(folder), report)
+
     def remove(self, ids_or_paths: str | Path | Sequence[str | Path]) -> int:
         """Remove items by id, by the path of their image or by a folder of it; return how many were removed."""
         self._check_writable()
@@ -312,12 +319,9 @@ class Index:
         return removed
 
     def relocate(self, id: str, old: str | Path, new: str | Path) -> None:
-        """Store the new path of an image that was moved; an item that has another path by now stays as it is."""
+        """Store the new path of an image that was moved; its other paths stay."""
         self._check_writable()
-        with self.lock:
-            if id in self.store and (item := self.store.get([id])[0]).path == str(old):
-                path = str(Path(new).resolve())
-                self.store.add_items([replace(item, path=path, modified=None)], replace=True)
+        self.store.change_files([(id, File.at(str(Path(new).resolve())))], [str(old)])
 
     def compact(self) -> None:
         """Reclaim the space of removed items, and of uploads that a crash kept from being indexed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from centerhash.core.errors import ConfigError
-from centerhash.data.images import Metadata
+from centerhash.data.images import Header
 from centerhash.search.moving import JOURNAL
 
 # in this order; the first one in which two files differ decides
@@ -27,7 +28,7 @@ RULES = (
 
 
 @dataclass(frozen=True)
-class File:
+class RealFile:
     """A path and the file that it leads to; without a size if it is not a file by itself, such as a row of a table."""
 
     path: Path
@@ -37,14 +38,14 @@ class File:
     link: bool = False
 
 
-def file_at(path: Path) -> File | None:
+def file_at(path: Path) -> RealFile | None:
     """Return the file that a path leads to; None if there is none."""
     try:
         found = path.stat()
         link = path.is_symlink()
     except (OSError, ValueError):
         return None
-    return File(path, found.st_size, found.st_mtime_ns, (found.st_dev, found.st_ino), link)
+    return RealFile(path, found.st_size, found.st_mtime_ns, (found.st_dev, found.st_ino), link)
 
 
 class Keeping:
@@ -63,23 +64,23 @@ class Keeping:
         ranks = (rank for rank, folder in enumerate(self._folders) if here.is_relative_to(folder))
         return next(ranks, len(self._folders))
 
-    def key(self, file: File | None, name: str, metadata: Metadata | None) -> tuple[Any, ...]:
+    def key(self, file: RealFile | None, name: str, header: Header | None) -> tuple[Any, ...]:
         """Return what the rules compare, in their order: the smallest is kept."""
-        pixels = 0 if metadata is None else metadata.width * metadata.height
+        pixels = 0 if header is None else header.width * header.height
         return (
             file is None or file.link,
             0 if file is None or not self._folders else self._rank(file.path.parent),
             -pixels,
             0 if file is None else -(file.bytes or 0),
-            metadata is None or not metadata.exif,
-            "~" if metadata is None else metadata.taken or "~",  # after all digits
+            header is None or not header.exif,
+            math.inf if header is None or header.taken is None else header.taken,
             len(name),
             name,
         )
 
-    def unique(self, files: Iterable[File]) -> list[File]:
+    def unique(self, files: Iterable[RealFile]) -> list[RealFile]:
         """Return each real file once, by its best path, in the order of the first paths."""
-        chosen: dict[Any, File] = {}
+        chosen: dict[Any, RealFile] = {}
         for file in files:
             name = file.real or str(file.path)
             other = chosen.get(name)
@@ -87,7 +88,7 @@ class Keeping:
                 chosen[name] = file
         return list(chosen.values())
 
-    def _path_key(self, file: File) -> tuple[Any, ...]:
+    def _path_key(self, file: RealFile) -> tuple[Any, ...]:
         return self.key(file, str(file.path), None)
 
 
