@@ -498,6 +498,10 @@ def serve(
     queue: Annotated[int, typer.Option(help="requests of a kind that may wait; more get a 503")] = 32,
     timeout: Annotated[float, typer.Option(help="seconds that a request may take")] = 30.0,
     connections: Annotated[int, typer.Option(help="open connections; more are sent away")] = 512,
+    duplicates_to: Annotated[
+        Path | None,
+        typer.Option(help="folder that the page moves duplicates to, with the token; it can move them back"),
+    ] = None,
     read_only: Annotated[bool, typer.Option(help="never change the index, whatever token comes")] = False,
     model: Annotated[
         str | None,
@@ -537,6 +541,10 @@ def serve(
     settings = read_options(
         Settings, {name: given[name] for name in Settings.model_fields if name in given}, "serving"
     )
+    if duplicates_to is not None and not settings.may_write:
+        raise ConfigError(
+            "--duplicates-to needs a --token, and no --read-only: only with it are files moved."
+        )
     if not is_index(index):
         _serve_images(index, model, settings, host, port)
     elif model is not None:

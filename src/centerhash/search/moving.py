@@ -334,8 +334,12 @@ def _read(folder: Path, stream: IO[bytes]) -> list[Entry]:
     if whole < len(text):
         stream.truncate(whole)
         os.fsync(stream.fileno())
+    return _parsed(folder, text[:whole])
+
+
+def _parsed(folder: Path, text: bytes) -> list[Entry]:
     entries: list[Entry] = []
-    for number, line in enumerate(text[:whole].splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         try:
             _apply(entries, json.loads(line), folder)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
@@ -473,7 +477,19 @@ def _back(old: Path, new: Path, folder: Path) -> str | None:
 
 def last_batch(folder: Path) -> str | None:
     """Return the last batch of a folder that was not moved back; None if there is none."""
-    if not (folder / JOURNAL).is_file():
-        return None
-    with opened(folder) as journal:
-        return next((entry.batch for entry in reversed(journal.entries) if not entry.undone), None)
+    return next((entry.batch for entry in reversed(_entries(folder)) if not entry.undone), None)
+
+
+def last_moved(folder: Path) -> int:
+    """Return how many photos of the last batch can be moved back."""
+    entries, batch = _entries(folder), last_batch(folder)
+    return sum(entry.batch == batch and not entry.undone for entry in entries)
+
+
+def _entries(folder: Path) -> list[Entry]:
+    """Read a journal without changing it; a last line that is being written does not count."""
+    try:
+        text = (folder / JOURNAL).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return _parsed(folder, text[: text.rfind(b"\n") + 1])
