@@ -32,8 +32,15 @@ IndexArgument = Annotated[Path, typer.Argument(help="folder of the index", show_
 def create(
     index: IndexArgument,
     model: Annotated[
-        str, typer.Option(help="folder of a finished run, the built-in model, or hf:owner/name; it is copied")
-    ] = "coco",
+        str | None,
+        option(
+            "folder of a finished run, the built-in model, or hf:owner/name; it is copied", default="coco"
+        ),
+    ] = None,
+    bits: Annotated[
+        int | None,
+        typer.Option(min=1, help="length of codes from other programs, for an index without a model"),
+    ] = None,
     store: Annotated[
         str, option("where items are stored: sqlite, or milvus:ADDRESS", arguments.one_of(*arguments.STORES))
     ] = "sqlite",
@@ -44,10 +51,11 @@ def create(
     """
     from centerhash.search import Index
 
-    with Index.create(index, model, store=store) as made:
-        bits, kind = made.model.bits, made.spec.store
+    with Index.create(index, model, bits=bits, store=store) as made:
+        spec = made.spec
+    then = f"add {index} IMAGES" if spec.model else f"import {index} CODES"
     console.output(
-        f"an empty index of {bits} bits ({kind}) in {index}  next: `centerhash index add {index} IMAGES`"
+        f"an empty index of {spec.bits}-bit codes ({spec.store}) in {index}  next: `centerhash index {then}`"
     )
 
 
@@ -237,6 +245,7 @@ def search(
     index: IndexArgument,
     image: Annotated[Path | None, typer.Argument(help="image to search by", show_default=False)] = None,
     id: Annotated[str | None, typer.Option(help="search by an item of the index instead")] = None,
+    code: Annotated[str | None, typer.Option(help="search by a code in hex digits instead")] = None,
     labels: Annotated[
         str | None,
         typer.Option(
@@ -270,8 +279,8 @@ def search(
     from centerhash.search import Index
     from centerhash.search.names import match
 
-    if sum(given is not None for given in (image, id, labels)) != 1:
-        raise ConfigError("search by one thing: an IMAGE, --id or --labels.")
+    if sum(given is not None for given in (image, id, labels, code)) != 1:
+        raise ConfigError("search by one thing: an IMAGE, --id, --labels or --code.")
     if visual and semantic:
         raise ConfigError("search by one of --visual and --semantic, or by both without naming any.")
     with Index.open(index, read_only=True, device=device, engine=engine) as opened:
@@ -279,6 +288,7 @@ def search(
             image,
             id=id,
             labels=labels,
+            code=code,
             k=k,
             by="visual" if visual else "semantic" if semantic else "both",
             having=having or (),

@@ -95,11 +95,7 @@ def _together(parts: Sequence[Coded]) -> Coded:
 def _of_file(index: Index, path: Path) -> Coded:
     from centerhash.encoding.code_files import read_codes
 
-    codes, bits = read_codes(path), index.model_info.bits
-    if codes.bits != bits:
-        raise DataError(
-            f"'{path}' holds codes of {codes.bits} bits, the index of {bits}: encode by its model."
-        )
+    codes = read_codes(path, index.model_info.bits)
     rows = range(len(codes.packed))
     names = [f"{path.stem}-{row}" for row in rows] if codes.names is None else codes.names.tolist()
     try:

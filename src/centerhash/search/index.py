@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from centerhash.codes import Packed, check_packed, pack
+from centerhash.codes import Packed, check_bits, check_packed, pack
 from centerhash.core.errors import ConfigError, DataError, ImageError, InputError, unknown_name
 from centerhash.core.files import atomic_folder, parse_json, refuse_links, write_json
 from centerhash.core.options import Options
@@ -50,11 +50,14 @@ from centerhash.search.query import (
     Query,
     filter_of,
     label_scores,
+    no_model,
+    query_by_code,
     query_by_features,
     query_by_item,
     query_by_labels,
     read_model_info,
     visual_codes,
+    without_model,
 )
 from centerhash.search.results import Added, Result, Results, as_result
 from centerhash.search.store import Store
@@ -86,6 +89,7 @@ class IndexSpec(Options):
     store: str = Field(pattern=r"^(sqlite|milvus:.+#.+)$")
     bits: int
     classes: tuple[str, ...]
+    model: bool = True  # whether the folder holds one
 
 
 class Index:
@@ -101,18 +105,34 @@ class Index:
         self._encoder: Encoder | None = None
 
     @classmethod
-    def create(cls, folder: str | Path, model: Model | str | Path = "coco", *, store: str = LOCAL) -> Self:
-        """Create an empty index for the codes of a model, of the one in a run's folder, or the built-in one; open it.
+    def create(
+        cls,
+        folder: str | Path,
+        model: Model | str | Path | None = None,
+        *,
+        bits: int | None = None,
+        store: str = LOCAL,
+    ) -> Self:
+        """Create an empty index for the codes of a model, by default the built-in one, and open it.
 
-        The index stores the model as model.onnx, which is exported first if the model has none.
+        `model` is a model, or the folder of a run. The index stores it as model.onnx, which is exported first if the
+        model has none. With `bits` instead of a model, the index holds codes of that length from other programs.
         `store` is "sqlite", or "milvus:ADDRESS" for a Milvus server, with "#NAME" for the name of the collection.
         """
         from centerhash.model.base import Model
         from centerhash.model.loading import load
 
-        if not isinstance(model, Model | str | Path):
+        if model is not None and bits is not None:
+            raise InputError(
+                "an index has either a model or codes of `bits` from other programs: give one of both."
+            )
+        if not isinstance(model, Model | str | Path | None):
             raise InputError(f"model must be a model or the folder of a run, got {type(model).__name__}.")
-        _create_folder(Path(folder), model if isinstance(model, Model) else load(model), store)
+        if bits is not None:
+            _create_folder(Path(folder), check_bits(bits), store)
+        else:
+            made = model if isinstance(model, Model) else load("coco" if model is None else model)
+            _create_folder(Path(folder), made, store)
         return cls.open(folder)
 
     @classmethod
@@ -133,7 +153,7 @@ class Index:
         place = Path(folder)
         spec = read_spec(place)
         refuse_links(place, (SPEC, MODEL, IMAGES, *FILES))
-        info = read_model_info(place / MODEL)
+        info = read_model_info(place / MODEL) if spec.model else without_model(spec.bits)
         if spec.store == LOCAL:
             store: ItemStore = Store.open(place, read_only=read_only)
         else:
@@ -156,6 +176,8 @@ class Index:
     @property
     def model(self) -> PortableModel:
         """Return the model that makes the codes; it is loaded on first use."""
+        if not self.spec.model:
+            raise no_model("add and search codes, or create an index with a model")
         with self.lock:
             if self._model is None:
                 from centerhash.model.portable import PortableModel
@@ -165,7 +187,7 @@ class Index:
 
     def encoder(self) -> Encoder:
         """Return what reads images; it is loaded on first use."""
-        if self.model_info.backbone is None:
+        if self.spec.model and self.model_info.backbone is None:
             raise ConfigError(
                 "the model of this index was trained on features and has no backbone, so it cannot read images: "
                 "search by an id or by labels, add codes with `centerhash index import`, or train on images."
@@ -344,6 +366,7 @@ class Index:
         *,
         id: str | None = None,
         labels: LabelQuery | None = None,
+        code: Any = None,
         k: int = 10,
         by: str = "both",
         having: str | Sequence[str] = (),
@@ -351,18 +374,19 @@ class Index:
         under: str | Path | None = None,
         within: int | None = None,
     ) -> Results:
-        """Return the `k` items nearest to an image, to an item of the index by its `id`, or to `labels` with weights.
+        """Return the `k` items nearest to an image, an item of the index by its `id`, `labels` with weights, or a `code`.
 
-        An image is a path, bytes, a PIL image or a uint8 array (height, width, 3). Labels are a mapping of names to
-        weights, a list of names, or a text such as "dog:0.7, person:0.3", and need a central method. `by` is "both"
-        (semantic distance plus a small part of the visual one; for labels, probabilities and shares), "visual" or
-        "semantic" (one kind of code alone). Results carry all labels of `having` and none of `without`, have their
-        file `under` a folder, and a Hamming distance of at most `within`. An item is not among its own results.
+        A code is K values of -1 and +1 or of 0 and 1, or packed bytes, also as hex digits. An image is a path, bytes,
+        a PIL image or a uint8 array (height, width, 3). Labels are a mapping of names to weights, a list of names, or
+        a text such as "dog:0.7, person:0.3", and need a central method. `by` is "both" (semantic distance plus a
+        small part of the visual one; for labels, probabilities and shares), "visual" or "semantic" (one kind of code
+        alone). Results carry all labels of `having` and none of `without`, have their file `under` a folder, and a
+        Hamming distance of at most `within`. An item is not among its own results.
         """
         if type(k) is not int or k < 1:
             raise InputError(f"k must be a whole number of at least 1, got {k!r}.")
         only = self._filter(having, without, under)
-        query = self._query(image, id, labels)
+        query = self._query(image, id, labels, code)
         ranking = query.ranking(self.model_info, by, within)
         hits = self.store.search(ranking, k if query.item is None else k + 1, only)
         asked = None if query.weights is None else list(query.weights)
@@ -373,17 +397,21 @@ class Index:
         ]
         return Results(found[:k], query.explained, query.code, len(self))
 
-    def _query(self, image: ImageSource | None, id: str | None, labels: LabelQuery | None) -> Query:
-        given = {"image": image, "id": id, "labels": labels}
+    def _query(
+        self, image: ImageSource | None, id: str | None, labels: LabelQuery | None, code: Any
+    ) -> Query:
+        given = {"image": image, "id": id, "labels": labels, "code": code}
         names = [name for name, value in given.items() if value is not None]
         if len(names) != 1:
             raise InputError(
-                f"search by exactly one of an image, an id or labels, got {' and '.join(names) or 'none'}."
+                f"search by exactly one of an image, an id, labels or a code, got {' and '.join(names) or 'none'}."
             )
         if id is not None:
             return query_by_item(self.model_info, self.store.get([id])[0])
         if labels is not None:
             return query_by_labels(self.model_info, labels)
+        if code is not None:
+            return query_by_code(self.model_info, code)
         from PIL import Image
 
         if not isinstance(image, str | Path | bytes | Image.Image | np.ndarray):
@@ -502,7 +530,8 @@ class Index:
         """Read everything and return one sentence for each damage, naming the file."""
         found = []
         try:
-            self.model.content()  # raises if the model is damaged
+            if self.spec.model:
+                self.model.content()  # raises if the model is damaged
         except InputError as error:
             found.append(str(error))
         found += [*self.store.verify(), *self.uploads.damaged()]
@@ -568,8 +597,11 @@ def is_index(folder: Path) -> bool:
     return os.path.isfile(folder / SPEC)  # noqa: PTH113 - Path.is_file raises if the folder is closed to us
 
 
-def _create_folder(folder: Path, model: Model, store: str) -> None:
-    """Create the folder of an empty index atomically: it is prepared next to its place and renamed."""
+def _create_folder(folder: Path, model: Model | int, store: str) -> None:
+    """Create the folder of an empty index atomically: it is prepared next to its place and renamed.
+
+    Without a model, `model` is the number of bits.
+    """
     if is_index(folder):
         raise ConfigError(f"'{folder}' is an index already: open it and add to it.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -580,9 +612,13 @@ def _create_folder(folder: Path, model: Model, store: str) -> None:
         from centerhash.search.milvus import MilvusStore, complete_address
 
         store = complete_address(store, blake2b(str(folder.resolve()).encode(), digest_size=4).hexdigest())
-    spec = IndexSpec(store=store, bits=model.bits, classes=model.classes)
+    if isinstance(model, int):
+        spec = IndexSpec(store=store, bits=model, classes=(), model=False)
+    else:
+        spec = IndexSpec(store=store, bits=model.bits, classes=model.classes)
     with atomic_folder(folder) as draft:
-        model.save_portable(draft / MODEL)
+        if not isinstance(model, int):
+            model.save_portable(draft / MODEL)
         made = Store.create(draft, spec.bits) if store == LOCAL else MilvusStore.create(store, spec.bits)
         made.close()
         write_json(draft / SPEC, spec.model_dump())

@@ -128,8 +128,8 @@ class ServedIndex:
 
     def labels(self) -> schemas.LabelsAnswer:
         """All labels: those of the model first, then others that items carry."""
-        model, counts = self.index.model, self.index.labels()
-        centers = set(model.classes if model.has_centers else ())
+        model, counts = self.index.model_info, self.index.labels()
+        centers = set(() if model.known_centers is None else model.classes)
         rows = [
             schemas.LabelCount(
                 label=label,

@@ -162,7 +162,7 @@ class Health(BaseModel):
     size: int = Field(description="items in the index")
     adding: int = Field(description="images of a folder that are still to be added; 0 if none are")
     bits: int = Field(description="length of the codes")
-    method: str = Field(description="how the model was trained")
+    method: str | None = Field(description="how the model was trained; null without a model")
     writable: bool = Field(description="whether images can be added and removed, with the token")
     max_upload_mb: float = Field(description="largest upload in megabytes")
     version: str
