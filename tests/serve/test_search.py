@@ -122,7 +122,10 @@ def test_health_says_what_is_served(reader: TestClient) -> None:
 
 def test_openapi_documents_every_field_and_gives_examples(reader: TestClient) -> None:
     described = reader.get("/openapi.json").json()
-    routes = "search images images/{id} items items/{id} folders duplicates duplicates/move duplicates/undo thumbnails/{id} labels health metrics"
+    routes = (
+        "search images images/{id} items items/{id} folders thumbnails/{id} labels health metrics "
+        "duplicates duplicates/move duplicates/undo"
+    )
     assert {f"/{route}" for route in routes.split()} == set(described["paths"])
     search = described["components"]["schemas"]["SearchAnswer"]
     assert set(search["properties"]) == {"labels", "results", "bits", "size"}
