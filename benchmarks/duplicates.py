@@ -42,7 +42,7 @@ from benchmarks.reporting import arguments_of, store
 from centerhash.core.progress import bars
 from centerhash.search import duplicates
 from centerhash.search.duplicates import CORRELATION, HASH_BITS, folder_duplicates
-from centerhash.search.pixels import VIEWS
+from centerhash.search.pixels import view_boxes
 
 LIBRARY, COPIES = 3_000, 100
 Pair = tuple[str, str]
@@ -99,11 +99,12 @@ CHANGES: dict[str, tuple[int, Callable[[Image.Image, np.random.Generator], Image
 }
 
 
-def make_library(photos: Path, made: Path, seed: int) -> dict[Pair, str]:
+def make_library(photos: Path, made: Path, part: int) -> dict[Pair, str]:
     """Write a library to `made`, and return its pairs of photo and copy with their kind of change."""
     files = sorted(photos.iterdir())
-    generator = np.random.default_rng(seed)
-    chosen = [files[row] for row in generator.permutation(len(files))[:LIBRARY].tolist()]
+    generator = np.random.default_rng(0)
+    order = generator.permutation(len(files))[part * LIBRARY : (part + 1) * LIBRARY]
+    chosen = [files[row] for row in order.tolist()]
     made.mkdir(parents=True)
     for file in chosen:
         (made / file.name).write_bytes(file.read_bytes())
@@ -239,7 +240,7 @@ def main() -> None:
     )
     parser.add_argument("--timed", type=Path, help="folder of photos for --speed")
     given: argparse.Namespace = parser.parse_args()
-    pairs = make_library(given.photos, given.made, seed=1 if given.choose else 0)
+    pairs = make_library(given.photos, given.made, part=0 if given.choose else 1)
     found: dict[str, Any] = {}
     if given.choose:
         for correlation in (0.5, 0.6, 0.7, 0.8, 0.9):
@@ -255,7 +256,7 @@ def main() -> None:
         print(name)
         for kind, row in rows.items():
             print(f"  {kind:>20}: {row}", flush=True)
-    settings = {"hash_bits": HASH_BITS, "correlation": CORRELATION, "views": VIEWS}
+    settings = {"hash_bits": HASH_BITS, "correlation": CORRELATION, "views": len(view_boxes())}
     results: dict[str, Any] = {"settings": settings, "images": LIBRARY + len(pairs), "found": found}
     if not given.choose:
         results["took"] = {name: round(value, 2) for name, value in took.items()}

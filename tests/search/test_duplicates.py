@@ -166,7 +166,9 @@ def test_links_to_a_file_are_that_file(tmp_path: Path) -> None:
     shutil.copy(first, save(scene(2), outside / "c.jpg"))
     (tmp_path / "album/z.jpg").symlink_to(outside / "c.jpg")
     (group,) = find(tmp_path / "album")
-    assert group.rule == "not a link"  # the file in the album is kept, not the link to another place
+    assert (
+        group.rule == "not a link or upload"
+    )  # the file in the album is kept, not the link to another place
     assert [one.path for one in group.others] == [str(tmp_path / "album/z.jpg")]
     _, skipped = plan_moves(find(tmp_path / "album").wanted(), tmp_path / "to", tmp_path / "album")
     assert list(skipped) == [str(tmp_path / "album/z.jpg")]
@@ -353,6 +355,20 @@ def test_an_index_has_all_paths_of_equal_files(index_folder: Path, photos: Path)
         assert list(index.duplicates(kind="same", progress=False)) == []
         assert undo(target, index=index).photos == 2
         assert list(index.duplicates(kind="same", prefer=photos, progress=False)) == list(found)
+
+
+def test_an_upload_stays_in_its_index_and_the_file_of_an_album_is_kept(
+    index_folder: Path, tmp_path: Path
+) -> None:
+    small = save(scene(0).resize((90, 90)), tmp_path / "photos/small.jpg")
+    large = save(scene(0), tmp_path / "sent.png")
+    with Index.open(index_folder) as index:
+        index.add(small, progress=False)
+        index.add_bytes(large.read_bytes(), "sent.png")
+        (group,) = index.duplicates(kind="near", progress=False)
+        assert (group.keep.path, group.rule) == (str(small), "not a link or upload")
+        assert Path(group.others[0].path or "").parent == index_folder / "images"
+        assert index.duplicates(kind="near", progress=False).wanted() == []
 
 
 def test_files_of_an_index_that_are_gone_are_compared_by_visual_code(

@@ -229,6 +229,8 @@ def test_folders_that_are_refused(photos: Path, target: Path, tmp_path: Path) ->
             plan_moves([], folder, photos)
     with pytest.raises(ConfigError, match=str(target)):
         find_journal(target)
+    target.mkdir()
+    (target / "moved.lock").touch()  # of a process that was killed before its first move
     move(plan(photos, target, NAMES[0]), target)
     assert find_journal(target) == find_journal(target / JOURNAL) == target
     with moving.opened(target), pytest.raises(InputError, match=str(target)):

@@ -18,7 +18,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -142,7 +142,7 @@ class Duplicates(Listed[Group]):
             for group in self
             if group.kind in kinds
             for one in group.others
-            if one.path is not None and group.keep.path is not None and one.bytes is not None
+            if one.path is not None and group.keep.path is not None and one.modified is not None
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -531,7 +531,7 @@ def index_duplicates(
                 )
         groups = find_duplicates(looks, keeping, kind=kind, progress=report)
     every = [file for content in looks.contents for file in content.files]
-    root = common_root([file.path for file in every if file.real is not None])
+    root = common_root([file.path for file in every if file.modified is not None])
     return Duplicates(
         groups, len(every) + sum(not content.files for content in looks.contents), skipped, notes, root
     )
@@ -577,13 +577,14 @@ def _indexed_files(
     moved: set[int] = set()
     links = 0
     for row, item in enumerate(items):
-        paths = [path for name in item.paths if (path := index.uploads.path(name)) is not None]
+        paths = {path: name for name in item.paths if (path := index.uploads.path(name)) is not None}
         kept, gone = without_moved(paths)
-        files = [
-            file
-            for path in kept
-            if (file := file_at(path) or (RealFile(path) if is_stored_image(path) else None)) is not None
-        ]
+        files = []
+        for path in kept:
+            file = file_at(path) or (RealFile(path) if is_stored_image(path) else None)
+            if file is not None:
+                upload = index.uploads.holds(paths[path])  # it stays in the index
+                files.append(replace(file, modified=None, apart=True) if upload else file)
         if gone and not files:
             moved.add(row)
         found.append(keeping.unique(files))

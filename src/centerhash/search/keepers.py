@@ -16,7 +16,7 @@ from centerhash.search.moving import JOURNAL
 
 # in this order; the first one in which two files differ decides
 RULES = (
-    "not a link",
+    "not a link or upload",
     "preferred folder",
     "resolution",
     "file size",
@@ -29,13 +29,13 @@ RULES = (
 
 @dataclass(frozen=True)
 class RealFile:
-    """A path and the file that it leads to; without a size if it is not a file by itself, such as a row of a table."""
+    """A path and the file that it leads to; without a time if it is not to be moved, such as a row of a table."""
 
     path: Path
     bytes: int | None = None
     modified: int | None = None  # nanoseconds since 1970
     real: tuple[int, int] | None = None  # device and inode
-    link: bool = False
+    apart: bool = False  # a link, or an upload that belongs to its index: kept only if there is no other file
 
 
 def file_at(path: Path) -> RealFile | None:
@@ -68,7 +68,7 @@ class Keeping:
         """Return what the rules compare, in their order: the smallest is kept."""
         pixels = 0 if header is None else header.width * header.height
         return (
-            file is None or file.link,
+            file is None or file.apart,
             0 if file is None or not self._folders else self._rank(file.path.parent),
             -pixels,
             0 if file is None else -(file.bytes or 0),

@@ -38,7 +38,7 @@ _FARTHEST = 0.08  # that an alignment may move an edge, in shares of the sides
 
 
 class Picture(NamedTuple):
-    """What is compared of one photo: its grey square (SIDE, SIDE), hashes (VIEWS,), and its frame without bars."""
+    """What is compared of one photo: its grey square (SIDE, SIDE), hashes (V,), and its frame without bars."""
 
     grey: Grey
     views: Words
@@ -57,7 +57,7 @@ def picture_of(image: Image.Image) -> Picture:
 
 
 def views_of(grey: Grey, content: Box = WHOLE) -> Words:
-    """Return the hashes (VIEWS,) of a picture: eight orientations, the frame without bars, all windows."""
+    """Return the hashes (V,) of a picture: eight orientations, the frame without bars, all windows."""
     values = grey.astype(np.float32)
     whole = _waves_of(values, WHOLE)
     framed = whole if content == WHOLE else _waves_of(values, content)
@@ -145,7 +145,6 @@ def view_boxes() -> tuple[Box, ...]:
 
 
 FRAMED = ORIENTATIONS  # the view without bars
-VIEWS = len(view_boxes())
 
 
 def content_box(grey: Grey) -> Box:
