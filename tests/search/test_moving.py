@@ -81,6 +81,8 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_moved_and_moved_back(photos: Path, target: Path, way: str) -> None:
+    move([], target)
+    assert not target.exists()
     before = contents(photos)
     times = {path: path.stat().st_mtime_ns for path in photos.rglob("*.jpg")}
     done = move(plan(photos, target, *NAMES), target)

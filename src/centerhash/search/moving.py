@@ -419,6 +419,8 @@ def move(
     """
     result = Moved(batch=datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f"))
     name = None if index is None else index_name(index)
+    if not planned and not (folder / JOURNAL).exists():
+        return result
     with opened(folder) as journal, _Indexes(index) as indexes:
         for entry in [one for one in journal.entries if not one.done and not one.undone]:
             _carry_out(journal, entry, indexes)
