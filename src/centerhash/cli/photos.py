@@ -244,8 +244,8 @@ def export(
 def search(
     index: IndexArgument,
     image: Annotated[Path | None, typer.Argument(help="image to search by", show_default=False)] = None,
-    id: Annotated[str | None, typer.Option(help="search by an item of the index instead")] = None,
-    code: Annotated[str | None, typer.Option(help="search by a code in hex digits instead")] = None,
+    id: Annotated[str | None, typer.Option(help="search by an item of the index")] = None,
+    code: Annotated[str | None, typer.Option(help="search by a code in hex digits")] = None,
     labels: Annotated[
         str | None,
         typer.Option(
@@ -499,7 +499,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free one")] = 8000,
     token: Annotated[
         str | None,
-        typer.Option(envvar="CENTERHASH_TOKEN", help="what a request must bring to add or remove images"),
+        typer.Option(envvar="CENTERHASH_TOKEN", help="token that requests need to add or remove images"),
     ] = None,
     max_upload_mb: Annotated[float, typer.Option(help="largest upload in megabytes")] = 20.0,
     max_megapixels: Annotated[float, typer.Option(help="largest image in million pixels")] = 50.0,
@@ -507,12 +507,12 @@ def serve(
     engine: EngineOption = "auto",
     queue: Annotated[int, typer.Option(help="requests of a kind that may wait; more get a 503")] = 32,
     timeout: Annotated[float, typer.Option(help="seconds that a request may take")] = 30.0,
-    connections: Annotated[int, typer.Option(help="open connections; more are sent away")] = 512,
+    connections: Annotated[int, typer.Option(help="open connections; more get a 503")] = 512,
     duplicates_to: Annotated[
         Path | None,
         typer.Option(help="folder that the page moves duplicates to, with the token; it can move them back"),
     ] = None,
-    read_only: Annotated[bool, typer.Option(help="never change the index, whatever token comes")] = False,
+    read_only: Annotated[bool, typer.Option(help="reject all changes, also with a token")] = False,
     model: Annotated[
         str | None,
         option("of a folder of images: a run's folder, the built-in model, or hf:owner/name", default="coco"),

@@ -40,11 +40,13 @@ from centerhash.core.files import refuse_links
 from centerhash.search.items import (
     MAX_NAME,
     MAX_SIDE,
+    MAX_TEXT,
     TIMES,
     VISUAL_BITS,
     File,
     Item,
     PhotoInfo,
+    is_id,
 )
 
 Row: TypeAlias = tuple[Any, ...]  # of a database table
@@ -55,13 +57,17 @@ Places: TypeAlias = NDArray[Any]  # (n,) of PLACE
 
 FILE, COMMITS, LOCK = "items.db", "items.commits", "lock"
 FILES = (FILE, f"{FILE}-wal", f"{FILE}-shm", COMMITS, LOCK, f"{LOCK}.pid")
+JOURNAL = f"{FILE}-journal"  # of SQLite's other mode: it can name files that SQLite deletes, and is never written here
 APPLICATION, FORMAT = 0x63687368, 2  # "chsh"
 CHUNK = 1 << 12  # rows of a chunk
 MAX_ROWS = 1 << 31
+MAX_COUNT = 1 << 53  # of commits and compactions
 MAX_BYTES = 1 << 26  # of one value
 VISUAL_BYTES = VISUAL_BITS // 8
+_PAGE_BYTES = 4096  # of a page of SQLite
 # flags of a row; an item whose files are all gone is hidden and not present
 PRESENT, HAS_VISUAL, HAS_SCORES, HAS_IMAGE, HIDDEN = 1, 2, 4, 8, 16
+_ALL_FLAGS = PRESENT | HAS_VISUAL | HAS_SCORES | HAS_IMAGE | HIDDEN
 LABEL, CAMERA, FOLDER, ROOT = "label", "camera", "folder", "root"
 CARRIED, SCORED = 1, 2  # kinds of an entry: the item carries the label (is of the camera); a score is stored
 _FIELDS = [("kind", "u1"), ("probability", "u1"), ("share", "u1")]
@@ -92,6 +98,14 @@ SCHEMA = {
     "flags": "CREATE TABLE flags (chunk INTEGER PRIMARY KEY, flags BLOB NOT NULL, places BLOB NOT NULL, "
     "checksum INTEGER NOT NULL)",
 }
+# type, name and statement of everything in the database; a trigger or a view would run statements of its own
+_OBJECTS = [
+    *(
+        ("index" if " INDEX " in statement else "table", name, statement)
+        for name, statement in SCHEMA.items()
+    ),
+    ("index", "sqlite_autoindex_items_1", None),  # of UNIQUE
+]
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -221,8 +235,26 @@ class Database:
         found: list[Row] = []
         for start in range(0, len(values), _ASKED):
             some = values[start : start + _ASKED]
-            found += self.sql.execute(f"{statement} ({marks(len(some))})", some).fetchall()
+            found += self._rows(f"{statement} ({marks(len(some))})", some)
         return found
+
+    def _rows(self, query: str, values: Sequence[Any] = (), *, ascending: bool = False) -> Iterator[Row]:
+        """Execute a statement and yield its rows, whose first column is `ascending`.
+
+        All of them come from different bytes of the file. In a crafted file, rows can share their pages, or pages can
+        lead to the same rows again and again.
+        """
+        last, left = None, self._size()
+        for row in self.sql.execute(query, values):
+            left -= sum(len(value) for value in row if isinstance(value, str | bytes))
+            if left < 0 or (ascending and last is not None and row[0] <= last):
+                raise self.damaged("its rows are not in order, or share their bytes")
+            last = row[0]
+            yield row
+
+    def _size(self) -> int:
+        """Return the bytes of the database and of its write-ahead log."""
+        return sum(_length(self.path.with_name(name)) for name in FILES[:2])
 
     def checked(self, row: Row) -> Row:
         """Return the values of a database row without its checksum, the last one, which must match."""
@@ -234,11 +266,11 @@ class Database:
     @_decoding
     def state(self) -> State:
         """Read the state."""
-        rows = self.sql.execute("SELECT * FROM state").fetchall()
+        rows = self.sql.execute("SELECT * FROM state LIMIT 2").fetchall()
         if len(rows) != 1:
-            raise self.damaged(f"it has {len(rows)} states")
+            raise self.damaged("it has no state" if not rows else "it has several states")
         values = self.checked(rows[0])
-        state, sound = State(*values), all(type(value) is int and value >= 0 for value in values)
+        state, sound = State(*values), all(type(value) is int and 0 <= value <= MAX_COUNT for value in values)
         if not (
             sound
             and state.images <= state.items
@@ -258,16 +290,30 @@ class Database:
 
     def _term(self, row: Row) -> Term:
         number, kind, name, items, entries = self.checked(row)
-        if kind not in (LABEL, CAMERA, FOLDER, ROOT) or not 0 <= items <= entries:
+        sound = type(items) is type(entries) is int and 0 <= items <= entries <= MAX_ROWS
+        if (
+            not sound
+            or kind not in (LABEL, CAMERA, FOLDER, ROOT)
+            or (kind in (LABEL, CAMERA) and not isinstance(name, str))
+        ):
             raise self.damaged(f"the term {number} makes no sense")
-        return Term(number, kind, os.fsdecode(name), items, entries)
+        return Term(number, kind, self._name(name), items, entries)
+
+    def _name(self, stored: str | bytes) -> str:
+        """Return a stored text, which is in the one form in which it is written."""
+        name = os.fsdecode(stored)
+        if len(name) > MAX_TEXT or "\0" in name or stored_text(name) != stored:
+            raise self.damaged("a name makes no sense")
+        return name
 
     @_decoding
     def terms(self, state: State) -> list[Term]:
         """Read all terms, in the order of their numbers."""
-        terms = [self._term(row) for row in self.sql.execute("SELECT * FROM terms ORDER BY term")]
-        if [term.number for term in terms] != list(range(state.terms)):
+        terms = [self._term(row) for row in self._rows("SELECT * FROM terms ORDER BY term", ascending=True)]
+        if len(terms) != state.terms or any(term.number != place for place, term in enumerate(terms)):
             raise self.damaged(f"{len(terms):,} of {state.terms:,} terms are there")
+        if len({(term.kind, term.name) for term in terms}) != len(terms):
+            raise self.damaged("two of its terms have the same name")
         return terms
 
     @_decoding
@@ -277,11 +323,19 @@ class Database:
         count = min(CHUNK, state.rows - number * CHUNK)
         if row is None or len(row[1]) != count:
             raise self.damaged(f"the flags of chunk {number} are missing")
-        _, flags, stored = self.checked(row)
-        places = np.frombuffer(stored, PLACE)
+        _, stored_flags, stored = self.checked(row)
+        flags, places = np.frombuffer(bytearray(stored_flags), np.uint8), np.frombuffer(stored, PLACE)
+        if (flags > _ALL_FLAGS).any():
+            raise self.damaged(f"the flags of chunk {number} make no sense")
         if len(places) and (places["row"].max() >= count or places["folder"].max() >= state.terms):
             raise self.damaged(f"the folders of chunk {number} make no sense")
-        return np.frombuffer(bytearray(flags), np.uint8), places
+        return flags, places
+
+    def place(self, state: State, row: Row) -> tuple[int, int]:
+        """Return the chunk of a row of `items`, and its position in the chunk."""
+        if not 0 <= row[0] < state.rows:
+            raise self.damaged(f"there is an item in row {row[0]} of {state.rows:,}")
+        return divmod(int(row[0]), CHUNK)
 
     @_decoding
     def chunk(self, state: State, number: int, flags: Flags | None = None) -> Chunk:
@@ -310,7 +364,10 @@ class Database:
     def entries(self, key: int) -> bytes:
         """Read the stored entries of a term in a chunk; none if there are none."""
         row = self.sql.execute("SELECT * FROM postings WHERE key = ?", (key,)).fetchone()
-        return b"" if row is None else bytes(self.checked(row)[1])
+        content = b"" if row is None else self.checked(row)[1]
+        if not isinstance(content, bytes):
+            raise self.damaged(f"the postings {key} make no sense")
+        return content
 
     @_decoding
     def postings(self, state: State, term: Term) -> Postings:
@@ -318,9 +375,11 @@ class Database:
         first = term.number << 32
         query = "SELECT * FROM postings WHERE key BETWEEN ? AND ? ORDER BY key"
         parts = [np.empty(0, WIDE)]
-        for row in self.sql.execute(query, (first, first + (1 << 32) - 1)):
+        for row in self._rows(query, (first, first + (1 << 32) - 1), ascending=True):
             key, content = self.checked(row)
             part = np.frombuffer(content, ENTRY).astype(WIDE)
+            if not ((part["row"] < CHUNK) & (part["kind"] > 0) & (part["kind"] <= CARRIED | SCORED)).all():
+                raise self.damaged(f"an entry of '{term.name}' makes no sense")
             part["row"] += (key - first) * CHUNK
             parts.append(part)
         found = np.concatenate(parts)
@@ -335,13 +394,13 @@ class Database:
     def rows_of_chunk(self, number: int) -> list[Row]:
         """Read the rows of `items` of a chunk."""
         query = f"SELECT {ITEM} FROM items WHERE row BETWEEN ? AND ? ORDER BY row"
-        return self.sql.execute(query, (number * CHUNK, (number + 1) * CHUNK - 1)).fetchall()
+        return list(self._rows(query, (number * CHUNK, (number + 1) * CHUNK - 1), ascending=True))
 
     @_decoding
     def files_of_chunk(self, number: int) -> dict[int, list[Row]]:
         """Read the rows of `files` of the items of a chunk, by the row of the item."""
         bounds = (number * CHUNK, (number + 1) * CHUNK - 1)
-        return self._by_item(self.sql.execute(f"{FILES_OF} BETWEEN ? AND ?", bounds))
+        return self._by_item(self._rows(f"{FILES_OF} BETWEEN ? AND ?", bounds))
 
     @_decoding
     def files_of(self, rows: Sequence[int]) -> dict[int, list[Row]]:
@@ -362,11 +421,12 @@ class Database:
             not (size is None or (type(size) is int and size >= 0))
             or not (modified is None or (isinstance(modified, float) and math.isfinite(modified)))
             or gone not in (0, 1)
-            or not isinstance(name, str | bytes)
+            or type(folder) is not int
+            or folder < 0
+            or "/" in (own := self._name(name))
         ):
-            raise self.damaged("a file has no name, or its size or time makes no sense")
-        # as the path was split
-        path = os.path.join(names[folder], os.fsdecode(name))  # noqa: PTH118
+            raise self.damaged("the name, size, time or folder of a file makes no sense")
+        path = os.path.join(names[folder], own)  # noqa: PTH118 - as the path was split
         return File(path, size, modified, bool(gone))
 
     @_decoding
@@ -383,14 +443,19 @@ class Database:
         _, id, camera, width, height, name, labels, scores = self.checked(row)
         sides = all(side is None or (type(side) is int and 0 < side <= MAX_SIDE) for side in (width, height))
         named = name is None or (isinstance(name, str) and 0 < len(name) <= MAX_NAME)
-        if not isinstance(id, str) or not sides or not named:
+        if not isinstance(id, str) or not is_id(id) or not sides or not named:
             raise self.damaged("an item has no id, or its size or name makes no sense")
+        if camera is not None and (type(camera) is not int or camera < 0):
+            raise self.damaged(f"the camera of the item {id!r:.80} makes no sense")
         scored = {names[term]: (probability, share) for term, probability, share in _scores(scores)}
+        carried = tuple(names[term] for term in _numbers(labels))
+        if len(scored) * SCORE.itemsize != len(scores) or len(set(carried)) != len(carried):
+            raise self.damaged(f"the item {id!r:.80} has a label twice")
         time = None if math.isnan(taken) else taken
         return Item(
             id,
             np.empty(0, np.uint8) if code is None else code,
-            tuple(names[term] for term in _numbers(labels)),
+            carried,
             tuple(sorted(self.file(values, names) for values in files)),
             visual,
             scored,
@@ -416,12 +481,23 @@ class Database:
         terms = self.terms(state)
         names, kinds = [term.name for term in terms], [term.kind for term in terms]
         counts, carried, stored = Counter[str](), [0] * len(terms), defaultdict[int, int](int)
+        present, expected_entries = np.zeros(state.rows, bool), [0] * len(terms)
+        for table, rows_of_table in (
+            ("items", state.items + state.hidden),
+            ("codes", state.chunks),
+            ("flags", state.chunks),
+        ):
+            [(count,)] = self.sql.execute(f"SELECT count(*) FROM {table}").fetchall()
+            if count != rows_of_table:
+                yield f"the table {table} has {count:,} rows, not {rows_of_table:,}"
         for number in range(state.chunks):
             chunk, expected = self.chunk(state, number), defaultdict[int, list[Row]](list)
             rows, files, folders = self.rows_of_chunk(number), self.files_of_chunk(number), list[Row]()
+            present[number * CHUNK : (number + 1) * CHUNK] = chunk.flags & (PRESENT | HIDDEN) > 0
             places = [row[0] - number * CHUNK for row in rows]
             if places != np.flatnonzero(chunk.flags & (PRESENT | HIDDEN)).tolist():
                 yield f"the items of chunk {number} are not those that its flags mark"
+                continue
             counts["files"] += sum(len(own) for own in files.values())
             for place, row in zip(places, rows, strict=True):
                 own = files.pop(row[0], [])
@@ -456,15 +532,20 @@ class Database:
                 here = posted[posted["row"] < len(chunk.flags)]
                 if here[chunk.flags[here["row"]] & (PRESENT | HIDDEN) > 0].tolist() != entries:
                     yield f"the postings of '{names[term]}' do not fit the items of chunk {number}"
+                expected_entries[term] += len(entries)
         for key, size in self.sql.execute("SELECT key, length(entries) FROM postings"):
             stored[key >> 32] += size // ENTRY.itemsize
+            if not size or size % ENTRY.itemsize:
+                yield f"the postings {key} are empty, or end in the middle of an entry"
         terms = [
             term for term in terms if term.kind != ROOT
         ]  # whose entries are 1 or 0: whether it is scanned
         if dict(stored) != {term.number: term.entries for term in terms if term.entries}:
             yield "the postings are not those of its terms"
         for stated in terms:
-            self.postings(state, stated)
+            found = self.postings(state, stated)
+            if np.count_nonzero(present[found["row"]]) != expected_entries[stated.number]:
+                yield f"the postings of '{stated.name}' lead to items that do not carry it"
             if stated.items != carried[stated.number]:
                 yield f"{carried[stated.number]:,} items carry '{stated.name}', not {stated.items:,}"
         for name in ("items", "images", "hidden"):
@@ -507,6 +588,8 @@ def stored_text(text: str) -> str | bytes:
 def create(path: Path, bits: int) -> None:
     """Create an empty database for codes of `bits` (K) bits."""
     with explained(path), closing(_connect(path, "mode=rwc")) as sql:
+        sql.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+        sql.execute("PRAGMA encoding = 'UTF-8'")
         sql.execute("PRAGMA journal_mode = WAL")
         sql.execute(f"PRAGMA application_id = {APPLICATION}")
         sql.execute(f"PRAGMA user_version = {FORMAT}")
@@ -539,6 +622,8 @@ def check_files(folder: Path) -> tuple[State, bool]:
     path = folder / FILE
     if not path.exists():
         raise DataError(f"'{path}' is missing: {ADVICE}.")
+    if os.path.lexists(folder / JOURNAL):
+        raise DataError(f"'{folder / JOURNAL}' belongs to no index, and is not read: {ADVICE}.")
     noted, immutable = noted_commits(folder / COMMITS), _must_be_immutable(path)
     database = Database(path, immutable=immutable)
     try:
@@ -547,7 +632,7 @@ def check_files(folder: Path) -> tuple[State, bool]:
     finally:
         database.sql.close()
     least = state.rows * (packed_width(state.bits) + 5)  # bytes: code, flags and hash of the id of every row
-    if least > sum((folder / name).stat().st_size for name in FILES[:2] if (folder / name).exists()):
+    if least > database._size():
         raise DataError(f"'{path}' is damaged: it is too small for {state.rows:,} rows. Next: {ADVICE}.")
     if state.commits < noted:
         raise DataError(
@@ -576,15 +661,34 @@ def _check_format(database: Database) -> None:
     with explained(path):
         application = sql.execute("PRAGMA application_id").fetchone()[0]
         version = sql.execute("PRAGMA user_version").fetchone()[0]
-        stored = dict(sql.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall())
+        stored = sql.execute(
+            f"SELECT type, name, sql FROM sqlite_schema LIMIT {len(_OBJECTS) + 1}"
+        ).fetchall()
+        encoding = sql.execute("PRAGMA encoding").fetchone()[0]
+        page = sql.execute("PRAGMA page_size").fetchone()[0]
+    try:
+        with path.open("rb") as stream:
+            modes = stream.read(20)[18:]  # of writing and of reading; 2 is the write-ahead mode
+    except OSError as error:
+        raise DataError(f"cannot read '{path}': {error.strerror or error}.") from error
     if application != APPLICATION:
         raise DataError(f"'{path}' is not a database of centerhash: {ADVICE}.")
     if version != FORMAT:
         raise DataError(
             f"'{path}' has the format {version}, this version reads {FORMAT}: install the version that wrote it."
         )
-    if stored != SCHEMA:
+    if len(stored) != len(_OBJECTS) or set(stored) != set(_OBJECTS):
         raise database.damaged("its tables are not those of an index")
+    if (modes, encoding, page) != (b"\2\2", "UTF-8", _PAGE_BYTES):  # compaction could not copy it
+        raise database.damaged("its mode, its encoding or its page size is not that of an index")
+
+
+def _length(path: Path) -> int:
+    """Return the bytes of a file; 0 if there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def noted_commits(path: Path) -> int:

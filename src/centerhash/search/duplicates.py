@@ -78,7 +78,7 @@ _BATCH = 32  # images per pass through the network
 
 @dataclass(frozen=True)
 class Photo:
-    """One image of a group; sizes are None if its file is gone.
+    """Describe one image of a group; sizes are None if its file is missing.
 
     `correlation` and `bits` tell how near its pixels and its visual code are to those of the image to keep, and
     `change` how it differs from that one: "rotated", "cropped".
@@ -99,7 +99,7 @@ class Photo:
 
 @dataclass(frozen=True)
 class Group:
-    """Images of one kind of duplicates: the one to keep, the rule that decided, and the others, the best first."""
+    """Hold duplicates of one kind: the image to keep, the rule that decided, and the others, best first."""
 
     kind: str
     keep: Photo
@@ -108,15 +108,15 @@ class Group:
 
     @property
     def photos(self) -> tuple[Photo, ...]:
-        """All images of the group, the one to keep first."""
+        """Return all images, the one to keep first."""
         return (self.keep, *self.others)
 
 
 class Duplicates(Listed[Group]):
-    """The groups that were found, same before near before similar, the largest first.
+    """Hold groups of duplicates: same, near, similar, the largest first.
 
-    `looked_at` is the number of images, `skipped` why some could not be read, `notes` what could not be done, `root`
-    the folder that holds all images.
+    `looked_at` is the number of images, `skipped` the reasons why some could not be read, `notes` what was not compared,
+    `root` the folder that holds all images.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Duplicates(Listed[Group]):
         self.looked_at, self.skipped, self.notes, self.root = looked_at, dict(skipped), tuple(notes), root
 
     def of_kind(self, kind: str) -> tuple[Group, ...]:
-        """The groups of one kind."""
+        """Return the groups of one kind."""
         return tuple(group for group in self if group.kind == kind)
 
     def wanted(self, kind: str | None = None) -> list[Wanted]:
@@ -146,7 +146,7 @@ class Duplicates(Listed[Group]):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """What `centerhash duplicates --json` prints."""
+        """Return the output of `centerhash duplicates --json`."""
         return {
             "images": self.looked_at,
             "groups": [
@@ -163,7 +163,7 @@ class Duplicates(Listed[Group]):
         }
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row per image: group, kind, rule, keep, and what is known of the image."""
+        """Return a row per image: group, kind, rule, keep, and the fields of `Photo`."""
         return [
             {
                 "group": number,
@@ -177,7 +177,7 @@ class Duplicates(Listed[Group]):
         ]
 
     def to_pandas(self) -> Any:
-        """The rows as a DataFrame."""
+        """Return the rows as a DataFrame."""
         return to_frame(self.rows())
 
     def write_csv(self, path: str | Path) -> None:
@@ -190,7 +190,7 @@ class Duplicates(Listed[Group]):
         write_text(Path(path), stream.getvalue())
 
     def write_page(self, path: str | Path) -> None:
-        """Write an HTML page, one file with all thumbnails in it."""
+        """Write an HTML page with all thumbnails in one file."""
         write_page(self, Path(path))
 
     def __repr__(self) -> str:

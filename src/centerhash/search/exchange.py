@@ -25,7 +25,7 @@ import numpy as np
 from centerhash.codes import Packed, check_packed, packed_width
 from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
 from centerhash.core.extras import require
-from centerhash.core.files import atomic, atomic_folder, write_text
+from centerhash.core.files import atomic, atomic_folder, parse_json, write_text
 from centerhash.core.progress import Progress
 from centerhash.core.version import __version__
 from centerhash.search.items import VISUAL_BITS, Item, LabelScores
@@ -209,7 +209,7 @@ def _faiss_names(path: Path, count: int, ids: list[int] | None) -> list[str]:
     beside = path.with_name(IDS)
     if path.name == FAISS and beside.is_file():
         try:
-            named: Any = json.loads(beside.read_text(encoding="utf-8"))
+            named: Any = parse_json(beside.read_text(encoding="utf-8"))
         except ValueError:
             named = None
         rows = range(count) if ids is None else ids

@@ -29,7 +29,7 @@ from pydantic import Field
 
 from centerhash.codes import Packed, check_bits, check_packed, pack
 from centerhash.core.errors import ConfigError, DataError, ImageError, InputError, unknown_name
-from centerhash.core.files import atomic_folder, parse_json, refuse_links, write_json
+from centerhash.core.files import atomic_folder, parse_json, read_plain, refuse_links, write_json
 from centerhash.core.options import Options
 from centerhash.core.progress import Progress, resolve_progress
 from centerhash.search.database import FILES
@@ -79,6 +79,7 @@ SPEC, MODEL = "index.json", "model"
 LOCAL = "sqlite"  # the store in the folder of the index; others are "milvus:ADDRESS"
 LABELS = ("given", "predicted", "none")
 _LEVELS_ABOVE = 3  # folders above the images in which their labels.csv is looked for
+_SPEC_BYTES = 1 << 26  # of index.json
 _PAGE = 1 << 16  # codes that are added at a time
 
 
@@ -93,7 +94,7 @@ class IndexSpec(Options):
 
 
 class Index:
-    """Images that can be searched, with their model; use `create` or `open`. Threads may share it."""
+    """Store and search images with their model; use `create` or `open`. Threads may share an index."""
 
     def __init__(self, folder: Path, spec: IndexSpec, info: ModelInfo, store: ItemStore) -> None:
         self.folder, self.spec, self.model_info, self.store = folder, spec, info, store
@@ -281,9 +282,9 @@ class Index:
         visual: Sequence[Packed | None] | None = None,
         scores: Sequence[LabelScores] | None = None,
     ) -> Added:
-        """Add codes (N, ceil(K/8)) that the same model made elsewhere; known ids are skipped.
+        """Add codes (N, ceil(K/8)) of the same model; known ids are skipped.
 
-        Ids are texts; numbers are converted. Paths are absolute.
+        Ids are strings; numbers are converted. Paths are absolute.
         """
         self._check_writable()
         packed, keys = check_packed(packed, self.model_info.bits), check_ids(list(map(str, ids)))
@@ -628,7 +629,7 @@ def read_spec(folder: Path) -> IndexSpec:
     """Read index.json, or raise DataError with what the folder is instead."""
     file = folder / SPEC
     try:
-        stored = parse_json(file.read_text(encoding="utf-8"))
+        stored = parse_json(read_plain(file, _SPEC_BYTES).decode())
         if not isinstance(stored, dict) or stored.get("format") != 1:
             return IndexSpec.model_validate(stored)
     except (FileNotFoundError, NotADirectoryError):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 LabelScores: TypeAlias = Mapping[str, tuple[int, int]]  # probability and area share of labels, in 255ths
 MAX_ID_BYTES = 512  # in UTF-8
+MAX_TEXT = 1 << 15  # characters of a label or of a path; Windows allows a path one less
 VISUAL_BITS = 128
 LEVELS = 255  # a probability or share is stored in one byte
 MAX_SIDE = (1 << 31) - 1  # pixels of a photo
@@ -383,8 +384,12 @@ def _check_text(label: object) -> None:
         if not isinstance(label, str):
             raise TypeError
         label.encode()
+        if len(label) > MAX_TEXT:
+            raise TypeError
     except (TypeError, UnicodeEncodeError):
-        raise InputError(f"a label is a string of valid Unicode, got {label!r:.80}.") from None
+        raise InputError(
+            f"a label is a string of valid Unicode of at most {MAX_TEXT:,} characters, got {label!r:.80}."
+        ) from None
 
 
 def _check_scores(scores: LabelScores) -> LabelScores:
@@ -412,8 +417,10 @@ def _check_files(files: str | Sequence[File] | None) -> tuple[File, ...]:
 
 
 def _check_path(path: str) -> str:
-    if not path or "\0" in path:
-        raise InputError(f"the path of an item is a string or None, got {path!r:.80}.")
+    if not 1 <= len(path) <= MAX_TEXT or "\0" in path:
+        raise InputError(
+            f"the path of an item is None or a string of 1 to {MAX_TEXT:,} characters, got {path!r:.80}."
+        )
     return path  # names of files need not be valid Unicode
 
 

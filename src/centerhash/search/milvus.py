@@ -34,6 +34,7 @@ import numpy as np
 from centerhash.codes import Packed
 from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
 from centerhash.core.extras import require
+from centerhash.core.files import parse_json
 from centerhash.search.items import (
     MAX_ID_BYTES,
     MAX_NAME,
@@ -579,7 +580,7 @@ def row_of(item: Item) -> Row:
 
 def item_of(row: Row) -> Item:
     """Return the item of one row."""
-    visual, scores, files, width, height, name = json.loads(row["rest"])
+    visual, scores, files, width, height, name = parse_json(row["rest"])
     taken = None if row["taken"] == _NEVER else float(row["taken"])
     camera = None if row["camera"] == _NO_CAMERA else unescaped(row["camera"])
     return Item(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import Codes, Packed, as_codes, check_codes, check_packed, pack, packed_width, unpack
-from centerhash.core.errors import ConfigError, InputError, unknown_name
+from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
 from centerhash.core.files import refuse_links
 from centerhash.model.explanation import Explained
 from centerhash.model.portable import read_spec
@@ -80,6 +80,11 @@ def read_model_info(folder: Path) -> ModelInfo:
     """Read the information from the folder of an index's model, or raise DataError; the network is not read."""
     refuse_links(folder, (PORTABLE,))
     spec = read_spec(folder / PORTABLE)
+    if spec.visual_bits not in (None, VISUAL_BITS):
+        raise DataError(
+            f"'{folder / PORTABLE}' makes visual codes of {spec.visual_bits} bits, an index holds {VISUAL_BITS}: "
+            "create the index with another model."
+        )
     return ModelInfo(
         spec.method,
         spec.backbone,

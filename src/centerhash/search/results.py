@@ -51,7 +51,7 @@ class Added:
 
 @dataclass(frozen=True)
 class Result:
-    """One item of a result list; `path` is absolute, or None for an item without an image, `paths` are all of them.
+    """Describe one result; `path` is absolute, or None for an item without an image, `paths` are all of them.
 
     `taken` is by the clock of the camera (EXIF), otherwise when the file was modified; `name` is that of the file.
 
@@ -81,7 +81,7 @@ class Result:
 
 
 class Results(Listed[Result]):
-    """The results of a search, best first.
+    """Hold the results of a search, best first.
 
     `labels` explain the query if the method has centers; `code` (K,) is the semantic code of the query; `size` is the
     number of items in the index.
@@ -101,7 +101,7 @@ class Results(Listed[Result]):
         }
 
     def to_pandas(self) -> Any:
-        """A DataFrame with a row per result, its columns the fields of `Result`."""
+        """Return a DataFrame with a row per result and the fields of `Result`."""
         return to_frame([asdict(row) for row in self]).reindex(
             columns=[field.name for field in fields(Result)]
         )

@@ -216,7 +216,7 @@ class Store(ItemStore):
                 chunk, files = database.chunk(state, number), database.files_of_chunk(number)
                 for row in database.rows_of_chunk(number):
                     item = database.item(
-                        row, names, files.get(row[0], ()), *chunk.columns(row[0] - number * CHUNK)
+                        row, names, files.get(row[0], ()), *chunk.columns(database.place(state, row)[1])
                     )
                     if hidden or not item.hidden:
                         yield item
@@ -314,7 +314,7 @@ class Store(ItemStore):
         names, loaded = self._terms(database, state).names, self._loaded
         chunks, items, files = dict[int, Chunk](), [], database.files_of([row[0] for row in rows])
         for row in rows:
-            number, place = divmod(row[0], CHUNK)
+            number, place = database.place(state, row)
             if (
                 loaded is not None
                 and loaded.state.generation == state.generation
@@ -550,8 +550,9 @@ class Writer:
             lock = WriterLock.take(folder / LOCK)
             undo.callback(lock.release)
             state, _ = check_files(folder)  # again: another writer may have changed them before the lock
-            for left in folder.glob(f"{_DRAFT}*"):  # by a compaction that was killed
-                shutil.rmtree(left, ignore_errors=True)
+            with explain_write_errors(folder):
+                for left in folder.glob(f"{_DRAFT}*"):  # by a compaction that was killed
+                    shutil.rmtree(left, ignore_errors=True)
             file = folder / COMMITS
             if not file.exists():
                 with atomic(file) as stream:
@@ -746,6 +747,8 @@ class Writer:
         for number, (items, entries) in changes.items():
             term = self.terms[self._keys[number]]
             counted = replace(term, items=term.items + items, entries=term.entries + entries)
+            if counted.items < 0:
+                raise self.database.damaged(f"more items carry '{term.name}' than are counted")
             self.terms[self._keys[number]] = counted
             statement = f"INSERT OR REPLACE INTO terms VALUES ({marks(6)})"
             self.database.sql.execute(statement, counted.row())
@@ -835,7 +838,10 @@ class Writer:
         chosen = sorted(rows)
         stored = {row[0]: row for row in database.select(f"SELECT {ITEM} FROM items WHERE row IN", chosen)}
         files = {} if remove else database.files_of(chosen)
-        gone = []
+        gone, names = [], [name for _, name in self._keys]
+        for values in stored.values():
+            database.place(self.state, values)
+            database.item(values, names)
         for number, group in groupby(chosen, lambda row: row // CHUNK):
             own = [row for row in group if row in stored]
             flags, places = database.flags(self.state, number)
