@@ -404,8 +404,9 @@ def duplicates(
         console.print_json(found.to_dict() | ({} if moves is None else moves))
         return
     _show_duplicates(found)
-    for path in filter(None, (page, csv)):
-        console.output(f"written: {path}")
+    for name, path in (("page", page), ("table", csv)):
+        if path is not None:
+            console.output(f"{name}: {path}")
     if move_to is not None and moves is not None:
         _show_moves(moves, move_to, dry_run)
 
