@@ -49,6 +49,7 @@ export async function undoDuplicates(token) {
 
 export const forgetAnswers = () => answers.clear();
 export const thumbnail = (id) => `thumbnails/${encodeURIComponent(id)}`;
+export const preview = (id) => `previews/${encodeURIComponent(id)}`;
 export const original = (id) => `images/${encodeURIComponent(id)}`;
 
 function formOf(file) {
