@@ -221,7 +221,7 @@ class ServedIndex:
         except ConfigError as error:  # it names folders of this machine
             log.error("duplicates cannot be moved: %s", error)
             raise InputError(
-                "files cannot be moved to the folder of this server; its log tells why."
+                "files cannot be moved to the folder of this server; its log contains the reason."
             ) from None
         with self.duplicate_search.unchanged():
             done = move(planned, folder, index=self.index)
