@@ -6,6 +6,7 @@
     postings    for each term and chunk, the rows of its items with probability and share; key = term << 32 | chunk
     codes       for each chunk of 4,096 rows, semantic and visual codes and a hash of the ids
     flags       for each chunk, a byte per row: present, has a visual code, has label scores, has an image
+    taught      one row per taught label: its weights and examples (see `teaching`)
 
 Every database row carries a checksum of its values, and every count stands in a second place, so that damage becomes
 an error and not a wrong result. The number of commits is also kept in `items.commits`, because SQLite silently returns
@@ -34,6 +35,7 @@ from centerhash.codes import Packed, packed_width
 from centerhash.core.errors import CenterhashError, DataError, InputError, OutputError
 from centerhash.core.files import refuse_links
 from centerhash.search.items import VISUAL_BITS, Item
+from centerhash.search.teaching import Taught
 
 Row: TypeAlias = tuple[Any, ...]  # of a database table
 Postings: TypeAlias = NDArray[Any]  # (n,) of WIDE
@@ -60,7 +62,7 @@ _ASKED = 10_000  # values in one SQL statement
 
 SCHEMA = {
     "state": "CREATE TABLE state (bits INTEGER, generation INTEGER, commits INTEGER, rows INTEGER, items INTEGER, "
-    "images INTEGER, terms INTEGER, checksum INTEGER)",
+    "images INTEGER, terms INTEGER, taught INTEGER, checksum INTEGER)",
     "items": "CREATE TABLE items (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, folder INTEGER, name, "
     "modified REAL, labels BLOB NOT NULL, scores BLOB NOT NULL, checksum INTEGER NOT NULL)",
     "newest": "CREATE INDEX newest ON items (modified DESC, row DESC) WHERE folder IS NOT NULL",
@@ -70,6 +72,8 @@ SCHEMA = {
     "codes": "CREATE TABLE codes (chunk INTEGER PRIMARY KEY, semantic BLOB NOT NULL, visual BLOB NOT NULL, "
     "ids BLOB NOT NULL, checksum INTEGER NOT NULL)",
     "flags": "CREATE TABLE flags (chunk INTEGER PRIMARY KEY, flags BLOB NOT NULL, checksum INTEGER NOT NULL)",
+    "taught": "CREATE TABLE taught (name TEXT PRIMARY KEY, parameters BLOB NOT NULL, examples TEXT NOT NULL, "
+    "checksum INTEGER NOT NULL) WITHOUT ROWID",
 }
 
 Parameters = ParamSpec("Parameters")
@@ -97,6 +101,7 @@ class State:
     items: int = 0
     images: int = 0  # items with a path
     terms: int = 0
+    taught: int = 0  # checksum of all taught labels; 0 without any
 
     @property
     def chunks(self) -> int:
@@ -312,6 +317,17 @@ class Database:
         own = np.empty(0, np.uint8) if code is None else code
         return Item(id, own, tuple(names[term] for term in _numbers(labels)), path, visual, scored, modified)
 
+    @_decoding
+    def taught(self, state: State) -> dict[str, Taught]:
+        """Read the taught labels, sorted by name."""
+        rows = self.sql.execute("SELECT * FROM taught ORDER BY name").fetchall()
+        if taught_checksum(rows) != state.taught:
+            raise self.damaged("its taught labels are not those that were stored")
+        try:
+            return {row[0]: Taught.from_row(self.checked(row), state.bits) for row in rows}
+        except ValueError as error:
+            raise self.damaged(f"a taught label makes no sense ({error!s:.80})") from error
+
     # --- verification
 
     @_decoding
@@ -328,6 +344,7 @@ class Database:
     def _contradictions(self) -> Iterator[str]:
         """Yield how tables contradict each other."""
         state = self.state()
+        self.taught(state)  # raises if one is damaged
         terms = self.terms(state)
         names, kinds = [term.name for term in terms], [term.kind for term in terms]
         items, images, carried, stored = 0, 0, [0] * len(terms), defaultdict[int, int](int)
@@ -387,6 +404,11 @@ def label_numbers(row: Row) -> tuple[int, ...]:
     return _numbers(row[5])
 
 
+def taught_checksum(rows: Sequence[Row]) -> int:
+    """Return the checksum of all rows of the table `taught`, sorted by name; 0 without any."""
+    return checksum(*(row[-1] for row in rows)) if rows else 0
+
+
 def marks(count: int) -> str:
     """Return so many placeholders of SQL."""
     return ",".join("?" * count)
@@ -413,7 +435,7 @@ def create(path: Path, bits: int) -> None:
         sql.execute("BEGIN")
         for statement in SCHEMA.values():
             sql.execute(statement)
-        sql.execute(f"INSERT INTO state VALUES ({marks(8)})", State(bits).row())
+        sql.execute(f"INSERT INTO state VALUES ({marks(9)})", State(bits).row())
         sql.execute("COMMIT")
 
 

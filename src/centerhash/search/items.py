@@ -23,11 +23,13 @@ from centerhash.core.errors import InputError
 
 if TYPE_CHECKING:
     from centerhash.search.rankings import Ranking
+    from centerhash.search.teaching import PackedCodes, Taught
 
 LabelScores: TypeAlias = Mapping[str, tuple[int, int]]  # probability and area share of labels, in 255ths
 MAX_ID_BYTES = 512  # in UTF-8
 VISUAL_BITS = 128
 LEVELS = 255  # a probability or share is stored in one byte
+_NOT_TAUGHT = "labels cannot be taught in an index in Milvus: create one with `store=sqlite`."
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,18 @@ class ItemStore(ABC):
     def transaction(self) -> AbstractContextManager[Any]:
         """Make all changes within the block one commit, if the store can."""
         return nullcontext()
+
+    def taught(self) -> Mapping[str, Taught]:
+        """Return the taught labels by name."""
+        return {}
+
+    def save_taught(self, labels: Mapping[str, Taught | None]) -> None:
+        """Store taught labels, and remove those that are None, atomically."""
+        raise InputError(_NOT_TAUGHT)
+
+    def sample_codes(self, count: int, without: Sequence[str]) -> PackedCodes:
+        """Return the codes of random items, always the same ones, except those of some ids."""
+        raise InputError(_NOT_TAUGHT)
 
     def paths(self) -> Iterator[tuple[str, str]]:
         """Iterate over the id and path of every item that has a path."""

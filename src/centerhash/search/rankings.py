@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Protocol, TypeAlias
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import Codes, Packed, pack, to_words
+from centerhash.core.errors import InputError
 from centerhash.search.items import LEVELS, VISUAL_BITS
 
 Rows: TypeAlias = NDArray[np.int64]
@@ -25,6 +26,7 @@ FACTOR = 0.1  # of a visual bit compared with a semantic one: see docs/search.md
 _WEIGHT = round(1 / FACTOR)  # distances are compared as whole numbers: 10 d_semantic + d_visual
 SHARPNESS = 8.0  # of the likelihood of labels given a code
 FLOOR = 0.01  # the probability of a label that is not stored because others are larger
+TINY = 1e-6  # the smallest probability that counts in a query by taught labels alone
 SHARES = 1.0  # weight of the shares compared with the probabilities: see docs/search.md
 _DIGITS = 9  # of a penalty: smaller differences come from rounding
 
@@ -44,6 +46,8 @@ class Columns:
     scored: Mask  # (N,): 1 for items with label scores
     scores: Callable[[str], tuple[Rows, NDArray[np.uint8], NDArray[np.uint8]]]
     """Ascending rows (m,) with a score of a label, probabilities (m,) and shares (m,) in 255ths."""
+    taught: Callable[[str], NDArray[np.float32] | None] = lambda _: None
+    """Probabilities (N,) of a taught label, 0 to 1; None for any other label."""
 
 
 class Ranking(Protocol):
@@ -114,33 +118,38 @@ class ByLabels:
 
     penalty = - sum_j log p_j + SHARES * 1/2 sum_j |s_j - w_j| over the labels j of the query, p their probabilities, s
     their shares of the image and w the weights. Without stored scores, both follow from the code: see `likelihoods`.
-    Equal penalties are ordered by the semantic distance, which `within` limits.
+    A taught label has no share, so its weight does not count. Equal penalties are ordered by the semantic distance,
+    which `within` limits.
     """
 
     code: Packed
     weights: Mapping[str, float]  # of the labels of the query; they sum to 1
     centers: Codes  # (C, K)
-    classes: Mapping[str, int]  # the row of each label's center
+    classes: Mapping[str, int]  # the row of each label's center; taught labels have none
     within: int | None = None
 
     def first(self, columns: Columns, k: int, allowed: Mask | None) -> Rows:
         """Return the rows with the smallest penalties."""
+        if len(self.classes) < len(self.weights):
+            rows = np.arange(len(columns.semantic)) if allowed is None else np.flatnonzero(allowed)
+            return self._best(columns, rows, self._with_taught(columns, rows), k)
         far = -np.log(FLOOR)  # no item without a score of some label has a smaller penalty
         found = self._scored(columns, allowed, everywhere=True)
         unscored = np.flatnonzero(_both(columns.scored == 0, allowed))
         parts = [found, (unscored, self._from_codes(columns.semantic[unscored]))]
         if np.count_nonzero(found[1] < far) < k:
             parts[0] = found = self._scored(columns, allowed, everywhere=False)
-            nowhere = label_penalties(
-                np.full((len(self.weights), 1), FLOOR), np.zeros((len(self.weights), 1)), self._weights
-            )
+            nowhere = self._nowhere
             if np.count_nonzero(found[1] < nowhere) < k:
                 others = _both(columns.scored, allowed)
                 others[found[0]] = 0
                 rest = _nearest(columns.semantic, self.code, k, others, self.within)
                 parts.append((rest, np.repeat(nowhere, len(rest))))
         rows = np.concatenate([rows for rows, _ in parts])
-        penalties = np.concatenate([penalties for _, penalties in parts])
+        return self._best(columns, rows, np.concatenate([penalties for _, penalties in parts]), k)
+
+    def _best(self, columns: Columns, rows: Rows, penalties: NDArray[np.float64], k: int) -> Rows:
+        """Return the k rows with the smallest penalties."""
         if self.within is not None:
             near = code_distances(columns.semantic[rows], self.code) <= self.within
             rows, penalties = rows[near], penalties[near]
@@ -151,9 +160,34 @@ class ByLabels:
         chosen: Rows = rows[np.lexsort((rows, distances, penalties))[:k]]
         return chosen
 
+    def _with_taught(self, columns: Columns, rows: Rows) -> NDArray[np.float64]:
+        """Return the penalties (m,) of these rows for a query of which some labels are taught."""
+        others = replace(self, weights={label: self.weights[label] for label in self.classes})
+        found = np.zeros(len(columns.semantic))
+        if self.classes:
+            stored, penalties = others._scored(columns, columns.scored, everywhere=False)
+            found[columns.scored == 1] = others._nowhere[0]
+            found[stored] = penalties
+            unscored = np.flatnonzero(columns.scored == 0)
+            found[unscored] = others._from_codes(columns.semantic[unscored])
+        chosen: NDArray[np.float64] = found[rows]
+        least = FLOOR if self.classes else TINY  # next to others, no label weighs more than they do
+        for label in self.weights.keys() - self.classes.keys():
+            likely = columns.taught(label)
+            if likely is None:  # another process has just removed it
+                raise InputError(f"there is no taught label '{label}' any more.")
+            chosen = chosen - np.log(np.maximum(likely[rows].astype(np.float64), least))
+        return chosen.round(_DIGITS)
+
     @property
     def _weights(self) -> NDArray[np.float64]:
         return np.array(list(self.weights.values()))
+
+    @property
+    def _nowhere(self) -> NDArray[np.float64]:
+        """Return the penalty (1,) of a scored item without a score of any of the labels."""
+        absent = np.full((len(self.weights), 1), FLOOR), np.zeros((len(self.weights), 1))
+        return label_penalties(*absent, self._weights)
 
     def _scored(
         self, columns: Columns, allowed: Mask | None, *, everywhere: bool
@@ -180,6 +214,25 @@ class ByLabels:
         likely = likelihoods(packed, self.centers, [self.classes[label] for label in self.weights])
         # if m labels are all there, each has a likelihood of 1 / m
         return label_penalties(np.clip(likely * len(self.weights), FLOOR, 1), likely, self._weights)
+
+
+@dataclass(frozen=True, eq=False)
+class ByProbability:
+    """How near the probability of a taught label is to a target: 1 for the likeliest, 0.5 for the most uncertain."""
+
+    code: Packed
+    label: str
+    target: float
+
+    def first(self, columns: Columns, k: int, allowed: Mask | None) -> Rows:
+        """Return the rows with the nearest probabilities."""
+        likely = columns.taught(self.label)
+        if likely is None:
+            raise InputError(f"there is no taught label '{self.label}'.")
+        rows = np.arange(len(likely)) if allowed is None else np.flatnonzero(allowed)
+        away = np.abs(likely[rows].astype(np.float64) - self.target)
+        chosen: Rows = rows[np.argsort(away, kind="stable")[:k]]
+        return chosen
 
 
 def label_penalties(
