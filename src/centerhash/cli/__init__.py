@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from centerhash.cli import console, experiments, info, photos, training
+from centerhash.cli import console, experiments, info, photos, teaching, training
 from centerhash.cli.arguments import SettingsCommand
 from centerhash.core.version import __version__
 
@@ -57,6 +57,8 @@ for command in (
     experiments.tune,
 ):
     app.command(cls=SettingsCommand if command is training.train else None)(command)
+photos.index_app.command()(teaching.teach)
+photos.index_app.add_typer(teaching.taught_app, name="taught")
 app.add_typer(photos.index_app, name="index")
 
 
