@@ -84,7 +84,7 @@ def test_every_page_is_in_the_navigation_and_on_the_first_page() -> None:
 
 
 def test_the_page_of_commands_names_every_command() -> None:
-    page = (DOCS / "commands.md").read_text()
+    page = (DOCS / "reference" / "commands.md").read_text()
     names = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
     assert len(names) >= 18
     for name in [*names, *(group.name for group in app.registered_groups)]:
@@ -92,7 +92,7 @@ def test_the_page_of_commands_names_every_command() -> None:
 
 
 def test_the_reference_has_every_public_name_and_only_names_that_are_there() -> None:
-    listed = re.findall(r"^::: (\S+)$", (DOCS / "reference.md").read_text(), flags=re.MULTILINE)
+    listed = re.findall(r"^::: (\S+)$", (DOCS / "reference" / "python.md").read_text(), flags=re.MULTILINE)
     for name in listed:
         module, _, last = name.rpartition(".")
         assert hasattr(importlib.import_module(module), last), name

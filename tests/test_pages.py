@@ -17,11 +17,24 @@ from tests.test_docs import DOCS
 from tests.toys import cli
 
 # made by a command, or long readings with an order of their own
-OTHERS = {"methods.md", "paper.md", "scale.md", "reliability.md"}
+OTHERS = {"methods.md", "paper.md", "large-collections.md", "reliability.md"}
 PAGES = sorted(path for path in DOCS.rglob("*.md") if path.name not in OTHERS)
 # whose examples no other test runs
-RUN = ["index", "commands", "training", "evaluation", "search", "duplicates", "backbones", "reference"]
-FIRST_BLOCK = ("index", "commands", "training")  # search.md has its commands run by tests/cli
+RUN = [
+    "index",
+    "reference/commands",
+    "how-to/monitor-a-run",
+    "reference/metrics",
+    "how-to/search",
+    "how-to/duplicates",
+    "how-to/backbones",
+    "reference/python",
+]
+FIRST_BLOCK = (
+    "index",
+    "reference/commands",
+    "how-to/monitor-a-run",
+)  # search.md has its commands run by tests/cli
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -54,7 +54,7 @@ def test_the_list_says_what_is_there(tmp_path: Path) -> None:
 
 def test_the_page() -> None:
     done = CliRunner().invoke(app, ["datasets", "--markdown"], catch_exceptions=False)
-    assert done.output in (Path(__file__).parents[2] / "docs" / "datasets.md").read_text()
+    assert done.output in (Path(__file__).parents[2] / "docs" / "reference" / "datasets.md").read_text()
     with pytest.raises(ConfigError, match="--markdown stands alone: leave out --json"):
         run("datasets", "--markdown", "--json")
 

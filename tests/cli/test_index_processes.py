@@ -1,4 +1,4 @@
-"""Kills of a real process in the middle of an add, and every command of docs/search.md as it stands there."""
+"""Kills of a real process in the middle of an add, and every command of docs/how-to/search.md as it stands there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from centerhash.data import content_key
 from centerhash.search import Index
 from tests.toys import cli, cli_process, started, wait_for_process, write_images
 
-PAGE = Path(__file__).parents[2] / "docs" / "search.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "search.md"
 pytestmark = pytest.mark.slow
 
 

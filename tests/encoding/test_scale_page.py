@@ -1,4 +1,4 @@
-"""The sums of docs/scale.md, computed again."""
+"""The sums of docs/how-to/large-collections.md, computed again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "scale.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "large-collections.md").read_text()
 SIZES = {"1 million": 10**6, "10 million": 10**7, "100 million": 10**8}
 UNITS = {"B": 1, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 SECONDS = {"s": 1, "minutes": 60, "hours": 3600, "days": 86400}

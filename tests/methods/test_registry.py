@@ -136,8 +136,8 @@ def test_defaults_of_training_and_head_yield_to_given_ones() -> None:
 
 
 def test_the_page_of_methods_is_the_one_in_the_docs() -> None:
-    page = (ROOT / "docs" / "methods.md").read_text()
-    assert page == methods_page(), "run `centerhash methods --markdown > docs/methods.md`"
+    page = (ROOT / "docs" / "reference" / "methods.md").read_text()
+    assert page == methods_page(), "run `centerhash methods --markdown > docs/reference/methods.md`"
     assert cli("methods", "--markdown").out == page
     assert all(f"\n## {row.name}\n" in page for row in BUILT_IN)
 

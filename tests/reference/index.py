@@ -78,7 +78,7 @@ def distance(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> int:
 
 
 def penalty(item: Item, ranking: Any) -> float:
-    """The formulas of docs/search.md, in plain Python."""
+    """The formulas of docs/how-to/search.md, in plain Python."""
     far = distance(item.code, ranking.code)
     if isinstance(ranking, BySemantic):
         return far

@@ -115,9 +115,7 @@ def option(
     )
 
 
-ModelArgument = Annotated[
-    str, typer.Argument(help="the model: folder of a finished run, hf:owner/name, or https://...#sha256=...")
-]
+ModelArgument = Annotated[str, typer.Argument(help="the model: folder of a finished run, or hf:owner/name")]
 RootOption = Annotated[Path, typer.Option(help="folder with one folder per published dataset")]
 MarkdownOption = Annotated[bool, typer.Option("--markdown", help="print this list as a page of the docs")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print json for machines instead of a table")]

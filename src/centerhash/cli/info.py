@@ -25,7 +25,7 @@ _SHOWN_CLASSES = 24
 
 
 def methods(context: typer.Context, as_json: JsonOption = False, markdown: MarkdownOption = False) -> None:
-    """List the methods: family, paper, year, and what they do with several labels.
+    """List the methods: family, paper, year, and how they handle several labels.
 
     Example: `centerhash methods --json`
     """
@@ -61,7 +61,7 @@ def options(
     ] = 64,
     as_json: JsonOption = False,
 ) -> None:
-    """List the options of one method with their defaults, to be set by `train -o NAME=VALUE`.
+    """List the options of one method with their defaults, for `train -o NAME=VALUE`.
 
     Example: `centerhash options ics`
     """
@@ -84,7 +84,7 @@ def options(
 
 
 def backbones(as_json: JsonOption = False) -> None:
-    """List the networks that turn images into features, and whether their weights are here.
+    """List the backbone networks, and whether their weights are installed.
 
     Example: `centerhash backbones --json`
     """
@@ -119,7 +119,7 @@ def datasets(
     as_json: JsonOption = False,
     markdown: MarkdownOption = False,
 ) -> None:
-    """List the published datasets: classes, images, split, licence, and which are under --root.
+    """List the published datasets: classes, images, split, license, and which are under --root.
 
     Example: `centerhash datasets --root data`
     """
@@ -143,7 +143,7 @@ def datasets(
         for row, here in zip(DATASETS.values(), there, strict=True)
     )
     console.table(f"datasets, and which are in {root}", columns, shown, show_lines=True)
-    console.output("Fetch one: `centerhash download NAME --root DIR`; more in docs/datasets.md")
+    console.output("Download one: `centerhash download NAME --root DIR`; more in docs/reference/datasets.md")
 
 
 def download(
@@ -158,7 +158,7 @@ def download(
         bool, typer.Option("--keep-archives", help="do not delete the archives once unpacked")
     ] = False,
 ) -> None:
-    """Fetch a published dataset: checked, unpacked, and resumed by the same command after a stop.
+    """Download a published dataset, check and unpack it. The same command resumes after a stop.
 
     Example: `centerhash download voc2007 --root data`
     """
@@ -182,7 +182,7 @@ def download(
 
 
 def doctor(cache: CacheOption = None, as_json: JsonOption = False) -> None:
-    """Show versions, device, engines, stores, weights and disk, for bug reports; exit code 1 if something is broken.
+    """Print versions, engines and disk space for bug reports. Exit with 1 if something is broken.
 
     Example: `centerhash doctor --json`
     """

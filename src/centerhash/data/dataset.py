@@ -291,7 +291,9 @@ def read_layout(root: Path, labels: bool = True) -> Contents:
     """Read the dataset at a path, of any layout; without `labels`, drop those that it has."""
     try:
         if not root.exists():
-            raise DataError(f"no such folder: '{root}'. Check the path; see docs/own-images.md for layouts.")
+            raise DataError(
+                f"no such folder: '{root}'. Check the path; see docs/reference/data-layouts.md for layouts."
+            )
         if root.is_dir():
             os.scandir(root).close()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The metrics of a Hamming ranking. docs/evaluation.md gives the formulas and where they come from.
+"""The metrics of a Hamming ranking. docs/reference/metrics.md gives the formulas and where they come from.
 
 Inputs are checked once and brought into the kernels' form. Rankings come block by block: the memory follows the database
 and the depth of the ranking, not Q x N, and an interrupt is heard between two blocks of queries.

@@ -1,4 +1,4 @@
-"""What an evaluation returns. docs/evaluation.md explains every figure."""
+"""What an evaluation returns. docs/reference/metrics.md explains every figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/methods.md, made from METHODS and the docstrings of their classes: `centerhash methods --markdown`."""
+"""docs/reference/methods.md, made from METHODS and the docstrings of their classes: `centerhash methods --markdown`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _BITS = (16, 64)  # lengths whose defaults are shown
 
 _HEAD = """# Methods
 
-Made by `centerhash methods --markdown > docs/methods.md` from what is registered beside each method's class; a test
-keeps the two equal. Every method trains by `centerhash train DATA --method NAME --bits K --out RUN`, on images and
+Made by `centerhash methods --markdown > docs/reference/methods.md` from what is registered beside each method's class; a
+test keeps the two equal. Every method trains by `centerhash train DATA --method NAME --bits K --out RUN`, on images and
 on features, and encodes unseen images. Options are set by `-o NAME=VALUE`; `centerhash tune` chooses among the values
 under "tuned over", with the same number of trials for every method.
 
@@ -34,8 +34,8 @@ Some differences are common to many methods:
 
 **Defaults follow one rule for all methods**: the setting that a stored grid preferred, the authors' own being one of its
 points (`centerhash tune coco117k --methods all`: 12 short trials and the best three in full at 32 bits, scored on a
-quarter of COCO's training list that is held out; [rows](../benchmarks/results/coco117k-tune/results.jsonl),
-[choices](../benchmarks/results/coco117k-tune/best.json)). Figures under "defaults" are mAP of that grid, by the peers'
+quarter of COCO's training list that is held out; [rows](../../benchmarks/results/coco117k-tune/results.jsonl),
+[choices](../../benchmarks/results/coco117k-tune/best.json)). Figures under "defaults" are mAP of that grid, by the peers'
 denominator: of full training runs with 30 epochs, or of short trials with 10 where stated. A test keeps both equal.
 """
 
@@ -59,7 +59,7 @@ def methods_page() -> str:
 def _section(row: Method, notes: Notes) -> Iterator[str]:
     path = row.kind.__module__.replace(".", "/")
     yield f"\n## {row.name}\n"
-    yield f"**{row.title}**: {row.paper}, {row.year}. In [`{path.partition('/')[2]}.py`](../src/{path}.py).\n"
+    yield f"**{row.title}**: {row.paper}, {row.year}. In [`{path.partition('/')[2]}.py`](../../src/{path}.py).\n"
     yield inspect.cleandoc(row.kind.__doc__ or "")
     yield f"\n```text\n{inspect.cleandoc(notes.equations)}\n```\n"
     yield f"*Compared with* {notes.source}. {inspect.cleandoc(notes.finding)}\n"

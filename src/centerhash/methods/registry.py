@@ -35,7 +35,7 @@ LEARNING_RATES = [5e-4, 1e-3, 2e-3, 4e-3]  # that `centerhash tune` tries for ev
 
 
 class Notes(NamedTuple):
-    """Text of docs/methods.md about a method, besides its other fields and the docstring of its class."""
+    """Text of docs/reference/methods.md about a method, besides its other fields and the docstring of its class."""
 
     source: str  # what it was compared with
     finding: str  # the result of the comparison

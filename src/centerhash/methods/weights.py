@@ -12,7 +12,7 @@ The weight step minimises, with the network fixed and `d` (B, L) the distances t
 with bent(x) = (softplus(beta x) - log 2) / beta: the paper's -log p, divided by beta and 0 at x = 0, so that
 beta bends the curve and decides neither its scale nor its height.
 
-`printed_*` is the step as the paper prints it, whose gradient is not that of this objective (docs/paper.md).
+`printed_*` is the step as the paper prints it, whose gradient is not that of this objective (docs/explanation/paper.md).
 """
 
 from __future__ import annotations

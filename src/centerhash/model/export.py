@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from centerhash.codes import Packed, check_packed, pack, packed_width
-from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
+from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.extras import require
 from centerhash.core.files import atomic
 from centerhash.core.progress import Progress, silent
@@ -41,7 +41,6 @@ from centerhash.networks.backbones import Backbone, import_timm
 from centerhash.networks.encoder import pixels_of
 from centerhash.networks.engines import Pixels, converted, traced
 
-FORMATS = ("onnx",)
 LEAST_AGREEMENT = {"float32": 0.999, "int8": 0.85}  # share of bits that must equal PyTorch's
 MOST_IMAGES = 512  # bounds memory, and more do not change the ranges
 _PHOTOS = Path(__file__).parent / "sample_photos"  # compared on by default
@@ -121,7 +120,6 @@ def export_model(
     model: Model,
     out: str | Path,
     *,
-    format: str = "onnx",
     int8: bool = False,
     images: Sequence[str | Path] | None = None,
     progress: Progress = silent,
@@ -131,8 +129,6 @@ def export_model(
     With `int8` the backbone computes in 8 bits: half of the images calibrate its ranges, the other half is compared. A
     model of features is compared on random ones.
     """
-    if format not in FORMATS:
-        raise unknown_name("format", format, FORMATS)
     if not isinstance(model, HashModel):
         raise ConfigError(f"{model!r} is an ONNX file already: copy the {PORTABLE} in '{model.folder}'.")
     for library in ("onnx", "onnxruntime"):

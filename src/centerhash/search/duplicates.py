@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from centerhash.search.index import Index
 
 KINDS = ("same", "near", "similar")
-# chosen on other photos than those of docs/duplicates.md: `python -m benchmarks.duplicates --choose`
+# chosen on other photos than those of docs/how-to/duplicates.md: `python -m benchmarks.duplicates --choose`
 NEAR = 40  # visual bits; wide, as the pixels decide
 PIXELS = 10  # bits of 64 between pixel hashes
 SIMILAR = 12  # visual bits; narrow, as nothing confirms them

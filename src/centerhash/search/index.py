@@ -295,6 +295,13 @@ class Index:
         with resolve_progress(progress) as report:
             return export_items(self, Path(path), to, report)
 
+    def backup(self, folder: str | Path, *, progress: bool | Progress = True) -> int:
+        """Copy the index into a new folder, verified, also while another process writes to it; return its size."""
+        from centerhash.search.backup import back_up
+
+        with resolve_progress(progress) as report:
+            return back_up(self, Path(folder), report)
+
     def remove(self, ids_or_paths: str | Path | Sequence[str | Path]) -> int:
         """Remove items by id, by the path of their image or by a folder of it; return how many were removed."""
         self._check_writable()

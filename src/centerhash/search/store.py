@@ -15,7 +15,7 @@ import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from pathlib import Path
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from centerhash.codes import Packed, check_bits, packed_width
 from centerhash.core.errors import InputError
 from centerhash.core.files import WriterLock, atomic, explain_write_errors, make_folder, sync_folder
+from centerhash.core.progress import Progress
 from centerhash.search.database import (
     CARRIED,
     CHUNK,
@@ -73,6 +74,7 @@ from centerhash.search.teaching import PackedCodes, Taught
 _CACHE_KB = 1 << 18  # of a writer: the index over the ids is written in random order
 _KEPT_BYTES = 1 << 26  # of postings kept in memory
 _PAGE = 1 << 14  # items that compaction holds in memory
+_PAGES = 4096  # of the database, copied between two reports of a backup
 _DRAFT = ".compact-"  # begins the name of the folder in which compaction writes
 
 
@@ -164,6 +166,19 @@ class Store(ItemStore):
                 database.sql.close()
             else:
                 self._idle.append(database)
+
+    def back_up(self, path: Path, progress: Progress) -> None:
+        """Copy the database as it is at one moment; other processes may write meanwhile."""
+
+        def report(status: int, remaining: int, total: int) -> None:
+            progress("backup", total - remaining, total)
+
+        with (
+            self._reading() as (database, _),
+            explained(path),
+            closing(sqlite3.connect(path)) as copy,
+        ):
+            database.sql.backup(copy, pages=_PAGES, progress=report)
 
     def _state(self) -> State:
         with self._reading() as (_, state):

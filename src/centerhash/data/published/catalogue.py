@@ -239,7 +239,7 @@ def _download_file(file: RemoteFile, target: Path, mirror: str | None, progress:
     raise DataError(f"{missing} Try another mirror, or look at the home page.") from missing
 
 
-# ---------------------------------------------------------------- docs/datasets.md
+# ---------------------------------------------------------------- docs/reference/datasets.md
 
 _PAGE = """\
 | name | dataset | classes | labeled images | of | mAP depth |
@@ -280,5 +280,5 @@ The photos must be downloaded by hand:
 
 
 def datasets_page() -> str:
-    """Return the catalogue as markdown: the part of docs/datasets.md that describes each dataset."""
+    """Return the catalogue as markdown: the part of docs/reference/datasets.md that describes each dataset."""
     return filled(_PAGE, rows=DATASETS.values())

@@ -239,7 +239,7 @@ class EWCSOptions(MethodOptions):
             Omega / K + gamma J_q / K,   J_q = sum over bits of log cosh(|tanh(z_k / 2)| - 1)          Eq. (11)""",
         defaults="""gamma .05, random centers at every length (.851). The paper's, not assigned by co-occurrence,
             reached .820 in a short trial, against .844.""",
-        departures="Per bit, as for CSQ. See docs/paper.md.",
+        departures="Per bit, as for CSQ. See docs/explanation/paper.md.",
     ),
 )
 class EWCS(CentralObjective):
@@ -259,7 +259,7 @@ PRINTED_BETA = {16: 0.001, 32: 0.01, 64: 0.1}  # Sec. 4.5.2
 
 
 class ICSOptions(MethodOptions):
-    """Options of ICS. docs/paper.md lists where the defaults leave the printed form, and why."""
+    """Options of ICS. docs/explanation/paper.md lists where the defaults leave the printed form, and why."""
 
     solver: Literal["exact", "pgd", "printed"] = Field(
         "exact", description="weights: exact minimiser, PGD on the true gradient, or PGD as printed, Eq. (13)"
@@ -322,10 +322,10 @@ class ICSOptions(MethodOptions):
             network:  beta sum over the labels of softplus(w_j d_j) + gamma J_q                          Eq. (8), (12)""",
         defaults="""beta .001, .01, .1 at 16, 32, 64 bits, gamma .05, eta .1: as printed. The paper names no lambda;
             of those it tries, .1 (.604; .01 .568).""",
-        departures="""None on purpose; where the paper contradicts itself, docs/paper.md says which reading this is.
-            Centers are as printed too (Hadamard's, or Bernoulli(0.5) bits drawn once), and assigned to classes at
-            random; the head and its training are those of all methods, and as printed by `--preset paper-alexnet`
-            and `paper-resnet50`.""",
+        departures="""None on purpose; where the paper contradicts itself, docs/explanation/paper.md says
+            which reading this is. Centers are as printed too (Hadamard's, or Bernoulli(0.5) bits drawn once), and
+            assigned to classes at random; the head and its training are those of all methods, and as printed by
+            `--preset paper-alexnet` and `paper-resnet50`.""",
     ),
 )
 @register_method(
@@ -338,7 +338,7 @@ class ICSOptions(MethodOptions):
     authors={"gamma": 0.05, "assignment": "random"},
     notes=Notes(
         source="the text of the ICS paper",
-        finding="docs/paper.md goes through it equation by equation.",
+        finding="docs/explanation/paper.md goes through it equation by equation.",
         equations="""
             Omega = sum over the labels of w_j d_j,  d_j = BCE to center j, per bit                    Eq. (2), (3)
             w = argmin over the simplex of  J1(Omega) + lambda sum_j w_j log w_j                       Eq. (10)
@@ -346,8 +346,8 @@ class ICSOptions(MethodOptions):
         defaults="""lambda (K / 32)^3 / 4, which is .03, .25 and 2 at 16, 32 and 64 bits, gamma .5, learning rate 2e-3
             (.856; four times that lambda, gamma .25 and rate 4e-3 .851), beta .001. Without the assignment of centers
             .827 in a short trial, against .844. The printed values are `ics-printed`.""",
-        departures="""Exact minimiser instead of ten steps, d per bit, normalised by beta: docs/paper.md says why,
-            with figures.""",
+        departures="""Exact minimiser instead of ten steps, d per bit, normalised by beta: docs/explanation/paper.md says
+            why, with figures.""",
     ),
 )
 class ICS(CentralObjective):

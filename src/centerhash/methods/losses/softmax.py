@@ -169,7 +169,7 @@ class MDSH(CentralObjective):
 
 
 class IcsSoftmaxOptions(MethodOptions):
-    """Options of ICS-softmax. docs/paper.md describes how a validation split chose them."""
+    """Options of ICS-softmax. docs/explanation/paper.md describes how a validation split chose them."""
 
     scale: float = Field(6.0, gt=0, description="sharpness of the softmax over all centers")
     entropy: float | None = Field(
@@ -224,8 +224,8 @@ def step_loss(distances: Tensor, labels: Tensor, entropy: float) -> Tensor:
         defaults="""scale 6, lambda scale / 2 = 3, learning rate 1e-3 (.872; scale 8, lambda 2 and rate 4e-3 .871).
             evidence_lambda 0.5 from trials before the grid, which were far more than any other method had;
             share_lambda 6 on half of the photos with boxes. Neither changes a code.""",
-        departures="""This is ours: docs/paper.md says what of ICS it keeps. `--no-rotate`, `--no-evidence` and
-            `--no-sizes` leave out what it adds.""",
+        departures="""This is ours: docs/explanation/paper.md says what of ICS it keeps. `--no-rotate`, `--no-evidence`
+            and `--no-sizes` leave out what it adds.""",
     ),
 )
 class IcsSoftmax(CentralObjective):
