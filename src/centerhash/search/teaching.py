@@ -316,21 +316,26 @@ def covariance_penalty(others: Floats) -> Floats:
 
 
 def left_out_scores(
-    parameters: Floats, inputs: Floats, targets: Floats, weights: Floats, penalty: Floats, chosen: int
+    parameters: Floats,
+    inputs: Floats,
+    targets: Floats,
+    weights: Floats,
+    penalty: Floats,
+    chosen: int,
+    center: Floats,
 ) -> Floats:
-    """Return the score of each of the first `chosen` inputs as if it had been left out of the regression.
+    """Return by how much each of the first `chosen` inputs scores more than `center` (d,), as if it were left out.
 
-    One Newton step from the minimum without row i: z_i - c_i t_i sigmoid(-t_i z_i) h / (1 - c_i p_i (1 - p_i) h) with
-    h = x_i^T H^-1 x_i and H the Hessian (Rad and Maleki 2020), which needs no further regression.
+    One Newton step from the minimum leads to that without row i (Rad and Maleki 2020), v_i = v - c_i t_i
+    sigmoid(-t_i z_i) H^-1 x_i / (1 - c_i p_i (1 - p_i) x_i^T H^-1 x_i), so that no other regression is needed. Without
+    the difference to a center, the score would follow b, which depends on the number of examples.
     """
     own, c, t = inputs[:chosen], weights[:chosen], targets[:chosen]
-    solved = np.linalg.solve(hessian(parameters, inputs, weights, penalty), own.T)
-    leverage = (own * solved.T).sum(axis=1)
+    solved = np.linalg.solve(hessian(parameters, inputs, weights, penalty), own.T).T
     score = own @ parameters
-    likely = sigmoid(score)
-    found: Floats = score - c * t * sigmoid(-t * score) * leverage / (
-        1 - c * likely * (1 - likely) * leverage
-    )
+    likely, leverage = sigmoid(score), (own * solved).sum(axis=1)
+    step = c * t * sigmoid(-t * score) / (1 - c * likely * (1 - likely) * leverage)
+    found: Floats = (own - center) @ parameters - step * ((own - center) * solved).sum(axis=1)
     return found
 
 
@@ -394,8 +399,9 @@ def learn(examples: Sequence[Example], others: PackedCodes, bits: int) -> Taught
     weights = np.repeat(
         [1.0, count / compared], [len(likes), compared]
     )  # all others weigh as much as all likes
-    parameters = minimize(inputs, targets, weights, penalty)
-    left_out = left_out_scores(parameters, inputs, targets, weights, penalty, count)
-    center, spread = center_and_spread(rest @ parameters, parameters)
-    found = calibrated(parameters, rest @ parameters, shrunk_distance((left_out - center) / spread))
+    regression = (inputs, targets, weights, penalty)
+    parameters = minimize(*regression)
+    left_out = left_out_scores(parameters, *regression, count, rest.mean(axis=0))
+    _, spread = center_and_spread(rest @ parameters, parameters)
+    found = calibrated(parameters, rest @ parameters, shrunk_distance(left_out / spread))
     return Taught(found.astype(np.float32), tuple(examples))
