@@ -384,7 +384,7 @@ class Index:
     def _filter(
         self, having: str | Sequence[str], without: str | Sequence[str], under: str | Path | None
     ) -> Filter:
-        info = with_taught(self.model_info, self.store.taught())
+        info = with_taught(self.model_info, self.store.taught() if having or without else {})
         return filter_of(self.store, info, having, without, under, self.folder / IMAGES)
 
     def newest(
