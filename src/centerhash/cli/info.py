@@ -152,7 +152,8 @@ def download(
     ],
     root: RootOption = Path("data"),
     mirror: Annotated[
-        str | None, typer.Option(help="address to fetch from instead of the source, e.g. https://host/folder")
+        str | None,
+        typer.Option(help="download from this address instead of the source, e.g. https://host/folder"),
     ] = None,
     keep_archives: Annotated[
         bool, typer.Option("--keep-archives", help="do not delete the archives once unpacked")
@@ -170,8 +171,8 @@ def download(
         fetched = download_archives(
             row.files, root / row.folder, mirror=mirror, keep_archives=keep_archives, progress=report
         )
-    before = "all files had been fetched before" if row.files else "no file can be fetched by a program"
-    news = f"fetched {', '.join(fetched)}" if fetched else before
+    before = "all files were downloaded before" if row.files else "the files must be downloaded by hand"
+    news = f"downloaded {', '.join(fetched)}" if fetched else before
     console.output(f"{row.title}: {news}, in {root / row.folder}")
     if home_of(row, root) is None and row.by_hand:
         console.output("still to be done by hand:")
@@ -206,7 +207,9 @@ def inspect(
     out: Annotated[
         Path | None, typer.Option(help="folder for inspection.json and the plot (svg, png)")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="of splits that the data does not name, as in train")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="seed of splits that the data does not define, as in train")
+    ] = 0,
     no_labels: NoLabelsOption = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -30,8 +30,15 @@ IndexArgument = Annotated[Path, typer.Argument(help="folder of the index", show_
 def create(
     index: IndexArgument,
     model: Annotated[
-        str, typer.Option(help="folder of a finished run, the built-in model, or hf:owner/name; it is copied")
-    ] = "coco",
+        str | None,
+        option(
+            "folder of a finished run, the built-in model, or hf:owner/name; it is copied", default="coco"
+        ),
+    ] = None,
+    bits: Annotated[
+        int | None,
+        typer.Option(min=1, help="length of codes from other programs, for an index without a model"),
+    ] = None,
     store: Annotated[
         str, option("where items are stored: sqlite, or milvus:ADDRESS", arguments.one_of(*arguments.STORES))
     ] = "sqlite",
@@ -42,10 +49,11 @@ def create(
     """
     from centerhash.search import Index
 
-    with Index.create(index, model, store=store) as made:
-        bits, kind = made.model.bits, made.spec.store
+    with Index.create(index, model, bits=bits, store=store) as made:
+        spec = made.spec
+    then = f"add {index} IMAGES" if spec.model else f"import {index} CODES"
     console.output(
-        f"an empty index of {bits} bits ({kind}) in {index}  next: `centerhash index add {index} IMAGES`"
+        f"an empty index of {spec.bits}-bit codes ({spec.store}) in {index}  next: `centerhash index {then}`"
     )
 
 
@@ -234,7 +242,8 @@ def export(
 def search(
     index: IndexArgument,
     image: Annotated[Path | None, typer.Argument(help="image to search by", show_default=False)] = None,
-    id: Annotated[str | None, typer.Option(help="search by an item of the index instead")] = None,
+    id: Annotated[str | None, typer.Option(help="search by an item of the index")] = None,
+    code: Annotated[str | None, typer.Option(help="search by a code in hex digits")] = None,
     labels: Annotated[
         str | None,
         typer.Option(
@@ -268,8 +277,8 @@ def search(
     from centerhash.search import Index
     from centerhash.search.names import match
 
-    if sum(given is not None for given in (image, id, labels)) != 1:
-        raise ConfigError("search by one thing: an IMAGE, --id or --labels.")
+    if sum(given is not None for given in (image, id, labels, code)) != 1:
+        raise ConfigError("search by one thing: an IMAGE, --id, --labels or --code.")
     if visual and semantic:
         raise ConfigError("search by one of --visual and --semantic, or by both without naming any.")
     with Index.open(index, read_only=True, device=device, engine=engine) as opened:
@@ -277,6 +286,7 @@ def search(
             image,
             id=id,
             labels=labels,
+            code=code,
             k=k,
             by="visual" if visual else "semantic" if semantic else "both",
             having=having or (),
@@ -395,7 +405,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free one")] = 8000,
     token: Annotated[
         str | None,
-        typer.Option(envvar="CENTERHASH_TOKEN", help="what a request must bring to add or remove images"),
+        typer.Option(envvar="CENTERHASH_TOKEN", help="token that requests need to add or remove images"),
     ] = None,
     max_upload_mb: Annotated[float, typer.Option(help="largest upload in megabytes")] = 20.0,
     max_megapixels: Annotated[float, typer.Option(help="largest image in million pixels")] = 50.0,
@@ -403,8 +413,8 @@ def serve(
     engine: EngineOption = "auto",
     queue: Annotated[int, typer.Option(help="requests of a kind that may wait; more get a 503")] = 32,
     timeout: Annotated[float, typer.Option(help="seconds that a request may take")] = 30.0,
-    connections: Annotated[int, typer.Option(help="open connections; more are sent away")] = 512,
-    read_only: Annotated[bool, typer.Option(help="never change the index, whatever token comes")] = False,
+    connections: Annotated[int, typer.Option(help="open connections; more get a 503")] = 512,
+    read_only: Annotated[bool, typer.Option(help="reject all changes, also with a token")] = False,
     model: Annotated[
         str | None,
         option("of a folder of images: a run's folder, the built-in model, or hf:owner/name", default="coco"),

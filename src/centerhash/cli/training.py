@@ -32,7 +32,7 @@ def train(
             autocompletion=arguments.complete_data,
         ),
     ],
-    out: Annotated[Path, typer.Option(help="folder of the run; the same command resumes it after a stop")],
+    out: Annotated[Path, typer.Option(help="folder of the run; the same command resumes it")],
     preset: Annotated[
         str | None,
         option(
@@ -55,11 +55,11 @@ def train(
         bool, option("start over if --out holds another run", panel="Running", name="--overwrite")
     ] = False,
     checkpoint_seconds: Annotated[
-        float, option("least time between checkpoints", panel="Running", min=0)
+        float, option("minimum time between checkpoints", panel="Running", min=0)
     ] = 20.0,
     logger: Annotated[
         str | None,
-        option("where losses and mAP of every epoch also go", arguments.LOGGERS, panel="Running"),
+        option("additional logger of losses and mAP", arguments.LOGGERS, panel="Running"),
     ] = None,
 ) -> None:
     """Train a model on images or features, and encode its queries and database.

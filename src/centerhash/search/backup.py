@@ -30,12 +30,14 @@ def back_up(index: Index, folder: Path, progress: Progress) -> int:
         raise ConfigError(
             f"the items of '{index.folder}' are in Milvus: back them up with Milvus's own tools."
         )
-    index.model.content()  # raises if the model is damaged
+    if index.spec.model:
+        index.model.content()  # raises if the model is damaged
     with atomic_folder(folder) as draft:
         store.back_up(draft / FILE, progress)
         with explain_write_errors(folder):
             shutil.copy2(index.folder / SPEC, draft / SPEC)
-            shutil.copytree(index.folder / MODEL, draft / MODEL)
+            if index.spec.model:
+                shutil.copytree(index.folder / MODEL, draft / MODEL)
             if (index.folder / IMAGES).is_dir():
                 (draft / IMAGES).mkdir()
             for file in index.uploads.files():

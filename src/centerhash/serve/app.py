@@ -134,8 +134,8 @@ def _add_status(
             index=Path(served.index.folder).name,
             size=len(served.index),
             adding=0 if adding is None else adding(),
-            bits=served.index.model.bits,
-            method=served.index.model.spec.method,
+            bits=served.index.model_info.bits,
+            method=served.index.model_info.method,
             writable=settings.may_write,
             max_upload_mb=settings.max_upload_mb,
             version=__version__,
@@ -195,7 +195,7 @@ def serve_index(
     """
     settings = settings.model_copy(update={"hosts": allowed_hosts(host, settings.hosts)})
     with listen(host, port) as listener:
-        if index.model.spec.backbone is not None:  # the first visitor need not wait for network and search
+        if index.model_info.backbone is not None:  # the first visitor need not wait for network and search
             index.search(Image.new("RGB", (32, 32)), k=1)
         if (torch := sys.modules.get("torch")) is not None:  # its threads, too, share the cores
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.workers))
