@@ -287,6 +287,38 @@ def test_milvus_keeps_no_taught_labels() -> None:
             call()
 
 
+def test_codes_of_other_programs_can_be_taught(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    bits = np.where(generator.random((200, 64)) < 0.5, -1, 1)
+    bits[:20, :40] = 1
+    with Index.create(tmp_path / "codes", bits=64) as codes:
+        codes.add_codes(pack(bits), list(map(name, range(200))))
+        codes.teach("marked", like=[name(row) for row in range(5)])
+        found = codes.search(labels="marked", k=20)
+        assert sum(row.id < name(20) for row in found) >= 18
+        assert len(codes.search(id=name(0), having="marked", k=200)) + 1 == codes.labels()["marked"]
+        with pytest.raises(ConfigError, match="no model"):
+            codes.export_taught(tmp_path / "labels.json")
+
+
+def test_an_index_has_a_limited_number_of_taught_labels(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.teach("a", like=name(0))
+    index.teach("b", like=name(0))
+    index.export_taught(tmp_path / "labels.json")
+    index.forget("b")
+    index.rename_taught("a", "c")
+    monkeypatch.setattr("centerhash.search.taught.MAX_TAUGHT", 2)
+    with pytest.raises(ConfigError, match="at most 2"):
+        index.import_taught(tmp_path / "labels.json")
+    index.teach("d", like=name(1))
+    with pytest.raises(ConfigError, match="at most 2"):
+        index.teach("e", like=name(2))
+    index.teach("d", like=name(3))  # more examples are no further label
+    assert list(index.taught()) == ["c", "d"]
+
+
 def test_the_exported_file_is_json_that_others_can_read(index: Index, tmp_path: Path) -> None:
     index.teach("Bella", like=[name(0), name(1)])
     index.export_taught(tmp_path / "labels.json")

@@ -49,7 +49,7 @@ from centerhash.search.items import (
     PhotoInfo,
     is_id,
 )
-from centerhash.search.teaching import Taught
+from centerhash.search.teaching import MAX_TAUGHT, Taught
 
 Row: TypeAlias = tuple[Any, ...]  # of a database table
 Postings: TypeAlias = NDArray[Any]  # (n,) of WIDE
@@ -470,8 +470,8 @@ class Database:
     @_decoding
     def taught(self, state: State) -> dict[str, Taught]:
         """Read the taught labels, sorted by name."""
-        rows = self.sql.execute("SELECT * FROM taught ORDER BY name").fetchall()
-        if taught_checksum(rows) != state.taught:
+        rows = list(self._rows("SELECT * FROM taught ORDER BY name", ascending=True))
+        if len(rows) > MAX_TAUGHT or taught_checksum(rows) != state.taught:
             raise self.damaged("its taught labels are not those that were stored")
         try:
             return {row[0]: Taught.from_row(self.checked(row), state.bits) for row in rows}

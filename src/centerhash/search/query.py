@@ -57,7 +57,7 @@ class ModelInfo:
     @property
     def centers(self) -> Codes:
         """Return the hash centers (C, K), or raise ConfigError for a method without."""
-        if self.method is None:
+        if self.method is None and self.known_centers is None:
             raise no_model("search by an id or by a code")
         if self.known_centers is None:
             raise ConfigError(

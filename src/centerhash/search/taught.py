@@ -14,6 +14,7 @@ from centerhash.search.items import Item
 from centerhash.search.rankings import ByProbability
 from centerhash.search.results import Result, as_result
 from centerhash.search.teaching import (
+    MAX_TAUGHT,
     OTHERS,
     PRESENT,
     Example,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 IdsOrPaths: TypeAlias = str | Path | Sequence[str | Path]
 
-MAX_TAUGHT = 1000  # labels of an index
 MAX_FILE_BYTES = 1 << 28
 MAX_SUGGESTED = 1000
 _UNCERTAIN = 0.5
@@ -235,6 +235,6 @@ class TaughtLabels:
             for name in labels:
                 if self._known(name, known) is not None:
                     raise ConfigError(f"there is a taught label '{name}' already: rename or forget it first.")
-                self._new(name, known)
+                known = {**known, self._new(name, known): labels[name]}  # so that their number is limited too
             self.store.save_taught(dict(labels))
         return sorted(labels)

@@ -34,6 +34,7 @@ PRESENT = 0.5  # probability from which an item carries a taught label
 OTHERS = 4000  # random items that examples are compared with
 COMPARED = 500  # of them in the regression, where more take longer and change nothing
 MAX_EXAMPLES = 10_000
+MAX_TAUGHT = 1000  # labels of an index
 MAX_NAME_BYTES = 256
 STRENGTH, RIDGE = 100.0, 3.0  # of the penalty, chosen on other classes than benchmarks/teach.py measures
 DISTANCE = 2.0  # of a label's examples from the others, in standard deviations, before any was left out
