@@ -158,7 +158,7 @@ class Task:
         examples = [*(example(row, True) for row in self.like), *(example(row, False) for row in self.unlike)]
         others = self.others[self.unseen[self.others]]
         rest = PackedCodes(codes.semantic[others], codes.visual[others], codes.has_visual[others])
-        return teaching.learn(examples, rest, BITS).probabilities(codes)
+        return teaching.learn(examples, rest, BITS, len(codes)).probabilities(codes)
 
 
 def measure_classes(

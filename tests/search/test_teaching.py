@@ -151,8 +151,9 @@ def test_the_share_of_items_with_a_label_is_found_again(share: float, distance: 
 
 
 def test_the_estimated_share_has_limits() -> None:
-    assert teaching.estimated_share(np.zeros(10)) == teaching.SHARES[0]
-    assert teaching.estimated_share(np.full(10, 1e9)) == teaching.SHARES[1]
+    assert teaching.estimated_share(np.zeros(10)) == teaching.LEAST
+    assert teaching.estimated_share(np.zeros(10), 0.3) == 0.3
+    assert teaching.estimated_share(np.full(10, 1e9)) == teaching.MOST
 
 
 # --- codes
@@ -195,19 +196,22 @@ def rows_of(every: PackedCodes, rows: Any) -> PackedCodes:
 def test_a_planted_label_is_learned() -> None:
     every, marked = planted(0, 2000, 60), np.arange(2000) < 60
     examples = [example(str(row), row, every) for row in range(8)]
-    label = teaching.learn(examples, rows_of(every, np.arange(8, 2000)), BITS)
+    label = teaching.learn(examples, rows_of(every, np.arange(8, 2000)), BITS, 2000)
     likely = label.probabilities(every)
     assert ((likely[8:] >= 0.5) == marked[8:]).mean() > 0.98
     assert (
         likely[8:60].min() > np.sort(likely[60:])[-20]
     )  # at most 20 of 1,940 others before the last of them
-    again = teaching.learn(examples, rows_of(every, np.arange(8, 2000)), BITS)
+    again = teaching.learn(examples, rows_of(every, np.arange(8, 2000)), BITS, 2000)
     assert np.array_equal(label.parameters, again.parameters)
     assert label.center.shape == (BITS,)
     # an item that is rejected becomes less likely, and so does one with the same code
     rejected = int(np.argmax(np.where(marked, 0, likely)))
     fewer = teaching.learn(
-        [*examples, example("no", rejected, every, like=False)], rows_of(every, np.arange(8, 2000)), BITS
+        [*examples, example("no", rejected, every, like=False)],
+        rows_of(every, np.arange(8, 2000)),
+        BITS,
+        2000,
     )
     assert fewer.probabilities(every)[rejected] < likely[rejected]
 
@@ -215,11 +219,13 @@ def test_a_planted_label_is_learned() -> None:
 @pytest.mark.parametrize("others", [1, 2, 30])
 def test_few_items_are_enough(others: int) -> None:
     every = planted(1, others + 1, 1)
-    label = teaching.learn([example("a", 0, every)], rows_of(every, np.arange(1, others + 1)), BITS)
+    label = teaching.learn(
+        [example("a", 0, every)], rows_of(every, np.arange(1, others + 1)), BITS, others + 1
+    )
     assert np.isfinite(label.parameters).all()
     assert label.probabilities(every).argmax() == 0
     with pytest.raises(InputError, match="other images"):
-        teaching.learn([example("a", 0, every)], rows_of(every, np.arange(0)), BITS)
+        teaching.learn([example("a", 0, every)], rows_of(every, np.arange(0)), BITS, 1)
 
 
 # --- what is stored
@@ -228,7 +234,7 @@ def test_few_items_are_enough(others: int) -> None:
 def a_label(seed: int = 0) -> Taught:
     every = codes(seed, 20)
     examples = [example(f"{row}", row, every, like=row != 2) for row in range(4)]
-    return teaching.learn(examples, rows_of(every, np.arange(4, 20)), BITS)
+    return teaching.learn(examples, rows_of(every, np.arange(4, 20)), BITS, 20)
 
 
 def test_a_label_is_read_as_it_was_written() -> None:

@@ -123,7 +123,7 @@ class TaughtLabels:
             new = self._examples(like, unlike)
             examples = with_examples(labels[name].examples if name in labels else (), new)
             others = self.store.sample_codes(OTHERS, [one.id for one in examples])
-            self.store.save_taught({name: learn(examples, others, self.store.bits)})
+            self.store.save_taught({name: learn(examples, others, self.store.bits, len(self.store))})
         return self.all()[name]
 
     def _examples(self, like: IdsOrPaths, unlike: IdsOrPaths) -> list[Example]:

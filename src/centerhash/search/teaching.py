@@ -38,7 +38,7 @@ MAX_TAUGHT = 1000  # labels of an index
 MAX_NAME_BYTES = 256
 STRENGTH, RIDGE = 100.0, 3.0  # of the penalty, chosen on other classes than benchmarks/teach.py measures
 DISTANCE = 2.0  # of a label's examples from the others, in standard deviations, before any was left out
-SHARES = (1 / OTHERS, 0.5)  # limits of the estimated share of items with a label
+LEAST, MOST = 1 / OTHERS, 0.5  # limits of the estimated share of items with a label
 STEPS, TOLERANCE = 30, 1e-7  # of Newton's method
 _BLOCK = 1 << 16  # rows scored at a time
 _FORMAT = 1
@@ -359,7 +359,7 @@ def shrunk_distance(left_out: Floats) -> float:
     return max((float(held.sum()) + DISTANCE) / (len(held) + 1), DISTANCE / 4)
 
 
-def estimated_share(ratios: Floats) -> float:
+def estimated_share(ratios: Floats, least: float = LEAST) -> float:
     """Return the share of items with a label, by likelihood ratios (n,) of random items; expectation maximization.
 
     share <- mean of share r / (share r + 1 - share), as Saerens et al. (2002) adjust a classifier to a new prior.
@@ -367,11 +367,11 @@ def estimated_share(ratios: Floats) -> float:
     share = 0.05
     for _ in range(100):
         share = float(np.mean(share * ratios / (share * ratios + 1 - share)))
-        share = min(max(share, SHARES[0]), SHARES[1])
+        share = min(max(share, least), MOST)
     return share
 
 
-def calibrated(parameters: Floats, others: Floats, distance: float) -> Floats:
+def calibrated(parameters: Floats, others: Floats, distance: float, least: float = LEAST) -> Floats:
     """Scale parameters (d,) so that their score is the logit of a probability, given the scores (n,) of others.
 
     With standardized scores u of the others as N(0, 1), of the label as N(distance, 1), the ratio of their densities is
@@ -379,14 +379,14 @@ def calibrated(parameters: Floats, others: Floats, distance: float) -> Floats:
     """
     center, spread = center_and_spread(others, parameters)
     ratios = distance * (others - center) / spread - distance**2 / 2
-    share = estimated_share(np.exp(np.minimum(ratios, 50)))
+    share = estimated_share(np.exp(np.minimum(ratios, 50)), least)
     found = parameters * distance / spread
     found[-1] += np.log(share / (1 - share)) - distance * center / spread - distance**2 / 2
     return found
 
 
-def learn(examples: Sequence[Example], others: PackedCodes, bits: int) -> Taught:
-    """Learn a label from examples and random other items of the index."""
+def learn(examples: Sequence[Example], others: PackedCodes, bits: int, total: int) -> Taught:
+    """Learn a label from examples and random other items of an index with `total` items."""
     if not len(others):
         raise InputError(
             "the index holds only the examples: add other images that they can be compared with."
@@ -404,5 +404,6 @@ def learn(examples: Sequence[Example], others: PackedCodes, bits: int) -> Taught
     parameters = minimize(*regression)
     left_out = left_out_scores(parameters, *regression, count, rest.mean(axis=0))
     _, spread = center_and_spread(rest @ parameters, parameters)
-    found = calibrated(parameters, rest @ parameters, shrunk_distance(left_out / spread))
+    least = min(max(LEAST, count / max(total, 1)), MOST)  # the examples have it, at least
+    found = calibrated(parameters, rest @ parameters, shrunk_distance(left_out / spread), least)
     return Taught(found.astype(np.float32), tuple(examples))
