@@ -26,7 +26,7 @@ FACTOR = 0.1  # of a visual bit compared with a semantic one: see docs/how-to/se
 _WEIGHT = round(1 / FACTOR)  # distances are compared as whole numbers: 10 d_semantic + d_visual
 SHARPNESS = 8.0  # of the likelihood of labels given a code
 FLOOR = 0.01  # the probability of a label that is not stored because others are larger
-TINY = 1e-6  # the smallest probability that counts in a query by taught labels alone
+TINY = 1e-12  # the smallest probability that counts in a query by taught labels alone
 SHARES = 1.0  # weight of the shares compared with the probabilities: see docs/how-to/search.md
 _DIGITS = 9  # of a penalty: smaller differences come from rounding
 
