@@ -23,6 +23,22 @@ index_app = typer.Typer(
     rich_markup_mode="markdown",
 )
 _SHOWN = 50  # groups of duplicates in the table; --json and --page show more
+HavingOption = Annotated[
+    list[str] | None, typer.Option(help="return only items with this label; may be repeated")
+]
+WithoutOption = Annotated[
+    list[str] | None, typer.Option(help="exclude items with this label; may be repeated")
+]
+UnderOption = Annotated[Path | None, typer.Option(help="return only images in this folder")]
+AfterOption = Annotated[
+    str | None, typer.Option(help="return only images taken on or after 2024, 2024-06 or 2024-06-01")
+]
+BeforeOption = Annotated[
+    str | None, typer.Option(help="return only images taken before 2024, 2024-06 or 2024-06-01")
+]
+CameraOption = Annotated[
+    str | None, typer.Option(help="return only images of cameras whose name contains this text")
+]
 IndexArgument = Annotated[Path, typer.Argument(help="folder of the index", show_default=False)]
 
 
@@ -85,6 +101,44 @@ def add(
 
 
 @index_app.command()
+def watch(
+    index: IndexArgument,
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(help="folders of images; without any, all that were added", show_default=False),
+    ] = None,
+    device: DeviceOption = "auto",
+    engine: EngineOption = "auto",
+) -> None:
+    """Keep an index in step with folders: new, changed, moved and vanished images are noticed within seconds.
+
+    The index can be searched, served and changed by other commands meanwhile. Stop with Ctrl-C.
+
+    Examples: `centerhash index watch photos.index`, `centerhash index watch photos.index photos`
+    """
+    from centerhash.search import Index
+    from centerhash.search.watching import Watch
+
+    with Index.open(index, shared=True, device=device, engine=engine) as opened:
+        places = folders or [Path(root) for root in opened.store.roots()]
+        if not places:
+            raise ConfigError(f"no folder has been added to '{index}' yet: name the folders to watch.")
+        for place in folders or ():
+            if not place.is_dir():
+                raise ConfigError(f"no such folder: '{place}'.")
+
+        def changed(done: Added) -> None:
+            console.report_added(done, f"{len(opened):,} items in {index}")
+
+        console.output(f"watching {', '.join(map(str, places))} (stop with Ctrl-C)")
+        with console.progress() as report:
+            try:
+                Watch(opened, places, changed, report).run()
+            except KeyboardInterrupt:
+                console.output("stopped")
+
+
+@index_app.command()
 def remove(
     index: IndexArgument,
     items: Annotated[
@@ -134,6 +188,53 @@ def info(index: IndexArgument, as_json: JsonOption = False) -> None:
     more = f", and {len(most) - 10:,} more labels" if len(most) > 10 else ""
     shown = ", ".join(f"{name} {count:,}" for name, count in most[:10]) + more or "none"
     console.table(str(index), ("", ""), [*rows, ("labels", shown)])
+
+
+@index_app.command("list")
+def list_(
+    index: IndexArgument,
+    k: Annotated[int, typer.Option("-k", "--top", min=1, help="how many to show")] = 20,
+    skip: Annotated[int, typer.Option(min=0, help="how many of the newest to skip")] = 0,
+    months: Annotated[bool, typer.Option("--months", help="count images by month instead")] = False,
+    having: HavingOption = None,
+    without: WithoutOption = None,
+    under: UnderOption = None,
+    after: AfterOption = None,
+    before: BeforeOption = None,
+    camera: CameraOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the images of an index, the newest first, by the date in their EXIF data or otherwise of their files.
+
+    Examples: `centerhash index list photos.index --after 2024-06 --before 2024-09`,
+    `centerhash index list photos.index --months`
+    """
+    from centerhash.search import Index
+    from centerhash.search.index import Only
+
+    only = Only(
+        having=having or (), without=without or (), under=under, after=after, before=before, camera=camera
+    )
+    with Index.open(index, read_only=True) as opened:
+        _warn_of_camera(opened, camera)
+        if months:
+            counts = opened.months(**only)
+            if as_json:
+                console.print_json(counts)
+            else:
+                rows = [(month, f"{count:,}") for month, count in counts.items()]
+                console.table(f"{sum(counts.values()):,} images", ("month", ">images"), rows)
+            return
+        found, total = opened.newest(skip, k, **only)
+    if as_json:
+        console.print_json({"items": [row.to_dict() for row in found], "total": total})
+        return
+    heads = ("date", "id", "camera", "labels", "path")
+    lines = [
+        (_day(row), row.id, row.camera or "-", _labels_shown(row), "\n".join(row.paths) or "-")
+        for row in found
+    ]
+    console.table(f"{len(found):,} of {total:,} images, the newest first", heads, lines)
 
 
 @index_app.command()
@@ -258,13 +359,12 @@ def search(
     semantic: Annotated[
         bool, typer.Option("--semantic", help="rank by the semantic code alone, without visual similarity")
     ] = False,
-    having: Annotated[
-        list[str] | None, typer.Option(help="return only items with this label; may be repeated")
-    ] = None,
-    without: Annotated[
-        list[str] | None, typer.Option(help="exclude items with this label; may be repeated")
-    ] = None,
-    under: Annotated[Path | None, typer.Option(help="return only images in this folder")] = None,
+    having: HavingOption = None,
+    without: WithoutOption = None,
+    under: UnderOption = None,
+    after: AfterOption = None,
+    before: BeforeOption = None,
+    camera: CameraOption = None,
     within: Annotated[int | None, typer.Option(min=0, help="maximum Hamming distance of the results")] = None,
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
@@ -292,9 +392,13 @@ def search(
             having=having or (),
             without=without or (),
             under=under,
+            after=after,
+            before=before,
+            camera=camera,
             within=within,
         )
         known = [*opened.labels(), *opened.model_info.classes] if having or without else []
+        _warn_of_camera(opened, camera)
         by = console.features_by(opened.used_engine)
     if as_json:
         console.print_json(results.to_dict())
@@ -307,12 +411,25 @@ def search(
         shown = ", ".join(f"{row.label} {row.weight:.2f}" for row in results.labels)
         console.output(f"query: {shown}")
     compared = any(row.visual is not None for row in results)
-    heads = (">distance", *([">visual"] if compared else []), "id", "labels", "path")
+    heads = (">distance", *([">visual"] if compared else []), "id", "date", "labels", "path")
     rows = []
     for row in results:
         numbers = [str(row.distance), "-" if row.visual is None else str(row.visual)][: 1 + compared]
-        rows.append((*numbers, row.id, _labels_shown(row), row.path or "-"))
+        rows.append((*numbers, row.id, _day(row), _labels_shown(row), "\n".join(row.paths) or "-"))
     console.table(f"{len(results):,} results{by}", heads, rows)
+
+
+def _day(row: Result) -> str:
+    return "-" if row.taken is None else f"{row.taken:%Y-%m-%d}"
+
+
+def _warn_of_camera(index: Index, camera: str | None) -> None:
+    """Warn if no camera has such a name, and list those that there are."""
+    from centerhash.search.query import cameras_named
+
+    if camera is not None and not cameras_named(index.store, camera):
+        known = ", ".join(list(index.cameras())[:10]) or "none"
+        console.warn([f"no camera of the index is named like '{camera}'; its cameras are: {known}."])
 
 
 def _labels_shown(row: Result) -> str:
@@ -474,7 +591,6 @@ def _announce(place: str, index: Index, settings: Settings) -> None:
 def _serve_images(images: Path, model: str | None, settings: Settings, host: str, port: int) -> None:
     """Make or open the index of a folder of images, and add them while it is served."""
     from centerhash.search.default_index import open_default
-    from centerhash.search.results import missing_text
     from centerhash.serve.app import reading, serve_index
     from centerhash.serve.background import Filling
 
@@ -487,8 +603,6 @@ def _serve_images(images: Path, model: str | None, settings: Settings, host: str
 
     def ended(done: Added) -> None:
         console.report_added(done, f"{len(opened):,} items in {opened.folder}")
-        gone = len(opened.missing())
-        console.warn([missing_text(opened.folder, gone)] if gone else [])
 
     with opened, console.progress() as report:
         serve_index(opened, settings, host, port, announce, filling=Filling(opened, images, ended, report))

@@ -249,6 +249,11 @@ class ItemStore(ABC):
         """Return the codes of random items, always the same ones, except those of some ids."""
         raise InputError(_NOT_TAUGHT)
 
+    def every_folder(self) -> list[str]:
+        """Return all folders in which items have files, also files that are gone."""
+        paths = (file.path for item in self.items(hidden=True) for file in item.files)
+        return list(dict.fromkeys(map(os.path.dirname, paths)))
+
     def roots(self) -> list[str]:
         """Return the folders that were added as a whole, sorted, if the store keeps them."""
         return []
@@ -332,9 +337,10 @@ class ItemStore(ABC):
         """
         for _, file in found:
             _check_path(file.path)
+        last = {file.path: (id, file) for id, file in found}  # a path has one content
         with self.lock:
             if found or gone:
-                self._change_files(found, gone)
+                self._change_files(list(last.values()), gone)
 
     def remove(self, ids: Sequence[str]) -> int:
         """Remove the items of these ids and return how many were stored."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import os
 import re
@@ -31,9 +32,12 @@ if TYPE_CHECKING:
 # {"dog": 0.7}, ["dog"] or "dog:0.7, bicycle"
 LabelQuery: TypeAlias = Mapping[str, float] | Sequence[str] | str
 
+Date: TypeAlias = str | int | datetime.date  # 2024, "2024-06", "2024-06-01", or an object of `datetime`
+
 BY = ("both", "visual", "semantic")
 KEPT = 8  # classes of an item whose scores are stored, besides those of its labels
 LEAST = 0.02  # the smallest probability that is stored; the largest one always is
+_DATE = re.compile(r"([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2}))?)?")
 _QUOTED = re.compile(r'\s*"((?:[^"]|"")*)"\s*(?::([^,]*))?(?:,|$)')
 _UNQUOTED = re.compile(r"([^,]*)(?:,|$)")
 _TIE = 1e-9  # a sum this near to 0 is 0: 0.1 + 0.2 - 0.3 must be
@@ -224,10 +228,14 @@ def query_by_item(info: ModelInfo, item: Item) -> Query:
 def filter_of(
     store: ItemStore,
     info: ModelInfo,
-    having: str | Sequence[str],
-    without: str | Sequence[str],
-    under: str | Path | None,
     uploads: Path,
+    *,
+    having: str | Sequence[str] = (),
+    without: str | Sequence[str] = (),
+    under: str | Path | None = None,
+    after: Date | None = None,
+    before: Date | None = None,
+    camera: str | None = None,
 ) -> Filter:
     """Return the filter for what a user wrote; `uploads` is the folder of images without a file of their own."""
     wanted, unwanted = (
@@ -237,14 +245,44 @@ def filter_of(
         )
         for names in (having, without)
     )
+    since, until = (None if date is None else read_date(date) for date in (after, before))
+    cameras = None if camera is None else cameras_named(store, camera)
+    return Filter(wanted, unwanted, _places(under, uploads), since, until, cameras)
+
+
+def _places(under: str | Path | None, uploads: Path) -> tuple[str, ...] | None:
+    """Return how the stored paths of images under a folder begin."""
     if under is None:
-        return Filter(wanted, unwanted)
+        return None
     if not isinstance(under, str | Path) or not str(under):
         raise InputError(f"a folder of images is needed, got {under!r:.80}.")
     place = os.path.realpath(under).rstrip(os.sep) + os.sep
     # uploads are stored by paths relative to the folder of the index
     own = (f"{uploads.name}/",) if (os.path.realpath(uploads) + os.sep).startswith(place) else ()
-    return Filter(wanted, unwanted, (place, *own))
+    return place, *own
+
+
+def cameras_named(store: ItemStore, text: str) -> tuple[str, ...]:
+    """Return the cameras whose name contains a text, in capitals or not: "iphone" is any iPhone."""
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(f"the name of a camera or a part of it is needed, got {text!r:.80}.")
+    return tuple(name for name in store.cameras() if text.strip().lower() in name.lower())
+
+
+def read_date(date: Date) -> float:
+    """Return when a year, month or day begins, in seconds since 1970 as if the date were in UTC."""
+    if isinstance(date, datetime.datetime):
+        return date.replace(tzinfo=datetime.UTC).timestamp()
+    found = _DATE.fullmatch(date.isoformat() if isinstance(date, datetime.date) else str(date).strip())
+    try:
+        if found is None:
+            raise ValueError
+        year, month, day = (int(part or 1) for part in found.groups())
+        return datetime.datetime(year, month, day, tzinfo=datetime.UTC).timestamp()
+    except ValueError:
+        raise InputError(
+            f"a date is a year, month or day, as 2024, 2024-06 or 2024-06-01, got {date!r:.80}."
+        ) from None
 
 
 def _stored_label(store: ItemStore, info: ModelInfo, name: str) -> str:

@@ -33,7 +33,8 @@ class Added:
 
     `moved` images were stored under a path that no longer exists, and have the new path now. Of the new images, `given`
     have the labels of a labels.csv or of the caller, `predicted` those of the model. `skipped` counts files in the
-    folders that are no images, by kind, such as {"videos": 3}.
+    folders that are no images, by kind, such as {"videos": 3}. `gone` counts stored files that are no longer in the
+    folders; images without another file are hidden until they are back.
     """
 
     added: int
@@ -43,10 +44,18 @@ class Added:
     given: int = 0
     predicted: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
+    gone: int = 0
+
+    @property
+    def has_changed(self) -> bool:
+        """Return whether anything is other than before."""
+        return bool(self.added or self.moved or self.gone or self.broken)
 
     def __repr__(self) -> str:
-        moved = f", moved={self.moved:,}" if self.moved else ""
-        return f"Added(added={self.added:,}, known={self.known:,}, broken={len(self.broken):,}{moved})"
+        more = "".join(
+            f", {name}={getattr(self, name):,}" for name in ("moved", "gone") if getattr(self, name)
+        )
+        return f"Added(added={self.added:,}, known={self.known:,}, broken={len(self.broken):,}{more})"
 
 
 @dataclass(frozen=True)

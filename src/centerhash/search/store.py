@@ -145,11 +145,11 @@ class Store(ItemStore):
         return cls.open(folder)
 
     @classmethod
-    def open(cls, folder: str | Path, *, read_only: bool = False) -> Self:
-        """Open a store for reading, or as its only writer."""
+    def open(cls, folder: str | Path, *, read_only: bool = False, wait: float = 0) -> Self:
+        """Open a store for reading, or as its only writer; `wait` so many seconds for another one."""
         folder = Path(folder)
         state, immutable = check_files(folder)
-        writer = None if read_only else Writer.open(folder)
+        writer = None if read_only else Writer.open(folder, wait)
         return cls(folder, state.bits, state.commits, writer, immutable=immutable)
 
     # --- reading
@@ -267,6 +267,11 @@ class Store(ItemStore):
     def cameras(self) -> dict[str, int]:
         """Return every camera with the number of its items, sorted by name."""
         return dict(sorted(self._counts(CAMERA).items()))
+
+    def every_folder(self) -> list[str]:
+        """Return all folders in which items have or had files."""
+        with self._reading() as (database, state):
+            return self._terms(database, state).folders
 
     def roots(self) -> list[str]:
         """Return the folders that were added as a whole, sorted."""
@@ -614,10 +619,10 @@ class Writer:
         self._failed = False  # a nested block has failed, so that the transaction must not be committed
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
+    def open(cls, folder: Path, wait: float = 0) -> Self:
         """Lock the folder, and connect."""
         with ExitStack() as undo:
-            lock = WriterLock.take(folder / LOCK)
+            lock = WriterLock.take(folder / LOCK, wait=wait)
             undo.callback(lock.release)
             state, _ = check_files(folder)  # again: another writer may have changed them before the lock
             with explain_write_errors(folder):

@@ -8,7 +8,7 @@ import io
 import logging
 import os
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,6 +33,7 @@ from centerhash.serve.limits import MEGABYTE, Lane, Settings
 log = logging.getLogger("centerhash.serve")
 
 SIDE = 360  # pixels of a thumbnail's longer side: sharp in a grid cell on a phone with two dots per pixel
+LARGE = 2048  # pixels of a preview's longer side
 UPLOADS = "uploads"  # the name of the folder of images that came without a file
 DECODING = 1 / 3  # of a request's time: what is not decoded by then is ended
 _REFRESH_SECONDS = 1.0  # how long after a writer's `add` a server that only reads may not see it
@@ -107,16 +108,26 @@ class ServedIndex:
         paths = {name: path for path, name in self.folders().names.items()}
         return None if folder is None else paths.get(folder.strip("/"))
 
-    def items(
-        self, offset: int, limit: int, under: str | None, **labels: Sequence[str]
-    ) -> schemas.ItemsAnswer:
+    def items(self, offset: int, limit: int, under: str | None, **only: Any) -> schemas.ItemsAnswer:
         """Some images, the newest first."""
         path = self._path_of(under)
         found: tuple[list[Result], int] = ([], 0)
         if under is None or path is not None:
-            found = self.index.newest(offset, limit, under=path, **labels)
+            found = self.index.newest(offset, limit, under=path, **only)
         answer = {"items": self._described(found[0]), "total": found[1], "size": len(self.index)}
         return schemas.ItemsAnswer.model_validate(answer)
+
+    def months(self, under: str | None, **only: Any) -> schemas.MonthsAnswer:
+        """The months in which images were taken, the newest first."""
+        path = self._path_of(under)
+        found = {} if under is not None and path is None else self.index.months(under=path, **only)
+        rows = [schemas.MonthCount(month=month, count=count) for month, count in found.items()]
+        return schemas.MonthsAnswer(months=rows)
+
+    def cameras(self) -> schemas.CamerasAnswer:
+        """All cameras."""
+        rows = [schemas.CameraCount(camera=name, count=count) for name, count in self.index.cameras().items()]
+        return schemas.CamerasAnswer(cameras=rows)
 
     def item(self, id: str) -> schemas.Item:
         """One image."""
@@ -199,6 +210,7 @@ class ServedIndex:
         self._check(id)  # `Index.remove` accepts paths too, and none may come from a request
         self.index.remove([id])
         self.thumbnails.forget(id)
+        self.thumbnails.forget(f"{id} large")
         return schemas.Removed(id=id, size=len(self.index))
 
     def thumbnail(self, id: str) -> Thumbnail:
@@ -209,6 +221,17 @@ class ServedIndex:
             with _readable(id):
                 found = make_thumbnail(self.index.image(id))
             self.thumbnails.put(id, found)
+        return found
+
+    def preview(self, id: str) -> Thumbnail:
+        """A large WebP of an item, for formats that browsers do not show."""
+        self._check(id)
+        key = f"{id} large"
+        found = self.thumbnails.get(key)
+        if found is None:
+            with _readable(id):
+                found = make_thumbnail(self.index.image(id), LARGE)
+            self.thumbnails.put(key, found)
         return found
 
     def original(self, id: str) -> tuple[Path, str, bytes | None]:
@@ -294,10 +317,10 @@ class Thumbnail:
     etag: str
 
 
-def make_thumbnail(path: Path) -> Thumbnail:
+def make_thumbnail(path: Path, side: int = SIDE) -> Thumbnail:
     """Decode, shrink and encode one image; ImageError if it cannot be read."""
-    image = load_image(path, at_least=SIDE)
-    image.thumbnail((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=2.0)
+    image = load_image(path, at_least=side)
+    image.thumbnail((side, side), Image.Resampling.BILINEAR, reducing_gap=2.0)
     stream = io.BytesIO()
     image.save(stream, "WEBP", quality=80, method=2)
     data = stream.getvalue()

@@ -14,7 +14,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from centerhash.serve import schemas
-from centerhash.serve.index import ServedIndex
+from centerhash.serve.index import ServedIndex, Thumbnail
 from centerhash.serve.limits import Settings
 
 MAX_RESULTS = 1000
@@ -34,6 +34,17 @@ class _Only(BaseModel):
     having: list[str] = Field([], description="only items that carry all of these labels", max_length=32)
     without: list[str] = Field([], description="only items that carry none of these labels", max_length=32)
     under: str | None = Field(None, description="only images in this folder, as in `folder` of a result")
+    after: str | None = Field(
+        None,
+        description="only images taken on or after the first day of this year, month or day",
+        examples=["2024-06"],
+    )
+    before: str | None = Field(
+        None,
+        description="only images taken before the first day of this year, month or day",
+        examples=["2024-06-01"],
+    )
+    camera: str | None = Field(None, description="only images of cameras whose name contains this text")
 
 
 class _Search(_Only):
@@ -102,6 +113,14 @@ def add_search(app: FastAPI, served: ServedIndex) -> None:
         return await served.codes.run(partial(served.search, **dict(query)))
 
 
+def _small(request: Request, found: Thumbnail) -> Response:
+    """A thumbnail, or that the client has it already."""
+    headers = {"etag": found.etag, "cache-control": _KEEP}
+    if found.etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(found.data, media_type="image/webp", headers=headers)
+
+
 def add_collection(app: FastAPI, served: ServedIndex) -> None:
     """Add what the index holds. No path comes from a request, only an id or the name of a folder."""
 
@@ -112,6 +131,19 @@ def add_collection(app: FastAPI, served: ServedIndex) -> None:
         Example: `curl 'http://127.0.0.1:8000/items?limit=5&having=dog'`
         """
         return await served.codes.run(partial(served.items, **dict(query)))
+
+    @app.get("/months", responses=_failures(400))
+    async def months(query: Annotated[_Only, Query()]) -> schemas.MonthsAnswer:
+        """The months in which images that pass the filters were taken, with their number.
+
+        Example: `curl 'http://127.0.0.1:8000/months?having=dog'`
+        """
+        return await served.codes.run(partial(served.months, **dict(query)))
+
+    @app.get("/cameras", responses=_failures())
+    async def cameras() -> schemas.CamerasAnswer:
+        """The cameras, with the number of images of each."""
+        return await served.codes.run(served.cameras)
 
     @app.get("/items/{id:path}", responses=_failures(404))
     async def item(id: str) -> schemas.Item:
@@ -138,11 +170,12 @@ def add_collection(app: FastAPI, served: ServedIndex) -> None:
     @app.get("/thumbnails/{id:path}", response_class=Response, responses=_failures(404))
     async def thumbnail(request: Request, id: str) -> Response:
         """A small WebP of an indexed image."""
-        found = await served.small.run(lambda: served.thumbnail(id))
-        headers = {"etag": found.etag, "cache-control": _KEEP}
-        if found.etag in request.headers.get("if-none-match", ""):
-            return Response(status_code=304, headers=headers)
-        return Response(found.data, media_type="image/webp", headers=headers)
+        return _small(request, await served.small.run(lambda: served.thumbnail(id)))
+
+    @app.get("/previews/{id:path}", response_class=Response, responses=_failures(404))
+    async def preview(request: Request, id: str) -> Response:
+        """A large WebP of an indexed image, for formats that browsers do not show, such as HEIC."""
+        return _small(request, await served.small.run(lambda: served.preview(id)))
 
     @app.get("/images/{id:path}", response_class=Response, responses=_failures(404))
     async def image(

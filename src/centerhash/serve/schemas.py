@@ -93,6 +93,32 @@ class FoldersAnswer(BaseModel):
     folders: list[FolderCount]
 
 
+class MonthCount(BaseModel):
+    """A month and how many images were taken in it."""
+
+    month: str = Field(examples=["2024-06"])
+    count: int
+
+
+class MonthsAnswer(BaseModel):
+    """The months in which images were taken, the newest first; images without a date are in none."""
+
+    months: list[MonthCount]
+
+
+class CameraCount(BaseModel):
+    """A camera and how many images of the index it took."""
+
+    camera: str
+    count: int
+
+
+class CamerasAnswer(BaseModel):
+    """All cameras, sorted by name."""
+
+    cameras: list[CameraCount]
+
+
 class LabelCount(BaseModel):
     """A label and how many items of the index carry it."""
 

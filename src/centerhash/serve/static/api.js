@@ -48,6 +48,7 @@ export const forgetTaught = (name, token) => change("DELETE", `taught?name=${enc
 
 export const forgetAnswers = () => answers.clear();
 export const thumbnail = (id) => `thumbnails/${encodeURIComponent(id)}`;
+export const preview = (id) => `previews/${encodeURIComponent(id)}`;
 export const original = (id) => `images/${encodeURIComponent(id)}`;
 
 function formOf(file) {

@@ -6,6 +6,7 @@ import { makeCombo } from "./combo.js";
 import { $, capital, drawError, number } from "./dom.js";
 import { showDuplicates } from "./duplicates.js";
 import { takeFiles } from "./files.js";
+import { datesText, drawTimeline } from "./months.js";
 import { copyLink, hidePhoto, showPhoto } from "./photo.js";
 import { drawExample, drawFilters, drawPopular, drawWeights, filterChoices, weightsNow } from "./query.js";
 import { asking, nothing, PAGE, readState, readWeights, requestOf, writeState } from "./state.js";
@@ -21,6 +22,7 @@ const pictures = new Map(); // those picked in this visit: { file, url } by numb
 let health = { size: undefined, max_upload_mb: 20, bits: 0, writable: false };
 let labels = []; // [{ label, count, center, also }]
 let folders = []; // [{ folder, count }]
+let cameras = []; // [{ camera, count }]
 let state = readState(location.hash);
 let stop = new AbortController();
 let shown = ""; // the address, without the photo shown large, of what is on the page
@@ -75,9 +77,9 @@ function showEmpty() {
 }
 
 async function showAll(asked, signal) {
-  const total = await wall.show(requestOf(asked), signal);
+  const [total] = await Promise.all([wall.show(requestOf(asked), signal), drawTimeline(requestOf(asked), signal, (dates) => go({ ...state, ...dates }))]);
   listed = wall.items;
-  const filtered = asked.having.length || asked.without.length || asked.under;
+  const filtered = asked.having.length || asked.without.length || asked.under || asked.after || asked.before || asked.camera;
   $("found-title").textContent = asked.under && !asked.having.length && !asked.without.length ? asked.under : "Photos";
   document.title = "centerhash";
   $("status").textContent = total || !filtered ? `${number(total)}${filtered ? ` of ${number(health.size)}` : ""} photos, the newest first${coming()}.` : "No photo fits. Take away a filter.";
@@ -162,6 +164,7 @@ function forget() {
 
 function drawQuestion(asked) {
   $("more").hidden = true;
+  $("timeline").hidden ||= asked.kind !== "all" || !health.size;
   $("asked").hidden = asked.kind === "all" || asked.kind === "duplicates";
   $("popular").hidden = asked.kind !== "all" || !$("popular").childElementCount;
   $("drop-hint").hidden = asked.kind !== "all" || !health.size;
@@ -178,6 +181,8 @@ function drawQuestion(asked) {
     ...asked.having.map((name) => ({ text: `with ${name}`, off: () => less("having", name) })),
     ...asked.without.map((name) => ({ text: `without ${name}`, off: () => less("without", name) })),
     ...(asked.under ? [{ text: `in ${asked.under}`, off: () => go({ ...state, under: "", k: PAGE }) }] : []),
+    ...(asked.after || asked.before ? [{ text: datesText(asked), off: () => go({ ...state, after: "", before: "", k: PAGE }) }] : []),
+    ...(asked.camera ? [{ text: `by ${asked.camera}`, off: () => go({ ...state, camera: "", k: PAGE }) }] : []),
   ]);
 }
 
@@ -272,7 +277,7 @@ function ask(text) {
 }
 
 function addFilter({ key, name }) {
-  if (key === "under") return go({ ...state, under: name, k: PAGE });
+  if (key === "under" || key === "camera") return go({ ...state, [key]: name, k: PAGE });
   return state[key].includes(name) ? undefined : go({ ...state, [key]: [...state[key], name], k: PAGE });
 }
 
@@ -353,7 +358,7 @@ async function start() {
     title: "What is on the photos?", placeholder: "dog, person …", pick: ask, several: true,
     choices: () => labels.filter((row) => row.center).map((row) => ({ text: row.label, words: row.also, count: row.count })),
   });
-  makeCombo($("add-filter"), { title: "Filter by a label or folder", placeholder: "Filter", choices: () => filterChoices(labels, folders), pick: addFilter });
+  makeCombo($("add-filter"), { title: "Filter by a label, folder or camera", placeholder: "Filter", choices: () => filterChoices(labels, folders, cameras), pick: addFilter });
   $("words").open = matchMedia("(min-width: 820px)").matches; // on a phone the results come first
   await prepare();
 }
@@ -362,7 +367,7 @@ async function start() {
 async function prepare() {
   const before = health.size;
   try {
-    [health, { labels }, { folders }] = await Promise.all([getJson("health"), getJson("labels"), getJson("folders")]);
+    [health, { labels }, { folders }, { cameras }] = await Promise.all(["health", "labels", "folders", "cameras"].map((name) => getJson(name)));
   } catch (error) {
     return drawError("The page could not be prepared.", error.message);
   }
@@ -376,6 +381,7 @@ async function prepare() {
   if (health.adding) setTimeout(prepare, POLL);
   if (health.size !== before) {
     if (before) wall.forget();
+    forgetAnswers();
     shown = "";
     return show();
   }

@@ -63,12 +63,13 @@ export function drawFilters(filters) {
   }));
 }
 
-// What the filter box offers: photos with a label, without it, or in a folder.
-export function filterChoices(labels, folders) {
+// What the filter box offers: photos with a label, without it, in a folder, or by a camera.
+export function filterChoices(labels, folders, cameras) {
   const carried = labels.filter((row) => row.count);
   return [
     ...carried.map((row) => ({ text: `with ${row.label}`, words: [row.label, ...row.also], count: row.count, key: "having", name: row.label })),
     ...folders.map((row) => ({ text: `in ${row.folder}`, words: row.folder.toLowerCase().split("/"), count: row.count, key: "under", name: row.folder })),
+    ...cameras.map((row) => ({ text: `by ${row.camera}`, words: row.camera.toLowerCase().split(" "), count: row.count, key: "camera", name: row.camera })),
     ...carried.map((row) => ({ text: `without ${row.label}`, words: [row.label, ...row.also], count: -row.count, note: "", key: "without", name: row.label })),
   ];
 }
