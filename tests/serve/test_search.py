@@ -124,6 +124,7 @@ def test_openapi_documents_every_field_and_gives_examples(reader: TestClient) ->
     described = reader.get("/openapi.json").json()
     routes = (
         "search images images/{id} items items/{id} folders duplicates thumbnails/{id} labels taught suggestions "
+        "cameras months previews/{id} "
         "health metrics"
     )
     assert {f"/{route}" for route in routes.split()} == set(described["paths"])
