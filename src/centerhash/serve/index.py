@@ -23,7 +23,7 @@ from centerhash.core.rendering import shown_text
 from centerhash.data.images import load_image, read_header
 from centerhash.data.layouts.parquet import is_stored_image, stored_image
 from centerhash.search import Index, Result
-from centerhash.search.names import synonyms
+from centerhash.search.names import words_for
 from centerhash.search.results import missing_text
 from centerhash.search.uploads import ID_DIGITS, IMAGES
 from centerhash.serve import schemas
@@ -84,7 +84,22 @@ class ServedIndex:
         found = self.index.search(image, id=id, under=path, **query)
         empty = under is not None and path is None  # a folder without images, whether or not it exists
         return schemas.SearchAnswer.model_validate(
-            found.to_dict() | {"results": [] if empty else self._described(found)}
+            found.to_dict() | {"results": [] if empty else self._described(filter(is_there, found))}
+        )
+
+    def read(self, text: str) -> schemas.TypedAnswer:
+        """What a person typed, as labels, filters and unknown words."""
+        typed, classes = self.index.read(text), self.index.model_info.classes
+        return schemas.TypedAnswer(
+            labels=[
+                schemas.TypedLabel(label=label, weight=weight)
+                for label, weight in typed.weights.items()
+                if label in classes
+            ],
+            having=[label for label in typed.weights if label not in classes],
+            without=typed.without,
+            named=typed.named,
+            unknown=[schemas.UnknownWord(word=word, near=list(near)) for word, near in typed.unknown],
         )
 
     def _described(self, rows: Iterable[Result]) -> list[dict[str, Any]]:
@@ -114,7 +129,8 @@ class ServedIndex:
         found: tuple[list[Result], int] = ([], 0)
         if under is None or path is not None:
             found = self.index.newest(offset, limit, under=path, **only)
-        answer = {"items": self._described(found[0]), "total": found[1], "size": len(self.index)}
+        shown = self._described(filter(is_there, found[0]))
+        answer = {"items": shown, "total": found[1], "size": len(self.index)}
         return schemas.ItemsAnswer.model_validate(answer)
 
     def months(self, under: str | None, **only: Any) -> schemas.MonthsAnswer:
@@ -145,7 +161,7 @@ class ServedIndex:
                 count=counts.get(label, 0),
                 center=label in centers,
                 taught=label in taught,
-                also=[word for word, meant in synonyms().items() if meant == label],
+                also=words_for(label),
             )
             for label in dict.fromkeys((*model.classes, *counts))
         ]
@@ -275,6 +291,11 @@ class ServedIndex:
         self.duplicate_search.close()
         for lane in self.lanes:
             lane.close()
+
+
+def is_there(row: Result) -> bool:
+    """Return whether a result has no image, or a file of it is there: one may have vanished since the last scan."""
+    return not row.paths or any(os.path.exists(path) or is_stored_image(Path(path)) for path in row.paths)  # noqa: PTH110
 
 
 @contextmanager

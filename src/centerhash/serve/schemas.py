@@ -56,6 +56,30 @@ class SearchAnswer(BaseModel):
     size: int = Field(description="items in the index")
 
 
+class TypedLabel(BaseModel):
+    """A label of a text."""
+
+    label: str
+    weight: float = Field(description="as written; 1 without a number")
+
+
+class UnknownWord(BaseModel):
+    """A word that is neither a label nor in the name of a file or folder."""
+
+    word: str
+    near: list[str] = Field(description="labels that it may be a misspelling of, or that it may mean")
+
+
+class TypedAnswer(BaseModel):
+    """What a text asks for."""
+
+    labels: list[TypedLabel] = Field(description="to search by")
+    having: list[str] = Field(description="labels without a hash center, to filter by")
+    without: list[str] = Field(description="labels that must not be there")
+    named: list[str] = Field(description="words in the names of files and folders")
+    unknown: list[UnknownWord]
+
+
 class ItemsAnswer(BaseModel):
     """Some images of the index, the newest first."""
 
