@@ -7,6 +7,7 @@ const UNDO = 7000; // milliseconds in which a removal can be taken back
 const NAME = "centerhash-token"; // kept for as long as the tab is open
 
 export const token = () => sessionStorage.getItem(NAME) ?? "";
+export const useToken = (value) => (value ? sessionStorage.setItem(NAME, value) : sessionStorage.removeItem(NAME));
 
 export const rememberToken = (value) => sessionStorage.setItem(NAME, value);
 

@@ -38,14 +38,15 @@ export async function removePicture(id, token, leaving = false) {
   return read(await ask(`images/${encodeURIComponent(id)}`, { method: "DELETE", headers, keepalive: leaving }));
 }
 
-export async function moveDuplicates(files, token) {
+const change = async (method, address, token, body) => {
   const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
-  return read(await ask("duplicates/move", { method: "POST", body: JSON.stringify(files), headers }));
-}
-
-export async function undoDuplicates(token) {
-  return read(await ask("duplicates/undo", { method: "POST", headers: { authorization: `Bearer ${token}` } }));
-}
+  return read(await ask(address, { method, headers, body: body && JSON.stringify(body) }));
+};
+export const moveDuplicates = (files, token) => change("POST", "duplicates/move", token, files);
+export const undoDuplicates = (token) => change("POST", "duplicates/undo", token);
+export const teachLabel = (name, like, unlike, token) => change("POST", "taught", token, { name, like, unlike });
+export const renameTaught = (name, to, token) => change("PATCH", "taught", token, { name, new: to });
+export const forgetTaught = (name, token) => change("DELETE", `taught?name=${encodeURIComponent(name)}`, token);
 
 export const forgetAnswers = () => answers.clear();
 export const thumbnail = (id) => `thumbnails/${encodeURIComponent(id)}`;

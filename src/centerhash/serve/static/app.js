@@ -10,6 +10,7 @@ import { datesText, drawTimeline } from "./months.js";
 import { copyLink, hidePhoto, showPhoto } from "./photo.js";
 import { drawExample, drawFilters, drawPopular, drawUnknown, drawWeights, filterChoices, weightsNow } from "./query.js";
 import { asking, nothing, PAGE, readState, requestOf, writeState } from "./state.js";
+import { offerTeaching, setUpTeaching } from "./teach.js";
 import { clearTiles, drawResults, dropTile, walkTiles } from "./tiles.js";
 import { makeWall } from "./wall.js";
 
@@ -401,6 +402,7 @@ async function prepare() {
   $("empty").hidden = health.size > 0 || health.adding > 0;
   $("fill").textContent = `centerhash index add ${health.index} PHOTOS`;
   $("add").hidden = !health.writable;
+  offerTeaching(health.writable, health.size);
   const searchable = labels.filter((row) => row.center && row.count).sort((a, b) => b.count - a.count);
   drawPopular(searchable.slice(0, POPULAR), (label) => goLabels([[label, 1]]));
   if (health.adding) setTimeout(prepare, POLL);
@@ -413,6 +415,16 @@ async function prepare() {
   return undefined;
 }
 
+// Other labels on the same photos: what is on the page is asked for again.
+async function relabeled() {
+  forgetAnswers();
+  wall.forget();
+  await prepare();
+  shown = "";
+  return show();
+}
+
 const wall = makeWall(actions);
 listen();
+setUpTeaching({ changed: relabeled, search: (label) => goLabels([[label, 1]]) });
 const prepared = start();

@@ -67,7 +67,11 @@ function share(label, item, pick) {
   chip.title = `Photos with ${label}`;
   chip.addEventListener("click", () => pick(label));
   const row = element("li", "", chip);
-  if (probability === undefined || part === undefined) return row;
+  if (probability === undefined) return row;
+  if (part === undefined) {
+    row.append(element("small", "", `${percent(probability)} sure`)); // a taught label has no share
+    return row;
+  }
   const bar = element("span", "bar");
   bar.style.setProperty("--part", percent(part).replace(" ", ""));
   const text = element("small", "", `${percent(probability)} sure · ${percent(part)} of the photo`);
