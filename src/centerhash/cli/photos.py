@@ -413,11 +413,13 @@ def search(
         shown = ", ".join(f"{row.label} {row.weight:.2f}" for row in results.labels)
         console.output(f"query: {shown}")
     compared = any(row.visual is not None for row in results)
-    heads = (">distance", *([">visual"] if compared else []), "id", "date", "labels", "path")
+    dated = any(given is not None for given in (after, before, camera))
+    heads = (">distance", *([">visual"] if compared else []), "id", *(["date"] * dated), "labels", "path")
     rows = []
     for row in results:
         numbers = [str(row.distance), "-" if row.visual is None else str(row.visual)][: 1 + compared]
-        rows.append((*numbers, row.id, _day(row), _labels_shown(row), "\n".join(row.paths) or "-"))
+        day = [_day(row)] * dated
+        rows.append((*numbers, row.id, *day, _labels_shown(row), "\n".join(row.paths) or "-"))
     console.table(f"{len(results):,} results{by}", heads, rows)
 
 
