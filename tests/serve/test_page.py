@@ -356,7 +356,7 @@ def test_with_the_token_photos_are_added_and_removed(
         page.locator("#adding-status", has_text="1 added, 1 skipped.").wait_for()
         assert page.locator("#adding-skipped").inner_text() == "torn.png cannot be read as a photo"
         page.set_input_files("#files", files[:1])
-        page.locator("#adding-status", has_text="0 added, 1 were there already.").wait_for()
+        page.locator("#adding-status", has_text="0 added, 1 already known.").wait_for()
         page.locator("#adding-close").click()
         watched.until_here(lambda: len(watched.ids()) == 4, "the new photo is on the page")
 

@@ -163,7 +163,7 @@ def remove(
     console.warn(
         [f"'{item}' is neither an id nor a path of this index." for item, ids in meant.items() if not ids]
     )
-    console.output(f"{removed:,} items removed; {count:,} are left in {index}")
+    console.output(f"{removed:,} removed, {count:,} items left in {index}")
 
 
 @index_app.command()
@@ -256,7 +256,7 @@ def verify(index: IndexArgument) -> None:
     with Index.open(index, read_only=True) as opened:
         gone = len(opened.missing())
     console.warn([missing_text(index, gone)] if gone else [])
-    console.output(f"{index} is whole")
+    console.output(f"no damage found in {index}")
 
 
 @index_app.command()
@@ -309,9 +309,7 @@ def import_(
     with Index.open(index) as opened:
         done = opened.import_codes(codes)
         count = len(opened)
-    console.output(
-        f"{done.added:,} codes added, {done.known:,} were there already; {count:,} items in {index}"
-    )
+    console.output(f"{done.added:,} codes added, {done.known:,} already known; {count:,} items in {index}")
 
 
 @index_app.command()
@@ -665,7 +663,7 @@ def serve(
         if missing:
             console.warn([missing_text(index, missing)])
         else:
-            console.output("the files of all of them are there")
+            console.output("all files were found")
 
     given |= {"token": token or None, "hosts": tuple(allow_host or ())}
     settings = read_options(
@@ -678,7 +676,7 @@ def serve(
     if not is_index(index):
         _serve_images(index, model, settings, host, port)
     elif model is not None:
-        raise ConfigError(f"'{index}' is an index and has its model: leave out --model.")
+        raise ConfigError(f"'{index}' is an index and has its model: omit --model.")
     else:
         # without the right to write, another process may have it: `centerhash index add` works beside this server
         with Index.open(index, read_only=not settings.may_write, **reading(settings)) as opened:
@@ -689,8 +687,8 @@ def _announce(place: str, index: Index, settings: Settings) -> None:
     """Say where, what, how many, and who may change it."""
 
     console.output(f"{place}{console.features_by(index.used_engine)}")
-    changes = "can be added and removed with the token" if settings.may_write else "can only be searched"
-    console.output(f"{len(index):,} images of {index.model_info.bits} bits, which {changes}")
+    changes = "changes with the token" if settings.may_write else "read-only"
+    console.output(f"{len(index):,} images, {index.model_info.bits}-bit codes, {changes}")
 
 
 def _serve_images(images: Path, model: str | None, settings: Settings, host: str, port: int) -> None:

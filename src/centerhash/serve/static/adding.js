@@ -59,7 +59,7 @@ async function added(file, counts) {
 
 function summary(counts, skipped) {
   const parts = [`${number(counts.new)} added`];
-  if (counts.known) parts.push(`${number(counts.known)} were there already`);
+  if (counts.known) parts.push(`${number(counts.known)} already known`);
   if (skipped) parts.push(`${number(skipped)} skipped`);
   return `${parts.join(", ")}.`;
 }
