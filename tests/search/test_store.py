@@ -242,7 +242,7 @@ def test_memory_grows_with_room_to_spare(tmp_path: Path) -> None:
         made.search(BySemantic(codes(1)[0]), 1)
         before = made._loaded
         made.add(codes(5), [f"more {row}" for row in range(5)], visual=np.ones((5, 16), np.uint8))
-        hits = made.search(ByBoth(codes(1)[0], np.ones(16, np.uint8)), 200)
+        hits = made.search(ByBoth(codes(1)[0], np.ones((1, 16), np.uint8)), 200)
         assert before is not None
         assert made._loaded is not None
         assert made._loaded.semantic is before.semantic

@@ -156,6 +156,7 @@ def test_weights_rank_anew_while_they_move(opened: Watched) -> None:
     box.press("End")
     box.type(f", {names[1][:-1]}")
     page.get_by_role("option", name=names[1]).first.wait_for()
+    box.press("ArrowDown")
     box.press("Enter")
     opened.answered(f"{names[0].capitalize()} and {names[1]}")
     before = opened.ids()
@@ -202,7 +203,7 @@ def test_words_that_mean_a_label(browser: Any, opened: Watched) -> None:
     assert box.input_value() == name
     box.fill("nosuchthing")
     box.press("Enter")
-    page.locator("#error-title", has_text="Unknown label 'nosuchthing'").wait_for()
+    page.locator("#error-title", has_text="“nosuchthing”").wait_for()
     assert page.locator("h1").inner_text() == "Nothing found"
     assert opened.ids() == []
     assert page.locator("#weights li").count() == 0  # the old question is gone
@@ -211,11 +212,61 @@ def test_words_that_mean_a_label(browser: Any, opened: Watched) -> None:
     assert not page.get_by_role("alert").is_visible()
 
 
+def test_a_phrase_is_read_and_its_unknown_words_are_reported(opened: Watched) -> None:
+    page = opened.page
+    opened.ready()
+    everything = opened.ids()
+    first, second = page.locator("#popular button").evaluate_all(
+        "all => all.map(b => b.firstChild.textContent)"
+    )[:2]
+    box = page.get_by_role("combobox", name="What is on the photos?")
+    box.fill(f"a {first}s without {second} qwxyz")
+    box.press("Enter")
+    opened.answered(first.capitalize())
+    page.locator("#filters li", has_text=f"without {second}").wait_for()
+    page.locator("#error-title", has_text="“qwxyz”").wait_for()
+    assert opened.fragment() == f"labels={first}:1&without={second}"
+    assert page.locator("#error-text button").count() > 1  # all that can be found
+    page.get_by_role("button", name=f"No longer without {second}").click()
+    opened.answered(first.capitalize())
+
+    mistaken = f"{first[1]}{first[0]}{first[2:]}"  # two letters in the wrong order
+    box.fill(mistaken)
+    box.press("Enter")
+    page.locator("#error-title", has_text=f"“{mistaken}”").wait_for()
+    page.locator("#error-text").get_by_role("button", name=first).click()
+    opened.answered(first.capitalize())
+    assert not page.get_by_role("alert").is_visible()
+
+    file = page.evaluate("fetch('items').then(r => r.json())").get("items")[0]["path"]
+    word = file.rpartition(".")[0].lower()
+    page.locator("#home").click()
+    opened.until_here(lambda: opened.ids() == everything, "all are there")
+    box.fill(word)
+    box.press("Enter")
+    page.locator("#filters li", has_text=f"named “{word}”").wait_for()
+    opened.until_here(lambda: 0 < len(opened.ids()) < len(everything), "some are left out")
+    page.get_by_role("button", name=f"No longer named “{word}”").click()
+    opened.until_here(lambda: opened.ids() == everything, "all are there again")
+
+
+def test_enter_does_not_take_a_suggestion_that_only_begins_so(opened: Watched) -> None:
+    page = opened.page
+    opened.ready()
+    name = page.locator("#popular button").first.evaluate("button => button.firstChild.textContent")
+    box = page.get_by_role("combobox", name="What is on the photos?")
+    box.fill(name[:-1])
+    page.get_by_role("option", name=name).first.wait_for()
+    box.press("Enter")
+    page.locator("#error-title", has_text=f"“{name[:-1]}”").wait_for()
+    assert opened.ids() == []
+
+
 def test_filters_as_chips_and_keyboard(opened: Watched) -> None:
     page = opened.page
     opened.ready()
     everything = opened.ids()
-    box = page.get_by_role("combobox", name="Filter by a label or folder")
+    box = page.get_by_role("combobox", name="Filter by a label, folder or camera")
     name = page.locator("#popular button").nth(1).evaluate("button => button.firstChild.textContent")
     box.fill(f"without {name}")
     box.press("Enter")

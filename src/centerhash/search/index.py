@@ -38,6 +38,7 @@ from centerhash.search.items import (
     ItemStore,
     LabelScores,
     check_ids,
+    check_labels,
 )
 from centerhash.search.library import GivenLabels, add_images, is_below, photo_info, shown_name, stored_photo
 from centerhash.search.query import (
@@ -58,7 +59,9 @@ from centerhash.search.query import (
 )
 from centerhash.search.results import Added, Result, Results, as_result
 from centerhash.search.store import Store
+from centerhash.search.typed import Typed, check_known, read_typed
 from centerhash.search.uploads import ID_DIGITS, IMAGES, Uploads, has_file
+from centerhash.search.views import query_views
 
 if TYPE_CHECKING:  # what reads images takes long to import, so it is when the first one comes
     from centerhash.data.images import ImageSource
@@ -84,6 +87,7 @@ class Only(TypedDict, total=False):
     after: Date | None
     before: Date | None
     camera: str | None
+    named: str | Sequence[str]
 
 
 class IndexSpec(Options):
@@ -361,6 +365,11 @@ class Index:
                     self.uploads.drop(self.folder / path)
         return removed
 
+    def relocate(self, id: str, old: str | Path, new: str | Path) -> None:
+        """Store the new path of an image that was moved; its other paths stay."""
+        self._check_writable()
+        self.store.change_files([(id, File.at(str(Path(new).resolve())))], [str(old)])
+
     def compact(self) -> None:
         """Reclaim the space of removed items, and of uploads that a crash kept from being indexed."""
         with self.writing() as store:
@@ -391,15 +400,29 @@ class Index:
 
         A code is K values of -1 and +1 or of 0 and 1, or packed bytes, also as hex digits. An image is a path, bytes,
         a PIL image or a uint8 array (height, width, 3). Labels are a mapping of names to weights, a list of names, or
-        a text such as "dog:0.7, person:0.3", and need a central method. `by` is "both" (semantic distance plus a
-        small part of the visual one; for labels, probabilities and shares), "visual" or "semantic" (one kind of code
-        alone). Results have a Hamming distance of at most `within`, carry all labels of `having` and none of
-        `without`, and have a file `under` a folder. They were taken on or after the first day of `after`, before that
-        of `before` ("2024", "2024-06" or "2024-06-01"), by a `camera` whose name contains this text. An item is not
-        among its own results.
+        a text such as "dog:0.7, person:0.3" or "a dog on a couch without person" (see `read`), and need a central
+        method. `by` is "both" (copies of the image first, then semantic distance plus a small part of the visual one;
+        for labels, probabilities and shares), "visual" or "semantic" (one kind of code alone). Results have a Hamming
+        distance of at most `within`, show all labels of `having` and none of `without`, have a file `under` a folder,
+        and every word of `named` in the names of their file or folders. They were taken on or after the first day of
+        `after`, before that of `before` ("2024", "2024-06" or "2024-06-01"), by a `camera` whose name contains this
+        text. Photos that do not fit the labels of a query are no results, so there may be fewer than `k`. An item is
+        not among its own results.
         """
         if type(k) is not int or k < 1:
             raise InputError(f"k must be a whole number of at least 1, got {k!r}.")
+        if isinstance(labels, str):
+            typed = check_known(self.read(labels), self.model_info.classes)
+            labels = {
+                label: weight for label, weight in typed.weights.items() if label in self.model_info.classes
+            }
+            others = [label for label in typed.weights if label not in labels]
+            only["having"] = [*_names(only.get("having", ())), *others]
+            only["without"] = [*_names(only.get("without", ())), *typed.without]
+            only["named"] = [*_names(only.get("named", ())), *typed.named]
+            if typed and not labels:  # nothing to rank by
+                newest, _ = self.newest(0, k, **only)
+                return Results(newest, (), np.zeros(self.model_info.bits, np.int8), len(self))
         passing = self._filter(only)
         query = self._query(image, id, labels, code)
         ranking = query.ranking(self.model_info, by, within)
@@ -433,7 +456,21 @@ class Index:
             raise InputError(
                 f"an image is a path, bytes, a PIL image or a uint8 array, got {type(image).__name__}."
             )
-        return query_by_features(self.model, self.encoder().features([image]))
+        encoder, pixels = self.encoder(), self.encoder().pixels(image)
+        views = query_views(pixels) if self.model.visual_bits is not None else pixels[None]
+        return query_by_features(self.model, encoder.engine.features(views))
+
+    def read(self, text: str) -> Typed:
+        """Read what a person typed: labels with weights, labels that must not be there, and words in file names.
+
+        A word that is neither a label nor in the name of a file or folder is `unknown`.
+        """
+        classes = self.model_info.classes
+        typed = read_typed(text, classes)
+        if typed.unknown:
+            others = [label for label in self.labels() if label not in classes]
+            typed = read_typed(text, [*classes, *others], self.store.has_name)
+        return typed
 
     def _filter(self, only: Only) -> Filter:
         return filter_of(self.store, self.model_info, self.folder / IMAGES, **only)
@@ -446,7 +483,7 @@ class Index:
     ) -> tuple[list[Result], int]:
         """Return a page of the images, last taken first, and the number of all images that pass the filter.
 
-        Filters are those of `search`: `having`, `without`, `under`, `after`, `before` and `camera`.
+        Filters are those of `search`: `having`, `without`, `under`, `named`, `after`, `before` and `camera`.
         """
         for name, number in (("offset", offset), ("limit", limit)):
             if type(number) is not int or number < 0:
@@ -463,12 +500,16 @@ class Index:
         return self.store.cameras()
 
     def duplicates(
-        self, *, near: int | None = None, kind: str | None = None, progress: bool | Progress = True
+        self,
+        *,
+        kind: str | None = None,
+        prefer: str | Path | Sequence[str | Path] = (),
+        progress: bool | Progress = True,
     ) -> Duplicates:
         """Return groups of items that are the same photo or look alike, and which to keep: see `search.duplicates`."""
         from centerhash.search.duplicates import index_duplicates
 
-        return index_duplicates(self, near=near, kind=kind, progress=progress)
+        return index_duplicates(self, kind=kind, prefer=prefer, progress=progress)
 
     def get(self, id: str) -> Result:
         """Return one item by its id, at distance 0; InputError if there is none."""
@@ -661,6 +702,10 @@ def read_spec(folder: Path) -> IndexSpec:
         f"'{folder}' was made by an earlier version, whose format is not supported: move it away, then run "
         "`centerhash index create` and `centerhash index add` again."
     )
+
+
+def _names(names: str | Sequence[str]) -> tuple[str, ...]:
+    return check_labels([names] if isinstance(names, str) else names)
 
 
 def _listed(entries: str | Path | Sequence[str | Path], what: str) -> list[str | Path]:

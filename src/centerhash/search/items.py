@@ -136,7 +136,8 @@ class Filter:
     """Restrict results to items with all labels of `having`, none of `without`, and a file below one of the folders.
 
     A folder is the beginning of a stored path, including its last separator. Photos were taken from the time `after`
-    on, earlier than `before`, as `PhotoInfo.taken` counts, and with one of the `cameras`.
+    on, earlier than `before`, as `PhotoInfo.taken` counts, and with one of the `cameras`. Every word of `named` begins
+    a part of the name of a file or of one of its folders: see `file_names.names_part`.
     """
 
     having: tuple[str, ...] = ()
@@ -145,6 +146,7 @@ class Filter:
     after: float | None = None
     before: float | None = None
     cameras: tuple[str, ...] | None = None
+    named: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self != Filter()
@@ -255,6 +257,10 @@ class ItemStore(ABC):
         """Return the folders of all paths with the number of items directly in each."""
         places = ({os.path.dirname(path) for path in item.paths} for item in self.items())  # noqa: PTH120
         return dict(Counter(folder for own in places for folder in own))
+
+    def has_name(self, word: str) -> bool:
+        """Return whether a word begins a part of the name of a file or folder; a store without such a filter has none."""
+        return False
 
     @abstractmethod
     def newest(self, offset: int, limit: int, only: Filter) -> tuple[list[Item], int]:

@@ -20,6 +20,7 @@ from centerhash.core.errors import ImageError
 from centerhash.core.rendering import Listed, to_frame
 from centerhash.model.explanation import Explained
 from centerhash.search.items import Item
+from centerhash.search.rankings import NEAR
 from centerhash.search.uploads import Uploads
 
 _EPOCH = datetime(1970, 1, 1)
@@ -163,11 +164,14 @@ def as_result(
     visual: Packed | None = None,
     asked: Sequence[str] | None = None,
 ) -> Result:
-    """Return an item as users see it, compared with the visual code (16,) and the labels of the query, if it has any."""
+    """Return an item as users see it, compared with the visual codes (V, 16) and the labels of the query, if any."""
     paths = tuple(str(place) for path in item.paths if (place := uploads.path(path)) is not None)
     apart = None
     if visual is not None and item.visual is not None:
-        apart = int(np.bitwise_count(item.visual ^ visual).sum())
+        every = np.bitwise_count(item.visual ^ visual).sum(axis=1)
+        apart = int(
+            every.min() if every.min() <= NEAR else every[0]
+        )  # only copies are compared with every view
     names = item.labels if asked is None else asked
     probability, share = (item.probabilities(names), item.shares(names)) if item.scores else (None, None)
     path, photo = (paths[0] if paths else None), item.photo

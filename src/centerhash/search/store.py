@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import IO, Any, Self
@@ -71,8 +72,10 @@ from centerhash.search.database import (
     marks,
     stored_text,
 )
-from centerhash.search.items import Batch, File, Filter, Item, ItemStore
-from centerhash.search.rankings import Columns, Ranking, code_distances
+from centerhash.search.file_names import folders_named, like_pattern, names_part
+from centerhash.search.items import LEVELS, Batch, File, Filter, Item, ItemStore
+from centerhash.search.rankings import FILTERED, Columns, Ranking, code_distances
+from centerhash.search.uploads import IMAGES
 
 _CACHE_KB = 1 << 18  # of a writer: the index over the ids is written in random order
 _KEPT_BYTES = 1 << 26  # of postings kept in memory
@@ -93,6 +96,13 @@ class Loaded:
     visual: Packed
     taken: Times
     places: tuple[NDArray[np.int64], NDArray[np.uint32]]  # rows that have a file, ascending, and its folder
+
+    @cached_property
+    def newest(self) -> NDArray[np.int64]:
+        """The rows of all items with an image, last taken first; of equal times, and without a time, last added first."""
+        rows = np.flatnonzero(self.flags & (PRESENT | HAS_IMAGE) == PRESENT | HAS_IMAGE)[::-1]
+        times = np.nan_to_num(self.taken[rows], nan=-np.inf)
+        return rows[np.argsort(-times, kind="stable")]
 
     def values(self, row: int) -> tuple[Packed, Packed | None, float]:
         """Return the semantic and the visual code of a row, and when it was taken."""
@@ -388,28 +398,52 @@ class Store(ItemStore):
             allowed &= self._carrying(database, state, CAMERA, only.cameras)
         if only.under is not None:
             terms = self._terms(database, state)
-            below = np.zeros(len(terms.names), bool)
-            below[[terms.numbers[FOLDER, name] for name in terms.folders if _is_under(name, only.under)]] = (
-                True
-            )
-            rows, folders = loaded.places
-            inside = np.zeros(state.rows, np.uint8)
-            inside[rows[below[folders]]] = 1
-            allowed &= inside
+            below = [name for name in terms.folders if _is_under(name, only.under)]
+            allowed &= self._inside(loaded, terms, below)
         taken = loaded.taken[: state.rows]  # NaN is in no range
         if only.after is not None:
             allowed &= taken >= only.after
         if only.before is not None:
             allowed &= taken < only.before
+        for word in only.named:
+            allowed &= self._named(database, loaded, word)
         return allowed
 
     def _carrying(self, database: Database, state: State, kind: str, names: Sequence[str]) -> Flags:
-        """Return the mask (N,) of the rows that carry one of these labels, or are of one of these cameras."""
+        """Return the mask (N,) of the rows that carry one of these labels, or are of one of these cameras.
+
+        A label that is probable enough counts as carried.
+        """
         mask = np.zeros(state.rows, np.uint8)
         for name in names:
             entries = self._postings(database, state, kind, name)
-            mask[entries["row"][entries["kind"] & CARRIED > 0]] = 1
+            probable = (entries["kind"] & SCORED > 0) & (entries["probability"] >= FILTERED * LEVELS)
+            mask[entries["row"][(entries["kind"] & CARRIED > 0) | probable]] = 1
         return mask
+
+    def _named(self, database: Database, loaded: Loaded, word: str) -> Flags:
+        """Return the mask (N,) of the rows with a word in the name of a file or of its folders."""
+        terms = self._terms(database, loaded.state)
+        named = folders_named(word, terms.folders)
+        mask = self._inside(loaded, terms, named)
+        mask[[row for row, name in _with_name(database, word) if names_part(word, name)]] = 1
+        return mask
+
+    def _inside(self, loaded: Loaded, terms: Vocabulary, folders: Iterable[str]) -> Flags:
+        """Return the mask (N,) of the rows with a file in one of these folders."""
+        chosen = np.zeros(len(terms.names), bool)
+        chosen[[terms.numbers[FOLDER, name] for name in folders]] = True
+        rows, places = loaded.places
+        mask = np.zeros(loaded.state.rows, np.uint8)
+        mask[rows[chosen[places]]] = 1
+        return mask
+
+    def has_name(self, word: str) -> bool:
+        """Return whether a word begins a part of the name of a file or folder."""
+        with self._reading() as (database, state):
+            if folders_named(word, self._terms(database, state).folders):
+                return True
+            return any(names_part(word, name) for _, name in _with_name(database, word))
 
     def _postings(self, database: Database, state: State, kind: str, name: str) -> Postings:
         """Return all entries of a term; none of one that is not stored."""
@@ -428,34 +462,28 @@ class Store(ItemStore):
         return entries
 
     def _images(self, database: Database, loaded: Loaded, only: Filter) -> NDArray[np.int64]:
-        """Return the rows of the items with an image that pass the filter."""
-        allowed, shown = self._allowed(database, loaded, only), loaded.flags & HAS_IMAGE > 0
-        return np.flatnonzero(shown if allowed is None else shown & (allowed > 0))
+        """Return the rows of the items with an image that pass the filter, last taken first."""
+        rows = loaded.newest
+        allowed = self._allowed(database, loaded, only) if only else None
+        return rows if allowed is None else rows[allowed[rows] > 0]
 
     def newest(self, offset: int, limit: int, only: Filter) -> tuple[list[Item], int]:
         """Return a page of the items with an image, last taken first, and the number of all that pass the filter."""
         with self._searching() as (database, loaded):
             rows = self._images(database, loaded, only)
-            times = np.nan_to_num(loaded.taken[rows], nan=-np.inf)
-            last = offset + limit
-            if last < len(rows):  # all times from that of the last one on
-                least = np.partition(times, len(rows) - last)[len(rows) - last] if last else np.inf
-                kept = times >= least
-                chosen, times = rows[kept], times[kept]
-            else:
-                chosen = rows
-            order = np.lexsort((-chosen, -times))[offset:last]
-            return self._items_at(database, loaded.state, chosen[order].tolist()), len(rows)
+            return self._items_at(database, loaded.state, rows[offset : offset + limit].tolist()), len(rows)
 
     def months(self, only: Filter) -> dict[str, int]:
         """Return the months in which photos that pass the filter were taken ("2024-06"), newest first, with counts."""
         with self._searching() as (database, loaded):
-            times = loaded.taken[self._images(database, loaded, only)]
-        months, counts = np.unique(
-            np.floor(times[~np.isnan(times)]).astype("datetime64[s]").astype("datetime64[M]"),
-            return_counts=True,
-        )
-        return dict(zip(months[::-1].astype(str).tolist(), counts[::-1].tolist(), strict=True))
+            times = loaded.taken[self._images(database, loaded, only)][::-1]
+        times = times[~np.isnan(times)]
+        if not len(times):
+            return {}
+        first, last = np.floor(times[[0, -1]]).astype("datetime64[s]").astype("datetime64[M]")
+        months = np.arange(first, last + 2)
+        counts = np.diff(np.searchsorted(times, months.astype("datetime64[s]").astype(np.int64)))
+        return {str(months[at]): int(counts[at]) for at in np.flatnonzero(counts)[::-1]}
 
     def info(self) -> dict[str, Any]:
         """Return the number of removed items that still take space, and the bytes of the database."""
@@ -898,6 +926,16 @@ class Writer:
         self.database.sql.close()
         self.counter.close()
         self.lock.release()
+
+
+def _with_name(database: Database, word: str) -> Iterator[tuple[int, str]]:
+    """Yield row and name of the files whose name may contain a word; uploads, named by their id, are left out."""
+    found = database.sql.execute(
+        "SELECT files.row, files.name FROM files JOIN terms ON terms.term = files.folder "
+        "WHERE files.name LIKE ? ESCAPE '!' AND NOT files.gone AND terms.name <> ?",
+        (like_pattern(word), IMAGES),
+    )
+    return ((row, os.fsdecode(name)) for row, name in found)
 
 
 def _is_under(folder: str, places: Iterable[str]) -> bool:

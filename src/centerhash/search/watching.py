@@ -55,6 +55,7 @@ class Watch:
         self.index.encoder()  # raises if the model cannot read images
         roots = [folder.resolve() for folder in self.folders]
         scanned: float | None = None
+        looked = 0.0
         while not self.stop.is_set():
             here = {root: _identity(root) for root in roots if root.is_dir()}
             scan = True
@@ -65,7 +66,9 @@ class Watch:
                         self.changed(done)
                     scan, scanned = False, time.monotonic()
                 self._pending |= dict.fromkeys(paths, _CHANGING)
-                self._handle()
+                if time.monotonic() >= looked + LOOK_SECONDS:
+                    looked = time.monotonic()
+                    self._handle()
                 if {root: _identity(root) for root in roots if root.is_dir()} != here:
                     break  # a folder is gone, has come back or is another one
 

@@ -31,8 +31,11 @@ _BEARER = HTTPBearer(scheme_name="bearer", auto_error=False)  # errors are ours
 class _Only(BaseModel):
     """Which items pass."""
 
-    having: list[str] = Field([], description="only items that carry all of these labels", max_length=32)
-    without: list[str] = Field([], description="only items that carry none of these labels", max_length=32)
+    having: list[str] = Field([], description="only items that show all of these labels", max_length=32)
+    without: list[str] = Field([], description="only items that show none of these labels", max_length=32)
+    named: list[str] = Field(
+        [], description="only images with these words in the name of their file or folders", max_length=32
+    )
     under: str | None = Field(None, description="only images in this folder, as in `folder` of a result")
     after: str | None = Field(
         None,
@@ -62,7 +65,11 @@ class _SearchBy(_Search):
     """A search by the id of an item, or by labels."""
 
     id: str | None = Field(None, description="an item of the index", examples=["9f86d081884c7d65"])
-    labels: str | None = Field(None, description="with optional weights", examples=["dog:0.7,bicycle:0.3"])
+    labels: str | None = Field(
+        None,
+        description="labels with optional weights, or a phrase in one of ten languages",
+        examples=["dog:0.7,bicycle:0.3", "a dog on a couch without person"],
+    )
 
 
 class _Page(_Only):
@@ -111,6 +118,18 @@ def add_search(app: FastAPI, served: ServedIndex) -> None:
             message = "give either id=... or labels=dog:0.7,bicycle:0.3; or send an image by POST."
             raise HTTPException(400, message)
         return await served.codes.run(partial(served.search, **dict(query)))
+
+    @app.get("/typed", responses=_failures(400))
+    async def typed(
+        text: Annotated[
+            str, Query(description="what a person typed", examples=["dog on a couch without people"])
+        ],
+    ) -> schemas.TypedAnswer:
+        """Read a text as labels, filters and unknown words, without searching.
+
+        Example: `curl 'http://127.0.0.1:8000/typed?text=dog+without+person'`
+        """
+        return await served.codes.run(partial(served.read, text))
 
 
 def _small(request: Request, found: Thumbnail) -> Response:
@@ -224,6 +243,16 @@ def add_changes(app: FastAPI, served: ServedIndex, settings: Settings) -> None:
         served.changes.check()
         data, name = await _read_image(request)
         return await served.changes.run(lambda: served.add(data, name))
+
+    @app.post("/duplicates/move", dependencies=checked, responses=_failures(400, 401, 403))
+    async def move_duplicates(files: schemas.DuplicateMove) -> schemas.DuplicatesMoved:
+        """Move files of one group of duplicates to the folder of `serve --duplicates-to`, with their sidecar files."""
+        return await served.changes.run(lambda: served.move_duplicates(files))
+
+    @app.post("/duplicates/undo", dependencies=checked, responses=_failures(400, 401, 403))
+    async def undo_duplicates() -> schemas.DuplicatesMoved:
+        """Move the files of the last move back to where they were."""
+        return await served.changes.run(served.undo_duplicates)
 
     @app.delete("/images/{id:path}", dependencies=checked, responses=_failures(401, 403, 404))
     async def remove_image(id: str) -> schemas.Removed:

@@ -38,6 +38,15 @@ export async function removePicture(id, token, leaving = false) {
   return read(await ask(`images/${encodeURIComponent(id)}`, { method: "DELETE", headers, keepalive: leaving }));
 }
 
+export async function moveDuplicates(files, token) {
+  const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
+  return read(await ask("duplicates/move", { method: "POST", body: JSON.stringify(files), headers }));
+}
+
+export async function undoDuplicates(token) {
+  return read(await ask("duplicates/undo", { method: "POST", headers: { authorization: `Bearer ${token}` } }));
+}
+
 export const forgetAnswers = () => answers.clear();
 export const thumbnail = (id) => `thumbnails/${encodeURIComponent(id)}`;
 export const preview = (id) => `previews/${encodeURIComponent(id)}`;

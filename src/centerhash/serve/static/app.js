@@ -8,8 +8,8 @@ import { showDuplicates } from "./duplicates.js";
 import { takeFiles } from "./files.js";
 import { datesText, drawTimeline } from "./months.js";
 import { copyLink, hidePhoto, showPhoto } from "./photo.js";
-import { drawExample, drawFilters, drawPopular, drawWeights, filterChoices, weightsNow } from "./query.js";
-import { asking, nothing, PAGE, readState, readWeights, requestOf, writeState } from "./state.js";
+import { drawExample, drawFilters, drawPopular, drawUnknown, drawWeights, filterChoices, weightsNow } from "./query.js";
+import { asking, nothing, PAGE, readState, requestOf, writeState } from "./state.js";
 import { clearTiles, drawResults, dropTile, walkTiles } from "./tiles.js";
 import { makeWall } from "./wall.js";
 
@@ -78,17 +78,23 @@ function showEmpty() {
 async function showAll(asked, signal) {
   const [total] = await Promise.all([wall.show(requestOf(asked), signal), drawTimeline(requestOf(asked), signal, (dates) => go({ ...state, ...dates }))]);
   listed = wall.items;
-  const filtered = asked.having.length || asked.without.length || asked.under || asked.after || asked.before || asked.camera;
-  $("found-title").textContent = asked.under && !asked.having.length && !asked.without.length ? asked.under : "Photos";
+  const filtered = isFiltered(asked);
+  $("found-title").textContent = asked.under && !asked.having.length && !asked.without.length && !asked.named.length ? asked.under : "Photos";
   document.title = "centerhash";
   $("status").textContent = total || !filtered ? `${number(total)}${filtered ? ` of ${number(health.size)}` : ""} photos, the newest first${coming()}.` : "No photo fits. Take away a filter.";
 }
+
+const isFiltered = (asked) => asked.having.length + asked.without.length + asked.named.length > 0 || [asked.under, asked.after, asked.before, asked.camera].some(Boolean);
 
 const coming = () => (health.adding ? `, ${number(health.adding)} more to come` : "");
 
 async function showGroups(signal) {
   clearTiles();
-  listed = await showDuplicates(actions, signal);
+  listed = await showDuplicates(actions, signal, () => {
+    wall.forget();
+    shown = "";
+    return show();
+  });
   document.title = "Duplicates – centerhash";
 }
 
@@ -112,9 +118,12 @@ async function showAnswer(asked, signal) {
   $("found-title").textContent = title;
   document.title = `${title} – centerhash`;
   const time = Math.round(performance.now() - started);
-  $("status").textContent = listed.length ? `The nearest ${number(listed.length)} of ${number(answer.size)} photos, ${time < 1 ? "at once" : `in ${time} ms`}` : "No photo fits. Take away a filter.";
+  $("status").textContent = listed.length ? `${countOf(asked)} of ${number(answer.size)} photos, ${time < 1 ? "at once" : `in ${time} ms`}` : `No photo fits.${isFiltered(asked) ? " Take away a filter." : ""}`;
   $("more").hidden = listed.length < asked.k || asked.k >= 1000;
 }
+
+// A list by labels ends where nothing fits any more.
+const countOf = (asked) => (asked.kind === "labels" && listed.length < asked.k ? `All ${number(listed.length)} that fit,` : `The nearest ${number(listed.length)}`);
 
 // The weights to show; words that the server understood as labels are written as these from now on.
 function weightsOf(asked, answer) {
@@ -179,6 +188,7 @@ function drawQuestion(asked) {
   drawFilters([
     ...asked.having.map((name) => ({ text: `with ${name}`, off: () => less("having", name) })),
     ...asked.without.map((name) => ({ text: `without ${name}`, off: () => less("without", name) })),
+    ...asked.named.map((word) => ({ text: `named “${word}”`, off: () => less("named", word) })),
     ...(asked.under ? [{ text: `in ${asked.under}`, off: () => go({ ...state, under: "", k: PAGE }) }] : []),
     ...(asked.after || asked.before ? [{ text: datesText(asked), off: () => go({ ...state, after: "", before: "", k: PAGE }) }] : []),
     ...(asked.camera ? [{ text: `by ${asked.camera}`, off: () => go({ ...state, camera: "", k: PAGE }) }] : []),
@@ -269,10 +279,27 @@ const weightActions = {
 
 const goLabels = (rows) => go(asking(state, rows.length ? { kind: "labels", labels: rows } : {}));
 
-function ask(text) {
-  const rows = readWeights(text);
+// The server reads the text: labels and filters replace or join those on the page, and unknown words are reported.
+async function ask(text) {
   question.blur();
-  goLabels(rows);
+  if (!text.trim()) return goLabels([]);
+  let read;
+  try {
+    read = await getJson(`typed?${new URLSearchParams({ text })}`);
+  } catch (error) {
+    return drawError(capital(error.message));
+  }
+  const rows = read.labels.map(({ label, weight }) => [label, weight]);
+  const keys = ["having", "without", "named"];
+  const more = Object.fromEntries(keys.map((key) => [key, [...new Set([...state[key], ...read[key]])]]));
+  const asked = rows.length ? rows : keys.some((key) => read[key].length) ? [] : [[text, 1]]; // the last fails, and stands in the address
+  await go({ ...asking(state, asked.length ? { kind: "labels", labels: asked } : {}), ...more });
+  if (!read.unknown.length) return undefined;
+  question.value = text; // to be corrected
+  return drawUnknown(read.unknown, labels.filter((row) => row.center).map((row) => row.label), (label) => {
+    drawError("");
+    goLabels([...rows.filter(([name]) => name !== label), [label, 1]]);
+  });
 }
 
 function addFilter({ key, name }) {

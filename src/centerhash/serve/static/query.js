@@ -81,3 +81,14 @@ export function drawPopular(rows, pick) {
     return element("li", "", chip);
   }));
 }
+
+// Words that mean nothing here: [{ word, near }]. Labels that may be meant are links; without any, all labels are shown.
+export function drawUnknown(unknown, labels, pick) {
+  const link = (label) => button("link", label, () => pick(label));
+  const near = [...new Set(unknown.flatMap((row) => row.near))];
+  const offered = near.length ? near : labels;
+  const words = unknown.map(({ word }) => `“${word}”`).join(", ");
+  $("error-title").textContent = `${words} ${unknown.length > 1 ? "are not among the things" : "is not one of the things"} that can be found here.`;
+  $("error-text").replaceChildren(near.length ? "Did you mean " : "These can: ", ...offered.flatMap((label, at) => [at ? ", " : "", link(label)]), near.length ? "?" : ".");
+  $("error").hidden = false;
+}
