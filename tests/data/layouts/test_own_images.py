@@ -132,9 +132,7 @@ def test_a_table_of_labels_that_is_too_large_is_refused(
 ) -> None:
     WRITERS[kind](tmp_path)
     monkeypatch.setattr("centerhash.data.layouts.contents.MATRIX", 10)
-    with pytest.raises(
-        DataError, match=r"images x .* classes would take .* more than the limit of .* Omit"
-    ):
+    with pytest.raises(DataError, match=r"images x .* classes would take .* more than the limit of .* Omit"):
         open_dataset(tmp_path)
 
 
