@@ -55,6 +55,7 @@ class Settings(Options):
     """Settings of a server, most of them limits."""
 
     token: SecretStr | None = Field(None, description="needed to add or remove images; None: nobody may")
+    password: SecretStr | None = Field(None, description="needed to view anything; None: everyone may")
     read_only: bool = Field(False, description="refuse to add and remove even with the token")
     max_upload_mb: float = Field(20.0, gt=0, le=1000, description="largest upload in megabytes")
     max_megapixels: float = Field(50.0, gt=0, le=1000, description="largest image in million pixels")
@@ -66,6 +67,7 @@ class Settings(Options):
     workers: int = Field(2, ge=1, description="threads that decode images, and as many that search")
     thumbnail_mb: float = Field(64.0, gt=0, description="memory for thumbnails in megabytes")
     hosts: tuple[str, ...] = Field((), description="names that the server answers to; empty: any")
+    addresses: tuple[str, ...] = Field((), description="its own addresses, which it always answers to")
 
     @property
     def max_upload(self) -> int:
@@ -156,7 +158,9 @@ class Guard:
                 await exchange.fail(503, f"no answer within {limit}: try again in a moment.")
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
-            await exchange.fail(500, "the server made a mistake; its log says more.")
+            await exchange.fail(
+                500, "an internal error occurred; the log of the server contains the details."
+            )
         finally:
             method = scope["method"] if scope["method"] in _METHODS else "other"
             # the pattern of the route, never the path itself: ids must not become labels of metrics
@@ -182,7 +186,7 @@ class Guard:
         hosts = self._settings.hosts
         # A page of another site may point its own name at this address, to read what only this machine may read.
         # Not starlette's TrustedHostMiddleware: it answers in plain text, and rejects [::1] before version 1.10.
-        if hosts and _host_of(headers.get("host", "")) not in hosts:
+        if hosts and _host_of(headers.get("host", "")) not in (*hosts, *self._settings.addresses):
             return 400, f"this server answers only to {', '.join(hosts)}."
         if method not in ("GET", "HEAD", "OPTIONS") and _is_foreign(headers, hosts):
             return 403, "this request comes from a page of another site: use the server's own."

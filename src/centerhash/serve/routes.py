@@ -192,6 +192,10 @@ def add_changes(app: FastAPI, served: ServedIndex, settings: Settings) -> None:
         data, name = await _read_image(request)
         return await served.changes.run(lambda: served.add(data, name))
 
+    @app.get("/token", status_code=204, dependencies=checked, responses=_failures(401, 403))
+    async def token() -> None:
+        """Check the token without changing anything."""
+
     @app.delete("/images/{id:path}", dependencies=checked, responses=_failures(401, 403, 404))
     async def remove_image(id: str) -> schemas.Removed:
         """Remove an image from the index."""

@@ -32,7 +32,7 @@ export function makeCombo(place, { title, placeholder = title, choices, pick, se
       .sort((a, b) => a.rank - b.rank || b.row.count - a.row.count).slice(0, MOST).map(({ row }) => row);
     list.replaceChildren(...shown.map(option));
     if (!shown.length && several) return close();
-    if (!shown.length) list.append(element("li", "nothing", "nothing of that name"));
+    if (!shown.length) list.append(element("li", "nothing", "no match"));
     list.hidden = false;
     input.setAttribute("aria-expanded", "true");
     move(typed && shown.length ? 0 : -1);
