@@ -14,10 +14,10 @@ from time import monotonic
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field, SecretStr
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from centerhash.serve.limits import Settings, error_response
 
@@ -119,7 +119,7 @@ class PasswordGate:
                     app = self._refusal(scope)
             except HTTPException as error:
                 app = error_response(error.status_code, error.detail, error.headers)
-        await app(scope, receive, send)
+        await app(scope, receive, _varying(send))
 
     def _may_pass(self, scope: Scope) -> bool:
         headers = Headers(scope=scope)
@@ -137,6 +137,17 @@ class PasswordGate:
             root = "../" * (scope["path"].count("/") - 1)
             return HTMLResponse(self._page.replace("{root}", root), 401, headers=_CHALLENGE)
         return error_response(401, _WRONG, _CHALLENGE)
+
+
+def _varying(send: Send) -> Send:
+    """Keep a browser from showing photos of its cache after the cookie is gone."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message).add_vary_header("Cookie")
+        await send(message)
+
+    return sending
 
 
 def credentials(header: str) -> bytes | None:

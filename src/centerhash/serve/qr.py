@@ -1,7 +1,7 @@
 """QR codes of addresses for a terminal: byte mode, error correction L, versions 1 to 5, each of which is a single block.
 
 A library would not fit: the smallest maintained one (segno) takes 0.6 MB of a base install that is at its limit. The
-tests compare every code with that library.
+tests compare with it.
 """
 
 from __future__ import annotations
