@@ -320,9 +320,12 @@ class WriterLock:
         self._lock, self._holder = lock, holder
 
     @classmethod
-    def take(cls, path: Path, refusal: str = INDEX) -> Self:
-        """Lock the file `path`, or raise InputError: the `refusal` names the {folder} and the process of its {holder}."""
-        lock = FileLock(path, timeout=0, thread_local=False)  # any thread may give it back
+    def take(cls, path: Path, refusal: str = INDEX, wait: float = 0) -> Self:
+        """Lock the file `path`, or raise InputError: the `refusal` names the {folder} and the process of its {holder}.
+
+        If another process has the lock, wait for it so many seconds.
+        """
+        lock = FileLock(path, timeout=wait, thread_local=False)  # any thread may give it back
         # beside the lock, since not every system lets others read a file that is locked
         holder = path.with_name(f"{path.name}.pid")
         with explain_write_errors(path):
@@ -332,7 +335,7 @@ class WriterLock:
                 lock.acquire()
                 if not _is_in_place(lock, path):  # its last holder has just deleted it
                     lock.release()
-                    return cls.take(path, refusal)
+                    return cls.take(path, refusal, wait)
                 holder.write_text(str(os.getpid()))
             except Timeout:
                 words = refusal.format(folder=path.parent, holder=_named_in(holder))

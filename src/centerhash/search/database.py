@@ -9,6 +9,7 @@
     codes       for each chunk of 4,096 rows, semantic and visual codes, a hash of the ids, and when photos were taken
     flags       for each chunk, a byte per row (present, hidden, has a visual code, label scores, an image), and the
                 folders of its rows
+    taught      one row per taught label: its weights and examples (see `teaching`)
 
 Every database row carries a checksum of its values, and every count stands in a second place, so that damage becomes
 an error and not a wrong result. The number of commits is also kept in `items.commits`, because SQLite silently returns
@@ -48,6 +49,7 @@ from centerhash.search.items import (
     PhotoInfo,
     is_id,
 )
+from centerhash.search.teaching import MAX_TAUGHT, Taught
 
 Row: TypeAlias = tuple[Any, ...]  # of a database table
 Postings: TypeAlias = NDArray[Any]  # (n,) of WIDE
@@ -84,7 +86,7 @@ _ASKED = 10_000  # values in one SQL statement
 
 SCHEMA = {
     "state": "CREATE TABLE state (bits INTEGER, generation INTEGER, commits INTEGER, rows INTEGER, items INTEGER, "
-    "images INTEGER, hidden INTEGER, edits INTEGER, terms INTEGER, checksum INTEGER)",
+    "images INTEGER, hidden INTEGER, edits INTEGER, terms INTEGER, taught INTEGER, checksum INTEGER)",
     "items": "CREATE TABLE items (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, camera INTEGER, width INTEGER, "
     "height INTEGER, name TEXT, labels BLOB NOT NULL, scores BLOB NOT NULL, checksum INTEGER NOT NULL)",
     "files": "CREATE TABLE files (row INTEGER NOT NULL, folder INTEGER NOT NULL, name NOT NULL, size INTEGER, "
@@ -97,6 +99,8 @@ SCHEMA = {
     "ids BLOB NOT NULL, taken BLOB NOT NULL, checksum INTEGER NOT NULL)",
     "flags": "CREATE TABLE flags (chunk INTEGER PRIMARY KEY, flags BLOB NOT NULL, places BLOB NOT NULL, "
     "checksum INTEGER NOT NULL)",
+    "taught": "CREATE TABLE taught (name TEXT PRIMARY KEY, parameters BLOB NOT NULL, examples TEXT NOT NULL, "
+    "checksum INTEGER NOT NULL) WITHOUT ROWID",
 }
 # type, name and statement of everything in the database; a trigger or a view would run statements of its own
 _OBJECTS = [
@@ -134,6 +138,7 @@ class State:
     hidden: int = 0  # items whose files are all gone
     edits: int = 0  # counts changes of rows that were there before
     terms: int = 0
+    taught: int = 0  # checksum of all taught labels; 0 without any
 
     @property
     def chunks(self) -> int:
@@ -462,6 +467,17 @@ class Database:
             PhotoInfo(time, None if camera is None else names[camera], width, height, name),
         )
 
+    @_decoding
+    def taught(self, state: State) -> dict[str, Taught]:
+        """Read the taught labels, sorted by name."""
+        rows = list(self._rows("SELECT * FROM taught ORDER BY name", ascending=True))
+        if len(rows) > MAX_TAUGHT or taught_checksum(rows) != state.taught:
+            raise self.damaged("its taught labels are not those that were stored")
+        try:
+            return {row[0]: Taught.from_row(self.checked(row), state.bits) for row in rows}
+        except ValueError as error:
+            raise self.damaged(f"a taught label makes no sense ({error!s:.80})") from error
+
     # --- verification
 
     @_decoding
@@ -478,6 +494,7 @@ class Database:
     def _contradictions(self) -> Iterator[str]:
         """Yield how tables contradict each other."""
         state = self.state()
+        self.taught(state)  # raises if one is damaged
         terms = self.terms(state)
         names, kinds = [term.name for term in terms], [term.kind for term in terms]
         counts, carried, stored = Counter[str](), [0] * len(terms), defaultdict[int, int](int)
@@ -568,6 +585,11 @@ def label_numbers(row: Row) -> tuple[int, ...]:
     return _numbers(row[LABELS])
 
 
+def taught_checksum(rows: Sequence[Row]) -> int:
+    """Return the checksum of all rows of the table `taught`, sorted by name; 0 without any."""
+    return checksum(*(row[-1] for row in rows)) if rows else 0
+
+
 def marks(count: int) -> str:
     """Return so many placeholders of SQL."""
     return ",".join("?" * count)
@@ -596,7 +618,7 @@ def create(path: Path, bits: int) -> None:
         sql.execute("BEGIN")
         for statement in SCHEMA.values():
             sql.execute(statement)
-        sql.execute(f"INSERT INTO state VALUES ({marks(10)})", State(bits).row())
+        sql.execute(f"INSERT INTO state VALUES ({marks(11)})", State(bits).row())
         sql.execute("COMMIT")
 
 

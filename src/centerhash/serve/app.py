@@ -40,7 +40,7 @@ from centerhash.serve.limits import (
     timeout_protocol,
 )
 from centerhash.serve.password import Password, PasswordGate, add_login
-from centerhash.serve.routes import add_changes, add_collection, add_search
+from centerhash.serve.routes import add_changes, add_collection, add_search, add_teaching
 from centerhash.serve.schemas import Health
 
 log = logging.getLogger("centerhash.serve")
@@ -95,6 +95,7 @@ def create_app(
     add_search(app, served)
     add_collection(app, served)
     add_changes(app, served, settings)
+    add_teaching(app, served, settings)
     _add_status(app, served, settings, adding)
     _add_metrics(app, served, registry)
     _add_page(app)

@@ -48,8 +48,19 @@ export async function logOut() {
   location.reload();
 }
 
+const change = async (method, address, token, body) => {
+  const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
+  return read(await ask(address, { method, headers, body: body && JSON.stringify(body) }));
+};
+export const moveDuplicates = (files, token) => change("POST", "duplicates/move", token, files);
+export const undoDuplicates = (token) => change("POST", "duplicates/undo", token);
+export const teachLabel = (name, like, unlike, token) => change("POST", "taught", token, { name, like, unlike });
+export const renameTaught = (name, to, token) => change("PATCH", "taught", token, { name, new: to });
+export const forgetTaught = (name, token) => change("DELETE", `taught?name=${encodeURIComponent(name)}`, token);
+
 export const forgetAnswers = () => answers.clear();
 export const thumbnail = (id) => `thumbnails/${encodeURIComponent(id)}`;
+export const preview = (id) => `previews/${encodeURIComponent(id)}`;
 export const original = (id) => `images/${encodeURIComponent(id)}`;
 
 function formOf(file) {

@@ -6,9 +6,11 @@ import { makeCombo } from "./combo.js";
 import { $, capital, drawError, number } from "./dom.js";
 import { showDuplicates } from "./duplicates.js";
 import { takeFiles } from "./files.js";
+import { datesText, drawTimeline } from "./months.js";
 import { copyLink, hidePhoto, showPhoto } from "./photo.js";
-import { drawExample, drawFilters, drawPopular, drawWeights, filterChoices, weightsNow } from "./query.js";
-import { asking, nothing, PAGE, readState, readWeights, requestOf, writeState } from "./state.js";
+import { drawExample, drawFilters, drawPopular, drawUnknown, drawWeights, filterChoices, weightsNow } from "./query.js";
+import { asking, nothing, PAGE, readState, requestOf, writeState } from "./state.js";
+import { offerTeaching, setUpTeaching } from "./teach.js";
 import { clearTiles, drawResults, dropTile, walkTiles } from "./tiles.js";
 import { withToken } from "./token.js";
 import { makeWall } from "./wall.js";
@@ -21,6 +23,7 @@ const pictures = new Map(); // those picked in this visit: { file, url } by numb
 let health = { size: undefined, max_upload_mb: 20, bits: 0, writable: false };
 let labels = []; // [{ label, count, center, also }]
 let folders = []; // [{ folder, count }]
+let cameras = []; // [{ camera, count }]
 let state = readState(location.hash);
 let stop = new AbortController();
 let shown = ""; // the address, without the photo shown large, of what is on the page
@@ -75,19 +78,25 @@ function showEmpty() {
 }
 
 async function showAll(asked, signal) {
-  const total = await wall.show(requestOf(asked), signal);
+  const [total] = await Promise.all([wall.show(requestOf(asked), signal), drawTimeline(requestOf(asked), signal, (dates) => go({ ...state, ...dates }))]);
   listed = wall.items;
-  const filtered = asked.having.length || asked.without.length || asked.under;
-  $("found-title").textContent = asked.under && !asked.having.length && !asked.without.length ? asked.under : "Photos";
+  const filtered = isFiltered(asked);
+  $("found-title").textContent = asked.under && !asked.having.length && !asked.without.length && !asked.named.length ? asked.under : "Photos";
   document.title = "centerhash";
   $("status").textContent = total || !filtered ? `${number(total)}${filtered ? ` of ${number(health.size)}` : ""} photos, newest first${coming()}.` : "No photos match. Remove a filter.";
 }
+
+const isFiltered = (asked) => asked.having.length + asked.without.length + asked.named.length > 0 || [asked.under, asked.after, asked.before, asked.camera].some(Boolean);
 
 const coming = () => (health.adding ? `, ${number(health.adding)} still to be added` : "");
 
 async function showGroups(signal) {
   clearTiles();
-  listed = await showDuplicates(actions, signal);
+  listed = await showDuplicates(actions, signal, () => {
+    wall.forget();
+    shown = "";
+    return show();
+  });
   document.title = "Duplicates – centerhash";
 }
 
@@ -111,9 +120,12 @@ async function showAnswer(asked, signal) {
   $("found-title").textContent = title;
   document.title = `${title} – centerhash`;
   const time = Math.round(performance.now() - started);
-  $("status").textContent = listed.length ? `Top ${number(listed.length)} of ${number(answer.size)} photos, in ${time} ms` : "No photos match. Remove a filter.";
+  $("status").textContent = listed.length ? `${countOf(asked)} of ${number(answer.size)} photos, in ${time} ms` : `No photos match.${isFiltered(asked) ? " Remove a filter." : ""}`;
   $("more").hidden = listed.length < asked.k || asked.k >= 1000;
 }
+
+// A list by labels ends where nothing fits any more.
+const countOf = (asked) => (asked.kind === "labels" && listed.length < asked.k ? `All ${number(listed.length)} that match,` : `Top ${number(listed.length)}`);
 
 // The weights to show; words that the server understood as labels are written as these from now on.
 function weightsOf(asked, answer) {
@@ -162,6 +174,7 @@ function forget() {
 
 function drawQuestion(asked) {
   $("more").hidden = true;
+  $("timeline").hidden ||= asked.kind !== "all" || !health.size;
   $("asked").hidden = asked.kind === "all" || asked.kind === "duplicates";
   $("popular").hidden = asked.kind !== "all" || !$("popular").childElementCount;
   $("drop-hint").hidden = asked.kind !== "all" || !health.size;
@@ -177,7 +190,10 @@ function drawQuestion(asked) {
   drawFilters([
     ...asked.having.map((name) => ({ text: `with ${name}`, off: () => less("having", name) })),
     ...asked.without.map((name) => ({ text: `without ${name}`, off: () => less("without", name) })),
+    ...asked.named.map((word) => ({ text: `named “${word}”`, off: () => less("named", word) })),
     ...(asked.under ? [{ text: `in ${asked.under}`, off: () => go({ ...state, under: "", k: PAGE }) }] : []),
+    ...(asked.after || asked.before ? [{ text: datesText(asked), off: () => go({ ...state, after: "", before: "", k: PAGE }) }] : []),
+    ...(asked.camera ? [{ text: `by ${asked.camera}`, off: () => go({ ...state, camera: "", k: PAGE }) }] : []),
   ]);
 }
 
@@ -264,14 +280,31 @@ const weightActions = {
 
 const goLabels = (rows) => go(asking(state, rows.length ? { kind: "labels", labels: rows } : {}));
 
-function ask(text) {
-  const rows = readWeights(text);
+// The server reads the text: labels and filters replace or join those on the page, and unknown words are reported.
+async function ask(text) {
   question.blur();
-  goLabels(rows);
+  if (!text.trim()) return goLabels([]);
+  let read;
+  try {
+    read = await getJson(`typed?${new URLSearchParams({ text })}`);
+  } catch (error) {
+    return drawError(capital(error.message));
+  }
+  const rows = read.labels.map(({ label, weight }) => [label, weight]);
+  const keys = ["having", "without", "named"];
+  const more = Object.fromEntries(keys.map((key) => [key, [...new Set([...state[key], ...read[key]])]]));
+  const asked = rows.length ? rows : keys.some((key) => read[key].length) ? [] : [[text, 1]]; // the last fails, and stands in the address
+  await go({ ...asking(state, asked.length ? { kind: "labels", labels: asked } : {}), ...more });
+  if (!read.unknown.length) return undefined;
+  question.value = text; // to be corrected
+  return drawUnknown(read.unknown, labels.filter((row) => row.center).map((row) => row.label), (label) => {
+    drawError("");
+    goLabels([...rows.filter(([name]) => name !== label), [label, 1]]);
+  });
 }
 
 function addFilter({ key, name }) {
-  if (key === "under") return go({ ...state, under: name, k: PAGE });
+  if (key === "under" || key === "camera") return go({ ...state, [key]: name, k: PAGE });
   return state[key].includes(name) ? undefined : go({ ...state, [key]: [...state[key], name], k: PAGE });
 }
 
@@ -353,7 +386,7 @@ async function start() {
     title: "Labels to search for", placeholder: "dog, person …", pick: ask, several: true,
     choices: () => labels.filter((row) => row.center).map((row) => ({ text: row.label, words: row.also, count: row.count })),
   });
-  makeCombo($("add-filter"), { title: "Filter by a label or folder", placeholder: "Filter", choices: () => filterChoices(labels, folders), pick: addFilter });
+  makeCombo($("add-filter"), { title: "Filter by a label, folder or camera", placeholder: "Filter", choices: () => filterChoices(labels, folders, cameras), pick: addFilter });
   $("words").open = matchMedia("(min-width: 820px)").matches; // on a phone the results come first
   await prepare();
 }
@@ -362,7 +395,7 @@ async function start() {
 async function prepare() {
   const before = health.size;
   try {
-    [health, { labels }, { folders }] = await Promise.all([getJson("health"), getJson("labels"), getJson("folders")]);
+    [health, { labels }, { folders }, { cameras }] = await Promise.all(["health", "labels", "folders", "cameras"].map((name) => getJson(name)));
   } catch (error) {
     return drawError("The page could not be loaded.", error.message);
   }
@@ -371,17 +404,29 @@ async function prepare() {
   $("fill").textContent = `centerhash index add ${health.index} PHOTOS`;
   $("add").hidden = !health.writable;
   $("log-out").hidden = !health.password;
+  offerTeaching(health.writable, health.size);
   const searchable = labels.filter((row) => row.center && row.count).sort((a, b) => b.count - a.count);
   drawPopular(searchable.slice(0, POPULAR), (label) => goLabels([[label, 1]]));
   if (health.adding) setTimeout(prepare, POLL);
   if (health.size !== before) {
     if (before) wall.forget();
+    forgetAnswers();
     shown = "";
     return show();
   }
   return undefined;
 }
 
+// Other labels on the same photos: what is on the page is asked for again.
+async function relabeled() {
+  forgetAnswers();
+  wall.forget();
+  await prepare();
+  shown = "";
+  return show();
+}
+
 const wall = makeWall(actions);
 listen();
+setUpTeaching({ changed: relabeled, search: (label) => goLabels([[label, 1]]) });
 const prepared = start();
