@@ -32,12 +32,13 @@ def test_select_photos_teach_a_label_and_answer(
 
         page.locator("#teach").click()
         page.locator("#teaching-name").fill("my place")
-        page.locator("#teaching-token").fill("wrong")
         page.locator("#teaching-teach").click()
-        page.locator("#teaching-status", has_text="This token is not the server's.").wait_for()
+        page.locator("#token").fill("wrong")
+        page.locator("#token-use").click()
+        page.locator("#token-problem", has_text="not the token").wait_for()
         assert client.get("/taught").json() == {"labels": []}
-        page.locator("#teaching-token").fill(TOKEN)
-        page.locator("#teaching-teach").click()
+        page.locator("#token").fill(TOKEN)
+        page.locator("#token-use").click()
         page.locator("#teaching-title", has_text="Is it “my place”?").wait_for()
         (label,) = client.get("/taught").json()["labels"]
         assert sorted(label["like"]) == sorted(chosen)
@@ -109,8 +110,9 @@ def test_the_dialog_fits_a_phone(browser: Any, scene_index: Callable[[int], Path
         page.locator("#picked-count", has_text="1 selected").wait_for()
         page.locator("#teach").click()
         page.locator("#teaching-name").fill("a")
-        page.locator("#teaching-token").fill(TOKEN)
         page.locator("#teaching-teach").click()
+        page.locator("#token").fill(TOKEN)
+        page.locator("#token-use").click()
         page.locator(".answers li").first.wait_for()
         for place in ("document.documentElement", "document.getElementById('teaching')"):
             assert page.evaluate(f"{place}.scrollWidth") <= PHONE["width"]

@@ -249,6 +249,10 @@ def add_changes(app: FastAPI, served: ServedIndex, settings: Settings) -> None:
         data, name = await _read_image(request)
         return await served.changes.run(lambda: served.add(data, name))
 
+    @app.get("/token", status_code=204, dependencies=checked, responses=_failures(401, 403))
+    async def token() -> None:
+        """Check the token without changing anything."""
+
     @app.post("/duplicates/move", dependencies=checked, responses=_failures(400, 401, 403))
     async def move_duplicates(files: schemas.DuplicateMove) -> schemas.DuplicatesMoved:
         """Move files of one group of duplicates to the folder of `serve --duplicates-to`, with their sidecar files."""

@@ -253,6 +253,7 @@ class Health(BaseModel):
     bits: int = Field(description="length of the codes")
     method: str | None = Field(description="how the model was trained; null without a model")
     writable: bool = Field(description="whether images can be added and removed, with the token")
+    password: bool = Field(description="whether everything else needs the password")
     max_upload_mb: float = Field(description="largest upload in megabytes")
     version: str
 

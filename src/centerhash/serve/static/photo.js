@@ -75,7 +75,7 @@ function share(label, item, pick) {
   const bar = element("span", "bar");
   bar.style.setProperty("--part", percent(part).replace(" ", ""));
   const text = element("small", "", `${percent(probability)} sure · ${percent(part)} of the photo`);
-  text.title = "How sure the model is that it is there, and how much of the photo it is";
+  text.title = "Label probability and estimated area share";
   row.append(bar, text);
   return row;
 }

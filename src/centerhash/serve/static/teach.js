@@ -1,8 +1,8 @@
 // Labels of one's own: select photos, name what they show, then confirm or reject what the label finds.
 
 import { forgetTaught, getJson, renameTaught, teachLabel, thumbnail } from "./api.js";
-import { token, useToken } from "./adding.js";
 import { $, button, element, number } from "./dom.js";
+import { withToken } from "./token.js";
 
 const OFFERED = 12; // photos to confirm or reject at a time
 
@@ -53,8 +53,6 @@ async function openDialog() {
   $("teaching-form").hidden = !picked.size;
   $("teaching-answers").hidden = true;
   $("teaching-list").replaceChildren();
-  $("teaching-token").value = token();
-  $("teaching-token-row").hidden = Boolean(token());
   say(picked.size ? `From ${number(picked.size)} ${picked.size === 1 ? "photo" : "photos"}. Choose a known label to add to it.` : "");
   $("teaching").showModal();
   if (picked.size) $("teaching-name").focus();
@@ -68,21 +66,17 @@ async function openDialog() {
 const say = (text) => { $("teaching-status").textContent = text; };
 
 function fail(error) {
-  const refused = error.status === 401 || error.status === 403;
-  if (refused) useToken("");
-  $("teaching-token-row").hidden = !refused;
-  say(refused ? "This token is not the server's. Type the one that it was started with." : error.message);
-  if (refused) $("teaching-token").focus();
+  say(error.message);
 }
 
-// Runs one request with the token; true when it went well.
+// Runs one request with the token; whether it was made and went well.
 async function change(work) {
-  if (!$("teaching-token-row").hidden) useToken($("teaching-token").value);
   $("teaching").setAttribute("aria-busy", "true");
   try {
-    await work(token());
-    $("teaching-token-row").hidden = true;
-    return true;
+    return (await withToken(async (token) => {
+      await work(token);
+      return true;
+    })) ?? false;
   } catch (error) {
     fail(error);
     return false;
