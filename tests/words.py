@@ -147,6 +147,18 @@ def web_texts() -> Iterator[Text]:
             yield Text(f"{page.relative_to(ROOT)}:{line}", text)
 
 
+def script_texts() -> Iterator[Text]:
+    """The sentences in the scripts of the web page: literals of several words, with `name` for what is inserted."""
+    literal = re.compile(r'"((?:[^"\\\n]|\\.)*)"|`((?:[^`\\]|\\.)*)`')
+    for script in sorted((ROOT / "src").rglob("*.js")):
+        for number, line in enumerate(script.read_text(encoding="utf-8").splitlines(), start=1):
+            for found in literal.finditer(re.sub(r"(?:^|\s)//.*", "", line)):
+                text = re.sub(r"\$\{[^}]*\}", "name", found[1] or found[2] or "")
+                is_classes = re.fullmatch(r"[a-z]+ [a-z]+", text)  # of an element
+                if re.search(r"\w \w", text) and not is_classes:
+                    yield Text(f"{script.relative_to(ROOT)}:{number}", text)
+
+
 def help_texts() -> Iterator[Text]:
     """The help of every command and of its options."""
     from typer.main import get_command
@@ -189,7 +201,7 @@ def main() -> int:
     """Print all findings; return 1 if there are any."""
     found = [
         problem
-        for texts in (page_texts(), web_texts(), help_texts(), message_texts())
+        for texts in (page_texts(), web_texts(), script_texts(), help_texts(), message_texts())
         for each in texts
         for problem in problems(each.place, each.text)
     ]

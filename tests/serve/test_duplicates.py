@@ -151,12 +151,13 @@ def test_choose_move_and_undo_on_the_page(browser: Any, folder: Path, photos: Pa
         near.locator("li", has_text="small.jpg").locator(".keep").click()
         assert near.locator(".kept").inner_text().startswith("small.jpg")
         near.locator("li", has_text="dog.png").locator(".keep").click()
-        page.fill("#duplicates-token", "wrong")
         near.locator(".move").click()
-        page.locator("#error-text", has_text="token").wait_for()
+        page.fill("#token", "wrong")
+        page.locator("#token-use").click()
+        page.locator("#token-problem", has_text="not the token").wait_for()
         assert files(photos) == before
-        page.fill("#duplicates-token", TOKEN)
-        near.locator(".move").click()
+        page.fill("#token", TOKEN)
+        page.locator("#token-use").click()
         watched.until_here(lambda: page.locator(".group").count() == 1, "the group is gone")
         assert before - files(photos) == {"phone/small.jpg", "phone/small.xmp"}
         assert (target / "phone/small.xmp").exists()

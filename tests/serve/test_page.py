@@ -33,9 +33,7 @@ def test_the_page_opens_on_the_collection(opened: Watched, served: Served) -> No
     with served.client() as client:
         listed = client.get("/items", params={"limit": 1000}).json()
     assert opened.ids() == [row["id"] for row in listed["items"]]
-    assert (
-        opened.page.locator("#status").inner_text().startswith(f"{listed['total']} photos, the newest first")
-    )
+    assert opened.page.locator("#status").inner_text().startswith(f"{listed['total']} photos, newest first")
     opened.until("[...document.querySelectorAll('.wall img')].some(i => i.naturalWidth > 0)")
     shapes = opened.page.locator(".wall > li[data-id]").evaluate_all(
         "all => all.map(li => li.offsetWidth / li.offsetHeight)"
@@ -115,14 +113,14 @@ def test_upload_then_click_through_and_back(opened: Watched, photo: Path) -> Non
     first = opened.ids()
     assert len(first) == 40
     assert page.locator(".far").first.inner_text() == "very similar"  # this model has no visual codes
-    assert re.fullmatch(r"0 of \d+ bits differ", page.locator(".far").first.get_attribute("title"))
-    assert page.locator("#status").inner_text().startswith("The nearest 40 of")
+    assert re.fullmatch(r"Hamming distance: 0 of \d+ bits", page.locator(".far").first.get_attribute("title"))
+    assert page.locator("#status").inner_text().startswith("Top 40 of")
     assert page.locator("#weights input").count() >= 1
     assert page.locator("#preview").get_attribute("src").startswith("blob:")
 
     page.locator(".result").nth(2).click()
     page.locator("#like").click()
-    opened.answered("Most like this one")
+    opened.answered("Most like this photo")
     second = opened.ids()
     assert first[2] not in second  # it is the question
     assert page.locator("#preview").get_attribute("src") == f"thumbnails/{first[2]}"
@@ -136,7 +134,7 @@ def test_upload_then_click_through_and_back(opened: Watched, photo: Path) -> Non
     opened.until("!document.getElementById('photo').open")
     page.go_forward()
     page.go_forward()
-    opened.answered("Most like this one")
+    opened.answered("Most like this photo")
     assert opened.ids() == second
     for _ in range(3):
         page.go_back()
@@ -151,7 +149,7 @@ def test_weights_rank_anew_while_they_move(opened: Watched) -> None:
     page.locator("#popular button").first.click()
     opened.answered(names[0].capitalize())
     page.keyboard.press("/")
-    box = page.get_by_role("combobox", name="What is on the photos?")
+    box = page.get_by_role("combobox", name="Labels to search for")
     assert box.input_value() == names[0]
     box.press("End")
     box.type(f", {names[1][:-1]}")
@@ -195,7 +193,7 @@ def test_words_that_mean_a_label(browser: Any, opened: Watched) -> None:
     page = opened.page
     opened.ready()
     name = page.locator("#popular button").first.evaluate("button => button.firstChild.textContent")
-    box = page.get_by_role("combobox", name="What is on the photos?")
+    box = page.get_by_role("combobox", name="Labels to search for")
     box.fill(f"{name.upper()}S")
     box.press("Enter")
     opened.answered(name.capitalize())
@@ -204,7 +202,7 @@ def test_words_that_mean_a_label(browser: Any, opened: Watched) -> None:
     box.fill("nosuchthing")
     box.press("Enter")
     page.locator("#error-title", has_text="“nosuchthing”").wait_for()
-    assert page.locator("h1").inner_text() == "Nothing found"
+    assert page.locator("h1").inner_text() == "No results"
     assert opened.ids() == []
     assert page.locator("#weights li").count() == 0  # the old question is gone
     page.go_back()
@@ -331,7 +329,7 @@ def test_errors_are_shown_kindly(opened: Watched, served: Served) -> None:
         page.get_by_role("button", name="Dismiss").click()
     page.route("**/search*", lambda route: route.abort())
     page.goto(f"{served.address}/#id=another")
-    page.locator("#error-text", has_text="Is it still running?").wait_for()
+    page.locator("#error-text", has_text="Check that it is running.").wait_for()
     opened.complaints = [text for text in opened.complaints if "ERR_FAILED" not in text]  # the one just made
     page.goto(f"{served.address}/#picture=7")
     page.locator("#error-title", has_text="not kept").wait_for()
@@ -344,19 +342,35 @@ def test_with_the_token_photos_are_added_and_removed(
         watched = Watched(browser, server.address, WIDE)
         page = watched.page
         watched.ready()
+        page.locator(".result").first.click()
+        page.locator("#remove").click()
+        page.locator("#token-dialog[open]").wait_for()
+        page.keyboard.press("Escape")  # nothing is removed without a token
+        watched.until("!document.getElementById('token-dialog').open")
+        assert page.locator("#photo[open]").count() == 1
+        page.keyboard.press("Escape")
         page.locator("#add").click()
+        assert page.locator("#adding[open]").count() == 0
         page.locator("#token").fill("wrong")
+        page.locator("#token-use").click()
+        page.locator("#token-problem", has_text="This is not the token of the server.").wait_for()
+        assert page.evaluate("sessionStorage.length + localStorage.length") == 0
+        page.locator("#token").fill(TOKEN)
+        page.keyboard.press("Enter")
+        page.locator("#adding[open]").wait_for()  # what was asked for comes next
+        assert page.locator("#token-dialog[open]").count() == 0
         (tmp_path / "new.png").write_bytes(png(90))
         (tmp_path / "torn.png").write_bytes(png(91)[:70])
         files = [tmp_path / "new.png", tmp_path / "torn.png"]
+        page.evaluate("sessionStorage.setItem('centerhash-token', 'that of an earlier server')")
         page.set_input_files("#files", files)
-        page.locator("#adding-status", has_text="This token is not the server's.").wait_for()
+        page.locator("#token-problem", has_text="This is not the token of the server.").wait_for()
         page.locator("#token").fill(TOKEN)
-        page.set_input_files("#files", files)
+        page.locator("#token-use").click()
         page.locator("#adding-status", has_text="1 added, 1 skipped.").wait_for()
         assert page.locator("#adding-skipped").inner_text() == "torn.png cannot be read as a photo"
         page.set_input_files("#files", files[:1])
-        page.locator("#adding-status", has_text="0 added, 1 already known.").wait_for()
+        page.locator("#adding-status", has_text="0 added, 1 already in the index.").wait_for()
         page.locator("#adding-close").click()
         watched.until_here(lambda: len(watched.ids()) == 4, "the new photo is on the page")
 
@@ -376,15 +390,40 @@ def test_with_the_token_photos_are_added_and_removed(
         page.close()
 
 
+def test_a_removal_waits_for_the_token_and_then_happens(
+    browser: Any, scene_index: Callable[[int], Path], tmp_path: Path
+) -> None:
+    with serving(scene_index(3), tmp_path / "log") as server:
+        watched = Watched(browser, server.address, WIDE)
+        page = watched.page
+        watched.ready()
+        first = watched.ids()[0]
+        page.locator(".result").first.click()
+        page.locator("#remove").click()
+        page.locator("#token").fill(TOKEN)
+        page.keyboard.press("ArrowLeft")  # moves in the field, not to another photo
+        page.locator("#token-use").click()
+        page.locator("#toast", has_text="is removed from the index").wait_for()
+        watched.until_here(lambda: first not in watched.ids(), "it is off the page")
+        page.reload()
+        watched.ready()
+        with server.client() as client:
+            watched.until_here(lambda: client.get(f"/items/{first}").status_code == 404, "it is removed")
+        page.locator(".result").first.click()
+        page.locator("#remove").click()  # the token is kept
+        page.locator("#toast", has_text="is removed from the index").wait_for()
+        page.close()
+
+
 def test_the_lines_for_programs_work(browser: Any, served: Served) -> None:
     watched = Watched(browser, f"{served.address}/api", WIDE)
     watched.page.locator("pre", has_text=served.address).first.wait_for()
     lines = watched.page.locator("pre code").all_inner_texts()
     found = [url for text in lines for url in re.findall(r"'(http[^']+)'", text)]
-    assert len(found) == 13
+    assert len(found) == 18
     with served.client() as client:
         for url in found:
-            if not url.endswith(("/search?k=5", "/images", "/images/ID", "/duplicates")):
+            if not url.endswith(("/search?k=5", "/images", "/images/ID", "/duplicates", "=Bella")):
                 assert client.get(url).status_code == 200, url
     assert watched.complaints == []
     watched.page.close()
@@ -427,7 +466,7 @@ def test_an_empty_index_says_how_to_fill_it(
 ) -> None:
     with serving(scene_index(0), tmp_path / "log") as server:
         watched = Watched(browser, server.address, WIDE)
-        watched.answered("An empty index")
+        watched.answered("The index is empty")
         assert watched.page.locator("pre").inner_text() == "centerhash index add scenes.index PHOTOS"
         assert watched.complaints == []
         watched.page.close()

@@ -124,7 +124,7 @@ def test_openapi_documents_every_field_and_gives_examples(reader: TestClient) ->
     described = reader.get("/openapi.json").json()
     routes = (
         "search images images/{id} items items/{id} folders months cameras duplicates duplicates/move "
-        "duplicates/undo thumbnails/{id} previews/{id} labels typed health metrics"
+        "duplicates/undo thumbnails/{id} previews/{id} labels typed taught suggestions health metrics"
     )
     assert {f"/{route}" for route in routes.split()} == set(described["paths"])
     search = described["components"]["schemas"]["SearchAnswer"]

@@ -88,6 +88,18 @@ def output(what: str | Table) -> None:
     stream().print(what, soft_wrap=isinstance(what, str))
 
 
+def drawing(lines: str, title: str) -> None:
+    """Print a picture of block characters, dark on light, if standard output is a terminal that can show it."""
+    terminal = stream()
+    if not terminal.is_terminal or not terminal.encoding.lower().startswith("utf"):
+        return
+    width = max(map(len, lines.splitlines()))
+    if width <= terminal.width:
+        terminal.print(title)
+        for line in lines.splitlines():
+            terminal.print(line, style="#000000 on #ffffff", soft_wrap=True)
+
+
 def log(text: str) -> None:
     """Print a line on stderr."""
     stream(stderr=True).print(text, soft_wrap=True)

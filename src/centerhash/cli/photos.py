@@ -411,11 +411,13 @@ def search(
         shown = ", ".join(f"{row.label} {row.weight:.2f}" for row in results.labels)
         console.output(f"query: {shown}")
     compared = any(row.visual is not None for row in results)
-    heads = (">distance", *([">visual"] if compared else []), "id", "date", "labels", "path")
+    dated = any(given is not None for given in (after, before, camera))
+    heads = (">distance", *([">visual"] if compared else []), "id", *(["date"] * dated), "labels", "path")
     rows = []
     for row in results:
         numbers = [str(row.distance), "-" if row.visual is None else str(row.visual)][: 1 + compared]
-        rows.append((*numbers, row.id, _day(row), _labels_shown(row), "\n".join(row.paths) or "-"))
+        day = [_day(row)] * dated
+        rows.append((*numbers, row.id, *day, _labels_shown(row), "\n".join(row.paths) or "-"))
     console.table(f"{len(results):,} results{by}", heads, rows)
 
 
@@ -610,12 +612,19 @@ def serve(
         typer.Argument(help="folder of an index, or of images, for which an index is created next to it"),
     ],
     host: Annotated[
-        str, typer.Option(help="address to listen on; 0.0.0.0 for all, then put a proxy with TLS before it")
+        str, typer.Option(help="address to listen on; 0.0.0.0 for all, so that phones can open the page")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free one")] = 8000,
     token: Annotated[
         str | None,
         typer.Option(envvar="CENTERHASH_TOKEN", help="token that requests need to add or remove images"),
+    ] = None,
+    password: Annotated[
+        str | None,
+        typer.Option(
+            envvar="CENTERHASH_PASSWORD",
+            help="password for viewing; rather set it in the environment, since other users can read command lines",
+        ),
     ] = None,
     max_upload_mb: Annotated[float, typer.Option(help="largest upload in megabytes")] = 20.0,
     max_megapixels: Annotated[float, typer.Option(help="largest image in million pixels")] = 50.0,
@@ -643,7 +652,7 @@ def serve(
     For a folder of images, an index is created or updated: photos.index next to photos, or in the cache if that place is
     not writable. The page works while images are being added. The same command resumes after a stop.
 
-    Examples: `centerhash serve photos`, `centerhash serve photos.index --port 8000`
+    Examples: `centerhash serve photos`, `centerhash serve photos.index --host 0.0.0.0 --password SECRET`
     """
     given: dict[str, Any] = dict(locals())  # by name; most are fields of Settings
 
@@ -654,8 +663,9 @@ def serve(
     from centerhash.serve.app import reading, serve_index
     from centerhash.serve.limits import Settings
 
-    def announce(address: str, opened: Index) -> None:
-        _announce(f"{index} is served at {address} (stop with Ctrl-C)", opened, settings)
+    def announce(addresses: list[str], opened: Index) -> None:
+        place = f"{index} is served at {addresses[0]} (stop with Ctrl-C)"
+        _announce(place, addresses, opened, settings, host)
 
     def counted(missing: int) -> None:
         if missing:
@@ -663,7 +673,7 @@ def serve(
         else:
             console.output("all files were found")
 
-    given |= {"token": token or None, "hosts": tuple(allow_host or ())}
+    given |= {"token": token or None, "password": password or None, "hosts": tuple(allow_host or ())}
     settings = read_options(
         Settings, {name: given[name] for name in Settings.model_fields if name in given}, "serving"
     )
@@ -681,12 +691,24 @@ def serve(
             serve_index(opened, settings, host, port, announce, counted)
 
 
-def _announce(place: str, index: Index, settings: Settings) -> None:
-    """Say where, what, how many, and who may change it."""
+def _announce(place: str, addresses: list[str], index: Index, settings: Settings, host: str) -> None:
+    """Print where, what, how many, and who may view and change it."""
+    from centerhash.serve.addresses import is_local
+    from centerhash.serve.qr import half_blocks, qr_code
 
     console.output(f"{place}{console.features_by(index.used_engine)}")
+    if len(addresses) > 1:
+        console.output(f"also at {', '.join(addresses[1:])}")
     changes = "changes with the token" if settings.may_write else "read-only"
     console.output(f"{len(index):,} images, {index.model_info.bits}-bit codes, {changes}")
+    if is_local(host):
+        return
+    if (code := qr_code(addresses[0])) is not None:
+        console.drawing(half_blocks(code), "open the page on a phone in the same network:")
+    if settings.password is None:
+        console.warn(
+            ["no password is set: everyone who can reach this address can view all photos. Set `password=`."]
+        )
 
 
 def _serve_images(images: Path, model: str | None, settings: Settings, host: str, port: int) -> None:
@@ -698,9 +720,9 @@ def _serve_images(images: Path, model: str | None, settings: Settings, host: str
     opened, warning = open_default(images, model, **reading(settings))
     console.warn([warning] if warning else [])
 
-    def announce(address: str, index: Index) -> None:
-        place = f"{images} is served at {address} (stop with Ctrl-C) and added to {index.folder}"
-        _announce(place, index, settings)
+    def announce(addresses: list[str], index: Index) -> None:
+        place = f"{images} is served at {addresses[0]} (stop with Ctrl-C) and added to {index.folder}"
+        _announce(place, addresses, index, settings, host)
 
     def ended(done: Added) -> None:
         console.report_added(done, f"{len(opened):,} items in {opened.folder}")

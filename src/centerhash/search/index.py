@@ -55,10 +55,12 @@ from centerhash.search.query import (
     query_by_labels,
     read_model_info,
     visual_codes,
+    with_taught,
     without_model,
 )
 from centerhash.search.results import Added, Result, Results, as_result
 from centerhash.search.store import Store
+from centerhash.search.taught import Suggestions, TaughtLabel, TaughtLabels, add_taught
 from centerhash.search.typed import Typed, check_known, read_typed
 from centerhash.search.uploads import ID_DIGITS, IMAGES, Uploads, has_file
 from centerhash.search.views import query_views
@@ -412,10 +414,9 @@ class Index:
         if type(k) is not int or k < 1:
             raise InputError(f"k must be a whole number of at least 1, got {k!r}.")
         if isinstance(labels, str):
-            typed = check_known(self.read(labels), self.model_info.classes)
-            labels = {
-                label: weight for label, weight in typed.weights.items() if label in self.model_info.classes
-            }
+            ranked = with_taught(self.model_info, self.store.taught()).classes
+            typed = check_known(self.read(labels), ranked)
+            labels = {label: weight for label, weight in typed.weights.items() if label in ranked}
             others = [label for label in typed.weights if label not in labels]
             only["having"] = [*_names(only.get("having", ())), *others]
             only["without"] = [*_names(only.get("without", ())), *typed.without]
@@ -428,12 +429,10 @@ class Index:
         ranking = query.ranking(self.model_info, by, within)
         hits = self.store.search(ranking, k if query.item is None else k + 1, passing)
         asked = None if query.weights is None else list(query.weights)
-        found = [
-            as_result(item, distance, self.uploads, query.visual, asked)
-            for item, distance in hits
-            if item.id != query.item
-        ]
-        return Results(found[:k], query.explained, query.code, len(self))
+        kept = [(item, distance) for item, distance in hits if item.id != query.item][:k]
+        found = [as_result(item, distance, self.uploads, query.visual, asked) for item, distance in kept]
+        found = add_taught(found, [item for item, _ in kept], self.store.taught(), asked)
+        return Results(found, query.explained, query.code, len(self))
 
     def _query(
         self, image: ImageSource | None, id: str | None, labels: LabelQuery | None, code: Any
@@ -447,7 +446,7 @@ class Index:
         if id is not None:
             return query_by_item(self.model_info, self.store.get([id])[0])
         if labels is not None:
-            return query_by_labels(self.model_info, labels)
+            return query_by_labels(with_taught(self.model_info, self.store.taught()), labels)
         if code is not None:
             return query_by_code(self.model_info, code)
         from PIL import Image
@@ -465,7 +464,7 @@ class Index:
 
         A word that is neither a label nor in the name of a file or folder is `unknown`.
         """
-        classes = self.model_info.classes
+        classes = with_taught(self.model_info, self.store.taught()).classes
         typed = read_typed(text, classes)
         if typed.unknown:
             others = [label for label in self.labels() if label not in classes]
@@ -473,7 +472,9 @@ class Index:
         return typed
 
     def _filter(self, only: Only) -> Filter:
-        return filter_of(self.store, self.model_info, self.folder / IMAGES, **only)
+        named = only.get("having") or only.get("without")
+        info = with_taught(self.model_info, self.store.taught() if named else {})
+        return filter_of(self.store, info, self.folder / IMAGES, **only)
 
     def newest(
         self,
@@ -489,7 +490,11 @@ class Index:
             if type(number) is not int or number < 0:
                 raise InputError(f"{name} must be a whole number of at least 0, got {number!r}.")
         items, total = self.store.newest(offset, limit, self._filter(only))
-        return [as_result(item, 0, self.uploads) for item in items], total
+        return self._as_results(items), total
+
+    def _as_results(self, items: Sequence[Item]) -> list[Result]:
+        """Return items as users see them, without a query."""
+        return add_taught([as_result(item, 0, self.uploads) for item in items], items, self.store.taught())
 
     def months(self, **only: Unpack[Only]) -> dict[str, int]:
         """Return the months in which images that pass the filter were taken ("2024-06"), newest first, with counts."""
@@ -513,7 +518,7 @@ class Index:
 
     def get(self, id: str) -> Result:
         """Return one item by its id, at distance 0; InputError if there is none."""
-        return as_result(self.store.get([id])[0], 0, self.uploads)
+        return self._as_results(self.store.get([id]))[0]
 
     def image(self, id: str) -> Path:
         """Return the image file of an item; an upload that has changed is an ImageError."""
@@ -543,6 +548,50 @@ class Index:
                         found[places[place]].append(id)
         return found
 
+    # --- taught labels: see `teaching`
+
+    def teach(
+        self,
+        name: str,
+        like: str | Path | Sequence[str | Path] = (),
+        unlike: str | Path | Sequence[str | Path] = (),
+    ) -> TaughtLabel:
+        """Teach a label by items that show it and items that do not: ids, paths of images or folders of them.
+
+        The label is learned from stored codes; no image is read. Queries, filters and results have it like any other
+        label, and items that are added later too. Further examples of a taught label improve it; an example that is
+        given again changes sides.
+        """
+        self._check_writable()
+        return TaughtLabels(self).teach(name, like, unlike)
+
+    def taught(self) -> dict[str, TaughtLabel]:
+        """Return the taught labels by name, with their examples and the number of items that carry them."""
+        return TaughtLabels(self).all()
+
+    def suggest(self, name: str, k: int = 10) -> Suggestions:
+        """Return k items to confirm or reject as examples of a taught label: the likeliest and the most uncertain."""
+        return TaughtLabels(self).suggest(name, k)
+
+    def rename_taught(self, name: str, new: str) -> None:
+        """Rename a taught label."""
+        self._check_writable()
+        TaughtLabels(self).rename(name, new)
+
+    def forget(self, name: str) -> None:
+        """Remove a taught label; the images that carried it stay."""
+        self._check_writable()
+        TaughtLabels(self).forget(name)
+
+    def export_taught(self, path: str | Path) -> int:
+        """Write all taught labels with the codes of their examples as json, and return how many."""
+        return TaughtLabels(self).export(Path(path))
+
+    def import_taught(self, path: str | Path) -> list[str]:
+        """Add the taught labels that an index of the same model exported, and return their names."""
+        self._check_writable()
+        return TaughtLabels(self).import_(Path(path))
+
     def items(self) -> Iterator[Item]:
         """Iterate over all items, in the order in which they were added."""
         return self.store.items()
@@ -555,7 +604,7 @@ class Index:
         return [id for id, found in there.items() if not found]
 
     def labels(self) -> dict[str, int]:
-        """Return every label that an item carries with the number of its items, sorted by name."""
+        """Return every label that an item carries, and every taught one, with the number of its items, by name."""
         return self.store.labels()
 
     def folders(self) -> dict[str, int]:

@@ -23,6 +23,7 @@ from centerhash.core.errors import InputError
 
 if TYPE_CHECKING:
     from centerhash.search.rankings import Ranking
+    from centerhash.search.teaching import PackedCodes, Taught
 
 LabelScores: TypeAlias = Mapping[str, tuple[int, int]]  # probability and area share of labels, in 255ths
 MAX_ID_BYTES = 512  # in UTF-8
@@ -32,6 +33,7 @@ LEVELS = 255  # a probability or share is stored in one byte
 MAX_SIDE = (1 << 31) - 1  # pixels of a photo
 MAX_NAME = 255  # characters of the name of an upload or of a camera
 TIMES = (-62_135_596_800, 253_402_300_800)  # seconds from the year 1 to before the year 10000
+_NOT_TAUGHT = "labels cannot be taught in an index in Milvus: create one with `store=sqlite`."
 
 
 @dataclass(frozen=True)
@@ -236,6 +238,18 @@ class ItemStore(ABC):
     def transaction(self) -> AbstractContextManager[Any]:
         """Make all changes within the block one commit, if the store can."""
         return nullcontext()
+
+    def taught(self) -> Mapping[str, Taught]:
+        """Return the taught labels by name."""
+        return {}
+
+    def save_taught(self, labels: Mapping[str, Taught | None]) -> None:
+        """Store taught labels, and remove those that are None, atomically."""
+        raise InputError(_NOT_TAUGHT)
+
+    def sample_codes(self, count: int, without: Sequence[str]) -> PackedCodes:
+        """Return the codes of random items, always the same ones, except those of some ids."""
+        raise InputError(_NOT_TAUGHT)
 
     def every_folder(self) -> list[str]:
         """Return all folders in which items have files, also files that are gone."""

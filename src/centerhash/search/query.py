@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -28,6 +28,7 @@ from centerhash.search.typed import check_known, read_typed
 
 if TYPE_CHECKING:
     from centerhash.model.base import Model
+    from centerhash.search.teaching import Taught
 
 # {"dog": 0.7}, ["dog"], "dog:0.7, bicycle" or "a dog on a couch without person"
 LabelQuery: TypeAlias = Mapping[str, float] | Sequence[str] | str
@@ -59,7 +60,7 @@ class ModelInfo:
     @property
     def centers(self) -> Codes:
         """Return the hash centers (C, K), or raise ConfigError for a method without."""
-        if self.method is None:
+        if self.method is None and self.known_centers is None:
             raise no_model("search by an id or by a code")
         if self.known_centers is None:
             raise ConfigError(
@@ -97,6 +98,17 @@ def read_model_info(folder: Path) -> ModelInfo:
         spec.center_codes(),
         spec.center_directions(),
     )
+
+
+def with_taught(info: ModelInfo, taught: Mapping[str, Taught]) -> ModelInfo:
+    """Return the information with taught labels as further classes; their centers are the codes that fit them best."""
+    if not taught:
+        return info
+    added = np.stack([label.center for label in taught.values()])
+    if info.known_centers is None:
+        return replace(info, classes=tuple(taught), known_centers=added, directions=None)
+    centers = np.concatenate([info.known_centers, added])
+    return replace(info, classes=(*info.classes, *taught), known_centers=centers)
 
 
 # --- what is stored of an image besides its semantic code
@@ -159,8 +171,9 @@ class Query:
         if self.weights is not None and by != "semantic":
             if by == "visual":
                 raise InputError("labels have no visual code: search by an image or by an id, or by='both'.")
-            columns = {name: info.classes.index(name) for name in self.weights}
-            return ByLabels(packed, self.weights, info.centers, columns, within)
+            columns = {name: info.classes.index(name) for name in self.weights if name in info.classes}
+            centers = info.centers if columns else np.empty((0, info.bits), np.int8)
+            return ByLabels(packed, self.weights, centers, columns, within)
         if by == "visual" and self.visual is None:
             whose = "the model of this index" if self.item is None else f"the item '{self.item}'"
             raise InputError(f"{whose} has no visual code: search by='semantic' or by='both'.")

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import Codes, Packed, pack, to_words
+from centerhash.core.errors import InputError
 from centerhash.search.items import LEVELS, VISUAL_BITS
 
 Rows: TypeAlias = NDArray[np.int64]
@@ -48,6 +49,8 @@ class Columns:
     scored: Mask  # (N,): 1 for items with label scores
     scores: Callable[[str], tuple[Rows, NDArray[np.uint8], NDArray[np.uint8]]]
     """Ascending rows (m,) with a score of a label, probabilities (m,) and shares (m,) in 255ths."""
+    taught: Callable[[str], NDArray[np.float32] | None] = lambda _: None
+    """Probabilities (N,) of a taught label, 0 to 1; None for any other label."""
 
 
 class Ranking(Protocol):
@@ -147,24 +150,50 @@ class ByLabels:
     penalty = - sum_j log p_j + SHARES * 1/2 sum_j |s_j - w_j| over the labels j of the query, p their probabilities, s
     their shares of the image and w the weights. A photo with a probability below FITS does not fit and is no result.
     Without stored scores, both follow from the code (see `likelihoods`), and all photos fit. Equal penalties are ordered
-    by the semantic distance, which `within` limits.
+    by the semantic distance, which `within` limits. A taught label has no share, so its weight does not count.
     """
 
     code: Packed
     weights: Mapping[str, float]  # of the labels of the query; they sum to 1
     centers: Codes  # (C, K)
-    classes: Mapping[str, int]  # the row of each label's center
+    classes: Mapping[str, int]  # the row of each label's center; taught labels have none
     within: int | None = None
 
     def first(self, columns: Columns, k: int, allowed: Mask | None) -> Rows:
         """Return the rows with the smallest penalties, of those that fit."""
+        taught = self._taught(columns)
+        for likely in taught:
+            allowed = _both(likely >= FITS, allowed)
+        rows, penalties = self._of_classes(columns, allowed)
+        for likely in taught:
+            penalties = penalties - np.log(likely[rows].astype(np.float64))
+        return self._best(columns, rows, penalties.round(_DIGITS), k)
+
+    def _taught(self, columns: Columns) -> list[NDArray[np.float32]]:
+        """Return the probabilities (N,) of the labels that are taught."""
+        found = []
+        for label in self.weights.keys() - self.classes.keys():
+            likely = columns.taught(label)
+            if likely is None:  # another process has just removed it
+                raise InputError(f"there is no taught label '{label}' any more.")
+            found.append(likely)
+        return found
+
+    def _of_classes(self, columns: Columns, allowed: Mask | None) -> tuple[Rows, NDArray[np.float64]]:
+        """Return the rows that fit all labels with a center, and their penalties; without such labels, all rows."""
+        if not self.classes:
+            rows = np.arange(len(columns.semantic)) if allowed is None else np.flatnonzero(allowed)
+            return rows, np.zeros(len(rows))
         unscored = np.flatnonzero(_both(columns.scored == 0, allowed))
         parts = [
             self._scored(columns, allowed),
             (unscored, self._from_codes(columns.semantic[unscored])),
         ]
         rows = np.concatenate([rows for rows, _ in parts])
-        penalties = np.concatenate([penalties for _, penalties in parts])
+        return rows, np.concatenate([penalties for _, penalties in parts])
+
+    def _best(self, columns: Columns, rows: Rows, penalties: NDArray[np.float64], k: int) -> Rows:
+        """Return the k rows with the smallest penalties."""
         if self.within is not None:
             near = code_distances(columns.semantic[rows], self.code) <= self.within
             rows, penalties = rows[near], penalties[near]
@@ -177,12 +206,12 @@ class ByLabels:
 
     @property
     def _weights(self) -> NDArray[np.float64]:
-        return np.array(list(self.weights.values()))
+        return np.array([self.weights[label] for label in self.classes])
 
     def _scored(self, columns: Columns, allowed: Mask | None) -> tuple[Rows, NDArray[np.float64]]:
         """Return the rows in which every label has a stored probability that fits, and their penalties."""
         stored = []
-        for label in self.weights:
+        for label in self.classes:
             rows, probabilities, shares = columns.scores(label)
             fitting = probabilities >= FITS * LEVELS
             stored.append((rows[fitting], probabilities[fitting], shares[fitting]))
@@ -199,9 +228,28 @@ class ByLabels:
 
     def _from_codes(self, packed: Packed) -> NDArray[np.float64]:
         """Return the penalties (n,) of items without scores, by their codes."""
-        likely = likelihoods(packed, self.centers, [self.classes[label] for label in self.weights])
+        likely = likelihoods(packed, self.centers, list(self.classes.values()))
         # if m labels are all there, each has a likelihood of 1 / m
-        return label_penalties(np.clip(likely * len(self.weights), _FLOOR, 1), likely, self._weights)
+        return label_penalties(np.clip(likely * len(self.classes), _FLOOR, 1), likely, self._weights)
+
+
+@dataclass(frozen=True, eq=False)
+class ByProbability:
+    """How near the probability of a taught label is to a target: 1 for the likeliest, 0.5 for the most uncertain."""
+
+    code: Packed
+    label: str
+    target: float
+
+    def first(self, columns: Columns, k: int, allowed: Mask | None) -> Rows:
+        """Return the rows with the nearest probabilities."""
+        likely = columns.taught(self.label)
+        if likely is None:
+            raise InputError(f"there is no taught label '{self.label}'.")
+        rows = np.arange(len(likely)) if allowed is None else np.flatnonzero(allowed)
+        away = np.abs(likely[rows].astype(np.float64) - self.target)
+        chosen: Rows = rows[np.argsort(away, kind="stable")[:k]]
+        return chosen
 
 
 def label_penalties(

@@ -14,7 +14,7 @@ import struct
 import tempfile
 import threading
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -63,6 +63,7 @@ from centerhash.search.database import (
     State,
     Term,
     Times,
+    bytes_of,
     check_files,
     checksum,
     commit_slot,
@@ -71,10 +72,13 @@ from centerhash.search.database import (
     label_numbers,
     marks,
     stored_text,
+    taught_checksum,
 )
 from centerhash.search.file_names import folders_named, like_pattern, names_part
 from centerhash.search.items import LEVELS, Batch, File, Filter, Item, ItemStore
 from centerhash.search.rankings import FILTERED, Columns, Ranking, code_distances
+from centerhash.search.teaching import PRESENT as SURE
+from centerhash.search.teaching import PackedCodes, Taught
 from centerhash.search.uploads import IMAGES
 
 _CACHE_KB = 1 << 18  # of a writer: the index over the ids is written in random order
@@ -136,6 +140,8 @@ class Store(ItemStore):
         self._loaded: Loaded | None = None
         self._vocabulary = Vocabulary(-1, [])
         self._kept: tuple[int, dict[int, Postings]] = (-1, {})  # of a commit
+        self._taught: tuple[int, dict[str, Taught]] = (0, {})  # by their checksum in the state
+        self._probable: tuple[int, dict[str, NDArray[np.float32]]] = (-1, {})  # of a commit
         self._seen = commits  # at the last `refresh`
 
     @classmethod
@@ -285,7 +291,13 @@ class Store(ItemStore):
 
     def labels(self) -> dict[str, int]:
         """Return every label that an item carries with the number of its items, sorted by name."""
-        return dict(sorted(self._counts(LABEL).items()))
+        counts = self._counts(LABEL)
+        if self.taught():
+            with self._searching() as (database, loaded):
+                for name in self._taught_labels(database, loaded.state):
+                    carried = self._carrying(database, loaded, LABEL, [name])
+                    counts[name] = int(np.count_nonzero(carried & (loaded.flags & PRESENT)))
+        return dict(sorted(counts.items()))
 
     def folders(self) -> dict[str, int]:
         """Return the folders of all paths with the number of items directly in each."""
@@ -378,7 +390,10 @@ class Store(ItemStore):
                 scored = entries[entries["kind"] & SCORED > 0]
                 return scored["row"], scored["probability"], scored["share"]
 
-            columns = replace(loaded.columns, scores=scores)
+            def taught(label: str) -> NDArray[np.float32] | None:
+                return self._probabilities(database, loaded, label)
+
+            columns = replace(loaded.columns, scores=scores, taught=taught)
             rows = ranking.first(columns, k, self._allowed(database, loaded, only))
             distances = code_distances(columns.semantic[rows], ranking.code).tolist()
             items = self._items_at(database, loaded.state, rows.tolist())
@@ -391,11 +406,11 @@ class Store(ItemStore):
         state = loaded.state
         allowed = np.ones(state.rows, np.uint8) if loaded.present is None else loaded.present.copy()
         for label in only.having:
-            allowed &= self._carrying(database, state, LABEL, [label])
+            allowed &= self._carrying(database, loaded, LABEL, [label])
         for label in only.without:
-            allowed &= 1 - self._carrying(database, state, LABEL, [label])
+            allowed &= 1 - self._carrying(database, loaded, LABEL, [label])
         if only.cameras is not None:
-            allowed &= self._carrying(database, state, CAMERA, only.cameras)
+            allowed &= self._carrying(database, loaded, CAMERA, only.cameras)
         if only.under is not None:
             terms = self._terms(database, state)
             below = [name for name in terms.folders if _is_under(name, only.under)]
@@ -409,16 +424,19 @@ class Store(ItemStore):
             allowed &= self._named(database, loaded, word)
         return allowed
 
-    def _carrying(self, database: Database, state: State, kind: str, names: Sequence[str]) -> Flags:
+    def _carrying(self, database: Database, loaded: Loaded, kind: str, names: Sequence[str]) -> Flags:
         """Return the mask (N,) of the rows that carry one of these labels, or are of one of these cameras.
 
         A label that is probable enough counts as carried.
         """
-        mask = np.zeros(state.rows, np.uint8)
+        mask = np.zeros(loaded.state.rows, np.uint8)
         for name in names:
-            entries = self._postings(database, state, kind, name)
+            entries = self._postings(database, loaded.state, kind, name)
             probable = (entries["kind"] & SCORED > 0) & (entries["probability"] >= FILTERED * LEVELS)
             mask[entries["row"][(entries["kind"] & CARRIED > 0) | probable]] = 1
+            likely = self._probabilities(database, loaded, name) if kind == LABEL else None
+            if likely is not None:
+                mask[likely >= SURE] = 1
         return mask
 
     def _named(self, database: Database, loaded: Loaded, word: str) -> Flags:
@@ -461,6 +479,58 @@ class Store(ItemStore):
                 kept[number] = entries
         return entries
 
+    # --- taught labels
+
+    def taught(self) -> dict[str, Taught]:
+        """Return the taught labels by name, sorted."""
+        with self._reading() as (database, state):
+            return dict(self._taught_labels(database, state))
+
+    def _taught_labels(self, database: Database, state: State) -> dict[str, Taught]:
+        known = self._taught
+        if known[0] != state.taught:
+            self._taught = known = (state.taught, database.taught(state))
+        return known[1]
+
+    def _probabilities(self, database: Database, loaded: Loaded, name: str) -> NDArray[np.float32] | None:
+        """Return the probability (N,) of a taught label in every row, 1 or 0 for its examples; None for other labels."""
+        label = self._taught_labels(database, loaded.state).get(name)
+        if label is None:
+            return None
+        commits, kept = self._probable
+        if commits != loaded.state.commits:
+            kept = {}
+            self._probable = (loaded.state.commits, kept)
+        found = kept.get(name)
+        if found is None:
+            columns = loaded.columns
+            found = label.probabilities(PackedCodes(columns.semantic, columns.visual, columns.has_visual))
+            for like in (True, False):
+                found[self._rows_of(database, label.example_ids(like=like))] = like
+            if sum(array.nbytes for array in [*kept.values(), found]) <= _KEPT_BYTES:
+                kept[name] = found
+        return found
+
+    def _rows_of(self, database: Database, ids: Sequence[str]) -> list[int]:
+        """Return the rows of those of these ids that are stored."""
+        return [row for (row,) in database.select("SELECT row FROM items WHERE id IN", ids)]
+
+    def save_taught(self, labels: Mapping[str, Taught | None]) -> None:
+        """Store taught labels, and remove those that are None, in one commit."""
+        with self.transaction() as writer:
+            writer.save_taught(labels)
+
+    def sample_codes(self, count: int, without: Sequence[str]) -> PackedCodes:
+        """Return the codes of random items, always the same ones, except those of some ids."""
+        with self._searching() as (database, loaded):
+            allowed = (loaded.flags & PRESENT).astype(bool)
+            allowed[self._rows_of(database, without)] = False
+            every = np.flatnonzero(allowed)
+            rows = every[np.random.default_rng(0).choice(len(every), min(count, len(every)), replace=False)]
+            columns = loaded.columns
+            visual = columns.visual[rows] if len(columns.visual) else columns.visual
+            return PackedCodes(columns.semantic[rows], visual, columns.has_visual[rows])
+
     def _images(self, database: Database, loaded: Loaded, only: Filter) -> NDArray[np.int64]:
         """Return the rows of the items with an image that pass the filter, last taken first."""
         rows = loaded.newest
@@ -487,8 +557,7 @@ class Store(ItemStore):
 
     def info(self) -> dict[str, Any]:
         """Return the number of removed items that still take space, and the bytes of the database."""
-        state, files = self._state(), [self.folder / name for name in FILES]
-        taken = sum(file.stat().st_size for file in files if file.exists())
+        state, taken = self._state(), sum(bytes_of(self.folder / name) for name in FILES)
         return {"removed": state.rows - state.items - state.hidden, "bytes": taken}
 
     def verify(self) -> list[str]:
@@ -543,6 +612,7 @@ class Store(ItemStore):
                     items = self.items(hidden=True)
                     while page := list(islice(items, _PAGE)):
                         fresh.add_items(page)
+                    fresh.save_taught(self.taught())
                     fresh.set_roots(self.roots())
                     with fresh.transaction() as other:
                         other.state = replace(
@@ -635,7 +705,7 @@ class Writer:
             if self.state != before:
                 self.state = replace(self.state, commits=self.state.commits + 1)
                 sql.execute("DELETE FROM state")
-                sql.execute(f"INSERT INTO state VALUES ({marks(10)})", self.state.row())
+                sql.execute(f"INSERT INTO state VALUES ({marks(11)})", self.state.row())
             sql.execute("COMMIT")
             self._known = self.state.commits
         except BaseException:
@@ -913,6 +983,17 @@ class Writer:
             hidden=self.state.hidden + counts[2],
             edits=self.state.edits + 1,
         )
+
+    def save_taught(self, labels: Mapping[str, Taught | None]) -> None:
+        """Store taught labels, and remove those that are None."""
+        sql = self.database.sql
+        for name, label in labels.items():
+            if label is None:
+                sql.execute("DELETE FROM taught WHERE name = ?", (name,))
+            else:
+                self._store("taught", *label.row(name))
+        rows = sql.execute("SELECT name, checksum FROM taught ORDER BY name").fetchall()
+        self.state = replace(self.state, taught=taught_checksum(rows))
 
     def take_over(self, other: Writer) -> None:
         """Replace all content by that of another store, which has one more commit."""

@@ -156,17 +156,47 @@ class ServedIndex:
     def labels(self) -> schemas.LabelsAnswer:
         """All labels: those of the model first, then others that items carry."""
         model, counts = self.index.model_info, self.index.labels()
-        centers = set(() if model.known_centers is None else model.classes)
+        taught = self.index.store.taught()
+        centers = {*(() if model.known_centers is None else model.classes), *taught}
         rows = [
             schemas.LabelCount(
                 label=label,
                 count=counts.get(label, 0),
                 center=label in centers,
+                taught=label in taught,
                 also=words_for(label),
             )
             for label in dict.fromkeys((*model.classes, *counts))
         ]
         return schemas.LabelsAnswer(labels=rows)
+
+    def taught(self) -> schemas.TaughtAnswer:
+        """All taught labels."""
+        rows = [label.to_dict() for label in self.index.taught().values()]
+        return schemas.TaughtAnswer.model_validate({"labels": rows})
+
+    def teach(self, teaching: schemas.Teaching) -> schemas.TaughtLabel:
+        """Add examples to a taught label, and learn it."""
+        for id in (*teaching.like, *teaching.unlike):
+            self._check(id)  # `Index.teach` accepts paths too, and none may come from a request
+        taught = self.index.teach(teaching.name, teaching.like, teaching.unlike)
+        return schemas.TaughtLabel.model_validate(taught.to_dict())
+
+    def suggest(self, name: str, k: int) -> schemas.SuggestionsAnswer:
+        """Items to confirm or reject."""
+        found = self.index.suggest(name, k)
+        rows = {"likely": self._described(found.likely), "uncertain": self._described(found.uncertain)}
+        return schemas.SuggestionsAnswer.model_validate({"name": found.name, **rows})
+
+    def rename_taught(self, renaming: schemas.Renaming) -> schemas.TaughtAnswer:
+        """Rename a taught label."""
+        self.index.rename_taught(renaming.name, renaming.new)
+        return self.taught()
+
+    def forget(self, name: str) -> schemas.TaughtAnswer:
+        """Remove a taught label."""
+        self.index.forget(name)
+        return self.taught()
 
     def duplicates(self) -> schemas.DuplicatesAnswer:
         """The groups of duplicates, or the progress of the search for them."""

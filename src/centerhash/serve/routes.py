@@ -213,8 +213,8 @@ def add_collection(app: FastAPI, served: ServedIndex) -> None:
         )
 
 
-def add_changes(app: FastAPI, served: ServedIndex, settings: Settings) -> None:
-    """Add the changes: only with the token, only by id."""
+def _needs_token(settings: Settings) -> list[Any]:
+    """Return the dependencies of a route that changes the index; they are checked before the body is read."""
 
     async def check_token(given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]) -> None:
         if settings.read_only or settings.token is None:
@@ -226,7 +226,12 @@ def add_changes(app: FastAPI, served: ServedIndex, settings: Settings) -> None:
             message = "adding and removing needs the header 'Authorization: Bearer TOKEN'."
             raise HTTPException(401, message, {"www-authenticate": "Bearer"})
 
-    checked = [Depends(check_token)]  # before the body is read
+    return [Depends(check_token)]
+
+
+def add_changes(app: FastAPI, served: ServedIndex, settings: Settings) -> None:
+    """Add the changes: only with the token, only by id."""
+    checked = _needs_token(settings)
 
     @app.post(
         "/images",
@@ -244,6 +249,10 @@ def add_changes(app: FastAPI, served: ServedIndex, settings: Settings) -> None:
         data, name = await _read_image(request)
         return await served.changes.run(lambda: served.add(data, name))
 
+    @app.get("/token", status_code=204, dependencies=checked, responses=_failures(401, 403))
+    async def token() -> None:
+        """Check the token without changing anything."""
+
     @app.post("/duplicates/move", dependencies=checked, responses=_failures(400, 401, 403))
     async def move_duplicates(files: schemas.DuplicateMove) -> schemas.DuplicatesMoved:
         """Move files of one group of duplicates to the folder of `serve --duplicates-to`, with their sidecar files."""
@@ -258,3 +267,40 @@ def add_changes(app: FastAPI, served: ServedIndex, settings: Settings) -> None:
     async def remove_image(id: str) -> schemas.Removed:
         """Remove an image from the index."""
         return await served.changes.run(lambda: served.remove(id))
+
+
+def add_teaching(app: FastAPI, served: ServedIndex, settings: Settings) -> None:
+    """Add taught labels: their examples are ids, and changes need the token."""
+    checked = _needs_token(settings)
+
+    @app.get("/taught", responses=_failures())
+    async def taught() -> schemas.TaughtAnswer:
+        """The labels that were taught by examples."""
+        return await served.codes.run(served.taught)
+
+    @app.get("/suggestions", responses=_failures(400))
+    async def suggestions(
+        name: Annotated[str, Query(description="a taught label", examples=["Bella"])],
+        k: Annotated[int, Query(ge=1, le=MAX_RESULTS, description="how many")] = 12,
+    ) -> schemas.SuggestionsAnswer:
+        """Images to confirm or reject as further examples: the likeliest, and the most uncertain."""
+        return await served.codes.run(lambda: served.suggest(name, k))
+
+    @app.post("/taught", dependencies=checked, responses=_failures(400, 401, 403, 404))
+    async def teach(teaching: schemas.Teaching) -> schemas.TaughtLabel:
+        """Teach a label by images of the index that show it or do not; further examples improve it.
+
+        Example: `curl -H "Authorization: Bearer $CENTERHASH_TOKEN" -H 'Content-Type: application/json'
+        -d '{"name": "Bella", "like": ["9f86d081884c7d65"]}' http://127.0.0.1:8000/taught`
+        """
+        return await served.changes.run(lambda: served.teach(teaching))
+
+    @app.patch("/taught", dependencies=checked, responses=_failures(400, 401, 403))
+    async def rename(renaming: schemas.Renaming) -> schemas.TaughtAnswer:
+        """Rename a taught label."""
+        return await served.changes.run(lambda: served.rename_taught(renaming))
+
+    @app.delete("/taught", dependencies=checked, responses=_failures(400, 401, 403))
+    async def forget(name: Annotated[str, Query(description="a taught label")]) -> schemas.TaughtAnswer:
+        """Remove a taught label; the images that carried it stay."""
+        return await served.changes.run(lambda: served.forget(name))

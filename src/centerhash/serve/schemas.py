@@ -178,7 +178,8 @@ class LabelCount(BaseModel):
 
     label: str
     count: int
-    center: bool = Field(description="whether it has a hash center, so that label queries may name it")
+    center: bool = Field(description="whether label queries may name it: it has a hash center, or is taught")
+    taught: bool = Field(description="whether it was taught by examples")
     also: list[str] = Field(description="other words for it, which are understood as well")
 
 
@@ -186,6 +187,44 @@ class LabelsAnswer(BaseModel):
     """All labels: those of the model first, in its order, then others that items carry."""
 
     labels: list[LabelCount]
+
+
+class Teaching(BaseModel):
+    """Examples of a new or known taught label, by their ids."""
+
+    name: str = Field(examples=["Bella"])
+    like: list[str] = Field([], description="items that show it", max_length=1000)
+    unlike: list[str] = Field([], description="items that do not show it", max_length=1000)
+
+
+class Renaming(BaseModel):
+    """A taught label and its new name."""
+
+    name: str
+    new: str
+
+
+class TaughtLabel(BaseModel):
+    """A taught label."""
+
+    name: str
+    like: list[str] = Field(description="ids of the examples that show it")
+    unlike: list[str] = Field(description="ids of the examples that do not show it")
+    items: int = Field(description="items that carry it")
+
+
+class TaughtAnswer(BaseModel):
+    """All taught labels, by name."""
+
+    labels: list[TaughtLabel]
+
+
+class SuggestionsAnswer(BaseModel):
+    """Items to confirm or reject as examples of a taught label."""
+
+    name: str
+    likely: list[Item] = Field(description="the likeliest")
+    uncertain: list[Item] = Field(description="the most uncertain of the others")
 
 
 class Added(BaseModel):
@@ -214,6 +253,7 @@ class Health(BaseModel):
     bits: int = Field(description="length of the codes")
     method: str | None = Field(description="how the model was trained; null without a model")
     writable: bool = Field(description="whether images can be added and removed, with the token")
+    password: bool = Field(description="whether everything else needs the password")
     max_upload_mb: float = Field(description="largest upload in megabytes")
     version: str
 

@@ -48,7 +48,7 @@ export function makeCombo(place, { title, placeholder = title, choices, pick, se
     shown = fitting.map(({ row }) => row);
     list.replaceChildren(...shown.map(option));
     if (!shown.length && several) return close();
-    if (!shown.length) list.append(element("li", "nothing", "nothing of that name"));
+    if (!shown.length) list.append(element("li", "nothing", "no match"));
     list.hidden = false;
     input.setAttribute("aria-expanded", "true");
     move(!several && typed && fitting[0]?.rank === 0 ? 0 : -1);

@@ -1,9 +1,9 @@
 // Photos that are there more than once, in groups. One of each is kept, by a rule or by a click; the others can be moved.
 
 import { forgetAnswers, getJson, moveDuplicates, undoDuplicates } from "./api.js";
-import { rememberToken, token } from "./adding.js";
 import { $, button, drawError, element, number } from "./dom.js";
 import { tile } from "./tiles.js";
+import { withToken } from "./token.js";
 
 const POLL = 700; // milliseconds between two looks at work that goes on
 const TITLES = { near: "Probably the same photo", same: "Equal files", similar: "Photos that look alike" };
@@ -28,16 +28,13 @@ export async function showDuplicates(actions, signal, again) {
   return answer.groups.flatMap((group) => group.items);
 }
 
-// The token, and what takes the last move back.
+// What takes the last move back.
 function tools({ movable, undo }, again) {
   if (!movable) return [];
-  const field = element("input", "");
-  Object.assign(field, { id: "duplicates-token", type: "password", autocomplete: "off", value: token() });
-  const label = element("label", "hint", "Token ", field);
-  const back = button("button plain", `Move ${number(undo)} back`, () => act(() => undoDuplicates(token()), again));
+  const back = button("button plain", `Move ${number(undo)} back`, () => act(undoDuplicates, again));
   back.id = "duplicates-undo";
   back.hidden = !undo;
-  return [element("p", "tools", label, back)];
+  return [element("p", "tools", back)];
 }
 
 function section(kind, answer, actions, again) {
@@ -52,7 +49,7 @@ function drawGroup(group, movable, actions, again) {
   const why = element("p", "hint why");
   const move = button("button plain move", `Move the other ${number(group.items.length - 1)}`, () => {
     const others = group.items.map((item) => item.file).filter((file) => file !== kept);
-    return act(() => moveDuplicates({ keep: kept, others }, token()), again);
+    return act((token) => moveDuplicates({ keep: kept, others }, token), again);
   });
   function choose(file) {
     kept = file;
@@ -78,13 +75,14 @@ function card(item, actions, keep) {
 const sizeText = (bytes) => (bytes < 1e6 ? `${Math.ceil(bytes / 1000)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
 
 async function act(request, again) {
-  rememberToken($("duplicates-token").value);
   try {
-    const { photos, skipped } = await request();
+    const moved = await withToken(request);
+    if (!moved) return;
+    const { photos, skipped } = moved;
     drawError(skipped ? `${number(skipped)} photos stay where they are.` : "", skipped ? "They have changed, are links, or are gone. Load the page again." : "");
     if (photos) forgetAnswers();
     await again();
   } catch (error) {
-    drawError("The photos were not moved.", error.status === 401 ? "The token is not the server's." : error.message);
+    drawError("The photos were not moved.", error.message);
   }
 }

@@ -67,11 +67,15 @@ function share(label, item, pick) {
   chip.title = `Photos with ${label}`;
   chip.addEventListener("click", () => pick(label));
   const row = element("li", "", chip);
-  if (probability === undefined || part === undefined) return row;
+  if (probability === undefined) return row;
+  if (part === undefined) {
+    row.append(element("small", "", `${percent(probability)} sure`)); // a taught label has no share
+    return row;
+  }
   const bar = element("span", "bar");
   bar.style.setProperty("--part", percent(part).replace(" ", ""));
   const text = element("small", "", `${percent(probability)} sure · ${percent(part)} of the photo`);
-  text.title = "How sure the model is that it is there, and how much of the photo it is";
+  text.title = "Label probability and estimated area share";
   row.append(bar, text);
   return row;
 }

@@ -41,7 +41,7 @@ function showShares() {
   for (const { row, input, share } of sliders) {
     const part = total ? Math.round((100 * Number(input.value)) / total) : 0;
     share.textContent = `${part} %`;
-    input.setAttribute("aria-valuetext", `${part} percent of the question`);
+    input.setAttribute("aria-valuetext", `${part} percent of the query`);
     input.style.setProperty("--fill", `${input.value}%`);
     row.classList.toggle("none", Number(input.value) === 0);
   }
@@ -58,7 +58,7 @@ export function drawExample(source, text, by) {
 export function drawFilters(filters) {
   $("filters").replaceChildren(...filters.map(({ text, off }) => {
     const cross = button("off", "×", off);
-    cross.setAttribute("aria-label", `No longer ${text}`);
+    cross.setAttribute("aria-label", `Remove the filter: ${text}`);
     return element("li", "chip", text, cross);
   }));
 }
