@@ -189,3 +189,12 @@ def test_large_collections() -> None:
             assert amount(time, SECONDS) == pytest.approx(count / number, rel=0.03)
         assert amount(re.sub("/s$", "", reads), UNITS) == number * 100_000
     assert round(stored("encoding")["photos of 500 x 375"]["onnx"]["images_per_second"], -1) == 100
+
+
+def test_taught_labels() -> None:
+    text, found = page("docs/how-to/teach-a-label.md"), stored("teach")
+    for count, row in found["examples"].items():
+        shown = [f"{row[key]:.2f}" for key in ("both", "precision at 0.5", "recall at 0.5")]
+        assert cells(text, count) == shown
+    assert f"average precision of {found['random ranking']:.2f}" in text
+    assert f"on {found['photos']:,} photos, n = {found['draws']} draws" in text
