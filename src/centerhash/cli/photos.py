@@ -480,7 +480,7 @@ def duplicates(
 ) -> None:
     """Find images that are there more than once, show which to keep and why, and move the others. No file is deleted.
 
-    Same: equal bytes. Near: the same photo, recompressed, resized, brightened, rotated, mirrored, cropped, in grey or
+    Same: equal bytes. Near: the same photo, recompressed, resized, brightened, rotated, mirrored, cropped, in gray or
     in a screenshot. Similar: photos that look alike.
 
     Kept is the file in a preferred folder, then by resolution, file size, EXIF, oldest date taken, and shorter path.
@@ -494,7 +494,7 @@ def duplicates(
 
     if undo is not None:
         if images is not None or move_to is not None:
-            raise ConfigError("--undo needs only the folder that images were moved to: leave out the rest.")
+            raise ConfigError("--undo needs only the folder that images were moved to: omit the rest.")
         _undo_moves(undo, as_json)
         return
     if images is None:
