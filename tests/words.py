@@ -1,10 +1,11 @@
-"""Check the words of README, docs, command help and web page: `python -m tests.words`, part of `make lint`.
+"""Check the words of README, docs, command help, messages and web page: `python -m tests.words`, part of `make lint`.
 
 Code, quoted names and links are not checked. Every finding is a line: file, line, the words, and what to write instead.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import sys
@@ -174,11 +175,33 @@ def help_texts() -> Iterator[Text]:
     yield from below(get_command(app), "centerhash")
 
 
+def message_texts() -> Iterator[Text]:
+    """The text of errors, and of what commands print; inserted values are code."""
+
+    def text_of(node: ast.expr) -> str:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            return node.value
+        if isinstance(node, ast.JoinedStr):
+            return "".join(text_of(value) for value in node.values)
+        return "`code`"
+
+    for file in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            call = node.exc if isinstance(node, ast.Raise) else node
+            if not isinstance(call, ast.Call) or not call.args:
+                continue
+            printed = isinstance(call.func, ast.Attribute) and call.func.attr in ("output", "warn", "log")
+            if isinstance(node, ast.Raise) or printed:
+                texts = call.args[0].elts if isinstance(call.args[0], ast.List) else call.args[:1]
+                for each in texts:
+                    yield Text(f"{file.relative_to(ROOT)}:{each.lineno}", text_of(each))
+
+
 def main() -> int:
     """Print all findings; return 1 if there are any."""
     found = [
         problem
-        for texts in (page_texts(), web_texts(), script_texts(), help_texts())
+        for texts in (page_texts(), web_texts(), script_texts(), help_texts(), message_texts())
         for each in texts
         for problem in problems(each.place, each.text)
     ]

@@ -420,7 +420,7 @@ def test_the_lines_for_programs_work(browser: Any, served: Served) -> None:
     watched.page.locator("pre", has_text=served.address).first.wait_for()
     lines = watched.page.locator("pre code").all_inner_texts()
     found = [url for text in lines for url in re.findall(r"'(http[^']+)'", text)]
-    assert len(found) >= 16
+    assert len(found) == 18
     with served.client() as client:
         for url in found:
             if not url.endswith(("/search?k=5", "/images", "/images/ID", "/duplicates", "=Bella")):

@@ -138,10 +138,10 @@ def report_added(done: Added, now: str) -> None:
 
     if done.broken:
         shown = first_reasons(done.broken.values())
-        warn([f"{len(done.broken):,} images could not be read and were left out:\n{shown}"])
+        warn([f"{len(done.broken):,} images could not be read and were skipped:\n{shown}"])
     moved = f", {done.moved:,} under a new path" if done.moved else ""
     gone = f", {done.gone:,} files are gone" if done.gone else ""
-    lines = [f"{done.added:,} images added, {done.known:,} were there already{moved}{gone}; {now}"]
+    lines = [f"{done.added:,} images added, {done.known:,} already known{moved}{gone}; {now}"]
     if done.given or done.predicted:
         lines.append(f"labels of the added images: {done.given:,} given, {done.predicted:,} predicted")
     if done.skipped:

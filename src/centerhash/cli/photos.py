@@ -163,7 +163,7 @@ def remove(
     console.warn(
         [f"'{item}' is neither an id nor a path of this index." for item, ids in meant.items() if not ids]
     )
-    console.output(f"{removed:,} items removed; {count:,} are left in {index}")
+    console.output(f"{removed:,} removed, {count:,} items left in {index}")
 
 
 @index_app.command()
@@ -256,7 +256,7 @@ def verify(index: IndexArgument) -> None:
     with Index.open(index, read_only=True) as opened:
         gone = len(opened.missing())
     console.warn([missing_text(index, gone)] if gone else [])
-    console.output(f"{index} is whole")
+    console.output(f"no damage found in {index}")
 
 
 @index_app.command()
@@ -309,9 +309,7 @@ def import_(
     with Index.open(index) as opened:
         done = opened.import_codes(codes)
         count = len(opened)
-    console.output(
-        f"{done.added:,} codes added, {done.known:,} were there already; {count:,} items in {index}"
-    )
+    console.output(f"{done.added:,} codes added, {done.known:,} already known; {count:,} items in {index}")
 
 
 @index_app.command()
@@ -482,7 +480,7 @@ def duplicates(
 ) -> None:
     """Find images that are there more than once, show which to keep and why, and move the others. No file is deleted.
 
-    Same: equal bytes. Near: the same photo, recompressed, resized, brightened, rotated, mirrored, cropped, in grey or
+    Same: equal bytes. Near: the same photo, recompressed, resized, brightened, rotated, mirrored, cropped, in gray or
     in a screenshot. Similar: photos that look alike.
 
     Kept is the file in a preferred folder, then by resolution, file size, EXIF, oldest date taken, and shorter path.
@@ -496,7 +494,7 @@ def duplicates(
 
     if undo is not None:
         if images is not None or move_to is not None:
-            raise ConfigError("--undo needs only the folder that images were moved to: leave out the rest.")
+            raise ConfigError("--undo needs only the folder that images were moved to: omit the rest.")
         _undo_moves(undo, as_json)
         return
     if images is None:
@@ -673,7 +671,7 @@ def serve(
         if missing:
             console.warn([missing_text(index, missing)])
         else:
-            console.output("the files of all of them are there")
+            console.output("all files were found")
 
     given |= {"token": token or None, "password": password or None, "hosts": tuple(allow_host or ())}
     settings = read_options(
@@ -686,7 +684,7 @@ def serve(
     if not is_index(index):
         _serve_images(index, model, settings, host, port)
     elif model is not None:
-        raise ConfigError(f"'{index}' is an index and has its model: leave out --model.")
+        raise ConfigError(f"'{index}' is an index and has its model: omit --model.")
     else:
         # without the right to write, another process may have it: `centerhash index add` works beside this server
         with Index.open(index, read_only=not settings.may_write, **reading(settings)) as opened:
@@ -700,9 +698,9 @@ def _announce(place: str, addresses: list[str], index: Index, settings: Settings
 
     console.output(f"{place}{console.features_by(index.used_engine)}")
     if len(addresses) > 1:
-        console.output(f"it can also be reached at {', '.join(addresses[1:])}")
-    changes = "can be added and removed with the token" if settings.may_write else "can only be searched"
-    console.output(f"{len(index):,} images of {index.model_info.bits} bits, which {changes}")
+        console.output(f"also at {', '.join(addresses[1:])}")
+    changes = "changes with the token" if settings.may_write else "read-only"
+    console.output(f"{len(index):,} images, {index.model_info.bits}-bit codes, {changes}")
     if is_local(host):
         return
     if (code := qr_code(addresses[0])) is not None:

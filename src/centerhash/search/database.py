@@ -25,7 +25,7 @@ import stat
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass
 from functools import wraps
 from pathlib import Path
@@ -259,7 +259,7 @@ class Database:
 
     def _size(self) -> int:
         """Return the bytes of the database and of its write-ahead log."""
-        return sum(_length(self.path.with_name(name)) for name in FILES[:2])
+        return sum(bytes_of(self.path.with_name(name)) for name in FILES[:2])
 
     def checked(self, row: Row) -> Row:
         """Return the values of a database row without its checksum, the last one, which must match."""
@@ -637,13 +637,13 @@ def check_files(folder: Path) -> tuple[State, bool]:
     Returns the state, and whether a reader has to open the database as immutable: on read-only media.
     """
     refuse_links(folder, FILES)
-    for name in FILES:
-        with suppress(FileNotFoundError):
-            if not stat.S_ISREG((folder / name).stat().st_mode):
-                raise DataError(f"'{folder / name}' is not a file: put the file of the index in its place.")
     path = folder / FILE
-    if not path.exists():
-        raise DataError(f"'{path}' is missing: {ADVICE}.")
+    for name in FILES:
+        found = _stat(folder / name)
+        if found is not None and not stat.S_ISREG(found.st_mode):
+            raise DataError(f"'{folder / name}' is not a file: put the file of the index in its place.")
+        if found is None and name == FILE:
+            raise DataError(f"'{path}' is missing: {ADVICE}.")
     if os.path.lexists(folder / JOURNAL):
         raise DataError(f"'{folder / JOURNAL}' belongs to no index, and is not read: {ADVICE}.")
     noted, immutable = noted_commits(folder / COMMITS), _must_be_immutable(path)
@@ -672,7 +672,7 @@ def _must_be_immutable(path: Path) -> bool:
         except sqlite3.OperationalError as error:
             log = path.with_name(f"{path.name}-wal")
             unwritable = ("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_IOERR")
-            if not error.sqlite_errorname.startswith(unwritable) or (log.exists() and log.stat().st_size):
+            if not error.sqlite_errorname.startswith(unwritable) or bytes_of(log):
                 raise
             return True
     return False
@@ -705,12 +705,20 @@ def _check_format(database: Database) -> None:
         raise database.damaged("its mode, its encoding or its page size is not that of an index")
 
 
-def _length(path: Path) -> int:
-    """Return the bytes of a file; 0 if there is none."""
+def _stat(path: Path) -> os.stat_result | None:
+    """Return the facts of a file; None if there is none."""
     try:
-        return path.stat().st_size
+        return path.stat()
     except FileNotFoundError:
-        return 0
+        return None
+    except OSError as error:
+        raise DataError(f"cannot read '{path}': {error.strerror}.") from error
+
+
+def bytes_of(path: Path) -> int:
+    """Return the bytes of a file; 0 if there is none."""
+    found = _stat(path)
+    return 0 if found is None else found.st_size
 
 
 def noted_commits(path: Path) -> int:

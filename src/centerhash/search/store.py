@@ -63,6 +63,7 @@ from centerhash.search.database import (
     State,
     Term,
     Times,
+    bytes_of,
     check_files,
     checksum,
     commit_slot,
@@ -556,8 +557,7 @@ class Store(ItemStore):
 
     def info(self) -> dict[str, Any]:
         """Return the number of removed items that still take space, and the bytes of the database."""
-        state, files = self._state(), [self.folder / name for name in FILES]
-        taken = sum(file.stat().st_size for file in files if file.exists())
+        state, taken = self._state(), sum(bytes_of(self.folder / name) for name in FILES)
         return {"removed": state.rows - state.items - state.hidden, "bytes": taken}
 
     def verify(self) -> list[str]:
