@@ -217,7 +217,7 @@ def test_a_phrase_is_read_and_its_unknown_words_are_reported(opened: Watched) ->
     first, second = page.locator("#popular button").evaluate_all(
         "all => all.map(b => b.firstChild.textContent)"
     )[:2]
-    box = page.get_by_role("combobox", name="What is on the photos?")
+    box = page.get_by_role("combobox", name="Labels to search for")
     box.fill(f"a {first}s without {second} qwxyz")
     box.press("Enter")
     opened.answered(first.capitalize())
@@ -252,7 +252,7 @@ def test_enter_does_not_take_a_suggestion_that_only_begins_so(opened: Watched) -
     page = opened.page
     opened.ready()
     name = page.locator("#popular button").first.evaluate("button => button.firstChild.textContent")
-    box = page.get_by_role("combobox", name="What is on the photos?")
+    box = page.get_by_role("combobox", name="Labels to search for")
     box.fill(name[:-1])
     page.get_by_role("option", name=name).first.wait_for()
     box.press("Enter")

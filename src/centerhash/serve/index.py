@@ -250,9 +250,7 @@ class ServedIndex:
             planned, skipped = plan_moves(moves, folder, found.root or Path())
         except ConfigError as error:  # it names folders of this machine
             log.error("duplicates cannot be moved: %s", error)
-            raise InputError(
-                "files cannot be moved to the folder of this server; its log contains the reason."
-            ) from None
+            raise InputError("files cannot be moved to the folder of this server; see its log.") from None
         with self.duplicate_search.unchanged():
             done = move(planned, folder, index=self.index)
         return _moved(done, skipped)
