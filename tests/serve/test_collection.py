@@ -193,7 +193,8 @@ def test_duplicates_are_found_in_the_background(filed: Index, monkeypatch: pytes
     finding.close()
 
 
-def test_an_index_without_visual_codes_has_no_duplicates(client: TestClient, filed: Index) -> None:
+def test_an_index_of_one_image_has_no_duplicates(client: TestClient, filed: Index) -> None:
+    filed.remove([item.id for item in filed][1:])
     with pytest.raises(DataError):
         filed.duplicates(progress=False)
     wait_until(lambda: client.get("/duplicates").status_code == 400, "the answer is no")

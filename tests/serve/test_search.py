@@ -123,8 +123,8 @@ def test_health_says_what_is_served(reader: TestClient) -> None:
 def test_openapi_documents_every_field_and_gives_examples(reader: TestClient) -> None:
     described = reader.get("/openapi.json").json()
     routes = (
-        "search images images/{id} items items/{id} folders months cameras duplicates thumbnails/{id} previews/{id} "
-        "labels taught suggestions health metrics"
+        "search images images/{id} items items/{id} folders months cameras duplicates duplicates/move "
+        "duplicates/undo thumbnails/{id} previews/{id} labels taught suggestions typed health metrics"
     )
     assert {f"/{route}" for route in routes.split()} == set(described["paths"])
     search = described["components"]["schemas"]["SearchAnswer"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from centerhash.core.errors import ConfigError
 from centerhash.core.extras import check_installed
 
 if TYPE_CHECKING:
+    from centerhash.core.progress import Progress
     from centerhash.search import Added, Index, Result
     from centerhash.search.duplicates import Duplicates
     from centerhash.serve.limits import Settings
@@ -441,60 +443,142 @@ def _labels_shown(row: Result) -> str:
 
 def duplicates(
     images: Annotated[
-        Path,
+        Path | None,
         typer.Argument(metavar="PATH_OR_INDEX", help="a folder of images, or an index", show_default=False),
-    ],
-    near: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=128,
-            help="bits of 128 in which visual codes of near ones may differ",
-            show_default="40",
+    ] = None,
+    kind: Annotated[
+        str | None,
+        option(
+            "show only one kind; similar ones of a folder are compared only if named",
+            ("same", "near", "similar"),
         ),
     ] = None,
-    kind: Annotated[str | None, option("show only one kind", ("same", "near", "similar"))] = None,
+    prefer: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="keep the files in this folder before all others; may be repeated, the first counts most"
+        ),
+    ] = None,
     page: Annotated[Path | None, typer.Option(help="write an HTML page with thumbnails side by side")] = None,
+    csv: Annotated[Path | None, typer.Option(help="write a table with a row per image")] = None,
+    move_to: Annotated[
+        Path | None,
+        typer.Option(
+            help="move all but the image to keep of same and near groups, or of the --kind, to this folder"
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what --move-to would do")] = False,
+    undo: Annotated[
+        Path | None, typer.Option(help="move everything back that was moved to this folder")
+    ] = None,
     model: Annotated[
-        str, typer.Option(help="for a folder: the built-in model, or the folder of a run with a visual code")
+        str, typer.Option(help="for similar ones of a folder: the built-in model, or the folder of a run")
     ] = "coco",
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Find duplicate and similar images, and suggest which to keep. No file is deleted.
+    """Find images that are there more than once, show which to keep and why, and move the others. No file is deleted.
 
-    Same: equal bytes. Near: the same photo, recompressed, resized, brightened, cropped slightly or mirrored. Similar:
-    photos that look alike.
+    Same: equal bytes. Near: the same photo, recompressed, resized, brightened, rotated, mirrored, cropped, in grey or
+    in a screenshot. Similar: photos that look alike.
 
-    Example: `centerhash duplicates photos --page duplicates.html`
+    Kept is the file in a preferred folder, then by resolution, file size, EXIF, oldest date taken, and shorter path.
+
+    Examples: `centerhash duplicates photos --page duplicates.html`, `centerhash duplicates photos --prefer photos/albums
+    --move-to duplicates --dry-run`, `centerhash duplicates --undo duplicates`
     """
     from centerhash.search import Index
     from centerhash.search.duplicates import folder_duplicates
     from centerhash.search.index import is_index
 
-    with console.progress() as report:
+    if undo is not None:
+        if images is not None or move_to is not None:
+            raise ConfigError("--undo needs only the folder that images were moved to: leave out the rest.")
+        _undo_moves(undo, as_json)
+        return
+    if images is None:
+        raise ConfigError("name a folder of images or an index, or --undo with a folder of moved images.")
+    if dry_run and move_to is None:
+        raise ConfigError("--dry-run shows what --move-to would do: name that folder too.")
+    choice: dict[str, Any] = {"kind": kind, "prefer": prefer or ()}
+    with ExitStack() as stack:
+        report = stack.enter_context(console.progress())
+        index = None
         if is_index(images):
-            with Index.open(images, read_only=True) as index:
-                found = index.duplicates(near=near, kind=kind, progress=report)
+            index = stack.enter_context(Index.open(images, read_only=move_to is None or dry_run))
+            found = index.duplicates(**choice, progress=report)
         else:
             found = folder_duplicates(
-                images, model=model, near=near, kind=kind, device=device, engine=engine, progress=report
+                images, **choice, model=model, device=device, engine=engine, progress=report
             )
-    if page is not None:
-        found.write_page(page)
+        if page is not None:
+            found.write_page(page)
+        if csv is not None:
+            found.write_csv(csv)
+        moves = None if move_to is None else _move(found, move_to, kind, index, dry_run, report)
     if as_json:
-        console.print_json(found.to_dict())
+        console.print_json(found.to_dict() | ({} if moves is None else moves))
         return
     _show_duplicates(found)
-    if len(found) > _SHOWN:
-        console.output(f"and {len(found) - _SHOWN:,} more groups: --json lists them, --page shows them.")
-    console.warn(found.notes)
-    console.warn([f"skipped: {reason}" for reason in list(found.skipped.values())[:5]])
-    if len(found.skipped) > 5:
-        console.warn([f"{len(found.skipped) - 5:,} more images were skipped: --json lists them."])
-    if page is not None:
-        console.output(f"page: {page}")
+    for name, path in (("page", page), ("table", csv)):
+        if path is not None:
+            console.output(f"{name}: {path}")
+    if move_to is not None and moves is not None:
+        _show_moves(moves, move_to, dry_run)
+
+
+def _move(
+    found: Duplicates, folder: Path, kind: str | None, index: Index | None, dry_run: bool, report: Progress
+) -> dict[str, Any]:
+    """Move the images that are not kept, or only plan it; return what --json prints."""
+    from centerhash.search.moving import move, plan_moves
+
+    if found.root is None:
+        raise ConfigError(
+            "the images have no folder in common, so their places cannot be kept: move them by hand."
+        )
+    planned, skipped = plan_moves(found.wanted(kind), folder, found.root)
+    files = [[str(old), str(new)] for one in planned for old, new in one.files]
+    photos, sidecars = len(planned), len(files) - len(planned)
+    if not dry_run:
+        done = move(planned, folder, index=index, progress=report)
+        photos, sidecars, skipped = done.photos, done.sidecars, skipped | done.skipped
+    counts = {"photos": photos, "sidecars": sidecars, "not_moved": skipped}
+    return {"planned" if dry_run else "moved": {"folder": str(folder), **counts, "files": files}}
+
+
+def _show_moves(moves: dict[str, Any], folder: Path, dry_run: bool) -> None:
+    (facts,) = moves.values()
+    _warn_some(list(facts["not_moved"].values()))
+    if dry_run:
+        console.table("would be moved", ("from", "to"), facts["files"][:_SHOWN])
+        if len(facts["files"]) > _SHOWN:
+            console.output(f"and {len(facts['files']) - _SHOWN:,} more files: --json lists them.")
+    counts = f"{facts['photos']:,} photos and {facts['sidecars']:,} sidecar files"
+    if dry_run:
+        console.output(f"{counts} would be moved to {folder}; the same command without --dry-run moves them.")
+    else:
+        console.output(f"{counts} moved to {folder}  undo: `centerhash duplicates --undo {folder}`")
+
+
+def _undo_moves(folder: Path, as_json: bool) -> None:
+    from centerhash.search.moving import find_journal, undo
+
+    with console.progress() as report:
+        done = undo(find_journal(folder), progress=report)
+    if as_json:
+        counts = {"photos": done.photos, "sidecars": done.sidecars, "not_moved": done.skipped}
+        console.print_json({"undone": counts})
+        return
+    _warn_some(list(done.skipped.values()))
+    console.output(f"{done.photos:,} photos and {done.sidecars:,} sidecar files moved back from {folder}")
+
+
+def _warn_some(reasons: list[str]) -> None:
+    console.warn(reasons[:5])
+    if len(reasons) > 5:
+        console.warn([f"{len(reasons) - 5:,} more: --json lists them."])
 
 
 def _show_duplicates(found: Duplicates) -> None:
@@ -505,10 +589,21 @@ def _show_duplicates(found: Duplicates) -> None:
     place = f", names below {folder}" if folder else ""
     rows = []
     for group in found[:_SHOWN]:
-        keep, *others = ((one.path or one.id).removeprefix(folder) for one in group.photos)
+        keep, *others = ((one.path or one.id or "").removeprefix(folder) for one in group.photos)
         size = f" ({group.keep.width} x {group.keep.height})" if group.keep.width else ""
-        rows.append((group.kind, f"{keep}{size}", "\n".join(others)))
-    console.table(f"{found.looked_at:,} images, groups: {counts}{place}", ("kind", "keep", "others"), rows)
+        changed = [
+            f"{name} ({one.change})" if one.change else name
+            for name, one in zip(others, group.others, strict=True)
+        ]
+        rows.append((group.kind, f"{keep}{size}", group.rule, "\n".join(changed)))
+    heads = ("kind", "keep", "because of", "others")
+    console.table(f"{found.looked_at:,} images, groups: {counts}{place}", heads, rows)
+    if len(found) > _SHOWN:
+        console.output(
+            f"and {len(found) - _SHOWN:,} more groups: --json and --csv list them, --page shows them."
+        )
+    console.warn(found.notes)
+    _warn_some([f"skipped: {reason}" for reason in found.skipped.values()])
 
 
 def serve(
@@ -531,6 +626,10 @@ def serve(
     queue: Annotated[int, typer.Option(help="requests of a kind that may wait; more get a 503")] = 32,
     timeout: Annotated[float, typer.Option(help="seconds that a request may take")] = 30.0,
     connections: Annotated[int, typer.Option(help="open connections; more get a 503")] = 512,
+    duplicates_to: Annotated[
+        Path | None,
+        typer.Option(help="folder that the page moves duplicates to, with the token; it can move them back"),
+    ] = None,
     read_only: Annotated[bool, typer.Option(help="reject all changes, also with a token")] = False,
     model: Annotated[
         str | None,
@@ -570,6 +669,10 @@ def serve(
     settings = read_options(
         Settings, {name: given[name] for name in Settings.model_fields if name in given}, "serving"
     )
+    if duplicates_to is not None and not settings.may_write:
+        raise ConfigError(
+            "--duplicates-to needs a --token, and no --read-only: only with it are files moved."
+        )
     if not is_index(index):
         _serve_images(index, model, settings, host, port)
     elif model is not None:

@@ -367,6 +367,11 @@ class Index:
                     self.uploads.drop(self.folder / path)
         return removed
 
+    def relocate(self, id: str, old: str | Path, new: str | Path) -> None:
+        """Store the new path of an image that was moved; its other paths stay."""
+        self._check_writable()
+        self.store.change_files([(id, File.at(str(Path(new).resolve())))], [str(old)])
+
     def compact(self) -> None:
         """Reclaim the space of removed items, and of uploads that a crash kept from being indexed."""
         with self.writing() as store:
@@ -500,12 +505,16 @@ class Index:
         return self.store.cameras()
 
     def duplicates(
-        self, *, near: int | None = None, kind: str | None = None, progress: bool | Progress = True
+        self,
+        *,
+        kind: str | None = None,
+        prefer: str | Path | Sequence[str | Path] = (),
+        progress: bool | Progress = True,
     ) -> Duplicates:
         """Return groups of items that are the same photo or look alike, and which to keep: see `search.duplicates`."""
         from centerhash.search.duplicates import index_duplicates
 
-        return index_duplicates(self, near=near, kind=kind, progress=progress)
+        return index_duplicates(self, kind=kind, prefer=prefer, progress=progress)
 
     def get(self, id: str) -> Result:
         """Return one item by its id, at distance 0; InputError if there is none."""

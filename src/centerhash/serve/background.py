@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -99,8 +100,17 @@ class DuplicateSearch:
         except DataError as error:  # its text may name files of ours
             log.warning("no duplicates: %s", error)
             raise InputError(
-                "this index cannot be searched for duplicates: it needs at least two images with visual codes."
+                "this index cannot be searched for duplicates: it needs at least two images."
             ) from None
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Keep the result although the block changes the index: files of duplicates get other paths."""
+        with self._lock:
+            current = self._version == self._version_now()
+            yield
+            if current:
+                self._version = self._version_now()
 
     def _report(self, stage: str, done: int, total: int, note: str = "", /) -> None:
         if self._stop:

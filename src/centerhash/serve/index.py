@@ -18,11 +18,13 @@ from typing import Any
 
 from PIL import Image
 
-from centerhash.core.errors import CenterhashError, InputError
+from centerhash.core.errors import CenterhashError, ConfigError, InputError
 from centerhash.core.rendering import shown_text
 from centerhash.data.images import load_image, read_header
 from centerhash.data.layouts.parquet import is_stored_image, stored_image
 from centerhash.search import Index, Result
+from centerhash.search.duplicates import Photo, wanted_file
+from centerhash.search.moving import Moved, last_batch, last_moved, move, plan_moves, undo
 from centerhash.search.names import words_for
 from centerhash.search.results import missing_text
 from centerhash.search.uploads import ID_DIGITS, IMAGES
@@ -64,6 +66,7 @@ class ServedIndex:
         self.small = Lane("thumbnails", settings.workers, 4 * settings.queue)
         self.changes = Lane("changes", 1, settings.queue)  # one at a time
         self.lanes = (self.images, self.codes, self.small, self.changes)
+        self._duplicates_to = settings.duplicates_to if settings.may_write else None
         self._decoding_seconds = DECODING * settings.timeout
         uploads = str(index.folder.resolve() / IMAGES)
         self._folders = lru_cache(1)(lambda version: named_folders(self.index.folders(), uploads))
@@ -202,18 +205,72 @@ class ServedIndex:
             done, total = self.duplicate_search.progress
             return schemas.DuplicatesAnswer(done=done, total=total)
         groups = [
-            {"kind": group.kind, "items": self._rows(photo.id for photo in group.photos)} for group in found
+            {"kind": group.kind, "rule": group.rule, "items": self._duplicate_items(group.photos)}
+            for group in found
         ]
-        left = [group for group in groups if len(group["items"]) > 1]
-        return schemas.DuplicatesAnswer.model_validate({"groups": left, "images": found.looked_at})
+        answer = {
+            "groups": [group for group in groups if len(group["items"]) > 1],
+            "images": found.looked_at,
+            "movable": self._duplicates_to is not None,
+            "undo": 0 if self._duplicates_to is None else last_moved(self._duplicates_to),
+        }
+        return schemas.DuplicatesAnswer.model_validate(answer)
 
-    def _rows(self, ids: Iterable[str]) -> list[dict[str, Any]]:
-        """The facts of these images, except those that were removed meanwhile."""
-        found = []
-        for id in ids:
+    def _duplicate_items(self, photos: Iterable[Photo]) -> list[dict[str, Any]]:
+        """The facts of these files, except those that were removed or moved meanwhile."""
+        names, found = self.folders().names, []
+        for photo in photos:
+            if photo.path is not None and not os.path.lexists(photo.path):
+                continue
             with suppress(InputError):
-                found.append(self.index.get(id))
-        return self._described(found)
+                (facts,) = self._described([self.index.get(photo.id or "")])
+                if photo.path is not None:
+                    path = Path(photo.path)
+                    facts |= {"path": shown_text(path.name), "folder": names.get(str(path.parent))}
+                if photo.width is not None:
+                    facts |= {"width": photo.width, "height": photo.height}
+                facts |= {"file": file_key(photo), "bytes": photo.bytes, "change": photo.change}
+                found.append(facts)
+        return found
+
+    def move_duplicates(self, wanted: schemas.DuplicateMove) -> schemas.DuplicatesMoved:
+        """Move files of one group to the folder that the server was started with."""
+        folder, found = self._moving_folder(), self.duplicate_search.result()
+        files = {wanted.keep, *wanted.others}
+        for group in found or ():
+            photos = {file_key(photo): photo for photo in group.photos if photo.path is not None}
+            if files <= photos.keys() and wanted.keep not in wanted.others:
+                break
+        else:
+            raise InputError("these files are not in one group of duplicates any more: request them again.")
+        assert found is not None
+        keep = photos[wanted.keep]
+        moves = [wanted_file(keep, photos[file]) for file in dict.fromkeys(wanted.others)]
+        try:
+            planned, skipped = plan_moves(moves, folder, found.root or Path())
+        except ConfigError as error:  # it names folders of this machine
+            log.error("duplicates cannot be moved: %s", error)
+            raise InputError(
+                "files cannot be moved to the folder of this server; its log tells why."
+            ) from None
+        with self.duplicate_search.unchanged():
+            done = move(planned, folder, index=self.index)
+        return _moved(done, skipped)
+
+    def undo_duplicates(self) -> schemas.DuplicatesMoved:
+        """Move the files of the last move back."""
+        folder = self._moving_folder()
+        batch = last_batch(folder)
+        if batch is None:
+            raise InputError("no files were moved that could be moved back.")
+        return _moved(undo(folder, batch=batch, index=self.index), {})
+
+    def _moving_folder(self) -> Path:
+        if self._duplicates_to is None:
+            raise InputError(
+                "this server was started without a folder to move duplicates to (--duplicates-to)."
+            )
+        return self._duplicates_to
 
     def add(self, data: bytes, name: str) -> schemas.Added:
         """Store an image durably."""
@@ -296,6 +353,18 @@ class ServedIndex:
 def is_there(row: Result) -> bool:
     """Return whether a result has no image, or a file of it is there: one may have vanished since the last scan."""
     return not row.paths or any(os.path.exists(path) or is_stored_image(Path(path)) for path in row.paths)  # noqa: PTH110
+
+
+def file_key(photo: Photo) -> str:
+    """Return the name of a file in requests, which does not tell where it is on this machine."""
+    return hashlib.blake2b(os.fsencode(photo.path or photo.id or ""), digest_size=8).hexdigest()
+
+
+def _moved(done: Moved, skipped: Mapping[str, str]) -> schemas.DuplicatesMoved:
+    reasons = {**skipped, **done.skipped}
+    for reason in reasons.values():  # they name files of this machine
+        log.warning(reason)
+    return schemas.DuplicatesMoved(photos=done.photos, sidecars=done.sidecars, skipped=len(reasons))
 
 
 @contextmanager

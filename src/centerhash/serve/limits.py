@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from threading import Lock
 from time import monotonic, perf_counter
 from typing import Any, TypeVar
@@ -65,6 +66,9 @@ class Settings(Options):
     timeout: float = Field(30.0, gt=0, description="seconds that a request may take, slow clients included")
     workers: int = Field(2, ge=1, description="threads that decode images, and as many that search")
     thumbnail_mb: float = Field(64.0, gt=0, description="memory for thumbnails in megabytes")
+    duplicates_to: Path | None = Field(
+        None, description="folder that duplicates are moved to; None: none are"
+    )
     hosts: tuple[str, ...] = Field((), description="names that the server answers to; empty: any")
 
     @property

@@ -249,6 +249,16 @@ def add_changes(app: FastAPI, served: ServedIndex, settings: Settings) -> None:
         data, name = await _read_image(request)
         return await served.changes.run(lambda: served.add(data, name))
 
+    @app.post("/duplicates/move", dependencies=checked, responses=_failures(400, 401, 403))
+    async def move_duplicates(files: schemas.DuplicateMove) -> schemas.DuplicatesMoved:
+        """Move files of one group of duplicates to the folder of `serve --duplicates-to`, with their sidecar files."""
+        return await served.changes.run(lambda: served.move_duplicates(files))
+
+    @app.post("/duplicates/undo", dependencies=checked, responses=_failures(400, 401, 403))
+    async def undo_duplicates() -> schemas.DuplicatesMoved:
+        """Move the files of the last move back to where they were."""
+        return await served.changes.run(served.undo_duplicates)
+
     @app.delete("/images/{id:path}", dependencies=checked, responses=_failures(401, 403, 404))
     async def remove_image(id: str) -> schemas.Removed:
         """Remove an image from the index."""

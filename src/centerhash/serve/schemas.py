@@ -88,11 +88,22 @@ class ItemsAnswer(BaseModel):
     size: int = Field(description="items in the index")
 
 
+class DuplicateItem(Item):
+    """One file of a group of duplicates."""
+
+    file: str = Field(
+        description="by which `POST /duplicates/move` refers to it", examples=["4b227777d4dd1fc6"]
+    )
+    bytes: int | None = Field(None, description="size of the file")
+    change: str | None = Field(None, description="how it differs from the one to keep: rotated, cropped")
+
+
 class DuplicateGroup(BaseModel):
     """Images that are the same photo or look alike."""
 
     kind: str = Field(description="near: the same photo, as its pixels confirm; similar: they look alike")
-    items: list[Item] = Field(description="the one to keep first: it has the most pixels")
+    rule: str = Field(description="why the first one is kept: resolution, file size, shorter path")
+    items: list[DuplicateItem] = Field(description="the one to keep first")
 
 
 class DuplicatesAnswer(BaseModel):
@@ -102,6 +113,25 @@ class DuplicatesAnswer(BaseModel):
     images: int | None = Field(None, description="how many were compared")
     done: int | None = Field(None, description="of `total` steps of the search that runs")
     total: int | None = None
+    movable: bool = Field(False, description="whether duplicates can be moved, with the token")
+    undo: int = Field(0, description="photos of the last move, which can be moved back")
+
+
+class DuplicateMove(BaseModel):
+    """Files of one group: the one to keep, and those to move."""
+
+    keep: str = Field(description="`file` of the photo that stays")
+    others: list[str] = Field(description="`file` of each photo to move", min_length=1, max_length=10_000)
+
+
+class DuplicatesMoved(BaseModel):
+    """What became of the files of a move."""
+
+    photos: int = Field(description="how many were moved")
+    sidecars: int = Field(description="how many sidecar files were moved with them")
+    skipped: int = Field(
+        description="how many photos were not moved: they have changed, are links, or are gone"
+    )
 
 
 class FolderCount(BaseModel):

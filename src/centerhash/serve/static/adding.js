@@ -9,6 +9,8 @@ const NAME = "centerhash-token"; // kept for as long as the tab is open
 export const token = () => sessionStorage.getItem(NAME) ?? "";
 export const useToken = (value) => (value ? sessionStorage.setItem(NAME, value) : sessionStorage.removeItem(NAME));
 
+export const rememberToken = (value) => sessionStorage.setItem(NAME, value);
+
 export function showAdding() {
   if ($("adding").open) return;
   $("token").value = token();

@@ -46,6 +46,15 @@ export const teachLabel = (name, like, unlike, token) => change("POST", "taught"
 export const renameTaught = (name, to, token) => change("PATCH", "taught", token, { name, new: to });
 export const forgetTaught = (name, token) => change("DELETE", `taught?name=${encodeURIComponent(name)}`, token);
 
+export async function moveDuplicates(files, token) {
+  const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
+  return read(await ask("duplicates/move", { method: "POST", body: JSON.stringify(files), headers }));
+}
+
+export async function undoDuplicates(token) {
+  return read(await ask("duplicates/undo", { method: "POST", headers: { authorization: `Bearer ${token}` } }));
+}
+
 export const forgetAnswers = () => answers.clear();
 export const thumbnail = (id) => `thumbnails/${encodeURIComponent(id)}`;
 export const preview = (id) => `previews/${encodeURIComponent(id)}`;

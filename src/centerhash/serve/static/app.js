@@ -91,7 +91,11 @@ const coming = () => (health.adding ? `, ${number(health.adding)} more to come` 
 
 async function showGroups(signal) {
   clearTiles();
-  listed = await showDuplicates(actions, signal);
+  listed = await showDuplicates(actions, signal, () => {
+    wall.forget();
+    shown = "";
+    return show();
+  });
   document.title = "Duplicates – centerhash";
 }
 
