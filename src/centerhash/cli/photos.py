@@ -446,7 +446,7 @@ def serve(
     def counted(missing: int) -> None:
         if missing:
             console.warn([missing_text(index, missing)])
-        else:
+        elif opened.folders():  # imported codes have no files
             console.output("the files of all of them are there")
 
     given |= {"token": token or None, "hosts": tuple(allow_host or ())}
