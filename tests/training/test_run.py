@@ -104,6 +104,19 @@ def test_splits_and_codes_of_queries_and_database_are_stored(feature_folder: Pat
         assert np.array_equal(unpack(stored.packed, 16), model.encode_features(dataset.features[rows]))
 
 
+def test_codes_of_images_carry_names_and_paths(
+    image_run: Path, feature_run: Path, scene_folder: Path
+) -> None:
+    dataset = open_dataset(scene_folder)
+    for codes in read_run_codes(image_run):
+        assert codes.names is not None
+        assert codes.paths is not None
+        assert codes.ids is not None
+        assert codes.names.tolist() == [dataset.names[row] for row in codes.ids]
+        assert all(Path(path).is_file() and Path(path).is_absolute() for path in codes.paths)
+    assert all(codes.names is codes.paths is None for codes in read_run_codes(feature_run))
+
+
 def test_a_run_on_images_knows_its_backbone(image_run: Path, scene_folder: Path) -> None:
     model, dataset = HashModel.load(image_run), open_dataset(scene_folder)
     assert (model.spec.backbone, model.spec.crop, model.spec.pool) == ("efficientnet-lite0", 256, "mean+max")

@@ -9,7 +9,8 @@ model.safetensors, model.json
 model.onnx         the same model, for use without PyTorch
 backbone.safetensors     if the backbone was fine-tuned
 weights.npz        central methods: learned weight of every label of every training image
-query.npz, database.npz  code files with labels and rows; the database is written last and marks a finished run
+query.npz, database.npz  code files with labels, rows, and names of image files; the database is
+                   written last and marks a finished run
 """
 
 from __future__ import annotations
