@@ -133,7 +133,7 @@ def test_data_and_a_place_for_results_are_needed(feature_folder: Path, tmp_path:
 @pytest.mark.slow
 def test_from_stands_alone(compared: Path, feature_folder: Path, tmp_path: Path) -> None:
     words = (feature_folder, "--from", compared, "--bits", "16", "--validation")
-    assert "--from stands alone: leave out DATA, --bits, --validation" in refused(cli("compare", *words))
+    assert "--from stands alone: omit DATA, --bits, --validation" in refused(cli("compare", *words))
     assert "no results in" in refused(cli("compare", "--from", tmp_path))
 
 

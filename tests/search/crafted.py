@@ -907,14 +907,20 @@ def _png(seed: int) -> bytes:
     return stream.getvalue()
 
 
-def outcome(case: Case, sound: Path, place: Path) -> str:
-    """What becomes of one crafted index: "right", "refused", or what must not happen."""
+def outcome(case: Case, sound: Path, place: Path, limit: int) -> str:
+    """What becomes of one crafted index: "right", "refused", or what must not happen.
+
+    `limit` is the address space in bytes while it is used; to craft it may take more.
+    """
+    unlimited = resource.RLIM_INFINITY
+    resource.setrlimit(resource.RLIMIT_AS, (unlimited, unlimited))
     folder, out = place / "crafted", place / "out.npz"
     shutil.copytree(sound, folder, symlinks=True)
     try:
         case.craft(folder)
     except Exception as error:
         return f"not crafted: {type(error).__name__}: {error}"
+    resource.setrlimit(resource.RLIMIT_AS, (limit, unlimited))
     refusals, problems = {}, list[str]()
     before = _peak(reset=True)
     try:
@@ -999,10 +1005,10 @@ def main() -> None:
     shutil.rmtree(place / "warm")
     (place / "out.npz").unlink()
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, 2 * (pages * resource.getpagesize() + ADDRESSES,))
+    limit = pages * resource.getpagesize() + ADDRESSES
     for name in sys.stdin.read().splitlines():
         signal.alarm(SECONDS)
-        print(json.dumps([name, outcome(known[name], sound, place)]), flush=True)
+        print(json.dumps([name, outcome(known[name], sound, place, limit)]), flush=True)
         signal.alarm(0)
         _removed(place)
 

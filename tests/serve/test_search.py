@@ -123,7 +123,8 @@ def test_health_says_what_is_served(reader: TestClient) -> None:
 def test_openapi_documents_every_field_and_gives_examples(reader: TestClient) -> None:
     described = reader.get("/openapi.json").json()
     routes = (
-        "search images images/{id} items items/{id} folders duplicates thumbnails/{id} labels health metrics"
+        "search images images/{id} items items/{id} folders months cameras token duplicates duplicates/move "
+        "duplicates/undo thumbnails/{id} previews/{id} labels typed taught suggestions health metrics"
     )
     assert {f"/{route}" for route in routes.split()} == set(described["paths"])
     search = described["components"]["schemas"]["SearchAnswer"]

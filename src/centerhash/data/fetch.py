@@ -257,7 +257,7 @@ def check_space(folder: Path, needed: int) -> None:
     if needed > free:
         raise OutputError(
             f"'{folder}' needs {needed / 1e9:.2f} GB, but its disk has {free / 1e9:.2f} GB left: free some space or "
-            "choose another folder. What was downloaded is kept."
+            "choose another folder. Downloaded files are kept."
         )
 
 
