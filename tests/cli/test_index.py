@@ -95,11 +95,11 @@ def test_words_and_ids_need_neither_torch_nor_numba(stored: Path, pictures: list
 
 def test_search_by_labels(stored: Path) -> None:
     first, second = load(stored / "model").classes[:2]
-    done = cli("search", stored, "--labels", f"{first}:0.7,{second}:0.3")
+    done = cli("search", stored, "--labels", f"{first}:0.7,{second}:0.3", "--semantic")
     assert done.code == 0, done.err
     assert f"query: {first} 0.70, {second} 0.30" in done.out
     assert "8 results" in done.out
-    found = cli("search", stored, "--labels", first, "--json", "--top", "1").json
+    found = cli("search", stored, "--labels", first, "--semantic", "--json", "--top", "1").json
     assert found["labels"] == [{"label": first, "weight": 1.0, "similarity": 1.0, "distance": 0}]
     assert len(found["results"]) == 1
 

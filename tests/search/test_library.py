@@ -138,7 +138,9 @@ def test_dates_cameras_and_filters(index: Index, tmp_path: Path) -> None:
     def found(**only: Any) -> list[str]:
         page, total = index.newest(**only)
         assert total == len(page) == sum(index.months(**only).values())
-        assert {row.id for row in index.search(labels="cat", k=9, **only)} == {row.id for row in page}
+        assert {row.id for row in index.search(labels="cat", k=9, by="semantic", **only)} == {
+            row.id for row in page
+        }
         return [Path(row.path or "").stem for row in page]
 
     assert found() == ["3", "2", "1", "0", "old"]
@@ -166,9 +168,11 @@ def test_list_and_search_on_the_command_line(index: Index, tmp_path: Path) -> No
     assert [row["taken"] for row in shown.json["items"]] == ["2024-06-01T12:00:00"]
     assert cli("index", "list", index.folder, "--months", "--json").json == {"2024-06": 1, "2023-06": 1}
     assert "2023-06-01" in cli("index", "list", index.folder).out
-    found = cli("search", index.folder, "--labels", "cat", "--camera", "iphone", "--json").json["results"]
+    found = cli("search", index.folder, "--labels", "cat", "--semantic", "--camera", "iphone", "--json").json[
+        "results"
+    ]
     assert [row["camera"] for row in found] == ["Apple iPhone 12"]
-    done = cli("search", index.folder, "--labels", "cat", "--camera", "leica")
+    done = cli("search", index.folder, "--labels", "cat", "--semantic", "--camera", "leica")
     assert "leica" in done.err
     assert "Apple iPhone 12" in done.err
     assert "june" in refused(cli("index", "list", index.folder, "--after", "june"))

@@ -58,17 +58,22 @@ def test_searches_by_the_semantic_code_and_by_what_is_not_there(reader: TestClie
 
 
 def test_filter_by_labels_and_distance(reader: TestClient) -> None:
-    everything = reader.get("/search", params={"labels": "dog", "k": 20}).json()["results"]
+    everything = reader.get("/search", params={"labels": "dog", "by": "semantic", "k": 20}).json()["results"]
     label = everything[0]["labels"][0]
     wanted = [row for row in everything if label in row["labels"]]
     assert 0 < len(wanted) < 20
     assert (
-        reader.get("/search", params={"labels": "dog", "k": 20, "having": label}).json()["results"] == wanted
+        reader.get("/search", params={"labels": "dog", "by": "semantic", "k": 20, "having": label}).json()[
+            "results"
+        ]
+        == wanted
     )
     near = everything[5]["distance"]
-    body = reader.get("/search", params={"labels": "dog", "k": 20, "within": near}).json()
+    body = reader.get("/search", params={"labels": "dog", "by": "semantic", "k": 20, "within": near}).json()
     assert body["results"] == [row for row in everything if row["distance"] <= near]
-    assert not reader.get("/search", params={"labels": "dog", "having": "no such"}).json()["results"]
+    assert not reader.get("/search", params={"labels": "dog", "by": "semantic", "having": "no such"}).json()[
+        "results"
+    ]
 
 
 @pytest.mark.parametrize(

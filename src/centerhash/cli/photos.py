@@ -670,7 +670,7 @@ def serve(
     def counted(missing: int) -> None:
         if missing:
             console.warn([missing_text(index, missing)])
-        else:
+        elif opened.folders():  # imported codes have no files
             console.output("all files were found")
 
     given |= {"token": token or None, "password": password or None, "hosts": tuple(allow_host or ())}

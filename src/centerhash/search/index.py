@@ -415,6 +415,8 @@ class Index:
             raise InputError(f"k must be a whole number of at least 1, got {k!r}.")
         if isinstance(labels, str):
             ranked = with_taught(self.model_info, self.store.taught()).classes
+            if not ranked:
+                raise no_model("search by an id or by a code, or teach a label")
             typed = check_known(self.read(labels), ranked)
             labels = {label: weight for label, weight in typed.weights.items() if label in ranked}
             others = [label for label in typed.weights if label not in labels]

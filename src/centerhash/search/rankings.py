@@ -181,7 +181,7 @@ class ByLabels:
 
     def _of_classes(self, columns: Columns, allowed: Mask | None) -> tuple[Rows, NDArray[np.float64]]:
         """Return the rows that fit all labels with a center, and their penalties; without such labels, all rows."""
-        if not self.classes:
+        if not self._with_center:
             rows = np.arange(len(columns.semantic)) if allowed is None else np.flatnonzero(allowed)
             return rows, np.zeros(len(rows))
         unscored = np.flatnonzero(_both(columns.scored == 0, allowed))
@@ -206,12 +206,17 @@ class ByLabels:
 
     @property
     def _weights(self) -> NDArray[np.float64]:
-        return np.array([self.weights[label] for label in self.classes])
+        return np.array([self.weights[label] for label in self._with_center])
+
+    @property
+    def _with_center(self) -> list[str]:
+        """Return the labels of the query that are not taught."""
+        return [label for label in self.weights if label in self.classes]
 
     def _scored(self, columns: Columns, allowed: Mask | None) -> tuple[Rows, NDArray[np.float64]]:
         """Return the rows in which every label has a stored probability that fits, and their penalties."""
         stored = []
-        for label in self.classes:
+        for label in self._with_center:
             rows, probabilities, shares = columns.scores(label)
             fitting = probabilities >= FITS * LEVELS
             stored.append((rows[fitting], probabilities[fitting], shares[fitting]))
@@ -228,9 +233,9 @@ class ByLabels:
 
     def _from_codes(self, packed: Packed) -> NDArray[np.float64]:
         """Return the penalties (n,) of items without scores, by their codes."""
-        likely = likelihoods(packed, self.centers, list(self.classes.values()))
+        likely = likelihoods(packed, self.centers, [self.classes[label] for label in self._with_center])
         # if m labels are all there, each has a likelihood of 1 / m
-        return label_penalties(np.clip(likely * len(self.classes), _FLOOR, 1), likely, self._weights)
+        return label_penalties(np.clip(likely * len(likely), _FLOOR, 1), likely, self._weights)
 
 
 @dataclass(frozen=True, eq=False)
