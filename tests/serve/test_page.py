@@ -225,7 +225,7 @@ def test_a_phrase_is_read_and_its_unknown_words_are_reported(opened: Watched) ->
     page.locator("#error-title", has_text="“qwxyz”").wait_for()
     assert opened.fragment() == f"labels={first}:1&without={second}"
     assert page.locator("#error-text button").count() > 1  # all that can be found
-    page.get_by_role("button", name=f"No longer without {second}").click()
+    page.get_by_role("button", name=f"Remove the filter: without {second}").click()
     opened.answered(first.capitalize())
 
     mistaken = f"{first[1]}{first[0]}{first[2:]}"  # two letters in the wrong order
@@ -244,7 +244,7 @@ def test_a_phrase_is_read_and_its_unknown_words_are_reported(opened: Watched) ->
     box.press("Enter")
     page.locator("#filters li", has_text=f"named “{word}”").wait_for()
     opened.until_here(lambda: 0 < len(opened.ids()) < len(everything), "some are left out")
-    page.get_by_role("button", name=f"No longer named “{word}”").click()
+    page.get_by_role("button", name=f"Remove the filter: named “{word}”").click()
     opened.until_here(lambda: opened.ids() == everything, "all are there again")
 
 
@@ -270,7 +270,7 @@ def test_filters_as_chips_and_keyboard(opened: Watched) -> None:
     box.press("Enter")
     page.locator("#filters li", has_text=f"without {name}").wait_for()
     opened.until_here(lambda: 0 < len(opened.ids()) < len(everything), "some are left out")
-    page.get_by_role("button", name=f"No longer without {name}").click()
+    page.get_by_role("button", name=f"Remove the filter: without {name}").click()
     opened.until_here(lambda: opened.ids() == everything, "all are there again")
 
     popular = page.locator("#popular button").first
