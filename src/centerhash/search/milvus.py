@@ -34,7 +34,6 @@ import numpy as np
 from centerhash.codes import Packed
 from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
 from centerhash.core.extras import require
-from centerhash.core.files import parse_json
 from centerhash.search.items import (
     LEVELS,
     MAX_ID_BYTES,
@@ -601,7 +600,8 @@ def row_of(item: Item) -> Row:
 
 def item_of(row: Row) -> Item:
     """Return the item of one row."""
-    visual, scores, files, width, height, name = parse_json(row["rest"])
+    # not by `parse_json`: names of files may be no Unicode, and the server is trusted
+    visual, scores, files, width, height, name = json.loads(row["rest"])
     taken = None if row["taken"] == _NEVER else float(row["taken"])
     camera = None if row["camera"] == _NO_CAMERA else unescaped(row["camera"])
     return Item(
