@@ -506,14 +506,17 @@ class Store(ItemStore):
             columns = loaded.columns
             found = label.probabilities(PackedCodes(columns.semantic, columns.visual, columns.has_visual))
             for like in (True, False):
-                found[self._rows_of(database, label.example_ids(like=like))] = like
+                found[self._rows_of(database, loaded, label.example_ids(like=like))] = like
             if sum(array.nbytes for array in [*kept.values(), found]) <= _KEPT_BYTES:
                 kept[name] = found
         return found
 
-    def _rows_of(self, database: Database, ids: Sequence[str]) -> list[int]:
+    def _rows_of(self, database: Database, loaded: Loaded, ids: Sequence[str]) -> list[int]:
         """Return the rows of those of these ids that are stored."""
-        return [row for (row,) in database.select("SELECT row FROM items WHERE id IN", ids)]
+        rows = [row for (row,) in database.select("SELECT row FROM items WHERE id IN", ids)]
+        if not all(0 <= row < loaded.state.rows for row in rows):
+            raise database.damaged("an item is in a row that is not there")
+        return rows
 
     def save_taught(self, labels: Mapping[str, Taught | None]) -> None:
         """Store taught labels, and remove those that are None, in one commit."""
@@ -524,7 +527,7 @@ class Store(ItemStore):
         """Return the codes of random items, always the same ones, except those of some ids."""
         with self._searching() as (database, loaded):
             allowed = (loaded.flags & PRESENT).astype(bool)
-            allowed[self._rows_of(database, without)] = False
+            allowed[self._rows_of(database, loaded, without)] = False
             every = np.flatnonzero(allowed)
             rows = every[np.random.default_rng(0).choice(len(every), min(count, len(every)), replace=False)]
             columns = loaded.columns
