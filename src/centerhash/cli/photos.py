@@ -388,6 +388,9 @@ def serve(
     timeout: Annotated[float, typer.Option(help="seconds that a request may take")] = 30.0,
     connections: Annotated[int, typer.Option(help="open connections; more are sent away")] = 512,
     read_only: Annotated[bool, typer.Option(help="never change the index, whatever token comes")] = False,
+    log_requests: Annotated[
+        bool, typer.Option("--log-requests", help="print method, path, status and time of every request")
+    ] = False,
     model: Annotated[
         str | None,
         option("of a folder of images: a run's folder, the built-in model, or hf:owner/name", default="coco"),

@@ -76,27 +76,32 @@ class ServedIndex:
         self, image: bytes | None = None, *, id: str | None = None, under: str | None, **query: Any
     ) -> schemas.SearchAnswer:
         """As `Index.search`, by an upload, an id or the text of labels."""
-        if id is not None:
-            self._check(id)
         path = self._path_of(under)
-        found = self.index.search(image, id=id, under=path, **query)
+        try:
+            found = self.index.search(image, id=id, under=path, **query)
+        except InputError:
+            if id is not None:  # only now: it is one more read, and most ids are there
+                self._check(id)
+            raise
         empty = under is not None and path is None  # a folder without images, whether or not it exists
-        return schemas.SearchAnswer.model_validate(
-            found.to_dict() | {"results": [] if empty else self._described(found)}
-        )
+        answer = {
+            "labels": [vars(row) for row in found.labels],
+            "results": [] if empty else self._described(found),
+            "bits": len(found.code),
+            "size": found.size,
+        }
+        return schemas.SearchAnswer.model_validate(answer)
 
-    def _described(self, rows: Iterable[Result]) -> list[dict[str, Any]]:
+    def _described(self, rows: Sequence[Result]) -> list[dict[str, Any]]:
         """Results as on the command line with the facts of their files, without the folders of this machine."""
-        names = self.folders().names
+        names = self.folders().names if any(row.path is not None for row in rows) else {}
         described = []
         for row in rows:
             facts = row.to_dict()
             if row.path is not None:
-                path = Path(row.path)
-                at = modified(path)
-                width, height = _shape(row.path, at) if at else (None, None)
-                folder = names.get(str(path.parent))
-                facts |= {"path": path.name, "folder": folder, "date": at or None}
+                folder, name = os.path.split(row.path)
+                width, height = _shape(row.path, row.modified)
+                facts |= {"path": name, "folder": names.get(folder), "date": row.modified or None}
                 facts |= {"width": width, "height": height}
             described.append(facts)
         return described
@@ -107,8 +112,10 @@ class ServedIndex:
 
     def _path_of(self, folder: str | None) -> str | None:
         """The path of a folder by its name; None for all other names, whatever the disk holds."""
+        if folder is None:
+            return None
         paths = {name: path for path, name in self.folders().names.items()}
-        return None if folder is None else paths.get(folder.strip("/"))
+        return paths.get(folder.strip("/"))
 
     def items(
         self, offset: int, limit: int, under: str | None, **labels: Sequence[str]
@@ -259,21 +266,18 @@ def named_folders(direct: Mapping[str, int], uploads: str) -> Folders:
     return Folders({name: sums[path] for path, name in names.items()}, names)
 
 
-def modified(path: Path) -> float:
-    """When a file was last modified, in seconds since 1970; 0 if it is gone."""
+def _shape(path: str, modified: float | None) -> tuple[int | None, int | None]:
+    """Width and height of an image; None if it cannot be read."""
     try:
-        return (path.parent if is_stored_image(path) else path).stat().st_mtime
-    except (OSError, ValueError):
-        return 0.0
+        return _known_shape(path, modified)
+    except ImageError:
+        return None, None
 
 
 @lru_cache(1 << 16)
-def _shape(path: str, at: float) -> tuple[int | None, int | None]:
-    """Width and height of an image that was modified `at` a time."""
-    try:
-        header = read_header(path)
-    except ImageError:
-        return None, None
+def _known_shape(path: str, modified: float | None) -> tuple[int, int]:
+    """Width and height of an image that was added when its file was `modified`."""
+    header = read_header(path)
     return header.width, header.height
 
 
