@@ -20,7 +20,7 @@ setup: .venv/.ready
 demo: setup
 	$(BIN)/python -m reproduction demo --out demo
 
-# the checks and the site take one processor and half a minute: they run beside the tests
+# the checks and the site need one CPU and half a minute: they run at the same time as the tests
 test: setup browser .venv/.docs
 	$(MAKE) --jobs 3 checks docs pytest
 
@@ -56,6 +56,7 @@ checks: setup
 	$(BIN)/mypy
 	$(BIN)/vulture
 	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src reproduction
+	$(BIN)/python -m tests.words
 
 # measurements as json with facts of the machine
 # FEATURES: a file (N, 2560) of the built-in model's features, to sample codes from rather than from a mixture
@@ -66,7 +67,7 @@ bench: setup
 	  $(BIN)/python -m benchmarks.$$part --out $(RESULTS)/$$part.json $$drawn || exit 1; \
 	done
 
-# what is promised of stored data, tried in full, in 25 minutes: damages, cuts, kills, full disks
+# the guarantees for stored data, tried in full: damage, truncation, crafted files, failing system calls, crashes, full disks
 torture: setup
 	$(BIN)/python -m benchmarks.torture --out $(RESULTS)/torture.json
 

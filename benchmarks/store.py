@@ -2,8 +2,8 @@
 
     python -m benchmarks.store [--sizes 100000 1000000] [--out benchmarks/results/store.json]
 
-Items have ids, paths, two labels, scores of eight labels, 64-bit semantic and 128-bit visual codes. Each size is filled
-by one process, then measured by another, whose memory is reported. Times are medians in milliseconds.
+Items have ids, paths, dates, cameras, two labels, scores of eight labels, 64-bit semantic and 128-bit visual codes. Each
+size is filled by one process, then measured by another, whose memory is reported. Times are medians in milliseconds.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ import numpy as np
 
 from benchmarks.load import megabytes
 from benchmarks.reporting import arguments_of, show, store
+from centerhash.search.items import PhotoInfo
 
 SIZES = (100_000, 1_000_000)
 PAGE, BITS, CLASSES, REPEATS = 1 << 16, 64, 80, 21
 NAMES = [f"class {number}" for number in range(CLASSES)]
+CAMERAS = [f"Maker Model {number}" for number in range(12)]
 
 
 def item_id(row: int) -> str:
@@ -51,7 +53,10 @@ def pages(count: int) -> Iterator[tuple[Any, ...]]:
             [f"/home/somebody/collection/photos/{row // 1000:05d}/{row:08d}.jpg" for row in rows],
             generator.integers(0, 256, (len(rows), 16), np.uint8),
             scores,
-            [float(row) for row in rows],
+            [
+                PhotoInfo(1e9 + 300.0 * (row * 7919 % count), CAMERAS[row % len(CAMERAS)], 4000, 3000)
+                for row in rows
+            ],
         )
 
 

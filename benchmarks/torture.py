@@ -1,8 +1,8 @@
-"""What is promised of stored data, tried in full: damages, cuts, kills and full disks. A broken promise ends it.
+"""What is promised of stored data, tried in full: damages, crafted files, kills, failing calls. A broken promise ends it.
 
-    python -m benchmarks.torture [--out benchmarks/results/torture.json]
+    python -m benchmarks.torture [--only PART] [--out benchmarks/results/torture.json]
 
-Results are stored only if every promise was kept. The tests do the same in short. Takes about 25 minutes.
+Results are stored only if every promise was kept. The tests do the same in short. Takes about 35 minutes; needs strace.
 """
 
 from __future__ import annotations
@@ -12,38 +12,68 @@ import os
 # processes are forked, and a fork loses all threads but one: read by libraries that are imported below
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
 
+import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from benchmarks.reporting import arguments_of, store
 from centerhash.training.run import train
+from tests.search import crafted, system_errors
 from tests.search.damages import counted, cuts, make_index, torture
 from tests.search.test_store_processes import full_disk, kills
 from tests.toys import feature_dataset, toy_config
 from tests.training.test_run_interrupted import killed_training
 
-DAMAGES, CUTS, KILLS, TRAININGS = 630, 200, 300, 5
+DAMAGES, CUTS, KILLS, TRAININGS, MOMENTS = 630, 200, 300, 5, 1
 
 
-def measured(place: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The figures of each part, by its name."""
+def _sound(place: Path) -> Path:
+    """An index with many items."""
     train(feature_dataset(), config=toy_config(), out=place / "run", progress=False)
-    sound = make_index(place / "index", place / "run")
-    results, bad = counted(torture(sound, place, DAMAGES))
+    return make_index(place / "index", place / "run")
+
+
+def _damaged(place: Path) -> dict[str, Any]:
+    results, bad = counted(torture(_sound(place), place, DAMAGES))
     assert not bad, "\n".join(bad)
-    yield "damages", {"cases": sum(results.values()), **results, "not noticed": len(bad)}
-    found = list(cuts(sound, place, CUTS))
+    return {"cases": sum(results.values()), **results, "not noticed": len(bad)}
+
+
+def _cut(place: Path) -> dict[str, Any]:
+    found = list(cuts(_sound(place), place, CUTS))
     assert all(found)
-    yield "write-ahead logs cut after a kill", {"cases": len(found), "noticed": sum(found)}
-    yield "kills of a writer", _killed(place)
-    yield "full disk", {"items": full_disk(place / "full")}
-    (place / "training").mkdir()
-    reached = killed_training(place / "training", TRAININGS)
-    yield "kills of a training", {"kills": TRAININGS, "epochs at the last kill": reached}
+    return {"cases": len(found), "noticed": sum(found)}
+
+
+def _crafted(place: Path) -> dict[str, Any]:
+    """Use indexes with right checksums and wrong contents."""
+    names = [case.name for case in crafted.cases()]
+    results, bad = counted(crafted.tried(names, crafted.sound_index(place / "sound"), place))
+    assert not bad, "\n".join(bad)
+    return {"cases": sum(results.values()), **results}
+
+
+def _failing(place: Path) -> dict[str, Any]:
+    """Let calls of the operating system fail, or kill the process after them."""
+    prepared, work = system_errors.prepare(place), place / "work"
+    work.mkdir()
+    tried = list(system_errors.injections(prepared, work, MOMENTS))
+    wrong = {case: words for case in tried if (words := system_errors.failed(prepared, work, *case))}
+    assert not wrong, wrong
+    return {"cases": len(tried), **Counter(name for name, _ in tried)}
+
+
+def _filled(place: Path) -> dict[str, Any]:
+    return {"items": full_disk(place / "full")}
+
+
+def _killed_training(place: Path) -> dict[str, Any]:
+    return {"kills": TRAININGS, "epochs at the last kill": killed_training(place, TRAININGS)}
 
 
 def _killed(place: Path) -> dict[str, Any]:
@@ -57,16 +87,30 @@ def _killed(place: Path) -> dict[str, Any]:
     return {"kills": sum(map(len, found)), "batches": sum(batches[-1] for batches in found)}
 
 
+PARTS: Mapping[str, tuple[str, Callable[[Path], dict[str, Any]]]] = {
+    "damages": ("damages", _damaged),
+    "cuts": ("write-ahead logs cut after a kill", _cut),
+    "crafted": ("crafted indexes", _crafted),
+    "calls": ("calls that fail", _failing),
+    "kills": ("kills of a writer", _killed),
+    "disk": ("full disk", _filled),
+    "training": ("kills of a training", _killed_training),
+}
+
+
 def main() -> None:
     """Try everything, print the figures and store them."""
     parser = arguments_of(__doc__)
+    parser.add_argument("--only", choices=PARTS, help="try one part alone")
     options = parser.parse_args()
+    if options.only in (None, "calls") and shutil.which("strace") is None:
+        parser.error(system_errors.MISSING)
     figures = dict[str, Any]()
-    with tempfile.TemporaryDirectory(prefix="centerhash-torture-") as place:
-        begun = time.monotonic()
-        for name, found in measured(Path(place)):
-            figures[name] = {**found, "seconds": round(time.monotonic() - begun, 1)}
+    for part, (name, run) in PARTS.items():
+        if options.only in (None, part):
             begun = time.monotonic()
+            with tempfile.TemporaryDirectory(prefix="centerhash-torture-") as place:
+                figures[name] = {**run(Path(place)), "seconds": round(time.monotonic() - begun, 1)}
             print(
                 f"{name}: {', '.join(f'{key} {value}' for key, value in figures[name].items())}", flush=True
             )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -35,12 +36,13 @@ DRAWN = 300
 TIMES = 5
 
 
-def first_commands(readme: str) -> list[list[str]]:
-    """The three commands of the README's first block, word by word."""
-    block = re.search(r"```console\n(centerhash .*?)```", readme, flags=re.DOTALL)
-    if block is None:
-        raise SystemExit("README.md has no block of commands.")
-    return [shlex.split(line) for line in block[1].splitlines()][:3]
+def base_commands(readme: str) -> list[list[str]]:
+    """The commands of the README that need the base install only, word by word; `serve`, which does not end, is last."""
+    blocks = re.findall(r"```(?:sh|console)\n(.*?)```", readme.split("## Train")[0], flags=re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith("centerhash ")]
+    if not lines:
+        raise SystemExit("README.md has no commands.")
+    return sorted((shlex.split(line, comments=True) for line in lines), key=lambda words: words[1] == "serve")
 
 
 def megabytes(folder: Path) -> float:
@@ -161,17 +163,17 @@ def served_memory(environment: Environment, index: str, photo: Path) -> dict[str
 
 
 def run_readme(environment: Environment) -> None:
-    """Run the first three commands of the README on a folder `photos`; the third serves a page."""
-    *commands, last = first_commands((ROOT / "README.md").read_text(encoding="utf-8"))
+    """Run the commands of the README on a folder `photos` of the sample photos; the last serves a page."""
+    *commands, last = base_commands((ROOT / "README.md").read_text(encoding="utf-8"))
+    shutil.copytree(ROOT / "examples" / "photos", environment.desk / "photos")
     for words in commands:
         run(environment.words(*words[1:]), environment.desk)
-    words = environment.words(*last[1:], "--port", "0")
     with (
-        serving(words, environment.desk) as (address, _),
+        serving(environment.words(last[1], "photos", "--port", "0"), environment.desk) as (address, _),
         urlopen(f"{address}/health", timeout=60) as answer,
     ):
         answer.read()
-    print("the first three commands of the README run", flush=True)
+    print(f"{len(commands) + 1} commands of the README run", flush=True)
 
 
 def main() -> None:
@@ -200,10 +202,10 @@ def main() -> None:
         note("help_seconds", environment.median("--help"))
         note("doctor_seconds", environment.median("doctor"))
         if not given.only_size:
-            photos = environment.desk / "photos"
-            draw_photos(photos, DRAWN)
             run_readme(environment)
-            source = photos if given.photos is None else given.photos.absolute()
+            source = environment.desk / "drawn" if given.photos is None else given.photos.absolute()
+            if given.photos is None:
+                draw_photos(source, DRAWN)
             photo = next(path for path in sorted(source.rglob("*")) if path.is_file())
             note("photos", "drawn" if given.photos is None else "real")
             note("added_per_second", added_per_second(environment, source, "base.index"))

@@ -1,6 +1,4 @@
-"""What `make docs` does to the pages: links into the repository, which the site does not hold, become plain text; a
-notebook becomes a page.
-"""
+"""Adapt the pages for `make docs`: links to files outside docs/ lead to the repository, and a notebook becomes a page."""
 
 from __future__ import annotations
 
@@ -10,22 +8,25 @@ import re
 from pathlib import Path
 from typing import Any
 
-_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\./[^)#]*)(?:#[^)]*)?\)")
+_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\./[^)#]*)(#[^)]*)?\)")
 NOTEBOOK = ".ipynb"
 
 
-def without_outside_links(markdown: str, page: str) -> str:
-    """The text of the page at the path `page` below docs/, in which links that leave docs/ are only their words."""
+def with_repository_links(markdown: str, page: str, repository: str) -> str:
+    """Return a page in which links that leave docs/ lead to the repository; `page` is its path below docs/."""
 
     def shown(link: re.Match[str]) -> str:
-        target = posixpath.normpath(posixpath.join(posixpath.dirname(page), link[2]))
-        return link[1] if target.startswith("..") else link[0]
+        target = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), link[2]))
+        if target.startswith("docs/"):
+            return link[0]
+        kind = "blob" if posixpath.splitext(target)[1] else "tree"
+        return f"[{link[1]}]({repository}/{kind}/main/{target}{link[3] or ''})"
 
     return _LINK.sub(shown, markdown)
 
 
 def notebook_markdown(text: str) -> str:
-    """A notebook (json) as markdown: its text, its code, and what that showed, as html where there is some."""
+    """Return a notebook (json) as markdown: its text, its code, and its output, as HTML if there is any."""
     parts = []
     for cell in json.loads(text)["cells"]:
         source = "".join(cell["source"])
@@ -60,6 +61,6 @@ def on_page_read_source(page: Any, **_: Any) -> str | None:
     return notebook_markdown(path.read_text(encoding="utf-8")) if path.suffix == NOTEBOOK else None
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """Called by mkdocs for every page before it is rendered."""
-    return without_outside_links(markdown, page.file.src_uri)
+    return with_repository_links(markdown, page.file.src_uri, config.repo_url.rstrip("/"))

@@ -1,7 +1,7 @@
 """The path from image to answer: images -> features -> codes -> index -> answers.
 
 python examples/pipeline.py            # draws emoji scenes and searches them
-python examples/pipeline.py photos     # your own folder: docs/own-images.md says how to label it
+python examples/pipeline.py photos     # your own folder: docs/reference/data-layouts.md says how to label it
 """
 
 from __future__ import annotations

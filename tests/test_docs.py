@@ -1,25 +1,21 @@
-"""The pages: links and anchors lead somewhere, the reference is complete, and the tutorials run as they stand."""
+"""The pages: links and anchors lead somewhere, and the reference is complete."""
 
 from __future__ import annotations
 
 import importlib
 import re
-import shlex
-import shutil
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 import centerhash
+from benchmarks.commands_page import commands_page
 from centerhash.cli import app
-from reproduction.scenes import write_scenes
 from tests.test_examples import loaded
-from tests.toys import cli
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
 # what is committed lies in these; folders that commands make (.venv, demo, site) are not ours to check
 PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
 REMOTE = ("http://", "https://", "mailto:")
@@ -83,16 +79,19 @@ def test_every_page_is_in_the_navigation_and_on_the_first_page() -> None:
     assert set(linked) | {"index.md"} == set(there)
 
 
-def test_the_page_of_commands_names_every_command() -> None:
-    page = (DOCS / "commands.md").read_text()
+def test_the_page_of_commands_is_the_generated_one() -> None:
+    page = (DOCS / "reference" / "commands.md").read_text()
+    assert page == commands_page(), "run `python -m benchmarks.commands_page > docs/reference/commands.md`"
     names = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
     assert len(names) >= 18
-    for name in [*names, *(group.name for group in app.registered_groups)]:
-        assert f"`centerhash {name}" in page
+    for name in names:
+        assert f"\n## {name}\n" in page
+    for group in app.registered_groups:
+        assert f"\n## {group.name} " in page
 
 
 def test_the_reference_has_every_public_name_and_only_names_that_are_there() -> None:
-    listed = re.findall(r"^::: (\S+)$", (DOCS / "reference.md").read_text(), flags=re.MULTILINE)
+    listed = re.findall(r"^::: (\S+)$", (DOCS / "reference" / "python.md").read_text(), flags=re.MULTILINE)
     for name in listed:
         module, _, last = name.rpartition(".")
         assert hasattr(importlib.import_module(module), last), name
@@ -105,45 +104,18 @@ def test_the_reference_has_every_public_name_and_only_names_that_are_there() -> 
     ("page", "text", "shown"),
     [
         (
-            "methods.md",
-            "[losses](../src/losses.py) and [own](own-images.md)",
-            "losses and [own](own-images.md)",
+            "reference/methods.md",
+            "[losses](../../src/losses.py#L3) and [search](../how-to/search.md)",
+            "[losses](https://example.org/r/blob/main/src/losses.py#L3) and [search](../how-to/search.md)",
         ),
         (
-            "tutorials/a.md",
-            "[in](../scale.md#sizes) [out](../../README.md#more)",
-            "[in](../scale.md#sizes) out",
+            "index.md",
+            "[all](../benchmarks/results)",
+            "[all](https://example.org/r/tree/main/benchmarks/results)",
         ),
         ("paper.md", "![picture](../elsewhere.png)", "![picture](../elsewhere.png)"),  # must fail the build
     ],
 )
-def test_links_that_leave_the_site_become_words(page: str, text: str, shown: str) -> None:
+def test_links_that_leave_the_site_lead_to_the_repository(page: str, text: str, shown: str) -> None:
     hooks = loaded(DOCS / "hooks.py", "docs_hooks")
-    assert hooks.without_outside_links(text, page) == shown
-
-
-def commands(page: Path) -> list[list[str]]:
-    """The commands of a tutorial's console blocks, word by word."""
-    blocks = re.findall(r"```console\n(.*?)```", page.read_text(), flags=re.DOTALL)
-    return [shlex.split(line) for block in blocks for line in block.splitlines()]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
-def test_tutorials_run_as_they_stand(
-    page: Path, tmp_path: Path, feature_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = commands(page)
-    write_scenes(tmp_path / "photos", 40, size=64)
-    shutil.copytree(DOCS.parent / "examples", tmp_path / "examples")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CENTERHASH_CACHE", str(feature_cache))
-    assert len(lines) >= 4
-    for program, *words in lines:
-        assert program == "centerhash"
-        if words[0] == "compare" and "--from" not in words:
-            words[words.index("--seeds") + 1] = "1"
-        if words[0] in ("train", "compare", "tune") and "--from" not in words:
-            words += ["--epochs", "2"]  # that it runs, not that it learns
-        done = cli(*words)
-        assert done.code == 0, f"{words}: {done.err}"
+    assert hooks.with_repository_links(text, page, "https://example.org/r") == shown

@@ -1,78 +1,205 @@
-"""Every page of the docs opens with what it is for, shows something that runs, and ends with what next."""
+"""Every page of the docs opens with what it is for and what it needs; its examples run with no more than that.
+
+A page's `Needs:` line is the base install, a clone, or the pip line of extras. Its console and python blocks run in their
+order, in one process in which libraries of other extras cannot be imported. A `text` block right after a console block
+is the output of those commands: its words must be printed in this order, whatever the numbers.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-import numpy as np
 import pytest
+from PIL import Image, ImageOps
 
+from centerhash.core.extras import EXTRAS
 from centerhash.search import Index
 from reproduction.scenes import write_scenes
-from tests.test_docs import DOCS
-from tests.toys import cli
+from tests.test_docs import DOCS, ROOT
 
-# made by a command, or long readings with an order of their own
-OTHERS = {"methods.md", "paper.md", "scale.md", "reliability.md"}
-PAGES = sorted(path for path in DOCS.rglob("*.md") if path.name not in OTHERS)
-# whose examples no other test runs
-RUN = ["index", "commands", "training", "evaluation", "search", "duplicates", "backbones", "reference"]
-FIRST_BLOCK = ("index", "commands", "training")  # search.md has its commands run by tests/cli
+PAGES = sorted(DOCS.rglob("*.md"))
+# their examples run in tests of their own: torch files, other databases, many layouts
+ELSEWHERE = {
+    "how-to/export.md": "tests/model/test_export.py",
+    "how-to/recipes.md": "tests/test_recipes.py",
+    "reference/data-layouts.md": "tests/data/layouts/test_own_images.py",
+}
+ALSO = {
+    "fast": {"numba"},
+    "ray": {"pyarrow"},
+    "demo": {"matplotlib"},
+}  # libraries that several extras install
+WITH_TRAINING = {"train", "demo", "all"}
+NOT_OURS = ("lightning", "scipy", "imagehash", "pandas", "sklearn", "httpx", "IPython")
+SHORT = {"train": ["--epochs", "2"], "tune": ["--epochs", "2"], "compare": ["--epochs", "2", "--seeds", "1"]}
+RUN = """
+import contextlib, io, json, sys
+
+blocked, steps = json.load(sys.stdin)
+sys.modules.update(dict.fromkeys(blocked))
+from centerhash.cli import main
+
+known = {"__name__": "__page__"}
+for kind, text in steps:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        if kind == "python":
+            exec(compile(text, "<page>", "exec"), known)
+        else:
+            sys.argv = text
+            try:
+                main()
+            except SystemExit as ended:
+                if ended.code:
+                    raise RuntimeError(text) from ended
+    print(json.dumps(out.getvalue()), flush=True)
+"""
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+class Block(NamedTuple):
+    """A block of code: its language, its text, and the output that the page shows for it."""
+
+    language: str
+    text: str
+    output: str | None
+
+
+def blocks(text: str) -> list[Block]:
+    """The console and python blocks of a page in their order."""
+    found = re.findall(
+        r"^```(console|python)\n(.*?)^```\n(?:\n*```text\n(.*?)^```)?", text, flags=re.DOTALL | re.MULTILINE
+    )
+    return [Block(language, code, output or None) for language, code, output in found]
+
+
+def needs(text: str) -> set[str]:
+    """The extras that the `Needs:` line of a page names."""
+    line = re.search(r"^Needs:.*(?:\n.+)*", text, flags=re.MULTILINE)
+    assert line is not None, "a page has a line `Needs: ...`"
+    named = {name for names in re.findall(r"centerhash\[([\w,]+)\]", line[0]) for name in names.split(",")}
+    if "a clone" in line[0]:
+        return {"all"}
+    assert named or "base install" in line[0], line[0]
+    assert named <= {"all", *(extra.name for extra in EXTRAS.values())}
+    return named
+
+
+def blocked(extras: set[str]) -> list[str]:
+    """Libraries that the extras do not install."""
+    if "all" in extras:
+        return []
+    allowed = extras | ({"train", "plots"} if "demo" in extras else set())
+    also = {library for name in allowed for library in ALSO.get(name, ())}
+    ours = [name for name, extra in EXTRAS.items() if extra.name not in allowed and name not in also]
+    return [*ours, *(NOT_OURS if not allowed else ())]
+
+
+def words(output: str) -> list[str]:
+    """The words of an output, without numbers, ids and drawn lines; folders above the photos are all the same."""
+    text = re.sub(r"(?<!\w)/[^\s\"']+(?=/(?:photos|doubles)\b)", "/home/me", output)
+    found = re.findall(r"(?<![\w.])[A-Za-z/][\w./:'-]*", text)
+    return [word for word in found if not re.fullmatch(r"[0-9a-f]{12,}|[a-z]", word)]
+
+
+def test_needs_and_blocks_are_read() -> None:
+    assert needs("# A\n\nNeeds: the base install.\n") == set()
+    assert needs("# A\n\nNeeds:\n`pip install 'centerhash[train]'`, for\n`centerhash[fast,ray]`.\n") == {
+        "train",
+        "fast",
+        "ray",
+    }
+    assert "torch" in blocked({"fast"})
+    assert not {"numba", "openvino"} & set(blocked({"fast"}))
+    assert blocked({"train"}).count("torch") == 0
+    page = "```console\na b\n```\n\n```text\nc 1\n```\n\n```python\nx\n```\n\n```\nno\n```\n"
+    assert blocks(page) == [Block("console", "a b\n", "c 1\n"), Block("python", "x\n", None)]
+    shown = words("│ 12 │ 0123456789abcdef │ cat 51% │ /x/y/photos/a.jpg")
+    assert shown == ["cat", "/home/me/photos/a.jpg"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_says_what_it_is_for_shows_it_and_says_what_next(page: Path) -> None:
-    title, opening, *rest = page.read_text().strip().split("\n\n")
+def test_a_page_says_what_it_is_for_what_it_needs_and_what_next(page: Path) -> None:
+    text = page.read_text()
+    title, opening, *rest = text.strip().split("\n\n")
     assert title.startswith("# ")
     assert opening[0].isalpha(), "first a sentence, then examples"
-    assert "```" in page.read_text()
+    needs(text)
     if page.name != "index.md":  # which is all about what next
         assert rest[-1].startswith("What next: ")
         assert "](" in rest[-1]
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory, image_run: Path) -> Path:
-    """A folder as a reader has it: photos with labels, a photo, an index of them."""
-    folder = tmp_path_factory.mktemp("desk")
-    write_scenes(folder / "photos", 40, size=64)
-    shutil.copy(folder / "photos" / "images" / "000001.jpg", folder / "photo.jpg")
-    with Index.create(folder / "photos.index", image_run) as index:
-        index.add(folder / "photos" / "images", progress=False)
-    return folder
+def desks(tmp_path_factory: pytest.TempPathFactory, image_run: Path) -> dict[bool, Path]:
+    """Folders as readers have them: photos without labels, and labelled ones with a trained model."""
+    plain, labelled = tmp_path_factory.mktemp("plain"), tmp_path_factory.mktemp("labelled")
+    shutil.copytree(ROOT / "examples" / "photos", plain / "photos")
+    shutil.copy(plain / "photos" / "cat-chelsea.jpg", plain / "photo.jpg")
+    with Index.create(plain / "photos.index") as index:
+        index.add(plain / "photos", progress=False)
+    shutil.copytree(plain / "photos", plain / "doubles")
+    shutil.copy(plain / "photos" / "owl.jpg", plain / "doubles" / "owl-copy.jpg")
+    with Image.open(plain / "photos" / "dog.jpg") as dog, Image.open(plain / "photos" / "boats.jpg") as boats:
+        dog.resize((256, 256)).save(plain / "doubles" / "dog-small.jpg", quality=70)
+        ImageOps.mirror(boats).save(plain / "doubles" / "boats-mirrored.jpg", quality=85)
+    write_scenes(labelled / "photos", 40, size=64)
+    shutil.copy(labelled / "photos" / "images" / "000001.jpg", labelled / "photo.jpg")
+    shutil.copytree(image_run, labelled / "run")
+    with Index.create(labelled / "photos.index", image_run) as index:
+        index.add(labelled / "photos" / "images", progress=False)
+    for desk in (plain, labelled):
+        shutil.copytree(ROOT / "examples", desk / "examples")
+    return {False: plain, True: labelled}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RUN)
-def test_examples_run_as_they_stand(
-    name: str, desk: Path, tmp_path: Path, feature_cache: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if str(page.relative_to(DOCS)) not in ELSEWHERE and blocks(page.read_text())],
+    ids=lambda page: page.stem,
+)
+def test_examples_run_with_no_more_than_the_page_needs(
+    page: Path, desks: dict[bool, Path], tmp_path: Path, feature_cache: Path
 ) -> None:
-    shutil.copytree(desk, tmp_path / "desk")
-    monkeypatch.chdir(tmp_path / "desk")
-    monkeypatch.setenv("CENTERHASH_CACHE", str(feature_cache))
-    page = DOCS / f"{name}.md"
-    lines = [line for block in blocks(page, "console")[:1] for line in block.splitlines()]
-    for line in lines if name in FIRST_BLOCK else ():
-        if line == "centerhash index create photos.index":
-            shutil.rmtree("photos.index")
-        done = cli(*shlex.split(line)[1:])
-        assert done.code == 0, f"{line}: {done.err}"
-    if Path("run").is_dir() and blocks(page, "python"):
-        shutil.rmtree("run")
-    generator = np.random.default_rng(0)
-    known: dict[str, Any] = {
-        f"{side}_{kind}": generator.random((20, size)) < 0.5
-        for side in ("query", "database")
-        for kind, size in (("codes", 16), ("labels", 4))
-    }
-    for block in blocks(page, "python"):
-        exec(compile(block, str(page), "exec"), known)
-    assert (name in FIRST_BLOCK and lines) or blocks(page, "python")
+    text = page.read_text()
+    extras, found = needs(text), blocks(text)
+    trains = bool(extras & WITH_TRAINING)
+    desk = tmp_path / "desk"
+    shutil.copytree(desks[trains], desk)
+    steps: list[tuple[str, str | list[str]]] = []
+    for block in found:
+        if block.language == "python":
+            steps.append(("python", block.text))
+            continue
+        for line in block.text.splitlines():
+            program, *arguments = shlex.split(line)
+            assert program == "centerhash", f"{line}: what is not run here is no console block"
+            if "create" in arguments or "--out" in arguments:
+                made = arguments[2] if "create" in arguments else arguments[arguments.index("--out") + 1]
+                shutil.rmtree(desk / made, ignore_errors=True)
+            short = [] if "--from" in arguments else SHORT.get(arguments[0], [])
+            steps.append(("console", [program, *arguments, *short]))
+    done = subprocess.run(
+        [sys.executable, "-c", RUN],
+        input=json.dumps([blocked(extras), steps]),
+        cwd=desk,
+        env={**os.environ, "COLUMNS": "200", "CENTERHASH_CACHE": str(feature_cache)},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    outputs = iter([json.loads(line) for line in done.stdout.splitlines()])
+    for block in found:
+        lines = 1 if block.language == "python" else len(block.text.splitlines())
+        printed = "".join(next(outputs) for _ in range(lines))
+        if block.output is not None and not trains:
+            assert words(block.output) == words(printed)

@@ -1,58 +1,69 @@
-"""Every snippet of the README runs as it stands."""
+"""Every snippet of the README runs as it stands, and with no more than its section installs."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.wheel_check import base_commands
 from reproduction.scenes import write_scenes
 from tests.serve.processes import serving
-from tests.toys import cli, cli_process
+from tests.test_pages import RUN, blocked
+from tests.toys import cli
 
 README = Path(__file__).parent.parent / "README.md"
+PHOTOS = README.parent / "examples" / "photos"
+TRAINING = "## Train on your labels"
 
 
-def snippets(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README.read_text(), flags=re.DOTALL)
-
-
-@pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as a reader of the README would have it: `photos` with labels.csv."""
-    folder = tmp_path_factory.mktemp("desk")
-    write_scenes(folder / "photos", 40, size=96)
-    return folder
+def snippets(language: str, text: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
 @pytest.mark.slow
-def test_shell_snippets(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(desk)
-    monkeypatch.setenv("CENTERHASH_CACHE", str(desk / "cache"))
-    lines = [line for block in snippets("console") for line in block.splitlines()]
-    commands = [shlex.split(line) for line in lines if line.startswith("centerhash ")]
-    verbs = ["index", "index", "serve", "search", "search", "train", "evaluate", "index", "index"]
-    assert [command[1] for command in commands] == verbs
-    for command in commands:
-        if command[1] == "serve":  # runs until it is stopped
-            with serving(desk / command[2], desk / "log") as server, server.client() as client:
-                assert client.get("/health").json()["size"] == 40
-            continue
-        finished = cli(*command[1:])
-        assert finished.code == 0, f"{command}: {finished.err}"
-    assert (desk / "own.index").is_dir()
+def test_commands_and_python_for_photos_need_the_base_install_only(tmp_path: Path) -> None:
+    text = README.read_text().split(TRAINING)[0]
+    shutil.copytree(PHOTOS, tmp_path / "photos")
+    commands = base_commands(README.read_text())
+    assert [words[1] for words in commands] == ["index", "index", "search", "search", "duplicates", "serve"]
+    (snippet,) = snippets("python", text)
+    steps = [("console", words) for words in commands if words[1] != "serve"] + [("python", snippet)]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN],
+        input=json.dumps([blocked(set()), steps]),
+        cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "200", "CENTERHASH_CACHE": str(tmp_path / "cache")},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    *_, printed = [json.loads(line) for line in done.stdout.splitlines()]
+    assert printed.splitlines()[0].startswith("0 ('dog',)")
+    assert len(printed.splitlines()) == 5
+    with serving(tmp_path / "photos.index", tmp_path / "log") as server, server.client() as client:
+        assert client.get("/health").json()["size"] == len(list(PHOTOS.iterdir()))
 
 
 @pytest.mark.slow
-def test_python_snippets(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(desk)
-    (snippet,) = snippets("python")
-    finished = cli_process("-c", snippet, CENTERHASH_CACHE=str(desk / "cache"))
-    assert finished.code == 0, finished.err
-    assert re.search(r"mAP@[\d,]+, peers +0\.\d+", finished.out)
-    assert (desk / "python.index").is_dir()
+def test_commands_for_training(tmp_path: Path, feature_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_scenes(tmp_path / "photos", 40, size=96)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CENTERHASH_CACHE", str(feature_cache))
+    text = README.read_text().split(TRAINING)[1].split("\n## ")[0]
+    lines = [shlex.split(line) for block in snippets("console", text) for line in block.splitlines()]
+    assert [words[1] for words in lines] == ["train", "evaluate", "index", "index"]
+    for words in lines:
+        done = cli(*words[1:])
+        assert done.code == 0, f"{words}: {done.err}"
 
 
 def test_make_targets_of_the_readme_exist() -> None:

@@ -16,7 +16,7 @@ from centerhash.model.model import HashModel
 from centerhash.search import Index
 from tests.toys import cli
 
-PAGE = Path(__file__).parent.parent / "docs" / "recipes.md"
+PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "recipes.md"
 PLACEHOLDER = "0123456789abcdef"
 ASKED = "7"
 

@@ -20,7 +20,7 @@ Packed: TypeAlias = NDArray[np.uint8]
 def binarize(values: NDArray[Any]) -> Codes:
     """Turn real values (N, K) into codes (N, K): x >= 0 becomes +1, everything else -1.
 
-    The one rule for sign(0) in the whole package. NaN has no sign and is rejected.
+    Values of 0 become +1. NaN is rejected.
     """
     values = np.asarray(values)
     if np.isnan(values).any():
@@ -119,7 +119,7 @@ def to_words(packed: NDArray[np.uint8]) -> NDArray[np.uint64]:
 
 
 def hamming(first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.int64]:
-    """Hamming distances (Q, N) between codes (Q, K) and (N, K): (K - <a, b>) / 2."""
+    """Compute Hamming distances (Q, N) between codes (Q, K) and (N, K): (K - <a, b>) / 2."""
     first, second = check_codes(first, "first"), check_codes(second, "second")
     if first.shape[1] != second.shape[1]:
         raise InputError(f"codes of {first.shape[1]} and {second.shape[1]} bits cannot be compared.")

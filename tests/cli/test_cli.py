@@ -150,7 +150,7 @@ def test_evaluate_as_json_equals_python(feature_run: Path) -> None:
 def test_evaluate_shows_the_curve_by_radius(feature_run: Path) -> None:
     done = cli("evaluate", feature_run, "--curve")
     assert "by Hamming radius" in done.out
-    assert "mAP@144, peers" in done.out
+    assert "mAP@144, retrieved relevant" in done.out
     assert "The database is smaller than k = 5,000: the depth is 144, all of it." in done.text
     assert re.search(r"│ +16 │ +0\.\d{4} │ +1\.0000 │ +16 │", done.out)
 

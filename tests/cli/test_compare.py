@@ -38,7 +38,7 @@ def compared(feature_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     out = tmp_path_factory.mktemp("compare") / "out"
     done = cli("compare", feature_folder, "--out", out, *GRID)
     assert done.code == 0, done.err
-    assert "mAP@50, peers" in done.out
+    assert "mAP@50 over retrieved relevant items" in done.out
     assert f"page: {out / 'report.html'}" in done.text
     assert "8/8  ics 24 bits seed 1: 0." in done.err
     assert done.err.startswith("8 of 8 training runs to do\n")

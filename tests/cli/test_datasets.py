@@ -54,7 +54,9 @@ def test_the_list_says_what_is_there(tmp_path: Path) -> None:
 
 def test_the_page() -> None:
     done = CliRunner().invoke(app, ["datasets", "--markdown"], catch_exceptions=False)
-    assert done.output in (Path(__file__).parents[2] / "docs" / "datasets.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "datasets.md").read_text()
+    assert done.output == page, "run `centerhash datasets --markdown > docs/reference/datasets.md`"
+    assert all(f"`{name}`" in page for name in DATASETS)
     with pytest.raises(ConfigError, match="--markdown stands alone: leave out --json"):
         run("datasets", "--markdown", "--json")
 
@@ -64,11 +66,11 @@ def test_download_and_again(server: FileServer, tmp_path: Path, monkeypatch: pyt
     server.files["/VOCtrainval_11-May-2012.tar"] = tarred(write_voc(tmp_path / "source", "2012"))
     words = ("download", "voc2012", "--root", tmp_path / "data", "--mirror", server.url)
     text = run(*words)
-    assert "Pascal VOC 2012: fetched VOCtrainval_11-May-2012.tar, in" in text
+    assert "Pascal VOC 2012: downloaded VOCtrainval_11-May-2012.tar, in" in text
     assert "next: `centerhash train voc2012 --root" in text
     assert open_dataset("voc2012", root=tmp_path / "data").size == 5
     asked = len(server.requests)
-    assert "all files had been fetched before" in run(*words)
+    assert "all files were downloaded before" in run(*words)
     assert len(server.requests) == asked
 
 

@@ -180,6 +180,8 @@ def test_json_keeps_letters_of_all_languages_and_names_that_are_no_text(tmp_path
     [
         ("{", "Expecting property name"),
         ("[" * 100_000 + "]" * 100_000, "too deep"),
+        ("[1, " * 101 + "2" + "]" * 101, "too deep"),
+        ('{"x": [' * 60 + "]}" * 60, "too deep"),
         ('{"name": "\\ud800"}', "half a character"),
         ("9" * 5000, "4300 digits"),
     ],
@@ -188,6 +190,25 @@ def test_json_that_nothing_can_be_done_with(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         files.parse_json(text)
     assert files.parse_json('["\\ud83d\\udc15", 1]') == ["🐕", 1]
+    for depth in (1, 99, 100):
+        assert repr(files.parse_json("[" * depth + "]" * depth)) == "[" * depth + "]" * depth
+    assert files.parse_json("[" + "[]," * 200 + "1]") == [*([[]] * 200), 1]
+
+
+def test_only_plain_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    assert files.read_plain(tmp_path / "file", 5) == b"12345"
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "sparse").open("wb") as stream:
+        stream.truncate(10**12)
+    for name, most, reason in (
+        ("file", 4, "5 bytes"),
+        ("pipe", 9, "plain"),
+        ("sparse", 9, "TB"),
+        (".", 9, "folder"),
+    ):
+        with pytest.raises(OSError, match=reason):
+            files.read_plain(tmp_path / name, most)
 
 
 def test_a_line_is_on_the_disk_before_the_call_returns(

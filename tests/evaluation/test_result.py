@@ -20,15 +20,21 @@ def found() -> Evaluation:
 def test_it_prints_as_a_table_of_its_measures(found: Evaluation) -> None:
     lines = str(found).splitlines()
     assert lines[0] == "5 queries, 25 database items, 16 bits"
-    assert lines[1].split() == ["measure", "value", "chance"]
-    assert lines[2].split() == ["mAP@10,", "peers", f"{found.map_peers:.4f}", f"{found.chance_peers:.4f}"]
+    assert lines[1].split() == ["metric", "value", "random"]
+    assert lines[2].split() == [
+        "mAP@10,",
+        "retrieved",
+        "relevant",
+        f"{found.map_peers:.4f}",
+        f"{found.chance_peers:.4f}",
+    ]
     assert lines[-1].split() == ["precision@3", f"{found.precision[3]:.4f}"]
     assert len(lines) == 2 + len(found.measures())
 
 
 def test_it_is_one_short_line_among_others(found: Evaluation) -> None:
     assert len(repr(found)) < 120
-    assert f"{found.map_textbook:.4f} textbook" in repr(found)
+    assert f"{found.map_textbook:.4f} all relevant" in repr(found)
 
 
 def test_it_is_a_table_in_a_notebook(found: Evaluation) -> None:
@@ -51,8 +57,8 @@ def test_a_database_smaller_than_k_gives_the_depth() -> None:
     found = evaluate(codes[:2], codes, labels[:2], labels, k=5000, precision_at=(1, 6, 10, 100))
     assert (found.k, found.depth) == (5000, 6)
     assert [row.name for row in found.measures() if "@" in row.name] == [
-        "mAP@6, peers",
-        "mAP@6, textbook",
+        "mAP@6, retrieved relevant",
+        "mAP@6, all relevant",
         "NDCG@6",
         "ACG@6",
         "WAP@6",

@@ -62,7 +62,7 @@ def test_one_training_is_scored_as_trained_and_rotated(feature_folder: Path, met
         assert rotated[f"{name}_as_trained"] == pytest.approx(plain["evaluation"][name], abs=2e-3)
     assert plain["map_peers_rotated"] != plain["map_peers_as_trained"]
     [table] = re.findall(
-        r"## mAP@50, peers: logits as trained / rotated\n\n(.*?)\n\n",
+        r"## mAP@50 over retrieved relevant items: logits as trained / rotated\n\n(.*?)\n\n",
         markdown(summarize([{**setup.facts(), **plain}])),
         re.S,
     )

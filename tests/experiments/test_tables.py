@@ -73,15 +73,15 @@ def test_texts_of_missing_cells() -> None:
 def test_markdown_by_hand() -> None:
     text = markdown(summarize(ROWS))
     assert text.startswith(
-        "# toy\n\n8 queries against 40 images, 20 to train on; split: files; mAP@30.\n\n## mAP@30, peers"
+        "# toy\n\n8 queries against 40 images, 20 to train on; split: files; mAP@30.\n\n## mAP@30 over retrieved"
     )
     for line in (
         "| method | 16 bits | 64 bits |",
         "| CSQ | 0.500 ± 0.000 | 0.700 (n=1) |",
         "| ICS | **0.700 ± 0.141** | **0.900 ± 0.000** |",
-        "| chance | 0.250 | 0.250 |",
+        "| random ranking | 0.250 | 0.250 |",
         "| ICS | **0.600 ± 0.141** | **0.800 ± 0.000** |",
-        "| chance | 0.125 | 0.125 |",
+        "| random ranking | 0.125 | 0.125 |",
         "| ICS | 10.0 | 40.0 | 96 |",
     ):
         assert line in text.splitlines()
@@ -118,7 +118,7 @@ def test_csv_has_one_line_per_method_and_bits() -> None:
 def test_terminal_tables_hold_the_same_cells() -> None:
     peers, textbook, times = (columns(table) for table in terminal_tables(summarize(ROWS)))
     assert peers == [
-        ["CSQ", "ICS", "chance"],
+        ["CSQ", "ICS", "random ranking"],
         ["0.500 ± 0.000", "0.700 ± 0.141", "0.250"],
         ["0.700 (n=1)", "0.900 ± 0.000", "0.250"],
     ]

@@ -60,7 +60,8 @@ def test_every_built_in_name_is_registered_by_its_module() -> None:
 @pytest.mark.parametrize("row", BUILT_IN, ids=lambda row: row.name)
 def test_every_method_is_filled_in(row: Method) -> None:
     assert row.notes is not None
-    for text in (row.title, row.family, row.paper, row.multi_label, *row.notes):
+    texts = (row.notes.source, row.notes.equations, row.notes.differences)
+    for text in (row.title, row.family, row.paper, row.multi_label, *texts):
         assert text.strip()
     assert 1990 < row.year < 2100
     assert row.name == row.name.lower()
@@ -136,8 +137,8 @@ def test_defaults_of_training_and_head_yield_to_given_ones() -> None:
 
 
 def test_the_page_of_methods_is_the_one_in_the_docs() -> None:
-    page = (ROOT / "docs" / "methods.md").read_text()
-    assert page == methods_page(), "run `centerhash methods --markdown > docs/methods.md`"
+    page = (ROOT / "docs" / "reference" / "methods.md").read_text()
+    assert page == methods_page(), "run `centerhash methods --markdown > docs/reference/methods.md`"
     assert cli("methods", "--markdown").out == page
     assert all(f"\n## {row.name}\n" in page for row in BUILT_IN)
 
@@ -188,6 +189,24 @@ def grid_means(method: str) -> dict[str, float]:
             setting = json.dumps(that_decides_codes(config), sort_keys=True)
             scores.setdefault(setting, []).append(row["evaluation"]["map_peers"])
     return {setting: sum(found) / len(found) for setting, found in scores.items()}
+
+
+@pytest.mark.parametrize("row", BUILT_IN, ids=lambda row: row.name)
+def test_scores_of_the_notes_are_those_of_the_grid(row: Method) -> None:
+    assert row.notes is not None
+    best = json.loads((ROOT / "benchmarks" / "results" / "coco117k-tune" / "best.json").read_text())
+    default, short, authors = row.notes.scores
+    assert default == pytest.approx(best["methods"][row.name]["score"], abs=6e-4)
+    epochs = TrainConfig().epochs // (1 if row.family == "shallow" else 3)
+    own = [run for run in grid_rows() if run["config"]["method"] == row.name]
+    trials = [run for run in own if run["config"]["epochs"] == epochs]
+    if short is not None:
+        setting = that_decides_codes(make_task({"method": row.name, "bits": 32, "epochs": epochs}).resolved)
+        scored = [run for run in trials if that_decides_codes(run["config"]) == setting]
+        assert short == pytest.approx(scored[0]["evaluation"]["map_peers"], abs=6e-4)
+    if authors is not None:
+        near = [run for run in trials if abs(run["evaluation"]["map_peers"] - authors) < 6e-4]
+        assert near or authors == default
 
 
 @pytest.mark.parametrize(

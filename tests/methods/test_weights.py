@@ -188,7 +188,7 @@ def test_small_lambda_picks_the_nearest_center_and_large_lambda_gives_equal_weig
 
 
 def test_printed_steps_leave_the_weights_equal_at_64_bits() -> None:
-    """Ten printed steps at distances of 64-bit codes hardly move: docs/paper.md."""
+    """Ten printed steps at distances of 64-bit codes hardly move: docs/explanation/paper.md."""
     distances = torch.tensor([[20.0, 35.0, 42.0]])
     assert float((printed_weights(distances, ALL) - 1 / 3).abs().max()) < 1e-2
     assert float((exact_weights(distances / 64, ALL, 1.0, 0.15) - 1 / 3).abs().max()) > 0.1

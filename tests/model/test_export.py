@@ -41,7 +41,7 @@ from centerhash.training.run import train
 from tests.networks.toys import pictures, small_backbone, untrained_model
 from tests.toys import CLASSES, feature_dataset, toy_config, write_images
 
-DOCS = Path(__file__).parents[2] / "docs" / "export.md"
+DOCS = Path(__file__).parents[2] / "docs" / "how-to" / "export.md"
 
 
 @pytest.fixture(scope="module")

@@ -217,7 +217,7 @@ def test_a_published_model_is_the_same_one_with_its_card(
 def test_a_model_without_a_run_is_pushed_with_what_is_known(hub: Hub, toy_model: HashModel) -> None:
     assert toy_model.push_to_hub("jane/toy", private=True) == f"{hub.url}/jane/toy"
     card = hub.latest("jane/toy")["README.md"].decode()
-    for section in ("## Data\n\nNot recorded.", "## Figures\n\nNone", "## License\n\nNone"):
+    for section in ("## Data\n\nNot recorded.", "## Results\n\nNot recorded.", "## License\n\nNot stated"):
         assert section in card
     assert ch.load("hf:jane/toy").digest == toy_model.digest
 

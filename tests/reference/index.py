@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import Codes, Packed, pack, unpack
-from centerhash.search.items import Filter, Item, ItemStore
+from centerhash.search.items import File, Filter, Item, ItemStore, PhotoInfo
 from centerhash.search.rankings import FLOOR, SHARES, ByBoth, ByLabels, BySemantic, ByVisual
 
 BITS = 16
 NAMES = ("cat", "dog", "emu")
+CAMERAS = (None, "Canon EOS 5D", "Apple iPhone 12")
 CENTERS: Codes = np.random.default_rng(4).choice([-1, 1], size=(3, BITS)).astype(np.int8)
 
 
@@ -25,7 +27,10 @@ def codes(count: int, seed: int = 0, distinct: int = 256) -> Packed:
 
 
 def random_items(count: int, seed: int = 0, first: int = 0) -> list[Item]:
-    """Items of which every fifth lacks a visual code, every seventh label scores, and every fourth a path."""
+    """Items of which every fifth lacks a visual code, every seventh label scores, and every fourth a path.
+
+    Every third of those with a path has a second one, every eleventh is hidden, and every sixth has no date.
+    """
     generator = np.random.default_rng(seed)
     items = []
     for row in range(count):
@@ -39,13 +44,26 @@ def random_items(count: int, seed: int = 0, first: int = 0) -> list[Item]:
                 f"{first + row:04d}",
                 generator.integers(0, 4, BITS // 8, dtype=np.uint8),
                 tuple(name for name in NAMES if generator.random() < 0.4),
-                None if row % 4 == 0 else f"/photos/{'ab'[row % 2]}/{row}.jpg",
+                () if row % 4 == 0 else _files(first + row),
                 generator.integers(0, 4, 16, dtype=np.uint8) if row % 5 else None,
                 scores if row % 7 else {},
-                None if row % 4 == 0 else float(generator.integers(0, 40)),
+                PhotoInfo(
+                    None if row % 6 == 0 else float(1e6 * generator.integers(0, 40)),
+                    CAMERAS[row % 3],
+                    100 + row,
+                    50,
+                ),
             )
         )
     return items
+
+
+def _files(row: int) -> tuple[File, ...]:
+    gone = row % 11 == 0
+    files = [File(f"/photos/{'ab'[row % 2]}/{row}.jpg", row, float(row), gone)]
+    if row % 3 == 0:
+        files.append(File(f"/photos/{'bc'[row % 2]}/copy of {row}.jpg", row, 7.5, gone or row % 9 == 0))
+    return tuple(sorted(files))
 
 
 def rankings(within: int | None = None) -> list[Any]:
@@ -69,6 +87,11 @@ FILTERS = (
     Filter(("emu",), ("cat", "unknown"), ("/photos/a/",)),
     Filter(under=("/photos/a/", "/photos/b/")),
     Filter(under=("/photo/",)),
+    Filter(under=("/photos/c/",), before=30e6),
+    Filter(after=10e6),
+    Filter(("cat",), after=10e6, before=20e6, cameras=("Canon EOS 5D",)),
+    Filter(cameras=("Canon EOS 5D", "Apple iPhone 12", "unknown")),
+    Filter(cameras=()),
     Filter(under=()),
 )
 
@@ -78,7 +101,7 @@ def distance(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> int:
 
 
 def penalty(item: Item, ranking: Any) -> float:
-    """The formulas of docs/search.md, in plain Python."""
+    """The formulas of docs/how-to/search.md, in plain Python."""
     far = distance(item.code, ranking.code)
     if isinstance(ranking, BySemantic):
         return far
@@ -99,27 +122,71 @@ def penalty(item: Item, ranking: Any) -> float:
 
 
 def passes(item: Item, only: Filter) -> bool:
-    under = only.under is None or (item.path or "").startswith(only.under)
-    return set(only.having) <= set(item.labels) and not set(only.without) & set(item.labels) and under
+    under = only.under is None or any(path.startswith(only.under) for path in item.paths)
+    taken = math.nan if item.photo.taken is None else item.photo.taken
+    return (
+        set(only.having) <= set(item.labels)
+        and not set(only.without) & set(item.labels)
+        and under
+        and (only.after is None or taken >= only.after)
+        and (only.before is None or taken < only.before)
+        and (only.cameras is None or item.photo.camera in only.cameras)
+        and not (item.files and all(file.gone for file in item.files))
+    )
 
 
 @dataclass
 class ListStore:
     """The items in the order in which they were added."""
 
-    items: list[Item] = field(default_factory=list)
+    every: list[Item] = field(default_factory=list)  # with hidden ones
+
+    @property
+    def items(self) -> list[Item]:
+        return [item for item in self.every if passes(item, Filter())]
 
     def ids(self) -> list[str]:
-        return [item.id for item in self.items]
+        return [item.id for item in self.every]
 
     def add(self, items: Sequence[Item]) -> None:
         assert not {item.id for item in items} & set(self.ids())
-        self.items += items
+        self._take({file.path for item in items for file in item.files})
+        self.every += items
+
+    def _take(self, paths: set[str]) -> None:
+        """Take paths from the items that have them, and remove those that have none left."""
+        left = []
+        for item in self.every:
+            files = tuple(file for file in item.files if file.path not in paths)
+            if files or not item.files:
+                left.append(replace(item, files=files))
+        self.every = left
+
+    def change_files(self, found: Sequence[tuple[str, File]], gone: Sequence[str]) -> None:
+        self._set(
+            [replace(file, gone=True) if file.path in gone else file for file in item.files]
+            for item in self.every
+        )
+        for id, _ in found:
+            self._set(
+                [file for file in item.files if not (file.gone and item.id == id)] for item in self.every
+            )
+        known = [(id, file) for id, file in found if id in self.ids()]
+        empty = {item.id for item in self.every if not item.files}  # they may have a file soon
+        paths = {file.path for _, file in known}
+        self._set([file for file in item.files if file.path not in paths] for item in self.every)
+        self._set(
+            sorted([*item.files, *(file for id, file in known if id == item.id)]) for item in self.every
+        )
+        self.every = [item for item in self.every if item.files or item.id in empty]
+
+    def _set(self, files: Any) -> None:
+        self.every = [replace(item, files=tuple(own)) for item, own in zip(self.every, files, strict=True)]
 
     def remove(self, ids: Sequence[str]) -> int:
-        before = len(self.items)
-        self.items = [item for item in self.items if item.id not in ids]
-        return before - len(self.items)
+        before = len(self.every)
+        self.every = [item for item in self.every if item.id not in ids]
+        return before - len(self.every)
 
     def search(self, ranking: Any, k: int, only: Filter) -> list[tuple[str, int]]:
         """Ids and distances of the first k items."""
@@ -135,11 +202,24 @@ class ListStore:
 
     def newest(self, only: Filter) -> list[str]:
         rows = [
-            (item.modified, place, item.id)
+            (-math.inf if item.photo.taken is None else item.photo.taken, place, item.id)
             for place, item in enumerate(self.items)
-            if item.path is not None and passes(item, only)
+            if item.files and passes(item, only)
         ]
-        return [id for _, _, id in sorted(rows, reverse=True)]  # type: ignore[type-var]
+        return [id for _, _, id in sorted(rows, reverse=True)]
+
+    def months(self, only: Filter) -> dict[str, int]:
+        taken = [item.photo.taken for item in self.items if item.files and passes(item, only)]
+        months = [f"{datetime.fromtimestamp(time, UTC):%Y-%m}" for time in taken if time is not None]
+        return {month: months.count(month) for month in sorted(set(months), reverse=True)}
+
+    def cameras(self) -> dict[str, int]:
+        cameras = [item.photo.camera for item in self.items]
+        return {name: cameras.count(name) for name in sorted(set(filter(None, cameras)))}
+
+    def folders(self) -> dict[str, int]:
+        places = [{path.rpartition("/")[0] for path in item.paths} for item in self.items]
+        return {name: sum(name in own for own in places) for name in set().union(*places)}
 
     def labels(self) -> dict[str, int]:
         names = sorted({label for item in self.items for label in item.labels})
@@ -151,7 +231,7 @@ def found(store: ItemStore, ranking: Any, k: int, only: Filter | None = None) ->
 
 
 def same_item(first: Item, second: Item) -> bool:
-    texts = [(item.id, item.labels, item.path, item.scores, item.modified) for item in (first, second)]
+    texts = [(item.id, item.labels, item.files, item.scores, item.photo) for item in (first, second)]
     arrays = [
         (item.code.tolist(), None if item.visual is None else item.visual.tolist())
         for item in (first, second)
@@ -161,14 +241,23 @@ def same_item(first: Item, second: Item) -> bool:
 
 def check_contents(store: ItemStore, model: ListStore) -> None:
     """Compare everything that is not a search."""
-    assert len(store) == len(model.items)
-    stored = list(store.items())
-    assert [item.id for item in stored] == model.ids()
-    assert all(map(same_item, stored, model.items))
-    assert all(map(same_item, store.get(model.ids()), model.items))
-    assert store.labels() == model.labels()
-    assert dict(store.paths()) == {item.id: item.path for item in model.items if item.path is not None}
+    assert (len(store), store.hidden) == (len(model.items), len(model.every) - len(model.items))
+    for hidden, items in ((False, model.items), (True, model.every)):
+        stored = list(store.items(hidden=hidden))
+        assert [item.id for item in stored] == [item.id for item in items]
+        assert all(map(same_item, stored, items))
+    assert all(map(same_item, store.get(model.ids()), model.every))
+    assert (store.labels(), store.cameras()) == (model.labels(), model.cameras())
+    assert store.folders() == model.folders()
+    assert list(store.paths()) == [(item.id, path) for item in model.every for path in item.paths]
     assert store.present([*model.ids(), "none"]) == model.ids()
+    for folder in ("/photos/a", "/photos/c", "/a", "", "/unknown"):
+        assert store.files(folder) == {
+            file.path.rpartition("/")[2]: (item.id, file)
+            for item in model.every
+            for file in item.files
+            if file.path.rpartition("/")[0] == folder
+        }
 
 
 def check_searches(store: ItemStore, model: ListStore) -> None:
@@ -177,6 +266,7 @@ def check_searches(store: ItemStore, model: ListStore) -> None:
         for ranking in (*rankings(), *rankings(6)):
             for k in (1, 7, 500):
                 assert found(store, ranking, k, only) == model.search(ranking, k, only), (ranking, k, only)
+        assert store.months(only) == model.months(only)
         newest = model.newest(only)
         for offset, limit in ((0, 5), (3, 4), (0, 500)):
             page, total = store.newest(offset, limit, only)

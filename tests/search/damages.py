@@ -18,6 +18,7 @@ from centerhash.core.errors import CenterhashError
 from centerhash.data.images import load_image
 from centerhash.search import Index, verify_index
 from centerhash.search.database import FILE
+from centerhash.search.items import PhotoInfo
 from tests.toys import CLASSES, noise_image, separable
 
 KINDS = ("flip", "cut", "zero")
@@ -32,13 +33,15 @@ def make_index(folder: Path, run: Path) -> Path:
     visual = generator.integers(0, 256, (len(features), 16), dtype=np.uint8)
     scores = [{name: (int(255 / len(row)), 255 // len(row)) for name in row} for row in names]
     paths = [f"/photos/of/some/longer/folder/{row % 7}/image-{row:05d}.jpg" for row in range(len(features))]
-    times = [float(row % 11) for row in range(len(features))]
+    photos = [
+        PhotoInfo(1e6 * (row % 11), "Canon" if row % 3 else None, 10 + row, 9) for row in range(len(features))
+    ]
     with Index.create(folder, run) as index:
         packed = pack(index.model.encode_features(features))
         edges = [0, ITEMS, *(ITEMS + FEW * part for part in (1, 2, 3))]
         for begin, end in pairwise(edges):
             rows, ids = slice(begin, end), [f"{row:016x}" for row in range(begin, end)]
-            columns = (names[rows], paths[rows], visual[rows], scores[rows], times[rows])
+            columns = (names[rows], paths[rows], visual[rows], scores[rows], photos[rows])
             index.store.add(packed[rows], ids, *columns)
         index.store.remove([f"{row:016x}" for row in range(0, 40, 3)])
         (folder / "images").mkdir()
@@ -75,10 +78,10 @@ def answers(folder: Path) -> dict[str, Any]:
                     item.id,
                     item.code.tolist(),
                     item.labels,
-                    item.path,
+                    item.files,
                     item.visual is None or item.visual.tolist(),
                     dict(item.scores),
-                    item.modified,
+                    item.photo,
                 )
                 for item in items
             ],

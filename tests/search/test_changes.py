@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,6 +21,7 @@ from centerhash.core.errors import ConfigError, DataError, ImageError, InputErro
 from centerhash.data import content_key
 from centerhash.networks.encoder import Encoder
 from centerhash.search import Added, Index
+from centerhash.search.items import File
 from centerhash.search.store import Store
 from centerhash.search.uploads import image_suffix
 from tests.toys import Killed, names, noise_image, write_images
@@ -86,7 +88,11 @@ def test_equal_content_is_added_once(index: Index, tmp_path: Path) -> None:
     noise_image(seed=99).save(paths[4])  # another picture under the same name
     done = index.add([tmp_path / "pictures"])
     assert done == Added(1, 5, {}, predicted=1)
-    assert len(index) == 6
+    assert len(index) == 5  # the picture of before is gone with its only file
+    assert index.paths(id_of(paths[0])) == (
+        str(tmp_path / "pictures" / "000.png"),
+        str(tmp_path / "pictures" / "copy.png"),
+    )
     assert repr(replace(done, added=1200, broken={"a": "why"})) == "Added(added=1,200, known=5, broken=1)"
     assert "moved=2" in repr(replace(done, moved=2))
 
@@ -102,10 +108,11 @@ def test_broken_and_other_files_do_not_stop_the_others(index: Index, tmp_path: P
         (place / name).parent.mkdir(exist_ok=True)
         (place / name).write_text("x")
     done = index.add(place)
-    assert (done.added, done.known, len(index)) == (3, 0, 3)
-    assert set(done.broken) == {odd, *(str(place / name) for name in contents)}
+    assert (done.added, done.known, len(index)) == (4, 0, 4)
+    assert set(done.broken) == {str(place / name) for name in contents}
     assert all(str(place / name) in done.broken[str(place / name)] for name in contents)
-    done.broken[odd].encode()  # can be printed
+    assert index.paths(id_of(Path(odd))) == (odd,)  # a name that is not UTF-8
+    assert index.image(id_of(Path(odd))).read_bytes() == picture(7)
     assert done.skipped == {"videos": 3, "texts": 1, "other files": 1}
 
 
@@ -132,7 +139,7 @@ def test_moved_files(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert index.missing() == []
     for path in moved:
         item, old = index.store.get([id_of(path)])[0], before[id_of(path)]
-        assert (item.path, item.modified) == (str(path.resolve()), path.stat().st_mtime)
+        assert item.files == (File(str(path.resolve()), path.stat().st_size, path.stat().st_mtime),)
         assert (item.labels, item.scores, item.code.tolist()) == (old.labels, old.scores, old.code.tolist())
     assert index.folders() == {str(tmp_path / "new"): 4}
     assert index.add([tmp_path / "new"]) == Added(0, 4, {})
@@ -289,7 +296,8 @@ def test_uploads_are_kept_and_found(index: Index, tmp_path: Path) -> None:
     assert file.read_bytes() == data
     (found,) = index.search(data, k=1)
     assert found == replace(added, visual=0)
-    assert added.modified == file.stat().st_mtime
+    assert (added.name, added.width, added.height) == ("holiday.png", 48, 48)
+    assert added.taken == datetime.fromtimestamp(file.stat().st_mtime)
     assert index.folders() == {str(file.parent): 1}
     assert len(index.search(data, under=tmp_path / "index")) == len(index.newest(under=file.parent)[0]) == 1
     assert len(index.search(data, under=tmp_path / "elsewhere")) == 0

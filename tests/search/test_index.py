@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from PIL import Image
 from centerhash.codes import hamming, pack, unpack
 from centerhash.core.errors import ConfigError, DataError, InputError, OutputError
 from centerhash.data import Dataset, content_key
+from centerhash.data.images import load_image
 from centerhash.model.model import HashModel
 from centerhash.search import Index, Result, verify_index
-from centerhash.search.items import Item
+from centerhash.search.items import File, Item
 from centerhash.training.run import train
 from tests.toys import CLASSES, names, separable, toy_config
 
@@ -93,7 +95,10 @@ def test_items_are_the_images_by_content_in_the_order_of_adding(opened: Index, p
     codes, predicted = opened.model.encode_features(features), opened.model.label_names(features)
     for item, path, code, labels in zip(opened, pictures, codes, predicted, strict=True):
         assert np.array_equal(item.code, pack(code[None])[0])
-        assert (item.path, item.modified) == (str(path.resolve()), path.stat().st_mtime)
+        status, (height, width) = path.stat(), load_image(path).size[::-1]
+        assert item.files == (File(str(path.resolve()), status.st_size, status.st_mtime),)
+        assert (item.photo.width, item.photo.height, item.photo.camera) == (width, height, None)
+        assert opened.get(item.id).taken == datetime.fromtimestamp(status.st_mtime)
         assert set(item.labels) == set(labels)
         result = opened.get(item.id)
         assert (result.id, result.distance, result.path) == (item.id, 0, item.path)
@@ -110,7 +115,7 @@ def test_labels_folders_and_newest(opened: Index, pictures: list[Path]) -> None:
     assert counts == {name: sum(name in item.labels for item in opened) for name in counts}
     assert opened.folders() == {str(pictures[0].parent.resolve()): 14}
     assert opened.missing() == []
-    times = [(item.modified, row, item) for row, item in enumerate(opened)]
+    times = [(item.photo.taken, row, item) for row, item in enumerate(opened)]
     latest = [item for *_, item in sorted(times, reverse=True)]  # equally old ones: the last added first
     page, total = opened.newest(3, 5)
     assert ([row.id for row in page], total) == ([item.id for item in latest[3:8]], 14)

@@ -8,6 +8,7 @@ import socket
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from centerhash.codes import pack
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.search import Index, milvus
-from centerhash.search.items import Filter, Item, ItemStore
+from centerhash.search.items import File, Filter, Item, ItemStore, PhotoInfo
 from centerhash.search.milvus import Connection, MilvusStore, complete_address, expression, item_of, row_of
 from centerhash.search.rankings import ByBoth, ByLabels, BySemantic, ByVisual, Ranking
 from centerhash.search.store import Store
@@ -88,42 +89,46 @@ def test_escaped_text_is_safe_and_leads_back(text: str) -> None:
     ("only", "expected"),
     [
         (Filter(), ""),
-        (Filter(('") or true',)), 'ARRAY_CONTAINS(labels, "%22%29 or true")'),
+        (Filter(('") or true',)), ' and ARRAY_CONTAINS(labels, "%22%29 or true")'),
         (
             Filter(("a",), ("b",), ("/x y/",)),
-            'ARRAY_CONTAINS(labels, "a") and not ARRAY_CONTAINS(labels, "b") and '
-            '((path >= "/x y/" and path < "/x y0"))',
+            ' and ARRAY_CONTAINS(labels, "a") and not ARRAY_CONTAINS(labels, "b") and '
+            f'(ARRAY_CONTAINS(places, "b{blake2b(b"/x y/", digest_size=8).hexdigest()}"))',
         ),
-        (Filter(under=()), 'id == ""'),
+        (Filter(under=()), ' and id == ""'),
+        (Filter(after=1.5, cameras=('"',)), ' and taken >= 1.5 and camera in ["%22"]'),
+        (Filter(before=0.0, cameras=()), ' and taken < 0.0 and taken > -62135596801.0 and id == ""'),
     ],
 )
 def test_expressions(only: Filter, expected: str) -> None:
-    assert expression(only) == expected
+    assert expression(only) == f"shown == true{expected}"
 
 
 @pytest.mark.parametrize("path", [None, "%", "a/b c.jpg", "ü\udcff.jpg"])
 def test_rows_lead_back_to_items(path: str | None) -> None:
     code, visual = np.array([1, 255], np.uint8), np.full(16, 255, np.uint8)
-    item = Item("id", code, ("cat", "100%"), path, visual, {"dog": (255, 3)}, 2.5)
-    row = row_of("id", code, *list(vars(item).values())[2:])
+    files = () if path is None else (File(path, 3, 2.5), File(f"{path}2", None, None, gone=True))
+    photo = PhotoInfo() if path is None else PhotoInfo(-1.5, "100%", 3, 4, "ü.jpg")
+    item = Item("id", code, ("cat", "100%"), files, visual, {"dog": (255, 3)}, photo)
+    row = row_of(item)
     assert seen([item_of({**row, "code": [row["code"]]})]) == seen([item])  # as Milvus returns it
 
 
 @pytest.mark.parametrize(
-    ("labels", "path", "named"),
+    ("columns", "named"),
     [
-        (["ü" * 257], None, "label .*512"),
-        ([], "x" * 4_097, "path .*4,096"),
-        (["x"] * 1_025, None, "1,025"),
-        ([], None, "5,000"),
+        ({"labels": ("ü" * 257,)}, "label .*512"),
+        ({"files": (File("/x" * 4_097),)}, "folders"),
+        ({"files": tuple(File(f"/{'x' * 4_000}/{number}") for number in range(20))}, "65,535"),
+        ({"labels": ("x",) * 1_025}, "1,025"),
+        ({"scores": {f"label {number}": (1, 2) for number in range(5_000)}}, "65,535"),
     ],
 )
-def test_items_that_do_not_fit(labels: list[str], path: str | None, named: str) -> None:
-    code = np.zeros(2, np.uint8)
-    row_of("a", code, ["ü" * 256] * 1_024, "x" * 4_096)
-    scores = {} if labels or path else {f"label {number}": (1, 2) for number in range(5_000)}
+def test_items_that_do_not_fit(columns: dict[str, Any], named: str) -> None:
+    item = Item("a", np.zeros(2, np.uint8), ("ü" * 256,) * 1_024, (File("x" * 4_096),))
+    row_of(item)
     with pytest.raises(InputError, match=named):
-        row_of("a", code, labels, path, None, scores)
+        row_of(replace(item, **columns))
 
 
 # --- a real server
@@ -163,7 +168,7 @@ def address(server: str) -> str:
 def remote(address: str) -> Iterator[MilvusStore]:
     """An empty store in Milvus."""
     with MilvusStore.open(address) as store:
-        store.remove([item.id for item in store.items()])
+        store.remove([item.id for item in store.items(hidden=True)])
         yield store
 
 
@@ -181,11 +186,14 @@ def random_items(ids: list[str], seed: int = 0) -> list[Item]:
     items = []
     for row, id in enumerate(sorted(ids)):
         labels = tuple(name for name in LABELS if generator.random() < 0.3)
-        path = None if row % 3 == 0 else f"/folder {row % 2}/{row} ü.jpg"
+        files = () if row % 3 == 0 else [File(f"/folder {row % 2}/{row} ü.jpg", row, 1.5, row % 7 == 0)]
+        files = tuple([*files, File(f"/other/{row}.jpg")] if row % 6 == 1 else files)
         visual = None if row % 5 == 0 else generator.integers(0, 256, 16, np.uint8)
         scores = {name: tuple(generator.integers(1, 256, 2).tolist()) for name in ("cat", "dog") if row % 4}
-        time = None if path is None else float(row * 7919 % 10_007)
-        items.append(Item(id, codes[generator.integers(5)], labels, path, visual, scores, time))
+        photo = PhotoInfo(1e4 * (row * 7919 % 10_007), (None, "Canon", "ü")[row % 3], row + 1)
+        items.append(
+            Item(id, codes[generator.integers(5)], labels, tuple(sorted(files)), visual, scores, photo)
+        )
     return items
 
 
@@ -200,12 +208,16 @@ def found(store: ItemStore, ranking: Ranking, k: int, only: Filter | None = None
 
 def check_equal(remote: MilvusStore, local: Store) -> None:
     """Compare everything that does not depend on a ranking."""
-    items = sorted(local.items(), key=lambda item: item.id)
+    items = sorted(local.items(hidden=True), key=lambda item: item.id)
     ids = [item.id for item in items]
-    assert seen(remote.items()) == seen(remote.get(ids)) == seen(items)
+    assert seen(remote.items(hidden=True)) == seen(remote.get(ids)) == seen(items)
+    assert seen(remote.items()) == seen(item for item in items if not item.hidden)
     assert remote.present([*ids, "unknown"]) == ids
-    assert (len(remote), sorted(remote.paths())) == (len(items), sorted(local.paths()))
+    assert (len(remote), remote.hidden) == (len(local), local.hidden)
+    assert sorted(remote.paths()) == sorted(local.paths())
     assert (remote.labels(), remote.folders()) == (local.labels(), local.folders())
+    assert remote.cameras() == local.cameras()
+    assert all(remote.files(folder) == local.files(folder) for folder in ("/folder 0", "/other", "/"))
 
 
 @pytest.mark.slow
@@ -223,12 +235,15 @@ def test_results_are_those_of_the_local_store(remote: MilvusStore, local: Store,
         Filter(("cat",), (), ("/folder 0/", "/folder 1/")),
         *(Filter((name,)) for name in ("ca", "unknown", 'x") or ARRAY_CONTAINS(labels, "cat')),
         Filter(under=("/folder/",)),
+        Filter(under=("/other/",), after=3e7),
+        Filter(before=5e7, cameras=("ü", "unknown")),
     )
     query = items[3].code
     for only in filters:
         for k, within in ((1, None), (7, None), (200, None), (200, 5), (30, 0)):
             ranking = BySemantic(query, within)
             assert found(remote, ranking, k, only) == found(local, ranking, k, only), (only, k, within)
+        assert remote.months(only) == local.months(only)
         page = remote.newest(2, 5, only)
         assert (seen(page[0]), page[1]) == (seen(local.newest(2, 5, only)[0]), local.newest(2, 5, only)[1])
     visual = items[1].visual
@@ -262,7 +277,15 @@ def test_any_sequence_of_changes(remote: MilvusStore, local: Store) -> None:
     generator, ids = np.random.default_rng(5), [*ODD_IDS, "a", "B", "10", "9"]
     for step in range(12):
         chosen = generator.choice(ids, generator.integers(1, 9), replace=False).tolist()
-        if step % 3 == 2:
+        if step % 4 == 3:
+            paths = [path for _, path in local.paths()]
+            lost = [path for path in paths if generator.random() < 0.3]
+            here = [
+                (id, File(path, step)) for id, path in zip(chosen, ["/other/new.jpg", *paths], strict=False)
+            ]
+            for store in (remote, local):
+                store.change_files(here[: step // 2], lost)
+        elif step % 3 == 2:
             assert remote.remove([*chosen, chosen[0], "unknown"]) == local.remove([*chosen, "unknown"])
         else:
             new = random_items(chosen, step)

@@ -4,6 +4,7 @@ import base64
 import io
 import re
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ def results(tmp_path: Path) -> Results:
     found = [
         Result("a", 0, ("dog", "<b>"), str(tmp_path / "a.png")),
         Result("b", 3, (), str(tmp_path / "gone.png")),
-        Result("<i>", 5, ("cat",), None, 40, {"cat": 0.9}, {"cat": 1.0}, 12.5),
+        Result("<i>", 5, ("cat",), None, 40, {"cat": 0.9}, {"cat": 1.0}, taken=datetime(2024, 6, 1, 12)),
     ]
     return Results(found, [Explained("dog & cat", 0.75, 0.5, 2)], np.array([1, -1, 1], np.int8), 1200)
 
@@ -39,7 +40,8 @@ def test_results_are_a_sequence(results: Results) -> None:
 def test_results_as_a_dict(results: Results) -> None:
     last = {
         **{"id": "<i>", "distance": 5, "labels": ["cat"], "path": None, "visual": 40},
-        **{"probability": {"cat": 0.9}, "share": {"cat": 1.0}, "modified": 12.5},
+        **{"probability": {"cat": 0.9}, "share": {"cat": 1.0}, "paths": [], "name": None},
+        **{"taken": "2024-06-01T12:00:00", "camera": None, "width": None, "height": None},
     }
     assert results.to_dict() == {
         "labels": [{"label": "dog & cat", "weight": 0.75, "similarity": 0.5, "distance": 2}],

@@ -16,7 +16,7 @@ import pytest
 from centerhash.core.errors import DataError, InputError, OutputError
 from centerhash.search import rankings, store
 from centerhash.search.database import COMMITS, FILE, State, marks
-from centerhash.search.items import Filter, Item
+from centerhash.search.items import File, Filter, Item, PhotoInfo
 from centerhash.search.rankings import ByBoth, BySemantic
 from centerhash.search.store import Store
 from tests.reference.index import (
@@ -180,8 +180,13 @@ def test_an_id_is_added_once_unless_it_is_replaced(tmp_path: Path) -> None:
         ({"ids": ["a", "\ud800"]}, "id"),
         ({"labels": [["cat"], "dog"]}, "labels"),
         ({"labels": [["cat"], [1]]}, "label"),
-        ({"paths": [None, 1]}, "path"),
-        ({"paths": [None, "a\0"]}, "path"),
+        ({"files": [None, 1]}, "path"),
+        ({"files": [None, "a\0"]}, "path"),
+        ({"files": ["a", [File("b"), File("a")]]}, "'a'"),
+        ({"photos": [PhotoInfo(), PhotoInfo(1e12)]}, "9999"),
+        ({"photos": [PhotoInfo(), PhotoInfo(float("nan"))]}, "nan"),
+        ({"photos": [PhotoInfo(), PhotoInfo(width=0)]}, "width"),
+        ({"photos": [PhotoInfo(), PhotoInfo(camera="")]}, "camera"),
         ({"visual": np.zeros((2, 8), np.uint8)}, "visual"),
         ({"visual": [None]}, "visual"),
         ({"scores": [{}, {"dog": (1, 256)}]}, "dog"),
@@ -198,9 +203,17 @@ def test_what_cannot_be_stored_is_rejected(tmp_path: Path, columns: dict[str, ob
 def test_odd_texts_and_times_come_back_as_they_were(tmp_path: Path) -> None:
     odd = os.fsdecode(b"/photos/\xff\xfe")
     items = [
-        Item("x" * 512, codes(1)[0], ("100%", 'a "b"', "\n"), f"{odd}/\udc80.jpg", None, {}, 1.5),
-        Item("ü", codes(1)[0], (), "images/0123456789abcdef.jpg", None, {"ü": (0, 255)}, 0.0),
-        Item("'; DROP TABLE items", codes(1)[0], ("ü",), "relative.jpg", None, {}, -3.25),
+        Item(
+            "x" * 512,
+            codes(1)[0],
+            ("100%", 'a "b"', "\n"),
+            (File(f"{odd}/\udc80.jpg", 7, 1.5),),
+            None,
+            {},
+            PhotoInfo(1e9 + 0.25, "ü", 3, 4, "‮ name"),
+        ),
+        Item("ü", codes(1)[0], (), (File("images/0123456789abcdef.jpg"),), None, {"ü": (0, 255)}),
+        Item("'; DROP TABLE items", codes(1)[0], ("ü",), (File("relative.jpg", 0, -3.25),)),
     ]
     with Store.create(tmp_path, BITS) as made:
         made.add_items(items)
@@ -210,13 +223,17 @@ def test_odd_texts_and_times_come_back_as_they_were(tmp_path: Path) -> None:
         assert made.verify() == []
 
 
-def test_the_time_of_a_file_is_read_when_it_is_not_given(tmp_path: Path) -> None:
+def test_size_and_time_of_a_file_are_read_when_they_are_not_given(tmp_path: Path) -> None:
     file = tmp_path / "photo.jpg"
     file.touch()
     os.utime(file, (5, 1234.5))
     with Store.create(tmp_path / "store", BITS) as made:
-        made.add(codes(3), ["a", "b", "c"], paths=[str(file), str(tmp_path / "gone.jpg"), None])
-        assert [item.modified for item in made.items()] == [1234.5, 0.0, None]
+        made.add(codes(3), ["a", "b", "c"], files=[str(file), str(tmp_path / "gone.jpg"), None])
+        assert [item.files for item in made.items()] == [
+            (File(str(file), 0, 1234.5),),
+            (File(str(tmp_path / "gone.jpg")),),
+            (),
+        ]
 
 
 def test_memory_grows_with_room_to_spare(tmp_path: Path) -> None:
@@ -387,7 +404,7 @@ def test_rows_that_the_file_cannot_hold_are_not_allocated(tmp_path: Path) -> Non
     state = State(BITS, rows=1 << 30, items=1 << 30, commits=1)
     with sqlite3.connect(tmp_path / FILE) as db:
         db.execute("DELETE FROM state")
-        db.execute(f"INSERT INTO state VALUES ({marks(8)})", state.row())
+        db.execute(f"INSERT INTO state VALUES ({marks(10)})", state.row())
     db.close()
     with pytest.raises(DataError, match=FILE):
         Store.open(tmp_path, read_only=True)

@@ -12,19 +12,25 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from centerhash.core.errors import InputError
-from centerhash.search.items import Filter, Item
+from centerhash.search.items import File, Filter, Item, PhotoInfo
 from centerhash.search.store import Store
 from tests.reference.index import BITS, ListStore, check_contents, found, rankings
 
 IDS = ("a", "b", "B", "ab", "ü", "'", '"', "\\", "%", "a b", "\n", "x" * 512)
+PATHS = ("/a/x.jpg", "/a/\udcff.jpg", "/a/b/y.jpg", "/c/z.jpg", "images/0.png", "plain.jpg")
 LABELS = ("cat", "dog", 'a "b"', "100%")
 ids, labels = st.sampled_from(IDS), st.lists(st.sampled_from(LABELS), max_size=3, unique=True)
+
+
+def files(path: str) -> st.SearchStrategy[File]:
+    size, modified = st.none() | st.integers(0, 9), st.none() | st.sampled_from((0.0, 1.5))
+    return st.builds(File, st.just(path), size, modified, st.booleans())
 
 
 @st.composite
 def items(draw: st.DrawFn) -> Item:
     code = draw(st.tuples(st.sampled_from((0, 1, 3, 128, 255)), st.sampled_from((0, 7, 255))))  # many tie
-    path = draw(st.none() | st.sampled_from(("/a/x.jpg", "/a/b/y.jpg", "/c/z.jpg", "images/0.png")))
+    paths = draw(st.lists(st.sampled_from(PATHS), max_size=2, unique=True))
     visual = draw(st.none() | st.integers(0, 255))
     scores = draw(
         st.dictionaries(st.sampled_from(LABELS), st.tuples(st.integers(0, 255), st.integers(0, 255)))
@@ -33,10 +39,14 @@ def items(draw: st.DrawFn) -> Item:
         draw(ids),
         np.array(code, np.uint8),
         tuple(draw(labels)),
-        path,
+        tuple(sorted(draw(files(path)) for path in paths)),
         None if visual is None else np.full(16, visual, np.uint8),
         scores,
-        None if path is None else float(draw(st.integers(0, 5))),
+        PhotoInfo(
+            draw(st.none() | st.sampled_from((-1e9, 0.0, 2e6, 1e9 + 0.25))),
+            draw(st.none() | st.sampled_from(("Canon", "ü"))),
+            draw(st.none() | st.integers(1, 9)),
+        ),
     )
 
 
@@ -53,7 +63,9 @@ class StoreMachine(RuleBasedStateMachine):
         chosen = [item.id for item in batch]
         if not batch:
             return
-        if len(set(chosen)) < len(chosen) or set(chosen) & set(self.model.ids()):
+        paths = [file.path for item in batch for file in item.files]
+        twice = len(set(chosen)) < len(chosen) or len(set(paths)) < len(paths)
+        if twice or set(chosen) & set(self.model.ids()):
             with pytest.raises(InputError):
                 self.store.add_items(batch)
         else:
@@ -71,16 +83,35 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.remove(chosen) == self.model.remove(chosen)
 
     @rule(
+        found=st.lists(
+            st.tuples(ids, st.sampled_from(PATHS).flatmap(files)),
+            max_size=3,
+            unique_by=lambda pair: pair[1].path,
+        ),
+        gone=st.lists(st.sampled_from(PATHS), max_size=3),
+    )
+    def change_files(self, found: list[tuple[str, File]], gone: list[str]) -> None:
+        self.store.change_files(found, gone)
+        self.model.change_files(found, gone)
+
+    @rule(
         kind=st.integers(0, 5),
         k=st.integers(1, 14),
         having=labels,
         without=labels,
         below=st.none() | st.just(("/a/",)),
+        after=st.none() | st.just(1.0),
     )
     def search(
-        self, kind: int, k: int, having: list[str], without: list[str], below: tuple[str, ...] | None
+        self,
+        kind: int,
+        k: int,
+        having: list[str],
+        without: list[str],
+        below: tuple[str, ...] | None,
+        after: float | None,
     ) -> None:
-        only, ranking = Filter(tuple(having), tuple(without), below), rankings()[kind]
+        only, ranking = Filter(tuple(having), tuple(without), below, after), rankings()[kind]
         assert found(self.store, ranking, k, only) == self.model.search(ranking, k, only)
         page, total = self.store.newest(1, 3, only)
         newest = self.model.newest(only)
@@ -133,7 +164,7 @@ def test_any_history(
 
 
 def test_the_list_itself_is_right() -> None:
-    item = Item("a", np.array([0, 0], np.uint8), ("cat",), None)
+    item = Item("a", np.array([0, 0], np.uint8), ("cat",))
     model = ListStore([item, replace(item, id="b", code=np.array([1, 0], np.uint8))])
     ranking = replace(rankings()[0], code=np.array([0, 0], np.uint8))
     assert model.search(ranking, 5, Filter(("cat",))) == [("a", 0), ("b", 1)]

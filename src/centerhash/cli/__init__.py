@@ -2,17 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from centerhash.cli import console, experiments, info, photos, training
 from centerhash.cli.arguments import SettingsCommand
 from centerhash.core.version import __version__
 
+# the panels of the help, in its order
+PANELS: dict[str, tuple[Any, ...]] = {
+    "Search photos": (
+        photos.serve,
+        photos.index_app,
+        photos.search,
+        photos.duplicates,
+        training.explain,
+        photos.mcp,
+    ),
+    "Train": (
+        info.inspect,
+        training.train,
+        training.evaluate,
+        training.encode,
+        training.export,
+        training.publish,
+    ),
+    "Experiments": (experiments.compare, experiments.tune),
+    "Info": (info.methods, info.options, info.backbones, info.datasets, info.download, info.doctor),
+}
+
+
+def _name(command: Any) -> str:
+    return "index" if command is photos.index_app else str(command.__name__)
+
+
+class _Ordered(TyperGroup):
+    """The commands in the order of PANELS; Typer itself puts groups such as `index` last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """All names."""
+        return [_name(command) for commands in PANELS.values() for command in commands]
+
+
 app = typer.Typer(
     name="centerhash",
-    help="Compact binary codes for multi-label images, learned around hash centers.",
+    cls=_Ordered,
+    help="Search your photos by what they show, and train the models that make it possible.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -32,32 +69,16 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and exit")
     ] = False,
 ) -> None:
-    """Compact binary codes for multi-label images, learned around hash centers."""
+    """Search your photos by what they show, and train the models that make it possible."""
 
 
-# in the order of the help
-for command in (
-    photos.serve,
-    photos.search,
-    photos.duplicates,
-    info.inspect,
-    training.train,
-    training.evaluate,
-    training.encode,
-    training.explain,
-    training.export,
-    training.publish,
-    info.methods,
-    info.options,
-    info.backbones,
-    info.datasets,
-    info.download,
-    info.doctor,
-    experiments.compare,
-    experiments.tune,
-):
-    app.command(cls=SettingsCommand if command is training.train else None)(command)
-app.add_typer(photos.index_app, name="index")
+for panel, commands in PANELS.items():
+    for command in commands:
+        if command is photos.index_app:
+            app.add_typer(command, name=_name(command), rich_help_panel=panel)
+        else:
+            kind = SettingsCommand if command is training.train else None
+            app.command(cls=kind, rich_help_panel=panel)(command)
 
 
 def main() -> None:

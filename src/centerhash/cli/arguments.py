@@ -117,18 +117,26 @@ def option(
 
 ModelArgument = Annotated[str, typer.Argument(help="the model: folder of a finished run, or hf:owner/name")]
 RootOption = Annotated[Path, typer.Option(help="folder with one folder per published dataset")]
-MarkdownOption = Annotated[bool, typer.Option("--markdown", help="print this list as a page of the docs")]
-JsonOption = Annotated[bool, typer.Option("--json", help="print json for machines instead of a table")]
+MarkdownOption = Annotated[bool, typer.Option("--markdown", help="print a page of the docs")]
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 EngineOption = Annotated[
-    str, option("what runs the network: auto (the fastest here), torch, onnx, openvino", complete_engines)
+    str,
+    option(
+        "engine that runs the network: auto (the fastest installed), torch, onnx, openvino", complete_engines
+    ),
 ]
 DeviceOption = Annotated[
     str,
-    option("auto (the GPU if there is one), cpu, cuda, cuda:1, mps", one_of("auto", "cpu", "cuda", "mps")),
+    option(
+        "device of PyTorch: auto (the GPU if there is one), cpu, cuda, cuda:1, mps",
+        one_of("auto", "cpu", "cuda", "mps"),
+    ),
 ]
 CacheOption = Annotated[
     Path | None,
-    option("folder of the feature cache", panel="Running", default="$CENTERHASH_CACHE or ~/.cache"),
+    option(
+        "folder of the feature cache", panel="Running", default="$CENTERHASH_CACHE or ~/.cache/centerhash"
+    ),
 ]
 SkipBrokenOption = Annotated[
     bool, option("skip images that cannot be read", panel="Data", name="--skip-broken")
@@ -140,8 +148,12 @@ NoLabelsOption = Annotated[
 # of compare and tune
 MethodsOption = Annotated[str, option("all, or names such as csq,ics", complete_method_list)]
 BitsOption = Annotated[str, typer.Option(help="lengths of the codes")]
-SeedsOption = Annotated[int, typer.Option(min=1, help="training runs of each, with seeds 0, 1, ...")]
-EpochsOption = Annotated[int | None, option("of every training run", panel="Training", default="train's")]
+SeedsOption = Annotated[
+    int, typer.Option(min=1, help="number of training runs per setting, with seeds 0, 1, ...")
+]
+EpochsOption = Annotated[
+    int | None, option("epochs of every training run", panel="Training", default="train's")
+]
 SettingsOption = Annotated[
     list[str] | None,
     typer.Option("--option", "-o", help="METHOD:NAME=VALUE, e.g. ics:lambda=0.2", rich_help_panel="Training"),
@@ -149,14 +161,12 @@ SettingsOption = Annotated[
 ValidationOption = Annotated[
     bool,
     option(
-        "hold out a quarter of the training images: choose settings only there",
+        "score on a held-out quarter of the training images",
         panel="Data",
         name="--validation",
     ),
 ]
-DepthOption = Annotated[
-    int, typer.Option("-k", "--top", min=1, help="depth of mAP: how many results of a query count")
-]
+DepthOption = Annotated[int, typer.Option("-k", "--top", min=1, help="depth k of mAP@k")]
 JobsOption = Annotated[
     int, option("training runs at the same time, sharing the CPUs", panel="Running", min=1)
 ]

@@ -142,7 +142,7 @@ def show_evaluation(result: Evaluation, title: str) -> None:
         (row.name, f"{row.value:.4f}", "" if row.chance is None else f"{row.chance:.4f}", row.meaning)
         for row in result.measures()
     )
-    table(title, ("measure", ">value", ">chance", "meaning"), shown)
+    table(title, ("metric", ">value", ">random", "meaning"), shown)
 
 
 def show_curve(result: Evaluation) -> None:
@@ -167,7 +167,7 @@ def report_task(done: int, total: int, task: Task, row: Row) -> None:
         text = f"failed: {row['error']}"
     else:
         found = row["evaluation"]
-        scores = f"{found['map_peers']:.4f} peers, {found['map_textbook']:.4f} textbook"
+        scores = f"mAP {found['map_peers']:.4f} over retrieved, {found['map_textbook']:.4f} over all relevant items"
         text = f"{scores}, {row['train_seconds']:.0f} s"
     log(f"{done}/{total}  {task.name}: {text}")
 

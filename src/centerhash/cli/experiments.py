@@ -36,14 +36,16 @@ def compare(
         Path | None, typer.Argument(help="folder with labels.csv and images, or with features.npy")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="folder for results, tables and page; finished cells there are kept")
+        Path | None, typer.Option(help="folder for results, tables and page; finished runs are kept")
     ] = None,
     methods: MethodsOption = "all",
     bits: BitsOption = "16,32,64",
     seeds: SeedsOption = 3,
     k: DepthOption = 5000,
     device: DeviceOption = "auto",
-    stored: Annotated[Path | None, typer.Option("--from", help="only make the tables of this folder")] = None,
+    stored: Annotated[
+        Path | None, typer.Option("--from", help="only write the tables of this folder")
+    ] = None,
     epochs: EpochsOption = None,
     options: SettingsOption = None,
     settings: Annotated[
@@ -106,8 +108,8 @@ def tune(
     methods: MethodsOption = "all",
     bits: Annotated[int, typer.Option(help="length of the codes")] = 32,
     trials: Annotated[int, typer.Option(min=1, help="settings tried for each method")] = 12,
-    full: Annotated[int, typer.Option(min=1, help="the best of them, trained again with all epochs")] = 3,
-    epochs_part: Annotated[int, typer.Option(min=1, help="a trial has 1/N of the epochs")] = 3,
+    full: Annotated[int, typer.Option(min=1, help="best settings trained again with all epochs")] = 3,
+    epochs_part: Annotated[int, typer.Option(min=1, help="trials have 1/N of the epochs")] = 3,
     k: DepthOption = 5000,
     device: DeviceOption = "auto",
     epochs: EpochsOption = None,

@@ -25,7 +25,7 @@ _SHOWN_CLASSES = 24
 
 
 def methods(context: typer.Context, as_json: JsonOption = False, markdown: MarkdownOption = False) -> None:
-    """List the methods: family, paper, year, and what they do with several labels.
+    """List the methods: family, paper, year, and how they handle several labels.
 
     Example: `centerhash methods --json`
     """
@@ -61,7 +61,7 @@ def options(
     ] = 64,
     as_json: JsonOption = False,
 ) -> None:
-    """List the options of one method with their defaults, to be set by `train -o NAME=VALUE`.
+    """List the options of one method with their defaults, for `train -o NAME=VALUE`.
 
     Example: `centerhash options ics`
     """
@@ -84,7 +84,7 @@ def options(
 
 
 def backbones(as_json: JsonOption = False) -> None:
-    """List the networks that turn images into features, and whether their weights are here.
+    """List the backbone networks, and whether their weights are installed.
 
     Example: `centerhash backbones --json`
     """
@@ -119,7 +119,7 @@ def datasets(
     as_json: JsonOption = False,
     markdown: MarkdownOption = False,
 ) -> None:
-    """List the published datasets: classes, images, split, licence, and which are under --root.
+    """List the published datasets: classes, images, split, license, and which are under --root.
 
     Example: `centerhash datasets --root data`
     """
@@ -143,7 +143,7 @@ def datasets(
         for row, here in zip(DATASETS.values(), there, strict=True)
     )
     console.table(f"datasets, and which are in {root}", columns, shown, show_lines=True)
-    console.output("Fetch one: `centerhash download NAME --root DIR`; more in docs/datasets.md")
+    console.output("Download one: `centerhash download NAME --root DIR`; more in docs/reference/datasets.md")
 
 
 def download(
@@ -152,13 +152,14 @@ def download(
     ],
     root: RootOption = Path("data"),
     mirror: Annotated[
-        str | None, typer.Option(help="address to fetch from instead of the source, e.g. https://host/folder")
+        str | None,
+        typer.Option(help="download from this address instead of the source, e.g. https://host/folder"),
     ] = None,
     keep_archives: Annotated[
         bool, typer.Option("--keep-archives", help="do not delete the archives once unpacked")
     ] = False,
 ) -> None:
-    """Fetch a published dataset: checked, unpacked, and resumed by the same command after a stop.
+    """Download a published dataset, check and unpack it. The same command resumes after a stop.
 
     Example: `centerhash download voc2007 --root data`
     """
@@ -170,8 +171,8 @@ def download(
         fetched = download_archives(
             row.files, root / row.folder, mirror=mirror, keep_archives=keep_archives, progress=report
         )
-    before = "all files had been fetched before" if row.files else "no file can be fetched by a program"
-    news = f"fetched {', '.join(fetched)}" if fetched else before
+    before = "all files were downloaded before" if row.files else "the files must be downloaded by hand"
+    news = f"downloaded {', '.join(fetched)}" if fetched else before
     console.output(f"{row.title}: {news}, in {root / row.folder}")
     if home_of(row, root) is None and row.by_hand:
         console.output("still to be done by hand:")
@@ -182,7 +183,7 @@ def download(
 
 
 def doctor(cache: CacheOption = None, as_json: JsonOption = False) -> None:
-    """Show versions, device, engines, stores, weights and disk, for bug reports; exit code 1 if something is broken.
+    """Print versions, engines and disk space for bug reports. Exit with 1 if something is broken.
 
     Example: `centerhash doctor --json`
     """
@@ -206,7 +207,9 @@ def inspect(
     out: Annotated[
         Path | None, typer.Option(help="folder for inspection.json and the plot (svg, png)")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="of splits that the data does not name, as in train")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="seed of splits that the data does not define, as in train")
+    ] = 0,
     no_labels: NoLabelsOption = False,
     as_json: JsonOption = False,
 ) -> None:

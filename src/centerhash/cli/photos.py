@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from centerhash.serve.limits import Settings
 
 index_app = typer.Typer(
-    help="Make an index of images, add to it, remove, look after it.",
+    help="Create an index of images; add, remove, check, import and export.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -30,22 +30,30 @@ IndexArgument = Annotated[Path, typer.Argument(help="folder of the index", show_
 def create(
     index: IndexArgument,
     model: Annotated[
-        str, typer.Option(help="folder of a finished run, the built-in model, or hf:owner/name; it is copied")
-    ] = "coco",
+        str | None,
+        option(
+            "folder of a finished run, the built-in model, or hf:owner/name; it is copied", default="coco"
+        ),
+    ] = None,
+    bits: Annotated[
+        int | None,
+        typer.Option(min=1, help="length of codes from other programs, for an index without a model"),
+    ] = None,
     store: Annotated[
         str, option("where items are stored: sqlite, or milvus:ADDRESS", arguments.one_of(*arguments.STORES))
     ] = "sqlite",
 ) -> None:
-    """Make an empty index for the codes of the built-in model, or of a run's.
+    """Create an empty index for the codes of the built-in model or of a trained model.
 
     Examples: `centerhash index create photos.index`, `centerhash index create photos.index --model run`
     """
     from centerhash.search import Index
 
-    with Index.create(index, model, store=store) as made:
-        bits, kind = made.model.bits, made.spec.store
+    with Index.create(index, model, bits=bits, store=store) as made:
+        spec = made.spec
+    then = f"add {index} IMAGES" if spec.model else f"import {index} CODES"
     console.output(
-        f"an empty index of {bits} bits ({kind}) in {index}  next: `centerhash index add {index} IMAGES`"
+        f"an empty index of {spec.bits}-bit codes ({spec.store}) in {index}  next: `centerhash index {then}`"
     )
 
 
@@ -64,7 +72,7 @@ def add(
     engine: EngineOption = "auto",
     batch: Annotated[int, typer.Option(min=1, help="images that are stored durably at a time")] = 256,
 ) -> None:
-    """Add images; those that are there already, by content, are skipped, so the same command resumes.
+    """Add images. Images with known content are skipped, so the same command resumes.
 
     Example: `centerhash index add photos.index photos`
     """
@@ -84,14 +92,14 @@ def remove(
     ] = None,
     missing: Annotated[bool, typer.Option("--missing", help="all images whose file is gone")] = False,
 ) -> None:
-    """Remove images by their ids or paths; also by paths of files that are gone. Your files stay.
+    """Remove images by id or path, also if their files are gone. No file of yours is deleted.
 
     Examples: `centerhash index remove photos.index photos/old`, `centerhash index remove photos.index --missing`
     """
     from centerhash.search import Index
 
     if not items and not missing:
-        raise ConfigError("say what to remove: ids, paths of images or folders, or --missing.")
+        raise ConfigError("nothing to remove: give ids, paths of images or folders, or --missing.")
     with Index.open(index) as opened:
         meant = opened.find([*(items or ()), *(opened.missing() if missing else ())])
         removed = opened.remove([id for ids in meant.values() for id in ids])
@@ -104,7 +112,7 @@ def remove(
 
 @index_app.command()
 def info(index: IndexArgument, as_json: JsonOption = False) -> None:
-    """Say what is in an index: store, model, number of items, and how many carry each label.
+    """Print the store, the model, the number of items, and the number of items per label.
 
     Example: `centerhash index info photos.index`
     """
@@ -130,7 +138,7 @@ def info(index: IndexArgument, as_json: JsonOption = False) -> None:
 
 @index_app.command()
 def verify(index: IndexArgument) -> None:
-    """Read everything and say what is damaged, with exit code 1 when anything is; count images whose file is gone.
+    """Read everything and report damage with exit code 1. Count images whose file is gone.
 
     Example: `centerhash index verify photos.index`
     """
@@ -150,7 +158,7 @@ def verify(index: IndexArgument) -> None:
 
 @index_app.command()
 def compact(index: IndexArgument) -> None:
-    """Give back the space of removed items.
+    """Reclaim the space of removed items.
 
     Example: `centerhash index compact photos.index`
     """
@@ -162,13 +170,29 @@ def compact(index: IndexArgument) -> None:
     console.output(f"{count:,} items in {index}")
 
 
+@index_app.command()
+def backup(
+    index: IndexArgument,
+    folder: Annotated[Path, typer.Argument(help="new folder of the copy", show_default=False)],
+) -> None:
+    """Copy an index, also while it is being written, and verify the copy. Your photos are not copied.
+
+    Example: `centerhash index backup photos.index backups/photos.index`
+    """
+    from centerhash.search import Index
+
+    with Index.open(index, read_only=True) as opened, console.progress() as report:
+        count = opened.backup(folder, progress=report)
+    console.output(f"{count:,} items in {folder}")
+
+
 @index_app.command("import")
 def import_(
     index: IndexArgument,
     codes: Annotated[
         Path,
         typer.Argument(
-            help="code file, or folder of parts, of `centerhash encode` by the same model, or a file of faiss",
+            help="code file or folder of shards from `centerhash encode` with the same model, or a Faiss file",
             show_default=False,
         ),
     ],
@@ -197,12 +221,12 @@ def export(
     to: Annotated[
         str,
         option(
-            "for whom: npz (`index import` and `evaluate`), npy, parquet, faiss, pgvector",
+            "format: npz (for `index import` and `evaluate`), npy, parquet, faiss, pgvector",
             arguments.one_of(*arguments.FORMATS),
         ),
     ] = "npz",
 ) -> None:
-    """Write all codes with their ids, paths and labels, whole or not at all, for centerhash or other programs.
+    """Write all codes with ids, paths and labels, for centerhash or other programs.
 
     Examples: `centerhash index export photos.index codes.npz`, `centerhash index export photos.index items --to pgvector`
     """
@@ -218,7 +242,8 @@ def export(
 def search(
     index: IndexArgument,
     image: Annotated[Path | None, typer.Argument(help="image to search by", show_default=False)] = None,
-    id: Annotated[str | None, typer.Option(help="search by an item of the index instead")] = None,
+    id: Annotated[str | None, typer.Option(help="search by an item of the index")] = None,
+    code: Annotated[str | None, typer.Option(help="search by a code in hex digits")] = None,
     labels: Annotated[
         str | None,
         typer.Option(
@@ -226,7 +251,7 @@ def search(
             "in double quotes"
         ),
     ] = None,
-    k: Annotated[int, typer.Option("-k", "--top", min=1, help="how many to show")] = 10,
+    k: Annotated[int, typer.Option("-k", "--top", min=1, help="number of results")] = 10,
     visual: Annotated[
         bool, typer.Option("--visual", help="rank by visual similarity alone, whatever the labels")
     ] = False,
@@ -234,26 +259,26 @@ def search(
         bool, typer.Option("--semantic", help="rank by the semantic code alone, without visual similarity")
     ] = False,
     having: Annotated[
-        list[str] | None, typer.Option(help="show only items that carry this label; may be repeated")
+        list[str] | None, typer.Option(help="return only items with this label; may be repeated")
     ] = None,
     without: Annotated[
-        list[str] | None, typer.Option(help="show no item that carries this label; may be repeated")
+        list[str] | None, typer.Option(help="exclude items with this label; may be repeated")
     ] = None,
-    under: Annotated[Path | None, typer.Option(help="show only images in this folder")] = None,
-    within: Annotated[int | None, typer.Option(min=0, help="show none farther than so many bits")] = None,
+    under: Annotated[Path | None, typer.Option(help="return only images in this folder")] = None,
+    within: Annotated[int | None, typer.Option(min=0, help="maximum Hamming distance of the results")] = None,
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Find the images nearest to an image, to an item of the index, or to labels with weights.
+    """Find images similar to an image or an item, or images with given labels.
 
     Examples: `centerhash search photos.index photo.jpg`, `centerhash search photos.index --labels "dog, car" -k 20`
     """
     from centerhash.search import Index
     from centerhash.search.names import match
 
-    if sum(given is not None for given in (image, id, labels)) != 1:
-        raise ConfigError("search by one thing: an IMAGE, --id or --labels.")
+    if sum(given is not None for given in (image, id, labels, code)) != 1:
+        raise ConfigError("search by one thing: an IMAGE, --id, --labels or --code.")
     if visual and semantic:
         raise ConfigError("search by one of --visual and --semantic, or by both without naming any.")
     with Index.open(index, read_only=True, device=device, engine=engine) as opened:
@@ -261,6 +286,7 @@ def search(
             image,
             id=id,
             labels=labels,
+            code=code,
             k=k,
             by="visual" if visual else "semantic" if semantic else "both",
             having=having or (),
@@ -319,9 +345,9 @@ def duplicates(
     engine: EngineOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Find images that are there more than once, and suggest which to keep; nothing is deleted.
+    """Find duplicate and similar images, and suggest which to keep. No file is deleted.
 
-    Same: equal bytes. Near: the same photo, encoded again, resized, brightened, cropped a little or mirrored. Similar:
+    Same: equal bytes. Near: the same photo, recompressed, resized, brightened, cropped slightly or mirrored. Similar:
     photos that look alike.
 
     Example: `centerhash duplicates photos --page duplicates.html`
@@ -370,7 +396,8 @@ def _show_duplicates(found: Duplicates) -> None:
 
 def serve(
     index: Annotated[
-        Path, typer.Argument(help="folder of an index, or of images: an index is made beside it")
+        Path,
+        typer.Argument(help="folder of an index, or of images, for which an index is created next to it"),
     ],
     host: Annotated[
         str, typer.Option(help="address to listen on; 0.0.0.0 for all, then put a proxy with TLS before it")
@@ -378,7 +405,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free one")] = 8000,
     token: Annotated[
         str | None,
-        typer.Option(envvar="CENTERHASH_TOKEN", help="what a request must bring to add or remove images"),
+        typer.Option(envvar="CENTERHASH_TOKEN", help="token that requests need to add or remove images"),
     ] = None,
     max_upload_mb: Annotated[float, typer.Option(help="largest upload in megabytes")] = 20.0,
     max_megapixels: Annotated[float, typer.Option(help="largest image in million pixels")] = 50.0,
@@ -386,8 +413,8 @@ def serve(
     engine: EngineOption = "auto",
     queue: Annotated[int, typer.Option(help="requests of a kind that may wait; more get a 503")] = 32,
     timeout: Annotated[float, typer.Option(help="seconds that a request may take")] = 30.0,
-    connections: Annotated[int, typer.Option(help="open connections; more are sent away")] = 512,
-    read_only: Annotated[bool, typer.Option(help="never change the index, whatever token comes")] = False,
+    connections: Annotated[int, typer.Option(help="open connections; more get a 503")] = 512,
+    read_only: Annotated[bool, typer.Option(help="reject all changes, also with a token")] = False,
     log_requests: Annotated[
         bool, typer.Option("--log-requests", help="print method, path, status and time of every request")
     ] = False,
@@ -400,10 +427,10 @@ def serve(
         typer.Option(help="name by which clients may call the server, e.g. that of a proxy; may be repeated"),
     ] = None,
 ) -> None:
-    """Serve an index: a page to search by image or labels, and the same as JSON.
+    """Serve an index or a folder of photos: a web page and a JSON API.
 
-    Of a folder of images an index is made first, or updated: photos.index beside photos, or in the cache where nothing
-    may be written. The page can be used while images are being added; the same command resumes after a stop.
+    For a folder of images, an index is created or updated: photos.index next to photos, or in the cache if that place is
+    not writable. The page works while images are being added. The same command resumes after a stop.
 
     Examples: `centerhash serve photos`, `centerhash serve photos.index --port 8000`
     """
@@ -468,3 +495,19 @@ def _serve_images(images: Path, model: str | None, settings: Settings, host: str
 
     with opened, console.progress() as report:
         serve_index(opened, settings, host, port, announce, filling=Filling(opened, images, ended, report))
+
+
+def mcp(index: IndexArgument) -> None:
+    """Answer an AI assistant about the photos of an index: tools of the Model Context Protocol, read-only.
+
+    The assistant starts this command and talks to it over standard input and output.
+
+    Example: `centerhash mcp photos.index`
+    """
+    check_installed("mcp")
+
+    from centerhash.search import Index
+    from centerhash.serve.assistant import run_assistant
+
+    with Index.open(index, read_only=True) as opened:
+        run_assistant(opened)

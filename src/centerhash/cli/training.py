@@ -32,7 +32,7 @@ def train(
             autocompletion=arguments.complete_data,
         ),
     ],
-    out: Annotated[Path, typer.Option(help="folder of the run; the same command resumes it after a stop")],
+    out: Annotated[Path, typer.Option(help="folder of the run; the same command resumes it")],
     preset: Annotated[
         str | None,
         option(
@@ -55,14 +55,14 @@ def train(
         bool, option("start over if --out holds another run", panel="Running", name="--overwrite")
     ] = False,
     checkpoint_seconds: Annotated[
-        float, option("least time between checkpoints", panel="Running", min=0)
+        float, option("minimum time between checkpoints", panel="Running", min=0)
     ] = 20.0,
     logger: Annotated[
         str | None,
-        option("where losses and mAP of every epoch also go", arguments.LOGGERS, panel="Running"),
+        option("additional logger of losses and mAP", arguments.LOGGERS, panel="Running"),
     ] = None,
 ) -> None:
-    """Train a model on your images or features, and encode queries and database.
+    """Train a model on images or features, and encode its queries and database.
 
     Images without labels are enough: `itq` is then trained unless you choose lsh or sh.
 
@@ -116,7 +116,9 @@ def evaluate(
     k: DepthOption = 5000,
     query_labels: Annotated[Path | None, typer.Option(help="labels of QUERY, a .npy of (N, C)")] = None,
     database_labels: Annotated[Path | None, typer.Option(help="labels of DATABASE, a .npy of (N, C)")] = None,
-    bits: Annotated[int | None, typer.Option(min=1, help="length of packed codes made elsewhere")] = None,
+    bits: Annotated[
+        int | None, typer.Option(min=1, help="number of bits of packed codes from other programs")
+    ] = None,
     exclude_self: Annotated[
         bool, typer.Option("--exclude-self", help="a query never retrieves its own database item")
     ] = False,
@@ -126,9 +128,9 @@ def evaluate(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Score codes: mAP in both conventions with its chance level, precision, NDCG, ACG, WAP.
+    """Score codes: mAP in two conventions, precision, NDCG, ACG and WAP, next to a random ranking.
 
-    Codes made elsewhere are -1/+1, 0/1, bool, or packed with --bits; docs/evaluation.md names the arrays.
+    Codes of other programs may be -1/+1, 0/1, bool, or packed with --bits; see docs/reference/metrics.md.
 
     Examples: `centerhash evaluate run`, `centerhash evaluate query.npz database.npz --json`
     """
@@ -173,7 +175,7 @@ def encode(
         int | None, option("of Ray", panel="Running", default="one per GPU, else per CPU", min=1)
     ] = None,
 ) -> None:
-    """Encode images into packed binary codes: one code file, or a folder of shards for very many.
+    """Encode images into packed binary codes: one code file, or a folder of parquet shards.
 
     Shards (id, code, labels) are written atomically; the same command resumes after a stop.
 
@@ -237,12 +239,12 @@ def _encode_file(source: str, images: list[str], out: Path, cache: Path | None, 
 def explain(
     model: ModelArgument,
     images: Annotated[list[str], typer.Argument(help="images, folders or globs")],
-    k: Annotated[int, typer.Option("-k", "--top", min=1, help="how many centers to show at least")] = 5,
+    k: Annotated[int, typer.Option("-k", "--top", min=1, help="minimum number of centers to list")] = 5,
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Say what an image shows: predicted labels with their weights, and the nearest centers.
+    """Print the predicted labels of images, with their weights and nearest centers.
 
     Example: `centerhash explain run photo.jpg`
     """
@@ -312,7 +314,7 @@ def publish(
     ] = None,
     private: Annotated[bool, typer.Option("--private", help="make a new repository private")] = False,
 ) -> None:
-    """Upload a model to the Hugging Face hub, with a card of its data, command, figures and labels.
+    """Upload a model to the Hugging Face hub, with a card of its data, command, results and labels.
 
     Example: `centerhash publish run jane/photos-64 --license apache-2.0`
     """

@@ -1,4 +1,4 @@
-"""The tree of exceptions. Every message holds the value received, the values allowed, and the next step.
+"""The tree of exceptions. Every message states the value received, the values allowed, and the next step.
 
 CenterhashError
 ├── InputError (also a ValueError)     a caller's values: arrays, options, names
@@ -18,7 +18,7 @@ _MOST_COMPARED = 5_000  # every name is compared letter by letter: a hint is not
 
 
 class CenterhashError(Exception):
-    """Base of all errors raised on purpose; the command line shows them without traceback."""
+    """Base of all errors of centerhash; the command line prints them without a traceback."""
 
 
 class InputError(CenterhashError, ValueError):

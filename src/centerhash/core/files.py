@@ -8,6 +8,7 @@ import math
 import os
 import re
 import shutil
+import stat
 import tempfile
 import tomllib
 import zipfile
@@ -40,6 +41,7 @@ _ADVICE = {
 ALWAYS, RATIO = 2**30, 100  # bytes of memory that any file may ask for, and how many times its own size
 # what numpy and zipfile raise for files that were cut or changed, or are something else
 _DAMAGED = (OSError, ValueError, KeyError, EOFError, RuntimeError, TypeError, zlib.error, zipfile.BadZipFile)
+DEPTH = 100  # of lists and objects inside each other in a json text: what walks through them calls itself
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -58,12 +60,15 @@ def refuse_links(folder: Path, names: Iterable[str] | None = None) -> None:
 
     An untrusted folder could else make us read, write or delete what is not in it.
     """
-    entries = sorted(folder.iterdir()) if names is None else [folder / name for name in names]
-    for entry in entries:
-        if entry.is_symlink():
-            raise DataError(
-                f"'{entry}' is a link, which is not followed: put the file or folder itself in its place."
-            )
+    try:
+        entries = sorted(folder.iterdir()) if names is None else [folder / name for name in names]
+        links = [entry for entry in entries if entry.is_symlink()]
+    except OSError as error:
+        raise DataError(f"cannot read '{error.filename or folder}': {error.strerror or error}.") from error
+    for entry in links:
+        raise DataError(
+            f"'{entry}' is a link, which is not followed: put the file or folder itself in its place."
+        )
 
 
 def make_folder(path: str | Path) -> Path:
@@ -148,6 +153,8 @@ def parse_json(text: str) -> Any:
     """The value of a json text of any origin; ValueError for what is none, and for what nothing could be done with."""
     try:
         value = json.loads(text)
+        if text.count("[") + text.count("{") > DEPTH and _is_deep(value):
+            raise RecursionError
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
@@ -155,6 +162,38 @@ def parse_json(text: str) -> Any:
     except UnicodeEncodeError:
         raise ValueError("a text holds half a character (a lone surrogate such as \\ud800)") from None
     return value
+
+
+def _is_deep(value: Any) -> bool:
+    """Return whether lists and objects lie deeper than DEPTH inside each other."""
+    level = [value]
+    for _ in range(DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, list | dict)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def open_plain(path: Path) -> IO[bytes]:
+    """Open a plain file for reading; OSError for anything else, such as a pipe, which would block."""
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is a folder" if stat.S_ISDIR(mode) else "it is no plain file")
+    return path.open("rb")
+
+
+def read_plain(path: Path, most: int) -> bytes:
+    """Read a plain file of at most `most` bytes; OSError for anything else."""
+    with open_plain(path) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"it has {decimal(size)}, at most {decimal(most)} are read")
+        return stream.read(size)
 
 
 def packaged(package: str, name: str) -> dict[str, Any]:
@@ -265,7 +304,7 @@ def tensor_checksum(name: str, dtype: object, shape: Sequence[int], content: Any
 def stored_checksums(metadata: Mapping[str, str] | None) -> dict[str, int] | None:
     """The checksums of tensors in the metadata of their file; None without any."""
     text = (metadata or {}).get(CHECKSUMS)
-    return None if text is None else dict(json.loads(text))
+    return None if text is None else dict(parse_json(text))
 
 
 INDEX = (

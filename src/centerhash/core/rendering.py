@@ -38,6 +38,11 @@ class Listed(Sequence[Row]):
         return self._rows[place]
 
 
+def shown_text(text: str) -> str:
+    """Return a text that can be shown: other bytes in the name of a file become question marks in a diamond."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def to_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     """A DataFrame with a column per key."""
     try:

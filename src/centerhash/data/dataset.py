@@ -31,10 +31,10 @@ Rows: TypeAlias = NDArray[Any] | Sequence[int] | Any | None
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Labels (N, C) of N images, their splits, and where the images or their features (N, D) are.
+    """Hold labels (N, C) of N images, their splits, and the paths of the images or their features (N, D).
 
     `names` are the file names or, for features, the row numbers. `areas` (N, C) is the share of the frame
-    that each label covers, where known. Images without labels have C = 0. Arrays are read-only.
+    that each label covers, if known. Images without labels have C = 0. Arrays are read-only.
     """
 
     name: str
@@ -85,17 +85,17 @@ class Dataset:
         seed: int = 0,
         name: str = "arrays",
     ) -> Dataset:
-        """A dataset of features in memory: numpy arrays, torch tensors or lists.
+        """Create a dataset of features in memory: numpy arrays, torch tensors or lists.
 
         Args:
             features: (N, D), finite; float16 and float32 are kept as they are, other numbers become float32.
             labels: (N, C) of bool or 0 and 1; or for each image its label names, such as [["dog"], ["cat", "dog"]];
-                None where nothing is known.
+                None without labels.
             classes: names of the C columns; "0", "1", ... without them, or all names in `labels`, sorted.
             names: of the N images; their row numbers without them.
-            train: row numbers to train on. Splits that are not given are drawn with `seed`, as by `open_dataset`.
+            train: row numbers to train on. Missing splits are drawn with `seed`, as by `open_dataset`.
             query: row numbers of the queries.
-            database: row numbers to search among.
+            database: row numbers of the database.
             seed: of the splits that are drawn.
             name: of the dataset.
 
@@ -117,7 +117,7 @@ class Dataset:
         seed: int = 0,
         name: str = "images",
     ) -> Dataset:
-        """A dataset of image files, called by their paths unless `names` are given; the rest as in `from_arrays`."""
+        """Create a dataset of image files, named by their paths unless `names` are given; else as `from_arrays`."""
         if isinstance(paths, str | Path) or not isinstance(paths, Iterable):
             raise InputError(f"paths must be a list of files, got {paths!r}: use open_dataset for a folder.")
         files = tuple(map(_as_path, paths))
@@ -129,20 +129,20 @@ class Dataset:
 
     @classmethod
     def from_torch(cls, dataset: Any, classes: Iterable[str] | None = None, **more: Any) -> Dataset:
-        """A dataset of the items of a torch Dataset: pairs of features (D,) and labels (C,) of 0 and 1.
+        """Create a dataset from a torch Dataset of pairs: features (D,) and labels (C,) of 0 and 1.
 
-        The items are read once, one by one; `more` as in `from_arrays`. Images are refused: `from_images` reads
-        their files, without keeping them all in memory.
+        The items are read once, one by one; `more` as in `from_arrays`. Images are rejected: `from_images` reads
+        their files without keeping them in memory.
         """
         from centerhash.data.torch_items import read_items
 
         return cls.from_arrays(*read_items(dataset), classes, **{"name": "torch", **more})
 
     def to_torch(self, split: str | None = None, transform: Transform | None = None) -> TorchItems:
-        """A torch Dataset of "train", "query", "database", or all rows, for a DataLoader and a loop of one's own.
+        """Return a torch Dataset of "train", "query", "database", or all rows, for a DataLoader and your own loop.
 
-        Items are pairs: features (D,) float32, or what `transform` makes of the upright RGB image, uint8
-        (3, height, width) without it; and labels (C,) bool. An image is read when it is asked for.
+        Items are pairs: features (D,) float32, or the result of `transform` for the upright RGB image, by default
+        uint8 (3, height, width); and labels (C,) bool. An image is read on access.
         """
         from centerhash.data.torch_items import TorchItems, as_tensor
 
@@ -169,16 +169,16 @@ class Dataset:
 
     @property
     def kind(self) -> Literal["images", "features"]:
-        """What the dataset holds; features win where there are both."""
+        """Whether the dataset holds features or images; features if it holds both."""
         return "images" if self.features is None else "features"
 
     @property
     def has_labels(self) -> bool:
-        """Whether anything is known of what the images show."""
+        """Whether the images have labels."""
         return bool(self.classes)
 
     def check_labels(self, purpose: str) -> None:
-        """Refuse data without labels for a `purpose` that needs some, such as "scoring"."""
+        """Reject data without labels for a `purpose` that needs them, such as "scoring"."""
         if not self.has_labels:
             raise DataError(
                 f"{purpose} needs labels, and '{self.root}' has none: describe the images in a labels.csv "
@@ -229,12 +229,11 @@ def open_dataset(
 
     Args:
         path: a folder or parquet file; with `root`, the name of a published dataset (see `centerhash datasets`).
-        seed: of the splits that are drawn, if the data names none.
+        seed: of random splits, if the data defines none.
         root: folder that holds the published dataset, in its own folder or directly.
         lists: folder of list files (train.txt, test.txt, database.txt, as HashNet ships them) that give images,
             labels and splits instead.
-        labels: False drops the labels; folders are then albums, not classes. A folder of images that nothing
-            describes and that are not sorted into folders has none anyway.
+        labels: False ignores the labels; folders are then albums, not classes.
 
     """
     place = _as_path(path)
@@ -291,7 +290,9 @@ def read_layout(root: Path, labels: bool = True) -> Contents:
     """Read the dataset at a path, of any layout; without `labels`, drop those that it has."""
     try:
         if not root.exists():
-            raise DataError(f"no such folder: '{root}'. Check the path; see docs/own-images.md for layouts.")
+            raise DataError(
+                f"no such folder: '{root}'. Check the path; see docs/reference/data-layouts.md for layouts."
+            )
         if root.is_dir():
             os.scandir(root).close()
     except OSError as error:

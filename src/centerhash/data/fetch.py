@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import json
 import re
 import shutil
 import stat
@@ -23,7 +22,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from centerhash.core.errors import ConfigError, DataError, OutputError
-from centerhash.core.files import explain_write_errors, make_folder, write_json
+from centerhash.core.files import explain_write_errors, make_folder, parse_json, write_json
 from centerhash.core.progress import Progress, silent
 from centerhash.core.version import __version__
 from centerhash.data.layouts.contents import leads_out
@@ -156,7 +155,7 @@ def _download_rest(url: str, target: Path, has_checksum: bool, progress: Progres
     """Make one request, for the rest if a part is there; return whether all bytes are there now."""
     part, note = _part(target), None
     with suppress(OSError, ValueError, TypeError):  # without a whole note the part is worth nothing
-        note = _Note(**json.loads(_note(target).read_text(encoding="utf-8")))
+        note = _Note(**parse_json(_note(target).read_text(encoding="utf-8")))
     start = _length(part)
     if start and (note is None or note.url != url or not (note.validator or has_checksum)):
         part.unlink()

@@ -8,9 +8,10 @@ import math
 import re
 import stat
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -45,6 +46,13 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+# tags of a date and of the fraction of its second, the best first
+_DATES = (
+    (ExifTags.Base.DateTimeOriginal, ExifTags.Base.SubsecTimeOriginal),
+    (ExifTags.Base.DateTimeDigitized, ExifTags.Base.SubsecTimeDigitized),
+    (ExifTags.Base.DateTime, ExifTags.Base.SubsecTime),
+)
+_CAMERA = 80  # characters of its name
 _LYING = 5  # orientations from here on swap width and height
 # a JPEG of more scans is rejected: encoders write 1 to about 20, and each is a pass over the whole picture
 MAX_SCANS = 100
@@ -118,20 +126,63 @@ def check_image(source: str | Path | bytes, *, max_pixels: int = MAX_PIXELS) -> 
 
 @dataclass(frozen=True)
 class Header:
-    """What the first bytes of an image say: its media type, and its size when it stands upright."""
+    """What the header of an image holds: its media type, its size when it stands upright, date and camera by EXIF."""
 
     media_type: str
     width: int
     height: int
+    taken: float | None = None  # seconds since 1970 by the clock of the camera, as if that showed UTC
+    camera: str | None = None
 
 
 def read_header(source: str | Path | bytes) -> Header:
     """Read only the header of an image: quick, but the rest of it may be damaged."""
     with _opened(source) as image:
-        width, height = reversed(image.size) if _orientation(image) >= _LYING else image.size
+        # Pillow would decode all of a PNG to look for EXIF behind its pixels, where next to no program writes it
+        bare = image.format == "PNG" and not {"exif", "Raw profile type exif"} & image.info.keys()
+        tags = {} if bare else exif_tags(image)
+        lying = tags.get(ExifTags.Base.Orientation) in range(_LYING, 9)
+        width, height = reversed(image.size) if lying else image.size
         # MPO is a JPEG with more images behind it
         kind = "JPEG" if image.format == "MPO" else str(image.format)
-    return Header(Image.MIME.get(kind, "application/octet-stream"), width, height)
+    media_type = Image.MIME.get(kind, "application/octet-stream")
+    return Header(media_type, width, height, date_taken(tags), camera_name(tags))
+
+
+def exif_tags(image: Image.Image) -> dict[int, Any]:
+    """Return the EXIF tags of an image, also those of the part about the photo; none if they are broken."""
+    try:
+        exif = image.getexif()
+        return {**exif.get_ifd(ExifTags.IFD.Exif), **exif}
+    except (SyntaxError, ValueError, KeyError, TypeError, EOFError, OSError, struct.error):
+        return {}
+
+
+def date_taken(tags: Mapping[int, Any]) -> float | None:
+    """Return when a photo was taken by its EXIF tags, with fractions of a second; None if no date makes sense."""
+    for date, fraction in _DATES:
+        text, digits = tags.get(date), str(tags.get(fraction, "")).strip("\0 ")
+        if isinstance(text, str):
+            try:
+                taken = datetime.strptime(text.strip("\0 ")[:19].replace("-", ":", 2), "%Y:%m:%d %H:%M:%S")
+            except ValueError:  # "0000:00:00 00:00:00", blanks
+                continue
+            part = float(f"0.{digits}") if digits.isascii() and digits.isdigit() else 0.0
+            return taken.replace(tzinfo=UTC).timestamp() + part
+    return None
+
+
+def camera_name(tags: Mapping[int, Any]) -> str | None:
+    """Return make and model of the camera by its EXIF tags: "Canon EOS 5D", "Apple iPhone 12"."""
+    make, model = (
+        " ".join("".join(sign for sign in text if sign.isprintable()).split())
+        if isinstance(text, str)
+        else ""
+        for text in (tags.get(ExifTags.Base.Make), tags.get(ExifTags.Base.Model))
+    )
+    brand = make.partition(" ")[0]  # of "NIKON CORPORATION"
+    name = model if model.lower().startswith(brand.lower()) and model else f"{make} {model}".strip()
+    return name[:_CAMERA] or None
 
 
 def load_pixels(

@@ -37,9 +37,9 @@ SPLIT_FOLDERS = "train, test (or query, val), database (or gallery)"
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """Row numbers of the three splits, read-only int64, and a word on where they came from.
+    """Hold the row numbers of the three splits, read-only int64, and their source.
 
-    `train` usually lies inside `database`, as in the paper's protocol.
+    `train` is usually part of `database`.
     """
 
     train: Indices

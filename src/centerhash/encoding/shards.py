@@ -23,7 +23,7 @@ from pydantic import Field, ValidationError
 from centerhash.codes import Packed, packed_width
 from centerhash.core.errors import DataError
 from centerhash.core.extras import require
-from centerhash.core.files import atomic
+from centerhash.core.files import atomic, parse_json
 from centerhash.core.options import Options
 from centerhash.core.version import __version__
 
@@ -116,7 +116,7 @@ def read_shard(path: Path) -> Shard:
 
     try:
         table = parquet.read_table(path, partitioning=None, page_checksum_verification=True)
-        broken = json.loads(table.schema.metadata[b"broken"])
+        broken = parse_json(table.schema.metadata[b"broken"].decode())
         codes = table.column("code").combine_chunks()
         width = codes.type.byte_width
         packed: NDArray[np.uint8] = np.frombuffer(b"".join(codes.to_pylist()), dtype=np.uint8)
@@ -136,7 +136,7 @@ def broken_in(path: Path) -> dict[str, str] | None:
     pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
 
     try:
-        found: dict[str, str] = json.loads(parquet.read_schema(path).metadata[b"broken"])
+        found: dict[str, str] = parse_json(parquet.read_schema(path).metadata[b"broken"].decode())
     except (pyarrow.ArrowException, OSError, KeyError, ValueError, TypeError):
         return None
     return found
@@ -146,7 +146,7 @@ def read_manifest(folder: str | Path) -> Manifest:
     """Read the manifest of a folder of shards."""
     path = Path(folder) / MANIFEST
     try:
-        return Manifest.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        return Manifest.model_validate(parse_json(path.read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(
             f"'{folder}' holds no {MANIFEST}: give the folder that `centerhash encode` wrote."

@@ -3,7 +3,7 @@
     from centerhash.evaluation import evaluate
     evaluate(query_codes, database_codes, query_labels, database_labels, k=5000).map_peers
 
-docs/evaluation.md states every convention.
+docs/reference/metrics.md states every convention.
 """
 
 from __future__ import annotations

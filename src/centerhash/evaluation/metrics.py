@@ -1,4 +1,4 @@
-"""The metrics of a Hamming ranking. docs/evaluation.md gives the formulas and where they come from.
+"""The metrics of a Hamming ranking. docs/reference/metrics.md gives the formulas and where they come from.
 
 Inputs are checked once and brought into the kernels' form. Rankings come block by block: the memory follows the database
 and the depth of the ranking, not Q x N, and an interrupt is heard between two blocks of queries.
@@ -57,20 +57,20 @@ def evaluate(
     exclude_self: bool = False,
     seed: int = 0,
 ) -> Evaluation:
-    """Rank the database for every query by Hamming distance and measure the rankings.
+    """Rank the database for every query by Hamming distance, and compute the metrics.
 
     Args:
-        query_codes: (Q, K) in {-1, +1}, {0, 1} or bool, or packed bytes (Q, ceil(K/8)) when `bits` is given.
+        query_codes: (Q, K) in {-1, +1}, {0, 1} or bool, or packed bytes (Q, ceil(K/8)) if `bits` is given.
         database_codes: (N, K) likewise, or packed bytes (N, ceil(K/8)).
-        query_labels: (Q, C) bool; an item is relevant to a query when they share a label.
+        query_labels: (Q, C) bool; an item is relevant to a query if they share a label.
         database_labels: (N, C) bool.
-        k: number of places that mAP, NDCG, ACG and WAP look at; more than N means all.
-        precision_at: the numbers of places for precision; more than N means all.
+        k: depth of mAP, NDCG, ACG and WAP; N if it is smaller.
+        precision_at: depths of precision.
         bits: K, for packed codes.
         query_ids: (Q,) integer ids of the items, for example their rows in the dataset.
         database_ids: (N,) integer ids of the items, all different.
-        exclude_self: leave the database item with the query's id out of the query's ranking.
-        seed: of the permutation of the database that breaks ties.
+        exclude_self: exclude the database item with the query's id from the ranking.
+        seed: of the random order that breaks ties.
 
     """
     queries = _items(query_codes, query_labels, bits, "query")

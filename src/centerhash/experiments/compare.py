@@ -139,7 +139,7 @@ def _cards(summary: Summary) -> list[tuple[str, str]]:
             if longest in line.scores
         ]
         best, title = max((mean, title) for mean, title in scored if mean is not None)
-        chance = f"chance is {summary.chance(metric):.3f}"
+        chance = f"a random ranking has {summary.chance(metric):.3f}"
         facts.append((f"{best:.3f}", f"best mAP at {longest} bits, {name}: {title}; {chance}"))
     cells = sum(score.seeds for line in summary.lines for score in line.scores.values())
     methods, bits = len({line.method for line in summary.lines}), ", ".join(map(str, summary.bits))
@@ -191,7 +191,7 @@ def _score_plot(summary: Summary, metric: str, name: str) -> Markup:
         xlabel="bits",
         ylabel="mean average precision",
         ticks=summary.bits,
-        reference=("chance", summary.chance(metric)),
+        reference=("random ranking", summary.chance(metric)),
     )
 
 

@@ -26,7 +26,7 @@ import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from centerhash.core.errors import CenterhashError, ConfigError, DataError
-from centerhash.core.files import append_line, make_folder, write_text
+from centerhash.core.files import append_line, make_folder, parse_json, write_text
 from centerhash.core.progress import Progress, silent
 from centerhash.experiments.tasks import EvaluationSetup, Row, Source, Task, identity_text, task_name
 from centerhash.training.run_folder import versions
@@ -122,7 +122,7 @@ def read_rows(path: str | Path, keys: Sequence[str] = FACTS) -> list[Row]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line.decode())
             if not isinstance(row, dict) or not {*keys, "config"} <= {*row, *row.get("task", {})}:
                 raise ValueError(f"it needs config, {', '.join(keys)}")
         except ValueError as error:  # not json, or not UTF-8

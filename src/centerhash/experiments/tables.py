@@ -18,7 +18,8 @@ from centerhash.experiments.runner import differences, failure_text
 from centerhash.experiments.tasks import Row
 from centerhash.methods.registry import METHODS
 
-MAPS = {"map_peers": "peers", "map_textbook": "textbook"}
+MAPS = {"map_peers": "retrieved relevant items", "map_textbook": "all relevant items"}
+RANDOM = "random ranking"
 FORMS = ("as_trained", "rotated")  # of the logits of a deep method, each scored from the same training
 CSV_METRICS = (
     *MAPS,
@@ -213,19 +214,16 @@ def score_cells(summary: Summary, line: Line, metric: str, bold: str = "{}") -> 
 
 
 def _tables(summary: Summary, bold: str = "{}") -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Title, heads and lines of each table: mAP in both conventions, the chance level last, and times."""
+    """Title, heads and lines of each table: mAP in both conventions, a random ranking last, and times."""
     k, heads = f"{summary.depth:,}", [f"{bits} bits" for bits in summary.bits]
-    for metric, title in (
-        ("map_peers", f"mAP@{k}, peers: over the relevant items among the first {k}"),
-        ("map_textbook", f"mAP@{k}, textbook: over all relevant items, at most {k}"),
-    ):
+    for metric, name in MAPS.items():
         lines = [[line.title, *score_cells(summary, line, metric, bold)] for line in summary.lines]
-        chance = ["chance", *[f"{summary.chance(metric):.3f}"] * len(heads)]
-        yield title, ["method", *heads], [*lines, chance]
+        chance = [RANDOM, *[f"{summary.chance(metric):.3f}"] * len(heads)]
+        yield f"mAP@{k} over {name}", ["method", *heads], [*lines, chance]
     for metric, name in MAPS.items():
         lines = [[line.title, *rotation_texts(line, summary.bits, metric)] for line in summary.lines]
         if any(any(texts) for _, *texts in lines):
-            title = f"mAP@{k}, {name}: logits as trained / rotated"
+            title = f"mAP@{k} over {name}: logits as trained / rotated"
             yield title, ["method", *heads], [line for line in lines if any(line[1:])]
     times = [[line.title, *time_texts(line, summary.bits)] for line in summary.lines]
     title = "Seconds of training, and images encoded per second (from features)"
@@ -237,7 +235,7 @@ def terminal_tables(summary: Summary) -> list[Table]:
     tables = []
     for title, (first, *heads), lines in _tables(summary):
         named = title if title.startswith("Seconds") else f"{summary.first['data']}: {title}"
-        tables.append(text_table(named, [first, *(f">{head}" for head in heads)], lines, dim=("chance",)))
+        tables.append(text_table(named, [first, *(f">{head}" for head in heads)], lines, dim=(RANDOM,)))
     return tables
 
 

@@ -59,7 +59,7 @@ Score: TypeAlias = tuple[float, float]  # compared in this order
 
 
 def hash_centers(classes: int, bits: int, seed: int = 0, kind: str = "auto") -> Codes:
-    """Make hash centers (C, K), all different; the same arguments give the same centers (Sec. 3.2).
+    """Create hash centers (C, K), all different and determined by the arguments (Sec. 3.2).
 
     `kind` is one of KINDS, described at the top of this module.
     """

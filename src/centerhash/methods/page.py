@@ -1,89 +1,119 @@
-"""docs/methods.md, made from METHODS and the docstrings of their classes: `centerhash methods --markdown`."""
+"""docs/reference/methods.md, made from METHODS and the docstrings of their classes: `centerhash methods --markdown`."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
 
-from centerhash.methods.registry import METHODS, Method, Notes, search_space
+from centerhash.methods.registry import LEARNING_RATES, METHODS, Method, Notes, search_space
 
-_BITS = (16, 64)  # lengths whose defaults are shown
+_TRAINING = {"centers": "auto", "assignment": "cooccurrence"}  # settings of training, and their usual values
+_SHARED = ("unit", "bandwidth")  # options that are explained once, above the table of methods
+_BITS = (16, 64)  # lengths whose defaults are listed
+_DEFAULT_RATE = 0.004  # of TrainConfig, which is not imported here: it is above this package
 
-_HEAD = """# Methods
+_HEAD = f"""# Methods
 
-Made by `centerhash methods --markdown > docs/methods.md` from what is registered beside each method's class; a test
-keeps the two equal. Every method trains by `centerhash train DATA --method NAME --bits K --out RUN`, on images and
-on features, and encodes unseen images. Options are set by `-o NAME=VALUE`; `centerhash tune` chooses among the values
-under "tuned over", with the same number of trials for every method.
+Look up the equations, options and defaults of the {{count}} hashing methods, and how each differs from its authors' code.
 
-Each method is written from its paper's idea, not from other people's code, and was then compared with public source:
-"compared with" names it, and "differences" lists what differs. "Faithful" means faithful to that source. Papers other
-than ICS were not at hand.
+Needs: `pip install 'centerhash[train]'`
 
-In the equations: z are the logits (K,) of an image, sigma is the logistic function, v_j the center of class j in
-{-1, +1}^K, y the labels; s_ij = 1 where images i and j share a label, else 0.
+```console
+centerhash train photos --method csq --bits 32 -o gamma=0.1 --out run
+```
 
-Some differences are common to many methods:
+`-o NAME=VALUE` sets an option of a method. `centerhash methods --markdown` generates this page.
 
-- All deep methods share one head on frozen features (or a fine-tuned backbone), its learning rate and its schedule,
-  where the papers train AlexNet (DPSH: or CNN-F; MDSH: ResNet-50).
-- In pairwise methods, sums over pairs are means over the pairs of two different images of a batch, so that a
-  coefficient means the same at every batch size.
-- Shallow methods other than LSH scale features to length 1 first (`unit`): the inner product is then the cosine, which
-  retrieval from such features uses.
+**Sources.** Each method was written from its equations and then compared with the source that its section names: public
+code, or for ICS the text of the paper. "The authors" means this source; other papers were not compared. The column
+"authors" lists their setting.
 
-**Defaults follow one rule for all methods**: the setting that a stored grid preferred, the authors' own being one of its
-points (`centerhash tune coco117k --methods all`: 12 short trials and the best three in full at 32 bits, scored on a
-quarter of COCO's training list that is held out; [rows](../benchmarks/results/coco117k-tune/results.jsonl),
-[choices](../benchmarks/results/coco117k-tune/best.json)). Figures under "defaults" are mAP of that grid, by the peers'
-denominator: of full training runs with 30 epochs, or of short trials with 10 where stated. A test keeps both equal.
+**Notation.** z are the logits (K,) of an image, and sigma is the logistic function. v_j is the center of class j in
+{{{{-1, +1}}}}^K. y are the labels, and c is their number. s_ij is 1 if images i and j share a label, else 0.
+
+**Differences of many methods.**
+
+- All deep methods train one head on frozen features, or a fine-tuned backbone. The authors train AlexNet (DPSH: or
+  CNN-F; MDSH: ResNet-50).
+- Pairwise losses are means over the pairs of two different images of a batch. The authors sum.
+- Central methods assign Hadamard or well-separated centers to classes by co-occurrence, unless `--centers` and
+  `--assignment` select other ones. The authors assign theirs at random.
+
+**Shared options.** `unit` scales every feature vector to unit length first. `bandwidth` is the sigma of the kernel,
+in root mean squared distances.
+
+**Defaults** are the settings with the best validation mAP in a stored grid of 12 trials per method, one of them the
+authors' setting. `centerhash tune coco117k --methods all` ran it: 32 bits, a quarter of the COCO training set held
+out and used as both queries and database, mAP@107 over [retrieved relevant items](metrics.md#mean-average-precision).
+Trials had 10 epochs, and the best three of each method ran again with 30. Deep methods tried the learning rates
+{", ".join(f"{rate:g}" for rate in LEARNING_RATES)}. Trials with the authors' setting used {_DEFAULT_RATE:g}
+(HyP2: 0.001). Shallow methods have no epochs. All rows are in
+[results.jsonl](../../benchmarks/results/coco117k-tune/results.jsonl); a random ranking has 0.370.
+
+| method | family | labels of an image | learning rate | 30 epochs | 10 epochs | authors' setting, 10 epochs |
+|---|---|---|---|---|---|---|
 """
 
 
 def methods_page() -> str:
     """The whole page as markdown."""
     rows = [(row, row.notes) for row in METHODS.values() if row.built_in and row.notes is not None]
-    overview = [
-        "| name | family | year | labels | an image with several labels | source |",
-        "|---|---|---|---|---|---|",
-        *(
-            f"| [`{row.name}`](#{row.name}) | {row.family} | {row.year} | {'yes' if row.uses_labels else 'no'} | "
-            f"{row.multi_label} | {notes.source} |"
-            for row, notes in rows
-        ),
-    ]
+    overview = "\n".join(_overview(row, notes) for row, notes in rows)
     sections = (line for row, notes in rows for line in _section(row, notes))
-    return "\n".join([_HEAD, *overview, *sections, ""])
+    after = (
+        "\nWhat next: [compare methods](../tutorials/compare-methods.md) on your data, "
+        "[measured results](../explanation/results.md), [write a method](../tutorials/new-method.md).\n"
+    )
+    return "\n".join([_HEAD.format(count=len(rows)) + overview, *sections, after])
+
+
+def _overview(row: Method, notes: Notes) -> str:
+    rate = "" if row.family == "shallow" else f"{row.training.get('learning_rate', _DEFAULT_RATE):g}"
+    scores = " | ".join("" if score is None else f"{score:.3f}" for score in notes.scores)
+    return f"| [`{row.name}`](#{row.name}) | {row.family} | {row.multi_label} | {rate} | {scores} |"
 
 
 def _section(row: Method, notes: Notes) -> Iterator[str]:
     path = row.kind.__module__.replace(".", "/")
+    about = inspect.cleandoc(row.kind.__doc__ or "").partition("\n")[0].partition(": ")[2]
     yield f"\n## {row.name}\n"
-    yield f"**{row.title}**: {row.paper}, {row.year}. In [`{path.partition('/')[2]}.py`](../src/{path}.py).\n"
-    yield inspect.cleandoc(row.kind.__doc__ or "")
-    yield f"\n```text\n{inspect.cleandoc(notes.equations)}\n```\n"
-    yield f"*Compared with* {notes.source}. {inspect.cleandoc(notes.finding)}\n"
-    yield f"*Defaults:* {inspect.cleandoc(notes.defaults)}\n"
-    yield f"*Differences:* {inspect.cleandoc(notes.departures)}"
-    for name, value in row.training.items():
-        yield f"\nTrains with {name.replace('_', ' ')} {_shown(value)} unless another is given."
+    yield f"**{row.title}**, *{row.paper}*, {row.year} ([source](../../src/{path}.py)): {about}\n"
+    yield f"```text\n{inspect.cleandoc(notes.equations)}\n```\n"
+    yield f"Compared with {notes.source}. {inspect.cleandoc(notes.differences)}"
     yield from _options(row)
-    space = search_space(row)
-    tried = "; ".join(f"`{name}` {', '.join(map(_shown, values))}" for name, values in space.values.items())
-    own = ", ".join(f"`{name}` {_shown(value)}" for name, value in space.authors.items())
-    yield f"\n*Tuned over:* {tried}. *The authors' setting:* {own or 'the default'}."
 
 
 def _options(row: Method) -> Iterator[str]:
-    resolved = [row.options({}, bits) for bits in _BITS]
-    yield "\n| option | " + " | ".join(f"default at {bits} bits" for bits in _BITS) + " | meaning |"
-    yield "|---|" + "---|" * len(_BITS) + "---|"
+    space, first = search_space(row), next(one for one in METHODS.values() if one.kind is row.kind)
+    lines = []
     for name, item in row.options_class().model_fields.items():
-        values = " | ".join(_shown(getattr(options, name)) for options in resolved)
-        yield f"| `{item.alias or name}` | {values} | {item.description} |"
+        shown, default = item.alias or name, _default(row, name)
+        if first is row or default != _default(first, name):
+            meaning = "" if shown in _SHARED else (item.description or "").replace("|", "\\|")
+            lines.append((shown, default, meaning))
+    for name, usual in _TRAINING.items():
+        if name in row.training or name in space.authors or name in space.values:
+            lines.append((name, _shown(row.training.get(name, usual)), ""))
+    if first is not row:
+        yield f"Other options are as for [`{first.name}`](#{first.name})."
+    yield "\n| option | default | tuned over | authors | meaning |\n|---|---|---|---|---|"
+    for name, default, meaning in lines:
+        tried = ", ".join(map(_shown, space.values.get(name, [])))
+        own = _shown(space.authors[name]) if name in space.authors else ""
+        flag = f"--{name}" if name in _TRAINING else name
+        yield f"| `{flag}` | {default} | {tried} | {own} | {meaning} |"
+
+
+def _default(row: Method, name: str) -> str:
+    values = [_shown(getattr(row.options({}, bits), name)) for bits in _BITS]
+    return (
+        values[0] if len(set(values)) == 1 else f"{values[0]} at {_BITS[0]} bits, {values[1]} at {_BITS[1]}"
+    )
 
 
 def _shown(value: object) -> str:
+    if value is None:
+        return "computed"
     if isinstance(value, dict):
         return ", ".join(f"{name}={_shown(item)}" for name, item in value.items())
     if isinstance(value, bool):

@@ -34,18 +34,25 @@ Point: TypeAlias = Mapping[str, Any]
 LEARNING_RATES = [5e-4, 1e-3, 2e-3, 4e-3]  # that `centerhash tune` tries for every deep method
 
 
-class Notes(NamedTuple):
-    """Text of docs/methods.md about a method, besides its other fields and the docstring of its class."""
+class Scores(NamedTuple):
+    """mAP of a method in the stored grid, on held-out training images at 32 bits; None if it was not tried."""
 
-    source: str  # what it was compared with
-    finding: str  # the result of the comparison
+    default: float  # all epochs
+    short: float | None  # the default with a third of the epochs; shallow methods have none
+    authors: float | None  # the authors' setting, likewise
+
+
+class Notes(NamedTuple):
+    """Text of docs/reference/methods.md about a method, besides its other fields and the docstring of its class."""
+
+    source: str  # code or text that the method was compared with
     equations: str
-    defaults: str  # where the defaults come from, with mAP of the stored grid
-    departures: str  # from the paper or its authors' code, and why
+    differences: str  # from the source, and how to select its form
+    scores: Scores
 
 
 class About(TypedDict, total=False):
-    """Optional facts about a method, shown wherever methods are listed."""
+    """Describe a method; all fields are optional."""
 
     title: str  # the class's name unless given
     family: Family  # "central" and "shallow" follow from the class; else "other" unless given
@@ -67,7 +74,7 @@ def _nothing() -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Method:
-    """One registered method; the fields are those of `About`."""
+    """Describe a registered method; the fields are those of `About`."""
 
     name: str
     kind: type = field(repr=False)  # a loss on `Objective`, or a `ShallowHash`
@@ -86,15 +93,15 @@ class Method:
 
     @property
     def built_in(self) -> bool:
-        """Whether the package itself registers it."""
+        """Whether the method is part of the package."""
         return self.name in _BUILT_IN
 
     def options_class(self) -> type[MethodOptions]:
-        """The class of this method's options."""
+        """Return the class of the options."""
         return options_beside(self.kind)
 
     def options(self, values: Mapping[str, Any], bits: int) -> MethodOptions:
-        """Check loose values as options of this method, and fill in those that depend on the number of bits."""
+        """Check values as options of this method, and fill in defaults that depend on the number of bits."""
         kind = self.options_class()
         aliases = {name: item.alias or name for name, item in kind.model_fields.items()}
         if len({aliases.get(key, key) for key in values}) < len(values):
@@ -107,7 +114,7 @@ class Method:
     def objective(
         self, classes: int, bits: int, centers: Tensor | None, options: MethodOptions, seed: int
     ) -> Objective:
-        """Build the loss of a deep method with the arguments that its constructor has by name."""
+        """Create the loss of a deep method; its constructor receives the arguments it declares."""
         offered = {"centers": centers, "classes": classes, "bits": bits, "seed": seed}
         accepted = inspect.signature(self.kind).parameters
         loss: Objective = self.kind(
@@ -116,7 +123,7 @@ class Method:
         return loss
 
     def shallow_class(self) -> type[ShallowHash]:
-        """The class of a shallow method."""
+        """Return the class of a shallow method."""
         return self.kind
 
 
@@ -176,9 +183,9 @@ def register_method(name: str, kind: Kind, **about: Unpack[About]) -> Kind: ...
 @overload
 def register_method(name: str, kind: None = None, **about: Unpack[About]) -> Callable[[Kind], Kind]: ...
 def register_method(name: str, kind: Any = None, **about: Unpack[About]) -> Any:
-    """Make a loss (`losses.Objective`, `losses.CentralObjective`) or a `ShallowHash` a method called `name`.
+    """Register a loss (`losses.Objective`, `losses.CentralObjective`) or a `ShallowHash` as method `name`.
 
-    Also a decorator: `@register_method("hinge")` above the class. Its options are the class `<Class>Options` beside it.
+    Also a decorator: `@register_method("hinge")`. Its options are the class `<Class>Options` in the same module.
     `about` are the fields of `About`. A name may be registered again, except that of a built-in method.
     """
     if kind is None:
@@ -230,7 +237,7 @@ def _family(kind: type) -> Family | None:
 def get_method(name: str) -> Method:
     """Look up a method by its name, or a custom class: "my_method.py:Hinge", "package.module:Hinge".
 
-    Naming a class runs the file that holds it; `stored_method` never does.
+    A file is run to import its class; `stored_method` never does this.
     """
     if name in METHODS:
         return METHODS[name]

@@ -12,7 +12,7 @@ The weight step minimises, with the network fixed and `d` (B, L) the distances t
 with bent(x) = (softplus(beta x) - log 2) / beta: the paper's -log p, divided by beta and 0 at x = 0, so that
 beta bends the curve and decides neither its scale nor its height.
 
-`printed_*` is the step as the paper prints it, whose gradient is not that of this objective (docs/paper.md).
+`printed_*` is the step as the paper prints it, whose gradient is not that of this objective (docs/explanation/paper.md).
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ _SMALLEST_WEIGHT = 1e-12  # where log(w) is cut: far below any weight that chang
 
 
 class LabelSlots(NamedTuple):
-    """The labels of a batch in compact form: L = the largest number of labels of an image in it."""
+    """Hold the labels of a batch in compact form: L = the largest number of labels of an image."""
 
     classes: Tensor  # (B, L) class of each slot, 0 where unused
     mask: Tensor  # (B, L) bool
 
 
 def label_slots(labels: Tensor) -> LabelSlots:
-    """Gather the set labels (B, C) bool into slots (B, L), so that solvers never touch the other classes."""
+    """Gather the set labels (B, C) bool into slots (B, L), so that solvers skip all other classes."""
     counts = labels.sum(dim=1)
     width = max(1, int(counts.max())) if len(labels) else 1
     mask = torch.arange(width, device=labels.device) < counts[:, None]
@@ -76,13 +76,13 @@ def scatter_weights(weights: Tensor, slots: LabelSlots, classes: int) -> Tensor:
 
 
 def equal_weights(mask: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Give every label of a row the weight 1/c: where both algorithms start, and all that E-WCS does."""
+    """Assign the weight 1/c to every label of a row (B, C)."""
     used = mask.to(dtype)
     return used / used.sum(dim=1, keepdim=True).clamp_min(1)
 
 
 def softmax_weights(scores: Tensor, mask: Tensor) -> Tensor:
-    """Softmax of scores (B, L) over the mask; all zero where a row has no label."""
+    """Compute the softmax of scores (B, L) over the mask; zero for rows without labels."""
     filled = scores.masked_fill(~mask, -torch.inf)
     shifted = filled - filled.amax(dim=1, keepdim=True).clamp_min(torch.finfo(scores.dtype).min)
     unnormalised = torch.exp(shifted)
@@ -90,7 +90,7 @@ def softmax_weights(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def project_to_simplex(values: Tensor, mask: Tensor) -> Tensor:
-    """Nearest point of the probability simplex to each row of values (B, L), Eq. (15) and Algorithm 2."""
+    """Project each row of values (B, L) to the probability simplex, Eq. (15) and Algorithm 2."""
     ordered = values.masked_fill(~mask, -torch.inf).sort(dim=1, descending=True).values  # line 1
     used = torch.isfinite(ordered)
     rank = torch.arange(1, values.shape[1] + 1, device=values.device, dtype=values.dtype)
@@ -102,12 +102,12 @@ def project_to_simplex(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def bent(values: Tensor, beta: float) -> Tensor:
-    """(softplus(beta x) - log 2) / beta = x / 2 + log(cosh(beta x / 2)) / beta, which cancels nothing for small beta."""
+    """Compute (softplus(beta x) - log 2) / beta = x / 2 + log(cosh(beta x / 2)) / beta, stable for small beta."""
     return values / 2 + log_cosh(beta * values / 2) / beta
 
 
 def log_cosh(values: Tensor) -> Tensor:
-    """Elementwise log(cosh(x)), finite for any x."""
+    """Compute log(cosh(x)) elementwise, finite for any x."""
     magnitude = values.abs()
     return magnitude + softplus(-2 * magnitude) - math.log(2)
 
@@ -115,7 +115,7 @@ def log_cosh(values: Tensor) -> Tensor:
 def weight_objective(
     weights: Tensor, distances: Tensor, beta: float, entropy: float, form: Form = "joint"
 ) -> Tensor:
-    """Objective of the weight step per image (B,): J1 + lambda R, Eq. (4) or (8) with (10).
+    """Compute the objective of the weight step per image (B,): J1 + lambda R, Eq. (4) or (8) with (10).
 
     `entropy` is the paper's lambda. Masked entries have weight 0 and add nothing.
     """
@@ -128,14 +128,14 @@ def weight_objective(
 def true_gradient(
     weights: Tensor, distances: Tensor, beta: float, entropy: float, form: Form = "joint"
 ) -> Tensor:
-    """Gradient (B, L) of `weight_objective`: d * sigmoid(beta * Omega) + lambda (1 + log w)."""
+    """Compute the gradient (B, L) of `weight_objective`: d * sigmoid(beta * Omega) + lambda (1 + log w)."""
     weighted = weights * distances
     argument = weighted.sum(dim=1, keepdim=True) if form == "joint" else weighted
     return distances * torch.sigmoid(beta * argument) + entropy * _one_plus_log(weights)
 
 
 def printed_gradient(weights: Tensor, distances: Tensor, entropy: float) -> Tensor:
-    """The gradient that the paper prints, Eq. (13): -w / (1 + exp(w d)) + lambda (1 + log w), (B, L)."""
+    """Compute the printed gradient, Eq. (13): -w / (1 + exp(w d)) + lambda (1 + log w), (B, L)."""
     return -weights * torch.sigmoid(-weights * distances) + entropy * _one_plus_log(weights)
 
 
@@ -161,7 +161,7 @@ def printed_weights(
     steps: int = 10,
     start: Tensor | None = None,
 ) -> Tensor:
-    """Weights (B, L) by the printed algorithm: ten steps of 0.1 along Eq. (13) from `start`, equal unless given."""
+    """Compute weights (B, L) by ten printed steps of 0.1 along Eq. (13) from `start`, by default 1/c."""
     distances = distances.masked_fill(~mask, 0)
     start = equal_weights(mask, distances.dtype) if start is None else start
     return projected_gradient_descent(
@@ -179,7 +179,7 @@ def descended_weights(
     form: Form = "joint",
     start: Tensor | None = None,
 ) -> Tensor:
-    """Weights (B, L) by PGD on the true gradient from `start`, equal unless given; converges to `exact_weights`."""
+    """Compute weights (B, L) by PGD on the true gradient from `start`, by default 1/c."""
     distances = distances.masked_fill(~mask, 0)
     return projected_gradient_descent(
         lambda weights: true_gradient(weights, distances, beta, entropy, form),
@@ -193,7 +193,7 @@ def descended_weights(
 def exact_weights(
     distances: Tensor, mask: Tensor, beta: float, entropy: float, form: Form = "joint"
 ) -> Tensor:
-    """Minimiser (B, L) of `weight_objective` on the simplex, for distances (B, L) and the mask in use."""
+    """Minimize `weight_objective` on the simplex for distances (B, L) and a mask; return weights (B, L)."""
     solver = _exact_joint if form == "joint" else _exact_per_center
     return solver(distances.masked_fill(~mask, 0), mask, beta, entropy)
 
@@ -277,16 +277,16 @@ def _weights_at(number: Tensor, distances: Tensor, mask: Tensor, beta: float, en
 
 
 def resized(weights: Tensor, sizes: Tensor) -> Tensor:
-    """Weights (B, C) times exp(sizes) (C,) of their classes, summing to 1 again; all zero where a row is."""
+    """Multiply weights (B, C) by exp(sizes) (C,) and normalize the rows; zero rows stay zero."""
     scaled = weights * torch.exp(sizes)
     return scaled / scaled.sum(dim=1, keepdim=True).clamp_min(torch.finfo(scaled.dtype).tiny)
 
 
 def class_sizes(weights: Tensor, labels: Tensor, areas: Tensor, ridge: float = 1e-3) -> Tensor:
-    """Typical size (C,) of each class, in logarithms: what makes weights (N, C) fit areas (N, C) of the labels best.
+    """Fit the typical log size (C,) of each class, so that weights (N, C) agree with areas (N, C).
 
-    The minimiser of -mean_i sum_j a_ij log w'_ij + ridge |s|^2 with w' = resized(w, s) and a the areas' shares of
-    their sum: a convex problem in C numbers. Images with one label, or without an area, say nothing. In float64.
+    Minimizes -mean_i sum_j a_ij log w'_ij + ridge |s|^2 with w' = resized(w, s) and a the areas' shares of
+    their sum: a convex problem in C numbers. Images with one label or without areas are skipped. In float64.
     """
     visible = torch.where(labels, areas, 0).double()
     known = (labels.sum(dim=1) > 1) & (visible.sum(dim=1) > 0)

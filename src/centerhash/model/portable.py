@@ -25,7 +25,15 @@ from numpy.typing import NDArray
 from centerhash.codes import Codes, unpack
 from centerhash.core.checks import check_features
 from centerhash.core.errors import CenterhashError, DataError
-from centerhash.core.files import atomic, parse_json, refuse_links, verify_checksum, with_checksum
+from centerhash.core.files import (
+    atomic,
+    open_plain,
+    parse_json,
+    read_plain,
+    refuse_links,
+    verify_checksum,
+    with_checksum,
+)
 from centerhash.model import hub
 from centerhash.model.base import Model
 from centerhash.model.shares import label_weights
@@ -36,6 +44,7 @@ METADATA = "centerhash"  # the key of the metadata
 _METADATA_FIELD = 14  # `metadata_props` of ONNX's ModelProto
 _MOST_FIELDS = 10_000  # of a file, besides those inside its graph
 _MOST_METADATA = 2**28  # bytes
+_MOST_BYTES = 2**31  # of a file: protobuf allows no more
 _CHUNK = 1024  # rows of features per pass
 
 
@@ -70,7 +79,7 @@ class PortableModel(Model):
     def content(self) -> bytes:
         """Read the file, or raise DataError if it is not the one that was written."""
         try:
-            data = self.file.read_bytes()
+            data = read_plain(self.file, _MOST_BYTES)
         except OSError as error:
             raise DataError(f"cannot read '{self.file}': {error.strerror or error}.") from None
         network = memoryview(data)[: self.spec.network_size]
@@ -218,7 +227,7 @@ def _varint(value: int) -> bytes:
 def read_spec(file: Path) -> PortableSpec:
     """Read the metadata of a model, skipping its network; DataError names the file."""
     try:
-        with file.open("rb") as stream:
+        with open_plain(file) as stream:
             start, text = _metadata(stream, os.fstat(stream.fileno()).st_size)
         spec = PortableSpec.model_validate(verify_checksum(parse_json(text.decode()), "its metadata"))
         if spec.network_size != start:

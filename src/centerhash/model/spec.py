@@ -63,8 +63,8 @@ class ModelSpec(Options):
 class Preprocessing(Options):
     """How an image becomes pixels; `shift` and `scale` are applied inside the network."""
 
-    resize: int = Field(ge=1, le=16_384, description="the whole frame is squashed to resize x resize")
-    crop: int = Field(ge=1, le=16_384, description="then the middle crop x crop is kept")
+    resize: int = Field(ge=1, le=4_096, description="the whole frame is squashed to resize x resize")
+    crop: int = Field(ge=1, le=4_096, description="then the middle crop x crop is kept")
     interpolation: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
     shift: tuple[float, float, float]
     scale: tuple[float, float, float]
@@ -128,6 +128,11 @@ class PortableSpec(Options):
             raise ValueError(f"centers do not fit {classes} classes at {self.bits} bits")
         if self.directions is not None and len(_decoded(self.directions)) != 4 * classes * self.bits:
             raise ValueError(f"directions do not fit {classes} classes at {self.bits} bits")
+        directions = self.center_directions()
+        if directions is not None and not np.isfinite(directions).all():
+            raise ValueError("directions are not finite")
+        if len(set(self.classes)) != classes:
+            raise ValueError("a class is named twice")
         if len({part is None for part in (self.centers, self.directions, self.shares)}) > 1:
             raise ValueError("of centers, directions and shares some are missing")
         if (self.backbone is None) != (self.preprocessing is None):

@@ -14,26 +14,24 @@ LABEL_UNITS = 1024  # of the hidden layer before the labels' log-odds
 class HeadOptions(Options):
     """Layers between the features and the bits; the defaults are what a validation split preferred."""
 
-    standardise: bool = Field(True, description="bring every feature to mean 0 and variance 1")
+    standardise: bool = Field(True, description="standardize every feature to mean 0 and variance 1")
     input_dropout: float = Field(0.5, ge=0, lt=1, description="dropout on the features")
     hidden: tuple[Annotated[int, Field(ge=1, le=65_536)], ...] = setting(
         (1024,), "widths of the hidden layers, e.g. 1024 or 2048,512; 0 for none", "Head", shown="1024"
     )
     hidden_norm: bool = Field(True, description="batch norm before each ReLU")
     dropout: float = Field(0.5, ge=0, lt=1, description="dropout after each hidden layer")
-    logit_norm: bool = Field(False, description="batch norm on the logits: centres and balances every bit")
+    logit_norm: bool = Field(False, description="batch norm on the logits")
     divide: bool | None = Field(
-        None, description="one slice of the last layer per bit; None: as the method has it"
+        None, description="one slice of the last layer per bit; None: the default of the method"
     )
     rotate: bool | None = setting(
-        None, "rotate the trained logits so that taking signs loses least", "Head", shown="the method's"
+        None, "rotate the trained logits to reduce the quantization error", "Head", shown="the method's"
     )
-    evidence: bool | None = setting(
-        None, "compute class logits besides the bits, for label weights", "Head", shown="the method's"
-    )
+    evidence: bool | None = setting(None, "add class logits, for label weights", "Head", shown="the method's")
     presence: bool | None = setting(
         None,
-        "compute label probabilities besides the bits, for searches by labels",
+        "add label probabilities, for searches by labels",
         "Head",
         shown="the method's",
     )

@@ -1,11 +1,14 @@
 """The database of a store, `items.db`: its tables, and reading their rows with all checks.
 
     state       one row: bits, number of commits, rows, items ...
-    items       one row per item: id, folder and name of its file, modification time, labels, label scores
-    terms       labels and folders, with the number of their items
-    postings    for each term and chunk, the rows of its items with probability and share; key = term << 32 | chunk
-    codes       for each chunk of 4,096 rows, semantic and visual codes and a hash of the ids
-    flags       for each chunk, a byte per row: present, has a visual code, has label scores, has an image
+    items       one row per item: id, camera, width and height, name of an upload, labels, label scores
+    files       one row per path: the row of its item, folder and name, size and modification time, whether it is gone
+    terms       labels, cameras and folders, with the number of their items; folders that are scanned
+    postings    for each label or camera and chunk, the rows of its items with probability and share;
+                key = term << 32 | chunk
+    codes       for each chunk of 4,096 rows, semantic and visual codes, a hash of the ids, and when photos were taken
+    flags       for each chunk, a byte per row (present, hidden, has a visual code, label scores, an image), and the
+                folders of its rows
 
 Every database row carries a checksum of its values, and every count stands in a second place, so that damage becomes
 an error and not a wrong result. The number of commits is also kept in `items.commits`, because SQLite silently returns
@@ -14,12 +17,13 @@ to an older commit if the end of its write-ahead log is lost.
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import stat
 import struct
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import astuple, dataclass
 from functools import wraps
@@ -33,44 +37,75 @@ from numpy.typing import NDArray
 from centerhash.codes import Packed, packed_width
 from centerhash.core.errors import CenterhashError, DataError, InputError, OutputError
 from centerhash.core.files import refuse_links
-from centerhash.search.items import VISUAL_BITS, Item
+from centerhash.search.items import (
+    MAX_NAME,
+    MAX_SIDE,
+    MAX_TEXT,
+    TIMES,
+    VISUAL_BITS,
+    File,
+    Item,
+    PhotoInfo,
+    is_id,
+)
 
 Row: TypeAlias = tuple[Any, ...]  # of a database table
 Postings: TypeAlias = NDArray[Any]  # (n,) of WIDE
 Flags: TypeAlias = NDArray[np.uint8]
+Times: TypeAlias = NDArray[np.float64]
+Places: TypeAlias = NDArray[Any]  # (n,) of PLACE
 
 FILE, COMMITS, LOCK = "items.db", "items.commits", "lock"
 FILES = (FILE, f"{FILE}-wal", f"{FILE}-shm", COMMITS, LOCK, f"{LOCK}.pid")
-APPLICATION, FORMAT = 0x63687368, 1  # "chsh"
+JOURNAL = f"{FILE}-journal"  # of SQLite's other mode: it can name files that SQLite deletes, and is never written here
+APPLICATION, FORMAT = 0x63687368, 2  # "chsh"
 CHUNK = 1 << 12  # rows of a chunk
 MAX_ROWS = 1 << 31
+MAX_COUNT = 1 << 53  # of commits and compactions
 MAX_BYTES = 1 << 26  # of one value
 VISUAL_BYTES = VISUAL_BITS // 8
-PRESENT, HAS_VISUAL, HAS_SCORES, HAS_IMAGE = 1, 2, 4, 8  # flags of a row
-LABEL, FOLDER = "label", "folder"
-CARRIED, SCORED = 1, 2  # kinds of an entry: the item carries the label (is in the folder); a score is stored
+_PAGE_BYTES = 4096  # of a page of SQLite
+# flags of a row; an item whose files are all gone is hidden and not present
+PRESENT, HAS_VISUAL, HAS_SCORES, HAS_IMAGE, HIDDEN = 1, 2, 4, 8, 16
+_ALL_FLAGS = PRESENT | HAS_VISUAL | HAS_SCORES | HAS_IMAGE | HIDDEN
+LABEL, CAMERA, FOLDER, ROOT = "label", "camera", "folder", "root"
+CARRIED, SCORED = 1, 2  # kinds of an entry: the item carries the label (is of the camera); a score is stored
 _FIELDS = [("kind", "u1"), ("probability", "u1"), ("share", "u1")]
 ENTRY = np.dtype([("row", "<u2"), *_FIELDS])  # as stored: rows are counted from the beginning of the chunk
 WIDE = np.dtype([("row", "<i8"), *_FIELDS])
 SCORE = np.dtype([("term", "<u4"), ("probability", "u1"), ("share", "u1")])  # of the column `scores`
-ITEM = "row, id, folder, name, modified, labels, scores, checksum"
+PLACE = np.dtype([("row", "<u2"), ("folder", "<u4")])  # an item that has a file in a folder; rows as in ENTRY
+ITEM = "row, id, camera, width, height, name, labels, scores, checksum"
+LABELS, SCORES = 6, 7  # places of columns in ITEM
+FILES_OF = "SELECT row, folder, name, size, modified, gone, checksum FROM files WHERE row"
 ADVICE = "restore a backup, or create the index again and add its images"
 _SLOT = struct.Struct("<QI")  # of items.commits: a number of commits and its checksum
 _ASKED = 10_000  # values in one SQL statement
 
 SCHEMA = {
     "state": "CREATE TABLE state (bits INTEGER, generation INTEGER, commits INTEGER, rows INTEGER, items INTEGER, "
-    "images INTEGER, terms INTEGER, checksum INTEGER)",
-    "items": "CREATE TABLE items (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, folder INTEGER, name, "
-    "modified REAL, labels BLOB NOT NULL, scores BLOB NOT NULL, checksum INTEGER NOT NULL)",
-    "newest": "CREATE INDEX newest ON items (modified DESC, row DESC) WHERE folder IS NOT NULL",
+    "images INTEGER, hidden INTEGER, edits INTEGER, terms INTEGER, checksum INTEGER)",
+    "items": "CREATE TABLE items (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, camera INTEGER, width INTEGER, "
+    "height INTEGER, name TEXT, labels BLOB NOT NULL, scores BLOB NOT NULL, checksum INTEGER NOT NULL)",
+    "files": "CREATE TABLE files (row INTEGER NOT NULL, folder INTEGER NOT NULL, name NOT NULL, size INTEGER, "
+    "modified REAL, gone INTEGER NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (row, folder, name)) WITHOUT ROWID",
+    "paths": "CREATE UNIQUE INDEX paths ON files (folder, name)",
     "terms": "CREATE TABLE terms (term INTEGER PRIMARY KEY, kind TEXT NOT NULL, name NOT NULL, items INTEGER NOT NULL, "
     "entries INTEGER NOT NULL, checksum INTEGER NOT NULL)",
     "postings": "CREATE TABLE postings (key INTEGER PRIMARY KEY, entries BLOB NOT NULL, checksum INTEGER NOT NULL)",
     "codes": "CREATE TABLE codes (chunk INTEGER PRIMARY KEY, semantic BLOB NOT NULL, visual BLOB NOT NULL, "
-    "ids BLOB NOT NULL, checksum INTEGER NOT NULL)",
-    "flags": "CREATE TABLE flags (chunk INTEGER PRIMARY KEY, flags BLOB NOT NULL, checksum INTEGER NOT NULL)",
+    "ids BLOB NOT NULL, taken BLOB NOT NULL, checksum INTEGER NOT NULL)",
+    "flags": "CREATE TABLE flags (chunk INTEGER PRIMARY KEY, flags BLOB NOT NULL, places BLOB NOT NULL, "
+    "checksum INTEGER NOT NULL)",
 }
+# type, name and statement of everything in the database; a trigger or a view would run statements of its own
+_OBJECTS = [
+    *(
+        ("index" if " INDEX " in statement else "table", name, statement)
+        for name, statement in SCHEMA.items()
+    ),
+    ("index", "sqlite_autoindex_items_1", None),  # of UNIQUE
+]
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -94,8 +129,10 @@ class State:
     generation: int = 0  # counts compactions, which number the rows again
     commits: int = 0
     rows: int = 0  # including removed ones
-    items: int = 0
-    images: int = 0  # items with a path
+    items: int = 0  # without hidden ones
+    images: int = 0  # of these, with a file
+    hidden: int = 0  # items whose files are all gone
+    edits: int = 0  # counts changes of rows that were there before
     terms: int = 0
 
     @property
@@ -110,7 +147,7 @@ class State:
 
 @dataclass(frozen=True)
 class Term:
-    """A label or a folder: its number, how many items carry it, and how many entries its postings have."""
+    """A label, camera or folder: its number, how many items carry it, and how many entries its postings have."""
 
     number: int
     kind: str
@@ -126,16 +163,18 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Up to CHUNK rows: codes, visual codes, flags and hashes of ids."""
+    """Up to CHUNK rows: codes, visual codes, flags, hashes of ids and times."""
 
     semantic: Packed  # (n, ceil(K/8))
     visual: Packed  # (n, 16), or (0, 16) if no row has a visual code
     flags: Flags  # (n,)
     ids: NDArray[np.uint32]  # (n,)
+    taken: Times  # (n,): NaN for items without
 
-    def codes(self, place: int) -> tuple[Packed, Packed | None]:
-        """Return the semantic and the visual code of a row."""
-        return self.semantic[place], self.visual[place] if self.flags[place] & HAS_VISUAL else None
+    def columns(self, place: int) -> tuple[Packed, Packed | None, float]:
+        """Return the semantic and the visual code of a row, and when it was taken."""
+        visual = self.visual[place] if self.flags[place] & HAS_VISUAL else None
+        return self.semantic[place], visual, float(self.taken[place])
 
     def joined(self, other: Chunk) -> Chunk:
         """Return this chunk followed by the rows of another one."""
@@ -148,12 +187,14 @@ class Chunk:
             np.concatenate(visual),
             np.concatenate([self.flags, other.flags]),
             np.concatenate([self.ids, other.ids]),
+            np.concatenate([self.taken, other.taken]),
         )
 
-    def blobs(self) -> tuple[bytes, bytes, bytes]:
-        """Return the values of the table `codes`: semantic and visual codes and hashes of ids."""
-        shown = (self.flags & HAS_VISUAL).any()
-        return self.semantic.tobytes(), self.visual.tobytes() if shown else b"", self.ids.tobytes()
+    def blobs(self) -> tuple[bytes, bytes, bytes, bytes]:
+        """Return the values of the table `codes`: semantic and visual codes, hashes of ids, times."""
+        visual = self.visual.tobytes() if (self.flags & HAS_VISUAL).any() else b""
+        taken = b"" if np.isnan(self.taken).all() else self.taken.astype("<f8").tobytes()
+        return self.semantic.tobytes(), visual, self.ids.tobytes(), taken
 
 
 def _decoding(
@@ -194,8 +235,26 @@ class Database:
         found: list[Row] = []
         for start in range(0, len(values), _ASKED):
             some = values[start : start + _ASKED]
-            found += self.sql.execute(f"{statement} ({marks(len(some))})", some).fetchall()
+            found += self._rows(f"{statement} ({marks(len(some))})", some)
         return found
+
+    def _rows(self, query: str, values: Sequence[Any] = (), *, ascending: bool = False) -> Iterator[Row]:
+        """Execute a statement and yield its rows, whose first column is `ascending`.
+
+        All of them come from different bytes of the file. In a crafted file, rows can share their pages, or pages can
+        lead to the same rows again and again.
+        """
+        last, left = None, self._size()
+        for row in self.sql.execute(query, values):
+            left -= sum(len(value) for value in row if isinstance(value, str | bytes))
+            if left < 0 or (ascending and last is not None and row[0] <= last):
+                raise self.damaged("its rows are not in order, or share their bytes")
+            last = row[0]
+            yield row
+
+    def _size(self) -> int:
+        """Return the bytes of the database and of its write-ahead log."""
+        return sum(_length(self.path.with_name(name)) for name in FILES[:2])
 
     def checked(self, row: Row) -> Row:
         """Return the values of a database row without its checksum, the last one, which must match."""
@@ -207,13 +266,16 @@ class Database:
     @_decoding
     def state(self) -> State:
         """Read the state."""
-        rows = self.sql.execute("SELECT * FROM state").fetchall()
+        rows = self.sql.execute("SELECT * FROM state LIMIT 2").fetchall()
         if len(rows) != 1:
-            raise self.damaged(f"it has {len(rows)} states")
+            raise self.damaged("it has no state" if not rows else "it has several states")
         values = self.checked(rows[0])
-        state, sound = State(*values), all(type(value) is int and value >= 0 for value in values)
+        state, sound = State(*values), all(type(value) is int and 0 <= value <= MAX_COUNT for value in values)
         if not (
-            sound and state.images <= state.items <= state.rows <= MAX_ROWS and 0 < state.bits <= 1 << 16
+            sound
+            and state.images <= state.items
+            and state.items + state.hidden <= state.rows <= MAX_ROWS
+            and 0 < state.bits <= 1 << 16
         ):
             raise self.damaged("its state makes no sense")
         return state
@@ -228,50 +290,84 @@ class Database:
 
     def _term(self, row: Row) -> Term:
         number, kind, name, items, entries = self.checked(row)
-        if kind not in (LABEL, FOLDER) or not 0 <= items <= entries:
+        sound = type(items) is type(entries) is int and 0 <= items <= entries <= MAX_ROWS
+        if (
+            not sound
+            or kind not in (LABEL, CAMERA, FOLDER, ROOT)
+            or (kind in (LABEL, CAMERA) and not isinstance(name, str))
+        ):
             raise self.damaged(f"the term {number} makes no sense")
-        return Term(number, kind, os.fsdecode(name), items, entries)
+        return Term(number, kind, self._name(name), items, entries)
+
+    def _name(self, stored: str | bytes) -> str:
+        """Return a stored text, which is in the one form in which it is written."""
+        name = os.fsdecode(stored)
+        if len(name) > MAX_TEXT or "\0" in name or stored_text(name) != stored:
+            raise self.damaged("a name makes no sense")
+        return name
 
     @_decoding
     def terms(self, state: State) -> list[Term]:
         """Read all terms, in the order of their numbers."""
-        terms = [self._term(row) for row in self.sql.execute("SELECT * FROM terms ORDER BY term")]
-        if [term.number for term in terms] != list(range(state.terms)):
+        terms = [self._term(row) for row in self._rows("SELECT * FROM terms ORDER BY term", ascending=True)]
+        if len(terms) != state.terms or any(term.number != place for place, term in enumerate(terms)):
             raise self.damaged(f"{len(terms):,} of {state.terms:,} terms are there")
+        if len({(term.kind, term.name) for term in terms}) != len(terms):
+            raise self.damaged("two of its terms have the same name")
         return terms
 
     @_decoding
-    def flags(self, state: State, number: int) -> Flags:
-        """Read the flags of a chunk, into a new array."""
+    def flags(self, state: State, number: int) -> tuple[Flags, Places]:
+        """Read the flags of a chunk, into a new array, and the folders of its rows."""
         row = self.sql.execute("SELECT * FROM flags WHERE chunk = ?", (number,)).fetchone()
-        if row is None or len(row[1]) != min(CHUNK, state.rows - number * CHUNK):
+        count = min(CHUNK, state.rows - number * CHUNK)
+        if row is None or len(row[1]) != count:
             raise self.damaged(f"the flags of chunk {number} are missing")
-        return np.frombuffer(bytearray(self.checked(row)[1]), np.uint8)
+        _, stored_flags, stored = self.checked(row)
+        flags, places = np.frombuffer(bytearray(stored_flags), np.uint8), np.frombuffer(stored, PLACE)
+        if (flags > _ALL_FLAGS).any():
+            raise self.damaged(f"the flags of chunk {number} make no sense")
+        if len(places) and (places["row"].max() >= count or places["folder"].max() >= state.terms):
+            raise self.damaged(f"the folders of chunk {number} make no sense")
+        return flags, places
+
+    def place(self, state: State, row: Row) -> tuple[int, int]:
+        """Return the chunk of a row of `items`, and its position in the chunk."""
+        if not 0 <= row[0] < state.rows:
+            raise self.damaged(f"there is an item in row {row[0]} of {state.rows:,}")
+        return divmod(int(row[0]), CHUNK)
 
     @_decoding
     def chunk(self, state: State, number: int, flags: Flags | None = None) -> Chunk:
         """Read a chunk; its flags are read too unless they are given."""
-        flags = self.flags(state, number) if flags is None else flags
+        flags = self.flags(state, number)[0] if flags is None else flags
         row = self.sql.execute("SELECT * FROM codes WHERE chunk = ?", (number,)).fetchone()
         if row is None:
             raise self.damaged(f"the codes of chunk {number} are missing")
-        _, semantic, visual, ids = self.checked(row)
+        _, semantic, visual, ids, times = self.checked(row)
         count, width = len(flags), packed_width(state.bits)
-        expected = (count * width, count * VISUAL_BYTES if (flags & HAS_VISUAL).any() else 0, 4 * count)
-        if (len(semantic), len(visual), len(ids)) != expected:
+        shown = count * VISUAL_BYTES if (flags & HAS_VISUAL).any() else 0
+        expected = (count * width, shown, 4 * count, 8 * count if times else 0)
+        if (len(semantic), len(visual), len(ids), len(times)) != expected:
             raise self.damaged(f"the codes of chunk {number} do not fit its flags")
         codes = np.frombuffer(semantic, np.uint8).reshape(-1, width)
         spare = 8 * width - state.bits
         if spare and (codes[:, -1] & ((1 << spare) - 1)).any():
             raise self.damaged(f"the codes of chunk {number} have more than {state.bits} bits")
-        shown = np.frombuffer(visual, np.uint8).reshape(-1, VISUAL_BYTES)
-        return Chunk(codes, shown, flags, np.frombuffer(ids, "<u4"))
+        taken = np.frombuffer(times, "<f8") if times else np.full(count, np.nan)
+        if ((taken < TIMES[0]) | (taken >= TIMES[1])).any():
+            raise self.damaged(f"the times of chunk {number} make no sense")
+        visible = np.frombuffer(visual, np.uint8).reshape(-1, VISUAL_BYTES)
+        return Chunk(codes, visible, flags, np.frombuffer(ids, "<u4"), taken)
 
     @_decoding
     def entries(self, key: int) -> bytes:
         """Read the stored entries of a term in a chunk; none if there are none."""
         row = self.sql.execute("SELECT * FROM postings WHERE key = ?", (key,)).fetchone()
-        return b"" if row is None else bytes(self.checked(row)[1])
+        content = b"" if row is None else self.checked(row)[1]
+        if not isinstance(content, bytes):
+            raise self.damaged(f"the postings {key} make no sense")
+        return content
 
     @_decoding
     def postings(self, state: State, term: Term) -> Postings:
@@ -279,9 +375,11 @@ class Database:
         first = term.number << 32
         query = "SELECT * FROM postings WHERE key BETWEEN ? AND ? ORDER BY key"
         parts = [np.empty(0, WIDE)]
-        for row in self.sql.execute(query, (first, first + (1 << 32) - 1)):
+        for row in self._rows(query, (first, first + (1 << 32) - 1), ascending=True):
             key, content = self.checked(row)
             part = np.frombuffer(content, ENTRY).astype(WIDE)
+            if not ((part["row"] < CHUNK) & (part["kind"] > 0) & (part["kind"] <= CARRIED | SCORED)).all():
+                raise self.damaged(f"an entry of '{term.name}' makes no sense")
             part["row"] += (key - first) * CHUNK
             parts.append(part)
         found = np.concatenate(parts)
@@ -296,21 +394,73 @@ class Database:
     def rows_of_chunk(self, number: int) -> list[Row]:
         """Read the rows of `items` of a chunk."""
         query = f"SELECT {ITEM} FROM items WHERE row BETWEEN ? AND ? ORDER BY row"
-        return self.sql.execute(query, (number * CHUNK, (number + 1) * CHUNK - 1)).fetchall()
+        return list(self._rows(query, (number * CHUNK, (number + 1) * CHUNK - 1), ascending=True))
+
+    @_decoding
+    def files_of_chunk(self, number: int) -> dict[int, list[Row]]:
+        """Read the rows of `files` of the items of a chunk, by the row of the item."""
+        bounds = (number * CHUNK, (number + 1) * CHUNK - 1)
+        return self._by_item(self._rows(f"{FILES_OF} BETWEEN ? AND ?", bounds))
+
+    @_decoding
+    def files_of(self, rows: Sequence[int]) -> dict[int, list[Row]]:
+        """Read the rows of `files` of the items of these rows, by the row of the item."""
+        return self._by_item(self.select(f"{FILES_OF} IN", rows))
+
+    def _by_item(self, rows: Iterable[Row]) -> dict[int, list[Row]]:
+        found = defaultdict[int, list[Row]](list)
+        for row in rows:
+            found[row[0]].append(self.checked(row))
+        return found
+
+    @_decoding
+    def file(self, values: Row, names: Sequence[str]) -> File:
+        """Return the file of the values of a row of `files`."""
+        _, folder, name, size, modified, gone = values
+        if (
+            not (size is None or (type(size) is int and size >= 0))
+            or not (modified is None or (isinstance(modified, float) and math.isfinite(modified)))
+            or gone not in (0, 1)
+            or type(folder) is not int
+            or folder < 0
+            or "/" in (own := self._name(name))
+        ):
+            raise self.damaged("the name, size, time or folder of a file makes no sense")
+        path = os.path.join(names[folder], own)  # noqa: PTH118 - as the path was split
+        return File(path, size, modified, bool(gone))
 
     @_decoding
     def item(
-        self, row: Row, names: Sequence[str], code: Packed | None = None, visual: Packed | None = None
+        self,
+        row: Row,
+        names: Sequence[str],
+        files: Iterable[Row] = (),
+        code: Packed | None = None,
+        visual: Packed | None = None,
+        taken: float = math.nan,
     ) -> Item:
-        """Return the item of a row of `items`."""
-        _, id, folder, name, modified, labels, scores = self.checked(row)
-        if not isinstance(id, str) or not isinstance(modified, float | None):
-            raise self.damaged("an item has no id, or no time")
-        # as the path was split
-        path = None if folder is None else os.path.join(names[folder], os.fsdecode(name))  # noqa: PTH118
+        """Return the item of a row of `items`, given the values of the rows of its files and its columns."""
+        _, id, camera, width, height, name, labels, scores = self.checked(row)
+        sides = all(side is None or (type(side) is int and 0 < side <= MAX_SIDE) for side in (width, height))
+        named = name is None or (isinstance(name, str) and 0 < len(name) <= MAX_NAME)
+        if not isinstance(id, str) or not is_id(id) or not sides or not named:
+            raise self.damaged("an item has no id, or its size or name makes no sense")
+        if camera is not None and (type(camera) is not int or camera < 0):
+            raise self.damaged(f"the camera of the item {id!r:.80} makes no sense")
         scored = {names[term]: (probability, share) for term, probability, share in _scores(scores)}
-        own = np.empty(0, np.uint8) if code is None else code
-        return Item(id, own, tuple(names[term] for term in _numbers(labels)), path, visual, scored, modified)
+        carried = tuple(names[term] for term in _numbers(labels))
+        if len(scored) * SCORE.itemsize != len(scores) or len(set(carried)) != len(carried):
+            raise self.damaged(f"the item {id!r:.80} has a label twice")
+        time = None if math.isnan(taken) else taken
+        return Item(
+            id,
+            np.empty(0, np.uint8) if code is None else code,
+            carried,
+            tuple(sorted(self.file(values, names) for values in files)),
+            visual,
+            scored,
+            PhotoInfo(time, None if camera is None else names[camera], width, height, name),
+        )
 
     # --- verification
 
@@ -330,48 +480,79 @@ class Database:
         state = self.state()
         terms = self.terms(state)
         names, kinds = [term.name for term in terms], [term.kind for term in terms]
-        items, images, carried, stored = 0, 0, [0] * len(terms), defaultdict[int, int](int)
+        counts, carried, stored = Counter[str](), [0] * len(terms), defaultdict[int, int](int)
+        present, expected_entries = np.zeros(state.rows, bool), [0] * len(terms)
+        for table, rows_of_table in (
+            ("items", state.items + state.hidden),
+            ("codes", state.chunks),
+            ("flags", state.chunks),
+        ):
+            [(count,)] = self.sql.execute(f"SELECT count(*) FROM {table}").fetchall()
+            if count != rows_of_table:
+                yield f"the table {table} has {count:,} rows, not {rows_of_table:,}"
         for number in range(state.chunks):
             chunk, expected = self.chunk(state, number), defaultdict[int, list[Row]](list)
-            rows = self.rows_of_chunk(number)
+            rows, files, folders = self.rows_of_chunk(number), self.files_of_chunk(number), list[Row]()
+            present[number * CHUNK : (number + 1) * CHUNK] = chunk.flags & (PRESENT | HIDDEN) > 0
             places = [row[0] - number * CHUNK for row in rows]
-            if places != np.flatnonzero(chunk.flags & PRESENT).tolist():
+            if places != np.flatnonzero(chunk.flags & (PRESENT | HIDDEN)).tolist():
                 yield f"the items of chunk {number} are not those that its flags mark"
+                continue
+            counts["files"] += sum(len(own) for own in files.values())
             for place, row in zip(places, rows, strict=True):
-                item = self.item(row, names)
-                labels, scores = _numbers(row[5]), {term: pair for term, *pair in _scores(row[6])}
+                own = files.pop(row[0], [])
+                item = self.item(row, names, own, *chunk.columns(place))
+                labels, scores = label_numbers(row), {term: pair for term, *pair in _scores(row[SCORES])}
                 if crc32(item.id.encode()) != chunk.ids[place]:
                     yield f"the item {item.id!r:.80} is in the row of another"
-                flags = HAS_SCORES * bool(scores) | HAS_IMAGE * (row[2] is not None)
-                if chunk.flags[place] & (HAS_SCORES | HAS_IMAGE) != flags:
+                flags = HIDDEN if item.hidden else PRESENT
+                flags |= HAS_SCORES * bool(scores) | HAS_IMAGE * bool(own)
+                if int(chunk.flags[place]) & ~HAS_VISUAL != flags:
                     yield f"the flags of the item {item.id!r:.80} are wrong"
-                if any(kinds[term] != LABEL for term in (*labels, *scores)) or (
-                    row[2] is not None and kinds[row[2]] != FOLDER
+                camera = () if row[2] is None else (row[2],)
+                if (
+                    any(kinds[term] != LABEL for term in (*labels, *scores))
+                    or any(kinds[term] != CAMERA for term in camera)
+                    or any(kinds[file[1]] != FOLDER for file in own)
                 ):
-                    yield f"the item {item.id!r:.80} has a folder as a label, or a label as its folder"
-                for term in {*labels, *scores}:
-                    kind = CARRIED * (term in labels) | SCORED * (term in scores)
+                    yield f"a label, camera or folder of the item {item.id!r:.80} is of another kind"
+                for term in {*labels, *scores, *camera}:
+                    kind = CARRIED * (term in (*labels, *camera)) | SCORED * (term in scores)
                     expected[term].append((place, kind, *scores.get(term, (0, 0))))
-                if row[2] is not None:
-                    expected[row[2]].append((place, CARRIED, 0, 0))
-                images += row[2] is not None
-            items += len(rows)
+                    carried[term] += bool(kind & CARRIED and not item.hidden)
+                folders += sorted({(place, file[1]) for file in own if not file[5]})
+                counts["hidden" if item.hidden else "items"] += 1
+                counts["images"] += bool(own) and not item.hidden
+            if files:
+                yield f"the files of chunk {number} are of items that are not there"
+            if self.flags(state, number)[1].tolist() != folders:
+                yield f"the folders of chunk {number} are not those of its files"
             for term, entries in expected.items():
-                own = np.frombuffer(self.entries(term << 32 | number), ENTRY)
-                here = own[own["row"] < len(chunk.flags)]
-                if here[chunk.flags[here["row"]] & PRESENT > 0].tolist() != entries:
+                posted = np.frombuffer(self.entries(term << 32 | number), ENTRY)
+                here = posted[posted["row"] < len(chunk.flags)]
+                if here[chunk.flags[here["row"]] & (PRESENT | HIDDEN) > 0].tolist() != entries:
                     yield f"the postings of '{names[term]}' do not fit the items of chunk {number}"
-                carried[term] += sum(entry[1] & CARRIED for entry in entries)
+                expected_entries[term] += len(entries)
         for key, size in self.sql.execute("SELECT key, length(entries) FROM postings"):
             stored[key >> 32] += size // ENTRY.itemsize
+            if not size or size % ENTRY.itemsize:
+                yield f"the postings {key} are empty, or end in the middle of an entry"
+        terms = [
+            term for term in terms if term.kind != ROOT
+        ]  # whose entries are 1 or 0: whether it is scanned
         if dict(stored) != {term.number: term.entries for term in terms if term.entries}:
             yield "the postings are not those of its terms"
         for stated in terms:
-            self.postings(state, stated)
+            found = self.postings(state, stated)
+            if np.count_nonzero(present[found["row"]]) != expected_entries[stated.number]:
+                yield f"the postings of '{stated.name}' lead to items that do not carry it"
             if stated.items != carried[stated.number]:
                 yield f"{carried[stated.number]:,} items carry '{stated.name}', not {stated.items:,}"
-        if (items, images) != (state.items, state.images):
-            yield f"{items:,} items with {images:,} images are there, not {state.items:,} with {state.images:,}"
+        for name in ("items", "images", "hidden"):
+            if counts[name] != getattr(state, name):
+                yield f"{counts[name]:,} {name} are there, not {getattr(state, name):,}"
+        if counts["files"] != self.sql.execute("SELECT count(*) FROM files").fetchone()[0]:
+            yield "there are files of items that are not there"
 
 
 def _numbers(labels: bytes) -> tuple[int, ...]:
@@ -384,7 +565,7 @@ def _scores(scores: bytes) -> Iterator[tuple[int, int, int]]:
 
 def label_numbers(row: Row) -> tuple[int, ...]:
     """Return the terms of the labels of a row of `items`."""
-    return _numbers(row[5])
+    return _numbers(row[LABELS])
 
 
 def marks(count: int) -> str:
@@ -407,13 +588,15 @@ def stored_text(text: str) -> str | bytes:
 def create(path: Path, bits: int) -> None:
     """Create an empty database for codes of `bits` (K) bits."""
     with explained(path), closing(_connect(path, "mode=rwc")) as sql:
+        sql.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+        sql.execute("PRAGMA encoding = 'UTF-8'")
         sql.execute("PRAGMA journal_mode = WAL")
         sql.execute(f"PRAGMA application_id = {APPLICATION}")
         sql.execute(f"PRAGMA user_version = {FORMAT}")
         sql.execute("BEGIN")
         for statement in SCHEMA.values():
             sql.execute(statement)
-        sql.execute(f"INSERT INTO state VALUES ({marks(8)})", State(bits).row())
+        sql.execute(f"INSERT INTO state VALUES ({marks(10)})", State(bits).row())
         sql.execute("COMMIT")
 
 
@@ -439,6 +622,8 @@ def check_files(folder: Path) -> tuple[State, bool]:
     path = folder / FILE
     if not path.exists():
         raise DataError(f"'{path}' is missing: {ADVICE}.")
+    if os.path.lexists(folder / JOURNAL):
+        raise DataError(f"'{folder / JOURNAL}' belongs to no index, and is not read: {ADVICE}.")
     noted, immutable = noted_commits(folder / COMMITS), _must_be_immutable(path)
     database = Database(path, immutable=immutable)
     try:
@@ -447,7 +632,7 @@ def check_files(folder: Path) -> tuple[State, bool]:
     finally:
         database.sql.close()
     least = state.rows * (packed_width(state.bits) + 5)  # bytes: code, flags and hash of the id of every row
-    if least > sum((folder / name).stat().st_size for name in FILES[:2] if (folder / name).exists()):
+    if least > database._size():
         raise DataError(f"'{path}' is damaged: it is too small for {state.rows:,} rows. Next: {ADVICE}.")
     if state.commits < noted:
         raise DataError(
@@ -476,15 +661,34 @@ def _check_format(database: Database) -> None:
     with explained(path):
         application = sql.execute("PRAGMA application_id").fetchone()[0]
         version = sql.execute("PRAGMA user_version").fetchone()[0]
-        stored = dict(sql.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL").fetchall())
+        stored = sql.execute(
+            f"SELECT type, name, sql FROM sqlite_schema LIMIT {len(_OBJECTS) + 1}"
+        ).fetchall()
+        encoding = sql.execute("PRAGMA encoding").fetchone()[0]
+        page = sql.execute("PRAGMA page_size").fetchone()[0]
+    try:
+        with path.open("rb") as stream:
+            modes = stream.read(20)[18:]  # of writing and of reading; 2 is the write-ahead mode
+    except OSError as error:
+        raise DataError(f"cannot read '{path}': {error.strerror or error}.") from error
     if application != APPLICATION:
         raise DataError(f"'{path}' is not a database of centerhash: {ADVICE}.")
     if version != FORMAT:
         raise DataError(
             f"'{path}' has the format {version}, this version reads {FORMAT}: install the version that wrote it."
         )
-    if stored != SCHEMA:
+    if len(stored) != len(_OBJECTS) or set(stored) != set(_OBJECTS):
         raise database.damaged("its tables are not those of an index")
+    if (modes, encoding, page) != (b"\2\2", "UTF-8", _PAGE_BYTES):  # compaction could not copy it
+        raise database.damaged("its mode, its encoding or its page size is not that of an index")
+
+
+def _length(path: Path) -> int:
+    """Return the bytes of a file; 0 if there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def noted_commits(path: Path) -> int:

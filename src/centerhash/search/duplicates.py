@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from centerhash.search.index import Index
 
 KINDS = ("same", "near", "similar")
-# chosen on other photos than those of docs/duplicates.md: `python -m benchmarks.duplicates --choose`
+# chosen on other photos than those of docs/how-to/duplicates.md: `python -m benchmarks.duplicates --choose`
 NEAR = 40  # visual bits; wide, as the pixels decide
 PIXELS = 10  # bits of 64 between pixel hashes
 SIMILAR = 12  # visual bits; narrow, as nothing confirms them
@@ -49,9 +49,9 @@ SIMILAR = 12  # visual bits; narrow, as nothing confirms them
 
 @dataclass(frozen=True)
 class Photo:
-    """One image of a group; sizes are None where its file is gone.
+    """Describe one image of a group; sizes are None if its file is missing.
 
-    `bits` and `pixels` say how far its visual code and its pixel hash are from those of the image to keep.
+    `bits` and `pixels` are the distances of its visual code and its pixel hash to those of the image to keep.
     """
 
     id: str
@@ -65,7 +65,7 @@ class Photo:
 
 @dataclass(frozen=True)
 class Group:
-    """Images of one kind of duplicates: the one to keep, and the others, the best first."""
+    """Hold duplicates of one kind: the image to keep, and the others, best first."""
 
     kind: str
     keep: Photo
@@ -73,14 +73,14 @@ class Group:
 
     @property
     def photos(self) -> tuple[Photo, ...]:
-        """All images of the group, the one to keep first."""
+        """Return all images, the one to keep first."""
         return (self.keep, *self.others)
 
 
 class Duplicates(Listed[Group]):
-    """The groups that were found, same before near before similar, the largest first.
+    """Hold groups of duplicates: same, near, similar, the largest first.
 
-    `looked_at` is the number of images, `skipped` why some could not be read, `notes` what could not be done.
+    `looked_at` is the number of images, `skipped` the reasons why some could not be read, `notes` what was not compared.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class Duplicates(Listed[Group]):
         self.looked_at, self.skipped, self.notes = looked_at, dict(skipped), tuple(notes)
 
     def of_kind(self, kind: str) -> tuple[Group, ...]:
-        """The groups of one kind."""
+        """Return the groups of one kind."""
         return tuple(group for group in self if group.kind == kind)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `centerhash duplicates --json` prints."""
+        """Return the output of `centerhash duplicates --json`."""
         return {
             "images": self.looked_at,
             "groups": [
@@ -110,7 +110,7 @@ class Duplicates(Listed[Group]):
         }
 
     def to_pandas(self) -> Any:
-        """A DataFrame with a row per image: group, kind, keep, and what is known of the image."""
+        """Return a DataFrame with a row per image: group, kind, keep, and the fields of `Photo`."""
         rows = (
             {"group": number, "kind": group.kind, "keep": one is group.keep, **asdict(one)}
             for number, group in enumerate(self)
@@ -119,7 +119,7 @@ class Duplicates(Listed[Group]):
         return to_frame(list(rows))
 
     def write_page(self, path: str | Path) -> None:
-        """Write an HTML page, one file with all thumbnails in it."""
+        """Write an HTML page with all thumbnails in one file."""
         write_page(self, Path(path))
 
     def __repr__(self) -> str:
@@ -304,7 +304,7 @@ def folder_duplicates(
     engine: str = "auto",
     progress: bool | Progress = True,
 ) -> Duplicates:
-    """Duplicates among image files: files, folders, patterns. The visual codes are those of `model`."""
+    """Find duplicates among image files: files, folders, patterns. `model` computes the visual codes."""
     check_options(near, kind)
     paths = list_images([images] if isinstance(images, str | Path) else images)
     with resolve_progress(progress) as report:

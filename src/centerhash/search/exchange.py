@@ -25,7 +25,7 @@ import numpy as np
 from centerhash.codes import Packed, check_packed, packed_width
 from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
 from centerhash.core.extras import require
-from centerhash.core.files import atomic, atomic_folder, write_text
+from centerhash.core.files import atomic, atomic_folder, parse_json, write_text
 from centerhash.core.progress import Progress
 from centerhash.core.version import __version__
 from centerhash.search.items import VISUAL_BITS, Item, LabelScores
@@ -95,11 +95,7 @@ def _together(parts: Sequence[Coded]) -> Coded:
 def _of_file(index: Index, path: Path) -> Coded:
     from centerhash.encoding.code_files import read_codes
 
-    codes, bits = read_codes(path), index.model_info.bits
-    if codes.bits != bits:
-        raise DataError(
-            f"'{path}' holds codes of {codes.bits} bits, the index of {bits}: encode by its model."
-        )
+    codes = read_codes(path, index.model_info.bits)
     rows = range(len(codes.packed))
     names = [f"{path.stem}-{row}" for row in rows] if codes.names is None else codes.names.tolist()
     try:
@@ -213,7 +209,7 @@ def _faiss_names(path: Path, count: int, ids: list[int] | None) -> list[str]:
     beside = path.with_name(IDS)
     if path.name == FAISS and beside.is_file():
         try:
-            named: Any = json.loads(beside.read_text(encoding="utf-8"))
+            named: Any = parse_json(beside.read_text(encoding="utf-8"))
         except ValueError:
             named = None
         rows = range(count) if ids is None else ids

@@ -15,8 +15,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -26,21 +27,22 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from centerhash.codes import Packed, check_packed, pack
+from centerhash.codes import Packed, check_bits, check_packed, pack
 from centerhash.core.errors import ConfigError, DataError, ImageError, InputError, unknown_name
-from centerhash.core.files import atomic_folder, parse_json, refuse_links, write_json
+from centerhash.core.files import atomic_folder, parse_json, read_plain, refuse_links, write_json
 from centerhash.core.options import Options
 from centerhash.core.progress import Progress, resolve_progress
-from centerhash.core.rendering import is_text
 from centerhash.search.database import FILES
 from centerhash.search.items import (
+    MAX_NAME,
+    File,
     Filter,
     Item,
     ItemStore,
     LabelScores,
+    PhotoInfo,
     check_ids,
     check_labels,
-    modified_time,
 )
 from centerhash.search.query import (
     LabelQuery,
@@ -48,11 +50,14 @@ from centerhash.search.query import (
     Query,
     filter_of,
     label_scores,
+    no_model,
+    query_by_code,
     query_by_features,
     query_by_item,
     query_by_labels,
     read_model_info,
     visual_codes,
+    without_model,
 )
 from centerhash.search.results import Added, Result, Results, as_result
 from centerhash.search.store import Store
@@ -74,6 +79,7 @@ SPEC, MODEL = "index.json", "model"
 LOCAL = "sqlite"  # the store in the folder of the index; others are "milvus:ADDRESS"
 LABELS = ("given", "predicted", "none")
 _LEVELS_ABOVE = 3  # folders above the images in which their labels.csv is looked for
+_SPEC_BYTES = 1 << 26  # of index.json
 _PAGE = 1 << 16  # codes that are added at a time
 
 
@@ -84,10 +90,11 @@ class IndexSpec(Options):
     store: str = Field(pattern=r"^(sqlite|milvus:.+#.+)$")
     bits: int
     classes: tuple[str, ...]
+    model: bool = True  # whether the folder holds one
 
 
 class Index:
-    """Images that can be searched, with their model; use `create` or `open`. Threads may share it."""
+    """Store and search images with their model; use `create` or `open`. Threads may share an index."""
 
     def __init__(self, folder: Path, spec: IndexSpec, info: ModelInfo, store: ItemStore) -> None:
         self.folder, self.spec, self.model_info, self.store = folder, spec, info, store
@@ -99,18 +106,34 @@ class Index:
         self._encoder: Encoder | None = None
 
     @classmethod
-    def create(cls, folder: str | Path, model: Model | str | Path = "coco", *, store: str = LOCAL) -> Self:
-        """Create an empty index for the codes of a model, of the one in a run's folder, or the built-in one; open it.
+    def create(
+        cls,
+        folder: str | Path,
+        model: Model | str | Path | None = None,
+        *,
+        bits: int | None = None,
+        store: str = LOCAL,
+    ) -> Self:
+        """Create an empty index for the codes of a model, by default the built-in one, and open it.
 
-        The index stores the model as model.onnx, which is exported first if the model has none.
+        `model` is a model, or the folder of a run. The index stores it as model.onnx, which is exported first if the
+        model has none. With `bits` instead of a model, the index holds codes of that length from other programs.
         `store` is "sqlite", or "milvus:ADDRESS" for a Milvus server, with "#NAME" for the name of the collection.
         """
         from centerhash.model.base import Model
         from centerhash.model.loading import load
 
-        if not isinstance(model, Model | str | Path):
+        if model is not None and bits is not None:
+            raise InputError(
+                "an index has either a model or codes of `bits` from other programs: give one of both."
+            )
+        if not isinstance(model, Model | str | Path | None):
             raise InputError(f"model must be a model or the folder of a run, got {type(model).__name__}.")
-        _create_folder(Path(folder), model if isinstance(model, Model) else load(model), store)
+        if bits is not None:
+            _create_folder(Path(folder), check_bits(bits), store)
+        else:
+            made = model if isinstance(model, Model) else load("coco" if model is None else model)
+            _create_folder(Path(folder), made, store)
         return cls.open(folder)
 
     @classmethod
@@ -131,7 +154,7 @@ class Index:
         place = Path(folder)
         spec = read_spec(place)
         refuse_links(place, (SPEC, MODEL, IMAGES, *FILES))
-        info = read_model_info(place / MODEL)
+        info = read_model_info(place / MODEL) if spec.model else without_model(spec.bits)
         if spec.store == LOCAL:
             store: ItemStore = Store.open(place, read_only=read_only)
         else:
@@ -154,6 +177,8 @@ class Index:
     @property
     def model(self) -> PortableModel:
         """Return the model that makes the codes; it is loaded on first use."""
+        if not self.spec.model:
+            raise no_model("add and search codes, or create an index with a model")
         with self.lock:
             if self._model is None:
                 from centerhash.model.portable import PortableModel
@@ -163,7 +188,7 @@ class Index:
 
     def encoder(self) -> Encoder:
         """Return what reads images; it is loaded on first use."""
-        if self.model_info.backbone is None:
+        if self.spec.model and self.model_info.backbone is None:
             raise ConfigError(
                 "the model of this index was trained on features and has no backbone, so it cannot read images: "
                 "search by an id or by labels, add codes with `centerhash index import`, or train on images."
@@ -204,7 +229,7 @@ class Index:
     def add_bytes(self, data: bytes, name: str = "") -> Result:
         """Add an image without a file; its bytes are kept in images/. A known image stays as it is.
 
-        Errors refer to the image by `name`.
+        Errors and results refer to the image by `name`.
         """
         self._check_writable()
         if not isinstance(data, bytes):
@@ -220,29 +245,33 @@ class Index:
             if not self._has_file(id):
                 # the file first: an item without its image is worse than an image without its item
                 path = self.uploads.write(id, data)
-                self._store([id], [path], features, self.model.label_names(features), replace=True)
+                file = replace(File.at(str(self.folder / path)), path=path)
+                photo = replace(photo_info(data, file), name=_shown_name(name))
+                labels = self.model.label_names(features)
+                self._store([id], [(file,)], features, labels, [photo], replace=True)
             return self.get(id)
 
     def _store(
         self,
         ids: Sequence[str],
-        paths: Sequence[str],
+        files: Sequence[Sequence[File]],
         features: NDArray[np.float32],
         labels: Sequence[Sequence[str]],
+        photos: Sequence[PhotoInfo],
         *,
         replace: bool = False,
     ) -> None:
         """Store images by their features (n, D)."""
         packed, visual = pack(self.model.encode_features(features)), visual_codes(self.model, features)
         scores = label_scores(self.model, features, labels)
-        modified = [
-            modified_time(str(self.uploads.path(path))) for path in paths
-        ]  # uploads have relative paths
-        self.store.add(packed, ids, labels, paths, visual, scores, modified, replace=replace)
+        self.store.add(packed, ids, labels, files, visual, scores, photos, replace=replace)
 
     def _has_file(self, id: str) -> bool:
         """Return whether an item is stored and its file, if it has one, still exists."""
-        return id in self.store and has_file(self.uploads, self.store.get([id])[0].path)
+        if id not in self.store:
+            return False
+        paths = self.store.get([id])[0].paths
+        return not paths or any(has_file(self.uploads, path) for path in paths)
 
     def add_codes(
         self,
@@ -253,9 +282,9 @@ class Index:
         visual: Sequence[Packed | None] | None = None,
         scores: Sequence[LabelScores] | None = None,
     ) -> Added:
-        """Add codes (N, ceil(K/8)) that the same model made elsewhere; known ids are skipped.
+        """Add codes (N, ceil(K/8)) of the same model; known ids are skipped.
 
-        Ids are texts; numbers are converted. Paths are absolute.
+        Ids are strings; numbers are converted. Paths are absolute.
         """
         self._check_writable()
         packed, keys = check_packed(packed, self.model_info.bits), check_ids(list(map(str, ids)))
@@ -293,6 +322,13 @@ class Index:
         with resolve_progress(progress) as report:
             return export_items(self, Path(path), to, report)
 
+    def backup(self, folder: str | Path, *, progress: bool | Progress = True) -> int:
+        """Copy the index into a new folder, verified, also while another process writes to it; return its size."""
+        from centerhash.search.backup import back_up
+
+        with resolve_progress(progress) as report:
+            return back_up(self, Path(folder), report)
+
     def remove(self, ids_or_paths: str | Path | Sequence[str | Path]) -> int:
         """Remove items by id, by the path of their image or by a folder of it; return how many were removed."""
         self._check_writable()
@@ -300,9 +336,9 @@ class Index:
             ids = list(dict.fromkeys(id for found in self.find(ids_or_paths).values() for id in found))
             items = self.store.get(ids)
             removed = self.store.remove(ids)
-            for item in items:
-                if item.path is not None and self.uploads.holds(item.path):
-                    self.uploads.drop(self.folder / item.path)
+            for path in (path for item in items for path in item.paths):
+                if self.uploads.holds(path):
+                    self.uploads.drop(self.folder / path)
         return removed
 
     def compact(self) -> None:
@@ -326,6 +362,7 @@ class Index:
         *,
         id: str | None = None,
         labels: LabelQuery | None = None,
+        code: Any = None,
         k: int = 10,
         by: str = "both",
         having: str | Sequence[str] = (),
@@ -333,18 +370,19 @@ class Index:
         under: str | Path | None = None,
         within: int | None = None,
     ) -> Results:
-        """Return the `k` items nearest to an image, to an item of the index by its `id`, or to `labels` with weights.
+        """Return the `k` items nearest to an image, an item of the index by its `id`, `labels` with weights, or a `code`.
 
-        An image is a path, bytes, a PIL image or a uint8 array (height, width, 3). Labels are a mapping of names to
-        weights, a list of names, or a text such as "dog:0.7, person:0.3", and need a central method. `by` is "both"
-        (semantic distance plus a small part of the visual one; for labels, probabilities and shares), "visual" or
-        "semantic" (one kind of code alone). Results carry all labels of `having` and none of `without`, have their
-        file `under` a folder, and a Hamming distance of at most `within`. An item is not among its own results.
+        A code is K values of -1 and +1 or of 0 and 1, or packed bytes, also as hex digits. An image is a path, bytes,
+        a PIL image or a uint8 array (height, width, 3). Labels are a mapping of names to weights, a list of names, or
+        a text such as "dog:0.7, person:0.3", and need a central method. `by` is "both" (semantic distance plus a
+        small part of the visual one; for labels, probabilities and shares), "visual" or "semantic" (one kind of code
+        alone). Results carry all labels of `having` and none of `without`, have their file `under` a folder, and a
+        Hamming distance of at most `within`. An item is not among its own results.
         """
         if type(k) is not int or k < 1:
             raise InputError(f"k must be a whole number of at least 1, got {k!r}.")
         only = self._filter(having, without, under)
-        query = self._query(image, id, labels)
+        query = self._query(image, id, labels, code)
         ranking = query.ranking(self.model_info, by, within)
         hits = self.store.search(ranking, k if query.item is None else k + 1, only)
         asked = None if query.weights is None else list(query.weights)
@@ -355,17 +393,21 @@ class Index:
         ]
         return Results(found[:k], query.explained, query.code, len(self))
 
-    def _query(self, image: ImageSource | None, id: str | None, labels: LabelQuery | None) -> Query:
-        given = {"image": image, "id": id, "labels": labels}
+    def _query(
+        self, image: ImageSource | None, id: str | None, labels: LabelQuery | None, code: Any
+    ) -> Query:
+        given = {"image": image, "id": id, "labels": labels, "code": code}
         names = [name for name, value in given.items() if value is not None]
         if len(names) != 1:
             raise InputError(
-                f"search by exactly one of an image, an id or labels, got {' and '.join(names) or 'none'}."
+                f"search by exactly one of an image, an id, labels or a code, got {' and '.join(names) or 'none'}."
             )
         if id is not None:
             return query_by_item(self.model_info, self.store.get([id])[0])
         if labels is not None:
             return query_by_labels(self.model_info, labels)
+        if code is not None:
+            return query_by_code(self.model_info, code)
         from PIL import Image
 
         if not isinstance(image, str | Path | bytes | Image.Image | np.ndarray):
@@ -409,10 +451,15 @@ class Index:
 
     def image(self, id: str) -> Path:
         """Return the image file of an item; an upload that has changed is an ImageError."""
-        path = self.get(id).path
-        if path is None:
+        paths = self.paths(id)
+        if not paths:
             raise InputError(f"the item '{id}' has no image: only its code was imported.")
-        return self.uploads.checked(Path(path))
+        there = next((path for path in paths if has_file(self.uploads, path)), paths[0])
+        return self.uploads.checked(Path(there))
+
+    def paths(self, id: str) -> tuple[str, ...]:
+        """Return the paths of all files with the content of an item, sorted; InputError if there is no such item."""
+        return self.get(id).paths
 
     def find(self, ids_or_paths: str | Path | Sequence[str | Path]) -> dict[str, list[str]]:
         """Return the ids that each id, path of an image or folder of images refers to; the files may be missing."""
@@ -424,7 +471,9 @@ class Index:
             path = self.uploads.path(stored)
             if path is not None:
                 for place in (path, *path.parents):
-                    if place in places:
+                    if (
+                        place in places and id not in found[places[place]][-1:]
+                    ):  # which has several paths there
                         found[places[place]].append(id)
         return found
 
@@ -434,7 +483,10 @@ class Index:
 
     def missing(self) -> list[str]:
         """Return the ids of the images whose file is missing: `add` the folder where they are now, or `remove` them."""
-        return [id for id, path in self.store.paths() if not has_file(self.uploads, path)]
+        there = dict[str, bool]()
+        for id, path in self.store.paths():
+            there[id] = there.get(id, False) or has_file(self.uploads, path)
+        return [id for id, found in there.items() if not found]
 
     def labels(self) -> dict[str, int]:
         """Return every label that an item carries with the number of its items, sorted by name."""
@@ -470,7 +522,8 @@ class Index:
         """Read everything and return one sentence for each damage, naming the file."""
         found = []
         try:
-            self.model.content()  # raises if the model is damaged
+            if self.spec.model:
+                self.model.content()  # raises if the model is damaged
         except InputError as error:
             found.append(str(error))
         found += [*self.store.verify(), *self.uploads.damaged()]
@@ -536,8 +589,11 @@ def is_index(folder: Path) -> bool:
     return os.path.isfile(folder / SPEC)  # noqa: PTH113 - Path.is_file raises if the folder is closed to us
 
 
-def _create_folder(folder: Path, model: Model, store: str) -> None:
-    """Create the folder of an empty index atomically: it is prepared next to its place and renamed."""
+def _create_folder(folder: Path, model: Model | int, store: str) -> None:
+    """Create the folder of an empty index atomically: it is prepared next to its place and renamed.
+
+    Without a model, `model` is the number of bits.
+    """
     if is_index(folder):
         raise ConfigError(f"'{folder}' is an index already: open it and add to it.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -548,9 +604,13 @@ def _create_folder(folder: Path, model: Model, store: str) -> None:
         from centerhash.search.milvus import MilvusStore, complete_address
 
         store = complete_address(store, blake2b(str(folder.resolve()).encode(), digest_size=4).hexdigest())
-    spec = IndexSpec(store=store, bits=model.bits, classes=model.classes)
+    if isinstance(model, int):
+        spec = IndexSpec(store=store, bits=model, classes=(), model=False)
+    else:
+        spec = IndexSpec(store=store, bits=model.bits, classes=model.classes)
     with atomic_folder(folder) as draft:
-        model.save_portable(draft / MODEL)
+        if not isinstance(model, int):
+            model.save_portable(draft / MODEL)
         made = Store.create(draft, spec.bits) if store == LOCAL else MilvusStore.create(store, spec.bits)
         made.close()
         write_json(draft / SPEC, spec.model_dump())
@@ -560,7 +620,7 @@ def read_spec(folder: Path) -> IndexSpec:
     """Read index.json, or raise DataError with what the folder is instead."""
     file = folder / SPEC
     try:
-        stored = parse_json(file.read_text(encoding="utf-8"))
+        stored = parse_json(read_plain(file, _SPEC_BYTES).decode())
         if not isinstance(stored, dict) or stored.get("format") != 1:
             return IndexSpec.model_validate(stored)
     except (FileNotFoundError, NotADirectoryError):
@@ -596,31 +656,35 @@ class _Labelling:
 
 
 @dataclass
+class _Waiting:
+    """A new image: its files, and what is stored of it."""
+
+    files: list[File]
+    photo: PhotoInfo
+    features: NDArray[np.float32]
+
+
+@dataclass
 class _Adding:
     """One call of `add`: what waits to be stored, and the counts so far."""
 
     index: Index
     labelling: _Labelling
-    waiting: dict[str, tuple[Path, NDArray[np.float32]]] = field(default_factory=dict)
-    elsewhere: dict[str, Path] = field(default_factory=dict)  # known images whose file is here now
+    waiting: dict[str, _Waiting] = field(default_factory=dict)
+    read: dict[str, tuple[File, PhotoInfo]] = field(default_factory=dict)  # by path
+    again: list[tuple[str, File]] = field(default_factory=list)  # files of known images, by their id
     done: Added = field(default_factory=lambda: Added(0, 0, {}))
 
     def run(self, files: Paths, batch: int, progress: Progress) -> Added:
         """Encode and store `files`; every `batch` of new ones is stored durably before the next."""
-        from centerhash.data.listing import Paths
-
-        broken = self.done.broken
-        unnamed = [name for name in files.names if not is_text(str(Path(name).absolute()))]
-        broken.update((name, f"cannot store {name!a}: its name is not UTF-8. Rename it.") for name in unnamed)
-        named = Paths(name for name in files.names if name not in broken) if unnamed else files
-        seen = len(broken)
-        with closing(self.index.encoder().stream(named, self._new_id)) as steps:
+        seen = 0
+        with closing(self.index.encoder().stream(files, self._new_id)) as steps:
             for step in steps:
-                self._collect(step, named, batch)
+                self._collect(step, files, batch)
                 seen += step.seen
                 progress("images", seen, len(files))
         self._write(self.waiting)
-        self._move()
+        self._note()
         predicts = self.labelling.predict and self.labelling.model.has_centers
         return replace(self.done, predicted=self.done.added - self.done.given if predicts else 0)
 
@@ -634,58 +698,94 @@ class _Adding:
         self.done.broken.update((str(files[place]), str(error)) for place, error in step.broken.items())
         before = len(self.waiting)
         for id, place, features in zip(step.keys, step.places, step.features, strict=True):
-            self.waiting.setdefault(id, (files[place].resolve(), features))
+            file, photo = self.read.pop(str(files[place]))
+            if id in self.waiting:
+                self.waiting[id].files.append(file)
+            else:
+                self.waiting[id] = _Waiting([file], photo, features)
         twice = before + len(step.keys) - len(self.waiting)
         self._count(known=step.known + twice)
         while len(self.waiting) >= batch:
             self._write({id: self.waiting.pop(id) for id in list(islice(self.waiting, batch))})
-        if len(self.elsewhere) >= batch:
-            self._move()
+        if len(self.again) >= batch:
+            self._note()
 
     def _new_id(self, image: ImageSource) -> str | None:
-        """Return the id of an image file that is not stored yet, otherwise None; note files that have moved."""
+        """Return the id of an image file that is not stored yet, otherwise None; note where known ones are."""
         from centerhash.data.images import content_key
 
         if not isinstance(image, str | Path):
             raise InputError(f"only files are added, got {type(image).__name__}.")
+        file = File.at(os.path.realpath(image))
         id = content_key(image)[:ID_DIGITS]
-        if id not in self.index.store:
-            return id
-        if not self.index._has_file(id):
-            self.elsewhere.setdefault(id, Path(image).resolve())
-        return None
+        if id in self.index.store:
+            self.again.append((id, file))
+            return None
+        self.read[str(image)] = file, photo_info(image, file)
+        return id
 
-    def _move(self) -> None:
-        """Give known images whose file is missing the path at which it was found again; nothing is encoded."""
-        store, moved = self.index.store, []
+    def _note(self) -> None:
+        """Store where known images are; nothing is encoded. Those whose other files are missing have moved."""
+        store, moved = self.index.store, 0
         with self.index.lock:
-            found = {id: self.elsewhere.pop(id) for id in list(self.elsewhere)}
-            for item in store.get([id for id in found if id in store]):
-                if not has_file(self.index.uploads, item.path):
-                    path = str(found[item.id])
-                    labels = self.labelling.given.get(path, item.labels)
-                    moved.append(replace(item, path=path, labels=labels, modified=None))
-            if moved:
-                store.add_items(moved, replace=True)
-        self._count(moved=len(moved), known=-len(moved))
+            found, self.again = self.again, []
+            ids = store.present(list(dict.fromkeys(id for id, _ in found)))
+            for item in store.get(ids):
+                missing = [path for path in item.paths if not has_file(self.index.uploads, path)]
+                here = {file.path for id, file in found if id == item.id}
+                if len(missing) == len(item.paths) and missing:
+                    moved += 1
+                    store.change_files([], missing)
+                labels = next(
+                    (self.labelling.given[path] for path in here if path in self.labelling.given), None
+                )
+                if missing and labels is not None and labels != item.labels:
+                    store.add_items([replace(store.get([item.id])[0], labels=labels)], replace=True)
+            store.change_files(found)
+        self._count(moved=moved, known=-moved)
 
-    def _write(self, images: Mapping[str, tuple[Path, NDArray[np.float32]]]) -> None:
+    def _write(self, images: Mapping[str, _Waiting]) -> None:
         """Store images by id; they are stored durably on return."""
         if not images:
             return
-        paths = [path for path, _ in images.values()]
-        features = np.stack([features for _, features in images.values()])
-        labels, ids = self.labelling(paths, features), list(images)
+        waiting, ids = list(images.values()), list(images)
+        paths = [Path(one.files[0].path) for one in waiting]
+        features = np.stack([one.features for one in waiting])
+        labels = self.labelling(paths, features)
         with self.index.lock:
             known = set(self.index.store.present(ids))  # another thread may have been quicker
             rows = [row for row, id in enumerate(ids) if id not in known]
             chosen = [str(paths[row]) for row in rows]
             if rows:
                 self.index._store(
-                    [ids[row] for row in rows], chosen, features[rows], [labels[row] for row in rows]
+                    [ids[row] for row in rows],
+                    [waiting[row].files for row in rows],
+                    features[rows],
+                    [labels[row] for row in rows],
+                    [waiting[row].photo for row in rows],
                 )
         given = sum(path in self.labelling.given for path in chosen)
         self._count(added=len(rows), given=given, known=len(ids) - len(rows))
+
+
+def photo_info(image: str | Path | bytes, file: File) -> PhotoInfo:
+    """Read when a photo was taken, the camera and its size; without a date in EXIF, that of the file."""
+    from centerhash.data.images import read_header
+
+    header = read_header(image)
+    taken = header.taken
+    if taken is None and file.modified is not None:
+        with suppress(ValueError, OverflowError, OSError):  # a time outside of the years that have a date
+            # the clock on the wall, as that of a camera
+            taken = datetime.fromtimestamp(file.modified).replace(tzinfo=UTC).timestamp()
+    return PhotoInfo(taken, header.camera, header.width, header.height)
+
+
+def _shown_name(name: str) -> str | None:
+    """Return the name of an upload without folders and control characters; None if nothing is left."""
+    last = name.replace("\\", "/").rpartition("/")[2]
+    shown = "".join(sign for sign in last if sign.isprintable()).strip()
+    return shown[:MAX_NAME] or None
 
 
 def _images_and_labels(

@@ -26,24 +26,85 @@ if TYPE_CHECKING:
 
 LabelScores: TypeAlias = Mapping[str, tuple[int, int]]  # probability and area share of labels, in 255ths
 MAX_ID_BYTES = 512  # in UTF-8
+MAX_TEXT = 1 << 15  # characters of a label or of a path; Windows allows a path one less
 VISUAL_BITS = 128
 LEVELS = 255  # a probability or share is stored in one byte
+MAX_SIDE = (1 << 31) - 1  # pixels of a photo
+MAX_NAME = 255  # characters of the name of an upload or of a camera
+TIMES = (-62_135_596_800, 253_402_300_800)  # seconds from the year 1 to before the year 10000
+
+
+@dataclass(frozen=True)
+class File:
+    """A path at which an image lies: its size in bytes and modification time when it was read, if known."""
+
+    path: str
+    size: int | None = None
+    modified: float | None = None  # seconds since 1970
+    gone: bool = False  # it was not there when its folder was last scanned
+
+    def __lt__(self, other: File) -> bool:
+        return (self.gone, self.path) < (other.gone, other.path)
+
+    @classmethod
+    def at(cls, path: str) -> Self:
+        """Return the file at a path; without size and time if there is none."""
+        try:
+            status = os.stat(path)  # noqa: PTH116 - quicker for many files
+        except (OSError, ValueError):
+            from centerhash.data.layouts.parquet import is_stored_image  # which imports Pillow
+
+            if not is_stored_image(Path(path)):  # a row of a parquet file
+                return cls(path)
+            status = Path(path).parent.stat()
+        return cls(path, status.st_size, status.st_mtime)
+
+
+@dataclass(frozen=True)
+class PhotoInfo:
+    """When a photo was taken and with which camera, its size in pixels, and its name if it was uploaded.
+
+    `taken` counts seconds since 1970 by the clock of the camera, as if that showed UTC. It comes from EXIF, otherwise
+    from the modification time of the file.
+    """
+
+    taken: float | None = None
+    camera: str | None = None
+    width: int | None = None  # of the upright image
+    height: int | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True)
 class Item:
-    """One stored image: its id, packed code (ceil(K/8),), labels, path, visual code (16,) and label scores.
+    """One stored image: its id, packed code (ceil(K/8),), labels, files, visual code (16,) and label scores.
 
-    `scores` also holds labels that the item does not carry; it is empty for an item without scores.
+    `files` are all paths with this content, sorted, those that are gone last. `scores` also holds labels that the item
+    does not carry; it is empty for an item without scores.
     """
 
     id: str
     code: Packed
     labels: tuple[str, ...] = ()
-    path: str | None = None
+    files: tuple[File, ...] = ()
     visual: Packed | None = None
     scores: LabelScores = field(default_factory=dict)
-    modified: float | None = None  # of its file, in seconds since 1970; 0: the file is gone
+    photo: PhotoInfo = field(default_factory=PhotoInfo)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Return the paths of the image, sorted; those of files that are gone only if all are."""
+        return tuple(file.path for file in self.files if self.hidden or not file.gone)
+
+    @property
+    def path(self) -> str | None:
+        """Return the first path; None for an item without an image."""
+        return self.files[0].path if self.files else None
+
+    @property
+    def hidden(self) -> bool:
+        """Return whether all its files are gone."""
+        return bool(self.files) and self.files[0].gone
 
     def probabilities(self, labels: Iterable[str]) -> dict[str, float]:
         """Return the stored probabilities of these labels, 0 to 1."""
@@ -61,10 +122,10 @@ class Batch:
     packed: Packed  # (n, ceil(K/8))
     ids: Sequence[str]
     labels: Sequence[Sequence[str]]
-    paths: Sequence[str | None]
+    files: Sequence[Sequence[File]]
     visual: Sequence[Packed | None]
     scores: Sequence[LabelScores]
-    modified: Sequence[float | None]  # None: read it from the file
+    photos: Sequence[PhotoInfo]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -74,15 +135,19 @@ class Batch:
 class Filter:
     """Restrict results to items with all labels of `having`, none of `without`, and a file below one of the folders.
 
-    A folder is the beginning of a stored path, including its last separator.
+    A folder is the beginning of a stored path, including its last separator. Photos were taken from the time `after`
+    on, earlier than `before`, as `PhotoInfo.taken` counts, and with one of the `cameras`.
     """
 
     having: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     under: tuple[str, ...] | None = None
+    after: float | None = None
+    before: float | None = None
+    cameras: tuple[str, ...] | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.having or self.without or self.under is not None)
+        return self != Filter()
 
 
 class ItemStore(ABC):
@@ -102,8 +167,25 @@ class ItemStore(ABC):
         """Return a value that changes whenever the items change."""
 
     @abstractmethod
-    def items(self) -> Iterator[Item]:
-        """Iterate over all items, except those that are removed meanwhile."""
+    def items(self, *, hidden: bool = False) -> Iterator[Item]:
+        """Iterate over all items, with `hidden` also those whose files are gone."""
+
+    @abstractmethod
+    def files(self, folder: str) -> dict[str, tuple[str, File]]:
+        """Return the files directly in a folder by name, with the id of their item."""
+
+    @abstractmethod
+    def months(self, only: Filter) -> dict[str, int]:
+        """Return the months in which photos that pass the filter were taken ("2024-06"), newest first, with counts."""
+
+    @abstractmethod
+    def cameras(self) -> dict[str, int]:
+        """Return every camera with the number of its items, sorted by name."""
+
+    @property
+    @abstractmethod
+    def hidden(self) -> int:
+        """Return the number of items whose files are all gone."""
 
     @abstractmethod
     def labels(self) -> dict[str, int]:
@@ -122,6 +204,9 @@ class ItemStore(ABC):
 
     @abstractmethod
     def _remove(self, ids: Sequence[str]) -> int: ...
+
+    @abstractmethod
+    def _change_files(self, found: Sequence[tuple[str, File]], gone: Sequence[str]) -> None: ...
 
     @abstractmethod
     def _get(self, ids: Sequence[str]) -> list[Item | None]: ...
@@ -150,41 +235,50 @@ class ItemStore(ABC):
         """Make all changes within the block one commit, if the store can."""
         return nullcontext()
 
+    def roots(self) -> list[str]:
+        """Return the folders that were added as a whole, sorted, if the store keeps them."""
+        return []
+
+    def set_roots(self, added: Sequence[str], removed: Sequence[str] = ()) -> None:  # noqa: B027
+        """Note folders that were added as a whole, and those that no longer count as such."""
+
     def paths(self) -> Iterator[tuple[str, str]]:
-        """Iterate over the id and path of every item that has a path."""
-        return ((item.id, item.path) for item in self.items() if item.path is not None)
+        """Iterate over the id and each path of every item, also of hidden ones."""
+        return ((item.id, path) for item in self.items(hidden=True) for path in item.paths)
 
     def folders(self) -> dict[str, int]:
         """Return the folders of all paths with the number of items directly in each."""
-        return dict(Counter(str(Path(path).parent) for _, path in self.paths()))
+        places = ({os.path.dirname(path) for path in item.paths} for item in self.items())  # noqa: PTH120
+        return dict(Counter(folder for own in places for folder in own))
 
     @abstractmethod
     def newest(self, offset: int, limit: int, only: Filter) -> tuple[list[Item], int]:
-        """Return a page of the items with an image, last modified first, and the number of all that pass the filter."""
+        """Return a page of the items with an image, last taken first, and the number of all that pass the filter."""
 
     def add(
         self,
         packed: Packed,
         ids: Sequence[str],
         labels: Sequence[Sequence[str]] | None = None,
-        paths: Sequence[str | None] | None = None,
+        files: Sequence[str | Sequence[File] | None] | None = None,
         visual: Packed | Sequence[Packed | None] | None = None,
         scores: Sequence[LabelScores] | None = None,
-        modified: Sequence[float | None] | None = None,
+        photos: Sequence[PhotoInfo] | None = None,
         *,
         replace: bool = False,
     ) -> None:
         """Add codes (n, ceil(K/8)) under new ids atomically; on return they are stored durably.
 
-        Visual codes are (n, 16), or a list with None for items without one. An id that is stored already is an
-        error, unless `replace` removes its item first.
+        `files` are those of each item, or its path. A path that belonged to another item is now of the new one; an item
+        that has lost its last path is removed. Visual codes are (n, 16), or a list with None for items without one. An
+        id that is stored already is an error, unless `replace` removes its item first.
         """
         packed, count = check_packed(packed, self.bits), len(packed)
         batch = Batch(
             packed,
             check_ids(ids),
             [()] * count if labels is None else [check_labels(row) for row in labels],
-            [None] * count if paths is None else [_check_path(path) for path in paths],
+            [()] * count if files is None else [_check_files(row) for row in files],
             [None] * count
             if visual is None
             else [
@@ -192,14 +286,18 @@ class ItemStore(ABC):
                 for code in visual
             ],
             [{}] * count if scores is None else [_check_scores(row) for row in scores],
-            [None] * count if modified is None else list(modified),
+            [PhotoInfo()] * count if photos is None else [_check_photo(photo) for photo in photos],
         )
-        for name in ("ids", "labels", "paths", "visual", "scores", "modified"):
+        for name in ("ids", "labels", "files", "visual", "scores", "photos"):
             if len(getattr(batch, name)) != count:
                 raise InputError(f"{name} has {len(getattr(batch, name)):,} entries for {count:,} codes.")
-        if len(set(batch.ids)) != count:
-            twice = Counter(batch.ids).most_common(1)[0][0]
-            raise InputError(f"the id {twice!r} comes twice: give every item its own id.")
+        for what, given in (
+            ("id", batch.ids),
+            ("path", [file.path for own in batch.files for file in own]),
+        ):
+            if len(set(given)) != len(given):
+                twice = Counter(given).most_common(1)[0][0]
+                raise InputError(f"the {what} {twice!r} comes twice: give every item its own {what}.")
         with self.lock:
             for id in () if replace else self.present(batch.ids):
                 raise InputError(f"the id {id!r} is in the index already: remove it first to replace it.")
@@ -210,6 +308,19 @@ class ItemStore(ABC):
         """Add items, at least one, as `add` does."""
         ids, codes, *rest = zip(*(vars(item).values() for item in items), strict=True)
         self.add(np.stack(codes), ids, *rest, replace=replace)
+
+    def change_files(self, found: Sequence[tuple[str, File]], gone: Sequence[str] = ()) -> None:
+        """Store files of items by their id, and which paths are gone, in one commit.
+
+        A path that belonged to another item changes hands as in `add`. If an item is found at a path, its paths that
+        are gone are forgotten: the file was moved. An item whose files are all gone is hidden from searches and counts
+        until one is found again. Paths and ids that are not stored are ignored.
+        """
+        for _, file in found:
+            _check_path(file.path)
+        with self.lock:
+            if found or gone:
+                self._change_files(found, gone)
 
     def remove(self, ids: Sequence[str]) -> int:
         """Remove the items of these ids and return how many were stored."""
@@ -273,8 +384,12 @@ def _check_text(label: object) -> None:
         if not isinstance(label, str):
             raise TypeError
         label.encode()
+        if len(label) > MAX_TEXT:
+            raise TypeError
     except (TypeError, UnicodeEncodeError):
-        raise InputError(f"a label is a string of valid Unicode, got {label!r:.80}.") from None
+        raise InputError(
+            f"a label is a string of valid Unicode of at most {MAX_TEXT:,} characters, got {label!r:.80}."
+        ) from None
 
 
 def _check_scores(scores: LabelScores) -> LabelScores:
@@ -287,18 +402,39 @@ def _check_scores(scores: LabelScores) -> LabelScores:
     return scores
 
 
-def _check_path(path: str | None) -> str | None:
-    if path is not None and (not isinstance(path, str) or not path or "\0" in path):
-        raise InputError(f"the path of an item is a string or None, got {path!r:.80}.")
+def _check_files(files: str | Sequence[File] | None) -> tuple[File, ...]:
+    """Return the files of one item, sorted, or raise InputError; a path becomes the file that is there now."""
+    if files is None or isinstance(files, str):
+        return () if files is None else (File.at(_check_path(files)),)
+    if not isinstance(files, Sequence):
+        raise InputError(f"the path of an item is a string or None, got {files!r:.80}.")
+    own: list[File] = [file for file in files if isinstance(file, File)]
+    if len(own) < len(files):
+        raise InputError(f"the files of an item are a list of `File`, got {files!r:.80}.")
+    for file in own:
+        _check_path(file.path)
+    return tuple(sorted(own))
+
+
+def _check_path(path: str) -> str:
+    if not 1 <= len(path) <= MAX_TEXT or "\0" in path:
+        raise InputError(
+            f"the path of an item is None or a string of 1 to {MAX_TEXT:,} characters, got {path!r:.80}."
+        )
     return path  # names of files need not be valid Unicode
 
 
-def modified_time(path: str) -> float:
-    """Return when a file was last modified, in seconds since 1970; 0 if it is gone."""
-    try:
-        return os.stat(path).st_mtime  # noqa: PTH116 - quicker for many files
-    except (OSError, ValueError):
-        from centerhash.data.layouts.parquet import is_stored_image  # which imports Pillow
-
-        inside = is_stored_image(Path(path))  # a row of a parquet file
-        return modified_time(str(Path(path).parent)) if inside else 0.0
+def _check_photo(photo: PhotoInfo) -> PhotoInfo:
+    if photo.taken is not None and not TIMES[0] <= photo.taken < TIMES[1]:
+        raise InputError(f"a photo is taken in the years 1 to 9999, got {photo.taken!r} seconds after 1970.")
+    for side in (photo.width, photo.height):
+        if side is not None and not (type(side) is int and 0 < side <= MAX_SIDE):
+            raise InputError(f"width and height are whole numbers from 1 on, got {side!r}.")
+    for text in (photo.camera, photo.name):
+        if text is not None:
+            _check_text(text)
+            if not 0 < len(text) <= MAX_NAME:
+                raise InputError(
+                    f"the name of a camera or photo has 1 to {MAX_NAME} characters, got {text!r:.80}."
+                )
+    return photo

@@ -1,10 +1,11 @@
 """The store for more than one machine: Milvus, a server or a cluster.
 
 The collection holds one row per item: a key made of the id, the code as BINARY_VECTOR under a BIN_FLAT index, the
-labels as an array that filters are pushed down to, the path, and the rest of the item as one JSON text. Results by the
-semantic code are exact, items at equal distance in the order of their ids. Milvus orders them as it likes and returns at
-most 16,384 rows, so a group of equal distances that is cut off is read again completely, in parts by key if it is larger.
-Other rankings order the few hundred items whose codes are nearest.
+labels as an array that filters are pushed down to, date and camera, hashes of the paths and of all folders above them,
+whether a file is there, and the rest of the item as one JSON text. Results by the semantic code are exact, items at equal
+distance in the order of their ids. Milvus orders them as it likes and returns at most 16,384 rows, so a group of equal
+distances that is cut off is read again completely, in parts by key if it is larger. Other rankings order the few hundred
+items whose codes are nearest.
 
 Milvus does not enforce unique keys: `add` looks first, so let one process add at a time.
 
@@ -17,11 +18,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence, Set
 from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import blake2b
 from typing import Any, Self, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 
@@ -30,17 +34,21 @@ import numpy as np
 from centerhash.codes import Packed
 from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
 from centerhash.core.extras import require
+from centerhash.core.files import parse_json
 from centerhash.search.items import (
     MAX_ID_BYTES,
+    MAX_NAME,
+    TIMES,
     VISUAL_BITS,
     Batch,
+    File,
     Filter,
     Item,
     ItemStore,
-    LabelScores,
-    modified_time,
+    PhotoInfo,
 )
 from centerhash.search.rankings import BySemantic, Columns, Ranking, code_distances
+from centerhash.search.results import wall_clock
 
 Row: TypeAlias = dict[str, Any]
 Found: TypeAlias = list[tuple[int, str]]  # distances and keys
@@ -57,17 +65,20 @@ WRITING, READING, CHANGING = (
 MAX_RESULTS = 16_384  # Milvus' own limit for one search or query
 MAX_LABELS = 1_024  # of one item
 MAX_LABEL_BYTES = 512  # in UTF-8
-MAX_PATH_BYTES = 4_096
+MAX_PLACES = 4_096  # paths of an item, and folders above them
 MAX_TEXT_BYTES = 65_535  # Milvus' own limit for a text
 _SCHEMES = ("http://", "https://", "tcp://", "grpc://")
 _TIMEOUT = 60.0  # seconds for a request
 _MARK = "centerhash"  # the description of our collections
 _ESCAPED = 3  # bytes of a percent-encoded byte
-_NO_PATH = "%"  # no percent-encoded text is this
+_NO_CAMERA = "%"  # no percent-encoded text is this
+_NEVER = TIMES[0] - 1.0  # of items without a date
+_SHOWN = "shown == true"
+_PLACE = 17  # characters of a hashed path: its kind and 64 bits
 _KEYS = 4_096  # in one expression, and rows of a page
 _INSERT_BYTES = 4 << 20  # of one request; far below the 64 MiB that a server accepts
 _RANKED = 500  # items, nearest by their codes, that other rankings order
-_FIELDS = ("code", "labels", "path", "rest")
+_FIELDS = ("code", "labels", "taken", "camera", "places", "shown", "rest")
 
 
 def complete_address(store: str, name: str) -> str:
@@ -198,57 +209,122 @@ class MilvusStore(ItemStore):
         self._connection.close()
 
     def __len__(self) -> int:
-        return int(self._query("", ["count(*)"])[0]["count(*)"])
+        return int(self._query(_SHOWN, ["count(*)"])[0]["count(*)"])
+
+    @property
+    def hidden(self) -> int:
+        """Return the number of items whose files are all gone."""
+        return int(self._query("shown == false", ["count(*)"])[0]["count(*)"])
 
     @property
     def version(self) -> Hashable:
         """Return the changes of this process and the number of items."""
-        return self._changes, len(self)
+        return self._changes, len(self), self.hidden
 
     def present(self, ids: Sequence[str]) -> list[str]:
         """Return those of these ids that are stored, in the same order, whoever added them."""
         stored = {key for part in _parts(ids, _KEYS) for key in self._rows(map(key_of, part), level=CHANGING)}
         return [id for id in ids if key_of(id) in stored]
 
-    def items(self) -> Iterator[Item]:
+    def items(self, *, hidden: bool = False) -> Iterator[Item]:
         """Iterate over all items in the order of their ids, page by page."""
-        return (item_of(row) for row in self._scan(_FIELDS))
+        return (item_of(row) for row in self._scan(_FIELDS, "" if hidden else _SHOWN))
 
     def labels(self) -> dict[str, int]:
         """Return every label with the number of its items; Milvus cannot count them, so all items' labels are read."""
-        counts = Counter(label for row in self._scan(["labels"]) for label in row["labels"])
+        counts = Counter(label for row in self._scan(["labels"], _SHOWN) for label in row["labels"])
         return dict(sorted((unescaped(label), count) for label, count in counts.items()))
 
+    def cameras(self) -> dict[str, int]:
+        """Return every camera with the number of its items; those of all items are read."""
+        counts = Counter(unescaped(row["camera"]) for row in self._scan(["camera"], _SHOWN))
+        return dict(sorted((name, count) for name, count in counts.items() if name != _NO_CAMERA))
+
+    def files(self, folder: str) -> dict[str, tuple[str, File]]:
+        """Return the files directly in a folder by name, with the id of their item."""
+        found = dict[str, tuple[str, File]]()
+        for row in self._scan(_FIELDS, f'ARRAY_CONTAINS(places, "{_hashed("in", folder)}")'):
+            item = item_of(row)
+            for file in item.files:
+                place, name = os.path.split(file.path)
+                if place == folder:
+                    found[name] = item.id, file
+        return found
+
     def newest(self, offset: int, limit: int, only: Filter) -> tuple[list[Item], int]:
-        """Return a page of the items with an image, last modified first; all that pass the filter are read."""
-        every = (item_of(row) for row in self._scan(_FIELDS, expression(only)))
-        shown = sorted(
-            (item for item in every if item.path is not None),
-            key=lambda item: (-(item.modified or 0), item.id),
-        )
+        """Return a page of the items with an image, last taken first; all that pass the filter are read."""
+        shown = [item for item in self._passing(only) if item.files]
+        shown.sort(key=lambda item: (-(_NEVER if item.photo.taken is None else item.photo.taken), item.id))
         return shown[offset : offset + limit], len(shown)
+
+    def months(self, only: Filter) -> dict[str, int]:
+        """Return the months in which photos that pass the filter were taken, newest first, with counts; all are read."""
+        times = [item.photo.taken for item in self._passing(only) if item.files]
+        counts = Counter(f"{wall_clock(taken):%Y-%m}" for taken in times if taken is not None)
+        return dict(sorted(counts.items(), reverse=True))
+
+    def _passing(self, only: Filter) -> Iterator[Item]:
+        return (item_of(row) for row in self._scan(_FIELDS, expression(only)))
 
     def _add(self, batch: Batch, replace: bool) -> None:
         self._check_writable()
-        columns = (
-            batch.ids,
-            batch.packed,
-            batch.labels,
-            batch.paths,
-            batch.visual,
-            batch.scores,
-            batch.modified,
-        )
-        rows = [row_of(*row) for row in zip(*columns, strict=True)]
-        before = set() if not replace else {key_of(id) for id in self.present(batch.ids)}
+        items = [Item(*row) for row in zip(batch.ids, batch.packed, *_rest(batch), strict=True)]
+        rows = [row_of(item) for item in items]
+        known = set() if not replace else {key_of(id) for id in self.present(batch.ids)}
+        paths = {file.path for item in items for file in item.files}
+        self._upsert(rows, known)
+        self._take(paths, {item.id for item in items})
+        self._changes += 1
+
+    def _upsert(self, rows: Sequence[Row], known: Collection[str] = ()) -> None:
+        """Store rows; if that fails, delete those that were not `known` before."""
         done: list[str] = []
         try:
             for some in _requests(rows):
                 done += [row["id"] for row in some]
                 self._connection.call("upsert", self.collection, some)  # unlike insert, safe to repeat
         except BaseException:
-            self._delete([key for key in done if key not in before])
+            self._delete([key for key in done if key not in known])
             raise
+
+    def _at(self, paths: Set[str]) -> Iterator[Item]:
+        """Return the items that have one of these paths, whoever added them."""
+        for part in _parts(sorted(_hashed("at", path) for path in paths), _KEYS // 4):
+            listed = ", ".join(f'"{place}"' for place in part)
+            condition = f"ARRAY_CONTAINS_ANY(places, [{listed}])"
+            for row in self._scan(_FIELDS, condition, CHANGING):
+                item = item_of(row)
+                if not paths.isdisjoint(file.path for file in item.files):
+                    yield item
+
+    def _take(self, paths: Set[str], owners: Set[str]) -> None:
+        """Take paths from all items but their owners; an item without a path left is removed."""
+        changed, empty = [], []
+        for item in self._at(paths):
+            if item.id not in owners:
+                files = tuple(file for file in item.files if file.path not in paths)
+                changed += [row_of(replace(item, files=files))] if files else []
+                empty += [] if files else [key_of(item.id)]
+        self._upsert(changed, [row["id"] for row in changed])
+        self._delete(empty)
+
+    def _change_files(self, found: Sequence[tuple[str, File]], gone: Sequence[str]) -> None:
+        self._check_writable()
+        lost, given = set(gone), dict[str, list[File]]()
+        for id, file in found:
+            given.setdefault(id, []).append(file)
+        owners = {item.id: item for item in self._get(list(given)) if item is not None}
+        paths = {file.path for id in owners for file in given[id]}
+        items = {item.id: item for item in self._at(lost | paths)} | owners
+        changed, empty = [], []
+        for id, item in items.items():
+            left = [replace(file, gone=file.gone or file.path in lost) for file in item.files]
+            left = [file for file in left if file.path not in paths and not (id in owners and file.gone)]
+            files = tuple(sorted([*left, *given.get(id, ())]))
+            changed += [row_of(replace(item, files=files))] if files or not item.files else []
+            empty += [] if files or not item.files else [key_of(id)]
+        self._upsert(changed, [row["id"] for row in changed])
+        self._delete(empty)
         self._changes += 1
 
     def _remove(self, ids: Sequence[str]) -> int:
@@ -352,11 +428,11 @@ class MilvusStore(ItemStore):
         """Return the rows of those of the keys that are stored."""
         return {row["id"]: row for row in self._query(_any_of(keys), ["id", *fields], level)}
 
-    def _scan(self, fields: Sequence[str], condition: str = "") -> Iterator[Row]:
+    def _scan(self, fields: Sequence[str], condition: str = "", level: str | None = None) -> Iterator[Row]:
         """Iterate over all rows that pass the condition, in the order of their keys."""
         last, both = "", f"{condition} and " if condition else ""
         in_order = {"iterator": "True", "reduce_stop_for_best": "True"}  # as pymilvus' own iterator asks
-        while rows := self._query(f'{both}id > "{last}"', ["id", *fields], limit=_KEYS, **in_order):
+        while rows := self._query(f'{both}id > "{last}"', ["id", *fields], level, limit=_KEYS, **in_order):
             rows.sort(key=lambda row: str(row["id"]))
             yield from rows
             last = rows[-1]["id"]
@@ -420,16 +496,35 @@ def _fitting(text: str, what: str, most: int) -> str:
 
 def expression(only: Filter) -> str:
     """Return the expression for items that pass a filter."""
-    terms = [f'ARRAY_CONTAINS(labels, "{escaped(label)}")' for label in only.having]
+    terms = [_SHOWN, *(f'ARRAY_CONTAINS(labels, "{escaped(label)}")' for label in only.having)]
     terms += [f'not ARRAY_CONTAINS(labels, "{escaped(label)}")' for label in only.without]
     if only.under is not None:
-        # what begins with "folder/" is between it and "folder0", the next character
-        ranges = [
-            f'(path >= "{escaped(folder)}" and path < "{escaped(folder[:-1] + chr(ord(folder[-1]) + 1))}")'
-            for folder in only.under
-        ]
-        terms.append(f"({' or '.join(ranges)})" if ranges else 'id == ""')
+        inside = " or ".join(f'ARRAY_CONTAINS(places, "{_hashed("below", folder)}")' for folder in only.under)
+        terms.append(f"({inside})" if inside else 'id == ""')
+    terms += [f"taken >= {only.after!r}"] if only.after is not None else []
+    terms += [f"taken < {only.before!r} and taken > {_NEVER!r}"] if only.before is not None else []
+    if only.cameras is not None:
+        listed = ", ".join(f'"{escaped(name)}"' for name in only.cameras)
+        terms.append(f"camera in [{listed}]" if listed else 'id == ""')
     return " and ".join(terms)
+
+
+def _hashed(kind: str, text: str) -> str:
+    """Return a hash of a path ("at"), of the folder that it is "in", or of one that it is "below", with separator."""
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"{kind[0]}{digest}"
+
+
+def _places(files: Sequence[File]) -> list[str]:
+    """Return the hashes of paths, of their folders, and of all folders above files that are not gone."""
+    found = dict[str, None]()
+    for file in files:
+        found |= dict.fromkeys((_hashed("at", file.path), _hashed("in", os.path.dirname(file.path))))  # noqa: PTH120
+        ends = () if file.gone else [at + 1 for at, sign in enumerate(file.path) if sign in (os.sep, "/")]
+        found |= dict.fromkeys(_hashed("below", file.path[:end]) for end in ends)
+    if len(found) > MAX_PLACES:
+        raise InputError(f"Milvus stores up to {MAX_PLACES:,} folders of an item, got {len(found):,}.")
+    return list(found)
 
 
 def _any_of(keys: Any) -> str:
@@ -445,7 +540,7 @@ def _requests(rows: Sequence[Row]) -> Iterator[list[Row]]:
     batch: list[Row] = []
     size = 0
     for row in rows:
-        more = sum(map(len, (row["id"], row["code"], row["path"], row["rest"], *row["labels"])))
+        more = sum(map(len, (row["id"], row["code"], row["rest"], *row["places"], *row["labels"])))
         if batch and (len(batch) == _KEYS or size + more > _INSERT_BYTES):
             yield batch
             batch, size = [], 0
@@ -455,44 +550,47 @@ def _requests(rows: Sequence[Row]) -> Iterator[list[Row]]:
         yield batch
 
 
-def row_of(
-    id: str,
-    code: Packed,
-    labels: Sequence[str],
-    path: str | None,
-    visual: Packed | None = None,
-    scores: LabelScores | None = None,
-    modified: float | None = None,
-) -> Row:
+def _rest(batch: Batch) -> tuple[Sequence[Any], ...]:
+    """Return the columns of a batch after ids and codes, in the order of the fields of an item."""
+    return batch.labels, batch.files, batch.visual, batch.scores, batch.photos
+
+
+def row_of(item: Item) -> Row:
     """Return the row of one item, or raise InputError for labels and paths that do not fit."""
-    if path is not None and modified is None:
-        modified = modified_time(path)
-    rest = json.dumps([None if visual is None else visual.tobytes().hex(), dict(scores or {}), modified])
+    visual = None if item.visual is None else item.visual.tobytes().hex()
+    files, photo = [list(vars(file).values()) for file in item.files], item.photo
+    rest = json.dumps([visual, dict(item.scores), files, photo.width, photo.height, photo.name])
     if len(rest) > MAX_TEXT_BYTES:
-        raise InputError(f"Milvus stores scores of fewer labels than the {len(scores or {}):,} of one item.")
-    if len(labels) > MAX_LABELS:
-        raise InputError(f"Milvus stores up to {MAX_LABELS:,} labels per item, got {len(labels):,}.")
+        raise InputError(
+            f"Milvus stores up to {MAX_TEXT_BYTES:,} bytes of scores and paths per item, got {len(rest):,}."
+        )
+    if len(item.labels) > MAX_LABELS:
+        raise InputError(f"Milvus stores up to {MAX_LABELS:,} labels per item, got {len(item.labels):,}.")
     return {
-        "id": key_of(id),
-        "code": code.tobytes(),
-        "labels": [_fitting(label, "label", MAX_LABEL_BYTES) for label in labels],
-        "path": _NO_PATH if path is None else _fitting(path, "path", MAX_PATH_BYTES),
+        "id": key_of(item.id),
+        "code": item.code.tobytes(),
+        "labels": [_fitting(label, "label", MAX_LABEL_BYTES) for label in item.labels],
+        "taken": _NEVER if photo.taken is None else float(photo.taken),
+        "camera": _NO_CAMERA if photo.camera is None else escaped(photo.camera),
+        "places": _places(item.files),
+        "shown": not item.hidden,
         "rest": rest,
     }
 
 
 def item_of(row: Row) -> Item:
     """Return the item of one row."""
-    path = None if row["path"] == _NO_PATH else unescaped(row["path"])
-    visual, scores, modified = json.loads(row["rest"])
+    visual, scores, files, width, height, name = parse_json(row["rest"])
+    taken = None if row["taken"] == _NEVER else float(row["taken"])
+    camera = None if row["camera"] == _NO_CAMERA else unescaped(row["camera"])
     return Item(
         id_of(row["id"]),
         np.frombuffer(row["code"][0], dtype=np.uint8),
         tuple(unescaped(label) for label in row["labels"]),
-        path,
+        tuple(File(*values) for values in files),
         None if visual is None else np.frombuffer(bytearray.fromhex(visual), dtype=np.uint8),
         {label: (probability, share) for label, (probability, share) in scores.items()},
-        modified,
+        PhotoInfo(taken, camera, width, height, name),
     )
 
 
@@ -510,7 +608,16 @@ def _schema(bits: int) -> tuple[Any, Any]:
         max_capacity=MAX_LABELS,
         max_length=_ESCAPED * MAX_LABEL_BYTES,
     )
-    schema.add_field("path", DataType.VARCHAR, max_length=_ESCAPED * MAX_PATH_BYTES)
+    schema.add_field("taken", DataType.DOUBLE)
+    schema.add_field("camera", DataType.VARCHAR, max_length=4 * _ESCAPED * MAX_NAME)  # 4 bytes of UTF-8
+    schema.add_field(
+        "places",
+        DataType.ARRAY,
+        element_type=DataType.VARCHAR,
+        max_capacity=MAX_PLACES,
+        max_length=_PLACE,
+    )
+    schema.add_field("shown", DataType.BOOL)
     schema.add_field("rest", DataType.VARCHAR, max_length=MAX_TEXT_BYTES)
     index = MilvusClient.prepare_index_params()
     index.add_index("code", index_type="BIN_FLAT", metric_type="HAMMING")

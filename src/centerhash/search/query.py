@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.codes import Codes, Packed, check_codes, pack, unpack
-from centerhash.core.errors import ConfigError, InputError, unknown_name
+from centerhash.codes import Codes, Packed, as_codes, check_codes, check_packed, pack, packed_width, unpack
+from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
 from centerhash.core.files import refuse_links
 from centerhash.model.explanation import Explained
 from centerhash.model.portable import read_spec
@@ -45,7 +45,7 @@ _TIE = 1e-9  # a sum this near to 0 is 0: 0.1 + 0.2 - 0.3 must be
 class ModelInfo:
     """What a query by labels or by an item needs of a stored model: its classes and centers."""
 
-    method: str
+    method: str | None  # None for an index without a model
     backbone: str | None
     bits: int
     classes: tuple[str, ...]
@@ -56,6 +56,8 @@ class ModelInfo:
     @property
     def centers(self) -> Codes:
         """Return the hash centers (C, K), or raise ConfigError for a method without."""
+        if self.method is None:
+            raise no_model("search by an id or by a code")
         if self.known_centers is None:
             raise ConfigError(
                 f"a model of method '{self.method}' has no hash centers, so it supports neither label queries nor "
@@ -64,10 +66,25 @@ class ModelInfo:
         return self.known_centers
 
 
+def without_model(bits: int) -> ModelInfo:
+    """Return the information of an index that holds codes of other programs."""
+    return ModelInfo(None, None, bits, (), 0.0, None)
+
+
+def no_model(instead: str) -> ConfigError:
+    """Return the error of an index without a model."""
+    return ConfigError(f"this index has no model, only codes of other programs: {instead}.")
+
+
 def read_model_info(folder: Path) -> ModelInfo:
     """Read the information from the folder of an index's model, or raise DataError; the network is not read."""
     refuse_links(folder, (PORTABLE,))
     spec = read_spec(folder / PORTABLE)
+    if spec.visual_bits not in (None, VISUAL_BITS):
+        raise DataError(
+            f"'{folder / PORTABLE}' makes visual codes of {spec.visual_bits} bits, an index holds {VISUAL_BITS}: "
+            "create the index with another model."
+        )
     return ModelInfo(
         spec.method,
         spec.backbone,
@@ -163,6 +180,25 @@ def query_by_features(model: Model, features: NDArray[np.float32]) -> Query:
     visual = visual_codes(model, features)
     shown = [row for row in explained if row.weight > 0]
     return Query(model.encode_features(features)[0], shown, None if visual is None else visual[0])
+
+
+def query_by_code(info: ModelInfo, code: Any) -> Query:
+    """Return a query by a code: K values of -1 and +1, of 0 and 1, or ceil(K/8) packed bytes, also as hex digits."""
+    width = packed_width(info.bits)
+    expected = f"a code is {info.bits} values of -1 and +1, or {width} bytes, or {2 * width} hex digits"
+    try:
+        values = np.frombuffer(bytes.fromhex(code), np.uint8) if isinstance(code, str) else np.asarray(code)
+    except ValueError:
+        raise InputError(f"{expected}, got {code!r:.80}.") from None
+    try:
+        if values.dtype == np.uint8 and values.shape == (width,) and info.bits > 1:
+            values = unpack(check_packed(values[None], info.bits), info.bits)[0]
+        if values.shape != (info.bits,):
+            raise InputError(f"got {values.dtype} of shape {values.shape}")
+        read = as_codes(values[None])[0]
+    except InputError as error:
+        raise InputError(f"{expected}: {error}".rstrip(".") + ".") from None
+    return Query(read, () if info.known_centers is None else labels_of_code(info, read, (), {}))
 
 
 def query_by_item(info: ModelInfo, item: Item) -> Query:

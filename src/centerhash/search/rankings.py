@@ -21,11 +21,11 @@ from centerhash.search.items import LEVELS, VISUAL_BITS
 Rows: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.uint8]
 
-FACTOR = 0.1  # of a visual bit compared with a semantic one: see docs/search.md
+FACTOR = 0.1  # of a visual bit compared with a semantic one: see docs/how-to/search.md
 _WEIGHT = round(1 / FACTOR)  # distances are compared as whole numbers: 10 d_semantic + d_visual
 SHARPNESS = 8.0  # of the likelihood of labels given a code
 FLOOR = 0.01  # the probability of a label that is not stored because others are larger
-SHARES = 1.0  # weight of the shares compared with the probabilities: see docs/search.md
+SHARES = 1.0  # weight of the shares compared with the probabilities: see docs/how-to/search.md
 _DIGITS = 9  # of a penalty: smaller differences come from rounding
 
 FEW = 8  # if fewer than one row in this many is allowed, their codes are gathered; otherwise the scan skips others

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime, timedelta
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from centerhash.model.explanation import Explained
 from centerhash.search.items import Item
 from centerhash.search.uploads import Uploads
 
+_EPOCH = datetime(1970, 1, 1)
 _SHOWN = 50  # results with a thumbnail in a notebook: more would make it large
 _SIDE = 128  # pixels of a thumbnail's longer side
 
@@ -48,7 +51,9 @@ class Added:
 
 @dataclass(frozen=True)
 class Result:
-    """One item of a result list; `path` is absolute, or None for an item without an image.
+    """Describe one result; `path` is absolute, or None for an item without an image, `paths` are all of them.
+
+    `taken` is by the clock of the camera (EXIF), otherwise when the file was modified; `name` is that of the file.
 
     `visual` is the distance of the visual codes, None if the query or the item has none. `probability` and `share` are
     those of the labels of the query, otherwise of the labels that the item carries; None if none are stored.
@@ -61,15 +66,22 @@ class Result:
     visual: int | None = None
     probability: Mapping[str, float] | None = None
     share: Mapping[str, float] | None = None
-    modified: float | None = None  # time of its file, in seconds since 1970
+    paths: tuple[str, ...] = ()  # of equal files, sorted
+    name: str | None = None
+    taken: datetime | None = None
+    camera: str | None = None
+    width: int | None = None  # pixels of the upright image
+    height: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return its fields."""
-        return {**vars(self), "labels": list(self.labels)}  # dataclasses.asdict takes ten times as long
+        # dataclasses.asdict takes ten times as long
+        taken = None if self.taken is None else self.taken.isoformat()
+        return {**vars(self), "labels": list(self.labels), "paths": list(self.paths), "taken": taken}
 
 
 class Results(Listed[Result]):
-    """The results of a search, best first.
+    """Hold the results of a search, best first.
 
     `labels` explain the query if the method has centers; `code` (K,) is the semantic code of the query; `size` is the
     number of items in the index.
@@ -89,7 +101,7 @@ class Results(Listed[Result]):
         }
 
     def to_pandas(self) -> Any:
-        """A DataFrame with a row per result, its columns the fields of `Result`."""
+        """Return a DataFrame with a row per result and the fields of `Result`."""
         return to_frame([asdict(row) for row in self]).reindex(
             columns=[field.name for field in fields(Result)]
         )
@@ -143,14 +155,33 @@ def as_result(
     asked: Sequence[str] | None = None,
 ) -> Result:
     """Return an item as users see it, compared with the visual code (16,) and the labels of the query, if it has any."""
-    place = None if item.path is None else uploads.path(item.path)
+    paths = tuple(str(place) for path in item.paths if (place := uploads.path(path)) is not None)
     apart = None
     if visual is not None and item.visual is not None:
         apart = int(np.bitwise_count(item.visual ^ visual).sum())
     names = item.labels if asked is None else asked
     probability, share = (item.probabilities(names), item.shares(names)) if item.scores else (None, None)
-    path = None if place is None else str(place)
-    return Result(item.id, distance, item.labels, path, apart, probability, share, item.modified)
+    path, photo = (paths[0] if paths else None), item.photo
+    return Result(
+        item.id,
+        distance,
+        item.labels,
+        path,
+        apart,
+        probability,
+        share,
+        paths,
+        photo.name or (None if path is None else os.path.basename(path)),  # noqa: PTH119 - of many items
+        None if photo.taken is None else wall_clock(photo.taken),
+        photo.camera,
+        photo.width,
+        photo.height,
+    )
+
+
+def wall_clock(taken: float) -> datetime:
+    """Return the date and time that the clock of a camera showed, without a time zone."""
+    return _EPOCH + timedelta(seconds=taken)
 
 
 def missing_text(folder: Path, count: int) -> str:

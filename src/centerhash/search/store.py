@@ -15,9 +15,9 @@ import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import IO, Any, Self
 from zlib import crc32
@@ -28,7 +28,9 @@ from numpy.typing import NDArray
 from centerhash.codes import Packed, check_bits, packed_width
 from centerhash.core.errors import InputError
 from centerhash.core.files import WriterLock, atomic, explain_write_errors, make_folder, sync_folder
+from centerhash.core.progress import Progress
 from centerhash.search.database import (
+    CAMERA,
     CARRIED,
     CHUNK,
     COMMITS,
@@ -39,11 +41,14 @@ from centerhash.search.database import (
     HAS_IMAGE,
     HAS_SCORES,
     HAS_VISUAL,
+    HIDDEN,
     ITEM,
     LABEL,
     LOCK,
     MAX_ROWS,
+    PLACE,
     PRESENT,
+    ROOT,
     SCORE,
     SCORED,
     VISUAL_BYTES,
@@ -51,10 +56,12 @@ from centerhash.search.database import (
     Chunk,
     Database,
     Flags,
+    Places,
     Postings,
     Row,
     State,
     Term,
+    Times,
     check_files,
     checksum,
     commit_slot,
@@ -64,12 +71,13 @@ from centerhash.search.database import (
     marks,
     stored_text,
 )
-from centerhash.search.items import Batch, Filter, Item, ItemStore, modified_time
-from centerhash.search.rankings import FEW, Columns, Ranking, code_distances
+from centerhash.search.items import Batch, File, Filter, Item, ItemStore
+from centerhash.search.rankings import Columns, Ranking, code_distances
 
 _CACHE_KB = 1 << 18  # of a writer: the index over the ids is written in random order
 _KEPT_BYTES = 1 << 26  # of postings kept in memory
 _PAGE = 1 << 14  # items that compaction holds in memory
+_PAGES = 4096  # of the database, copied between two reports of a backup
 _DRAFT = ".compact-"  # begins the name of the folder in which compaction writes
 
 
@@ -80,13 +88,16 @@ class Loaded:
     state: State
     columns: Columns
     flags: Flags  # (N,)
-    present: Flags | None  # (N,): 1 for rows that were not removed; None: all
-    semantic: Packed  # those of the columns, with room for further rows, as `visual`
+    present: Flags | None  # (N,): 1 for rows that are neither removed nor hidden; None: all
+    semantic: Packed  # those of the columns, with room for further rows, as `visual` and `taken`
     visual: Packed
+    taken: Times
+    places: tuple[NDArray[np.int64], NDArray[np.uint32]]  # rows that have a file, ascending, and its folder
 
-    def codes(self, row: int) -> tuple[Packed, Packed | None]:
-        """Return the semantic and the visual code of a row."""
-        return self.semantic[row], self.visual[row] if self.flags[row] & HAS_VISUAL else None
+    def values(self, row: int) -> tuple[Packed, Packed | None, float]:
+        """Return the semantic and the visual code of a row, and when it was taken."""
+        visual = self.visual[row] if self.flags[row] & HAS_VISUAL else None
+        return self.semantic[row], visual, float(self.taken[row])
 
 
 class Vocabulary:
@@ -160,6 +171,19 @@ class Store(ItemStore):
             else:
                 self._idle.append(database)
 
+    def back_up(self, path: Path, progress: Progress) -> None:
+        """Copy the database as it is at one moment; other processes may write meanwhile."""
+
+        def report(status: int, remaining: int, total: int) -> None:
+            progress("backup", total - remaining, total)
+
+        with (
+            self._reading() as (database, _),
+            explained(path),
+            closing(sqlite3.connect(path)) as copy,
+        ):
+            database.sql.backup(copy, pages=_PAGES, progress=report)
+
     def _state(self) -> State:
         with self._reading() as (_, state):
             return state
@@ -184,30 +208,65 @@ class Store(ItemStore):
             self._vocabulary = known = Vocabulary(state.generation, database.terms(state))
         return known
 
-    def items(self) -> Iterator[Item]:
+    def items(self, *, hidden: bool = False) -> Iterator[Item]:
         """Iterate over all items of one commit, in the order in which they were added."""
         with self._reading() as (database, state):
             names, count = self._terms(database, state).names, 0
             for number in range(state.chunks):
-                chunk = database.chunk(state, number)
+                chunk, files = database.chunk(state, number), database.files_of_chunk(number)
                 for row in database.rows_of_chunk(number):
-                    yield database.item(row, names, *chunk.codes(row[0] - number * CHUNK))
-                    count += 1
-            if count != state.items:
-                raise database.damaged(f"{count:,} of {state.items:,} items are there")
+                    item = database.item(
+                        row, names, files.get(row[0], ()), *chunk.columns(database.place(state, row)[1])
+                    )
+                    if hidden or not item.hidden:
+                        yield item
+                        count += 1
+            expected = state.items + (state.hidden if hidden else 0)
+            if count != expected:
+                raise database.damaged(f"{count:,} of {expected:,} items are there")
 
     def paths(self) -> Iterator[tuple[str, str]]:
-        """Iterate over the id and path of every item that has a path, in the order in which they were added."""
+        """Iterate over the id and each path of every item, in the order in which they were added."""
         with self._reading() as (database, state):
             names, count = self._terms(database, state).names, 0
             for number in range(state.chunks):
+                files = database.files_of_chunk(number)
                 for row in database.rows_of_chunk(number):
-                    item = database.item(row, names)
-                    if item.path is not None:
-                        yield item.id, item.path
-                        count += 1
-            if count != state.images:
-                raise database.damaged(f"{count:,} of {state.images:,} images are there")
+                    item = database.item(row, names, files.get(row[0], ()))
+                    count += bool(item.files)
+                    for path in item.paths:
+                        yield item.id, path
+            if count != state.images + state.hidden:
+                raise database.damaged(f"{count:,} of {state.images + state.hidden:,} images are there")
+
+    def files(self, folder: str) -> dict[str, tuple[str, File]]:
+        """Return the files directly in a folder by name, with the id of their item."""
+        with self._reading() as (database, state):
+            terms = self._terms(database, state)
+            number = terms.numbers.get((FOLDER, folder))
+            if number is None:
+                return {}
+            statement = "SELECT f.row, folder, f.name, size, modified, gone, f.checksum, id FROM files f"
+            query = f"{statement} JOIN items USING (row) WHERE folder = ?"
+            found = {}
+            for *row, id in database.sql.execute(query, (number,)):
+                file = database.file(database.checked(tuple(row)), terms.names)
+                found[os.path.basename(file.path)] = id, file  # noqa: PTH119 - of many files
+            return found
+
+    @property
+    def hidden(self) -> int:
+        """Return the number of items whose files are all gone."""
+        return self._state().hidden
+
+    def cameras(self) -> dict[str, int]:
+        """Return every camera with the number of its items, sorted by name."""
+        return dict(sorted(self._counts(CAMERA).items()))
+
+    def roots(self) -> list[str]:
+        """Return the folders that were added as a whole, sorted."""
+        with self._reading() as (database, state):
+            return sorted(term.name for term in database.terms(state) if term.kind == ROOT and term.entries)
 
     def labels(self) -> dict[str, int]:
         """Return every label that an item carries with the number of its items, sorted by name."""
@@ -215,7 +274,10 @@ class Store(ItemStore):
 
     def folders(self) -> dict[str, int]:
         """Return the folders of all paths with the number of items directly in each."""
-        return self._counts(FOLDER)
+        with self._searching() as (database, loaded):
+            names = self._terms(database, loaded.state).names
+            counts = np.bincount(loaded.places[1], minlength=len(names))
+            return {names[number]: int(counts[number]) for number in np.flatnonzero(counts)}
 
     def _counts(self, kind: str) -> dict[str, int]:
         with self._reading() as (database, state):
@@ -250,20 +312,20 @@ class Store(ItemStore):
     def _items_of(self, database: Database, state: State, rows: Sequence[Row]) -> list[Item]:
         """Return the items of rows of the table `items`; their codes come from memory if they are there."""
         names, loaded = self._terms(database, state).names, self._loaded
-        chunks, items = dict[int, Chunk](), []
+        chunks, items, files = dict[int, Chunk](), [], database.files_of([row[0] for row in rows])
         for row in rows:
-            number, place = divmod(row[0], CHUNK)
+            number, place = database.place(state, row)
             if (
                 loaded is not None
                 and loaded.state.generation == state.generation
                 and row[0] < loaded.state.rows
             ):
-                code, visual = loaded.codes(row[0])
+                code, visual, taken = loaded.values(row[0])
             else:
                 chunks[number] = chunk = chunks.get(number) or database.chunk(state, number)
-                code, visual = chunk.codes(place)
+                code, visual, taken = chunk.columns(place)
             own = None if visual is None else visual.copy()  # an item does not hold the columns in memory
-            items.append(database.item(row, names, code.copy(), own))
+            items.append(database.item(row, names, files.get(row[0], ()), code.copy(), own, taken))
         return items
 
     def _items_at(self, database: Database, state: State, rows: Sequence[int]) -> list[Item]:
@@ -317,13 +379,27 @@ class Store(ItemStore):
             allowed &= self._carrying(database, state, LABEL, [label])
         for label in only.without:
             allowed &= 1 - self._carrying(database, state, LABEL, [label])
+        if only.cameras is not None:
+            allowed &= self._carrying(database, state, CAMERA, only.cameras)
         if only.under is not None:
-            below = [name for name in self._terms(database, state).folders if _is_under(name, only.under)]
-            allowed &= self._carrying(database, state, FOLDER, below)
+            terms = self._terms(database, state)
+            below = np.zeros(len(terms.names), bool)
+            below[[terms.numbers[FOLDER, name] for name in terms.folders if _is_under(name, only.under)]] = (
+                True
+            )
+            rows, folders = loaded.places
+            inside = np.zeros(state.rows, np.uint8)
+            inside[rows[below[folders]]] = 1
+            allowed &= inside
+        taken = loaded.taken[: state.rows]  # NaN is in no range
+        if only.after is not None:
+            allowed &= taken >= only.after
+        if only.before is not None:
+            allowed &= taken < only.before
         return allowed
 
     def _carrying(self, database: Database, state: State, kind: str, names: Sequence[str]) -> Flags:
-        """Return the mask (N,) of the rows that carry one of these labels, or whose file is in one of these folders."""
+        """Return the mask (N,) of the rows that carry one of these labels, or are of one of these cameras."""
         mask = np.zeros(state.rows, np.uint8)
         for name in names:
             entries = self._postings(database, state, kind, name)
@@ -346,34 +422,41 @@ class Store(ItemStore):
                 kept[number] = entries
         return entries
 
+    def _images(self, database: Database, loaded: Loaded, only: Filter) -> NDArray[np.int64]:
+        """Return the rows of the items with an image that pass the filter."""
+        allowed, shown = self._allowed(database, loaded, only), loaded.flags & HAS_IMAGE > 0
+        return np.flatnonzero(shown if allowed is None else shown & (allowed > 0))
+
     def newest(self, offset: int, limit: int, only: Filter) -> tuple[list[Item], int]:
-        """Return a page of the items with an image, last modified first, and the number of all that pass the filter."""
-        order = "FROM items WHERE folder IS NOT NULL ORDER BY modified DESC, row DESC"
-        if not only:
-            with self._reading() as (database, state):
-                page = database.sql.execute(
-                    f"SELECT row {order} LIMIT ? OFFSET ?", (limit, offset)
-                ).fetchall()
-                return self._items_at(database, state, [row for (row,) in page]), state.images
+        """Return a page of the items with an image, last taken first, and the number of all that pass the filter."""
         with self._searching() as (database, loaded):
-            allowed = self._allowed(database, loaded, only)
-            assert allowed is not None
-            shown = allowed * (loaded.flags & HAS_IMAGE > 0)
-            rows = np.flatnonzero(shown)
-            if len(rows) * FEW < len(shown):  # read their times and sort them
-                timed = database.select("SELECT modified, row FROM items WHERE row IN", rows.tolist())
-                chosen = [row for _, row in sorted(timed, reverse=True)][offset : offset + limit]
+            rows = self._images(database, loaded, only)
+            times = np.nan_to_num(loaded.taken[rows], nan=-np.inf)
+            last = offset + limit
+            if last < len(rows):  # all times from that of the last one on
+                least = np.partition(times, len(rows) - last)[len(rows) - last] if last else np.inf
+                kept = times >= least
+                chosen, times = rows[kept], times[kept]
             else:
-                every = (row for (row,) in database.sql.execute(f"SELECT row {order}"))
-                passing = (row for row in every if row < len(shown) and shown[row])
-                chosen = list(islice(passing, offset, offset + limit))
-            return self._items_at(database, loaded.state, chosen), len(rows)
+                chosen = rows
+            order = np.lexsort((-chosen, -times))[offset:last]
+            return self._items_at(database, loaded.state, chosen[order].tolist()), len(rows)
+
+    def months(self, only: Filter) -> dict[str, int]:
+        """Return the months in which photos that pass the filter were taken ("2024-06"), newest first, with counts."""
+        with self._searching() as (database, loaded):
+            times = loaded.taken[self._images(database, loaded, only)]
+        months, counts = np.unique(
+            np.floor(times[~np.isnan(times)]).astype("datetime64[s]").astype("datetime64[M]"),
+            return_counts=True,
+        )
+        return dict(zip(months[::-1].astype(str).tolist(), counts[::-1].tolist(), strict=True))
 
     def info(self) -> dict[str, Any]:
         """Return the number of removed items that still take space, and the bytes of the database."""
         state, files = self._state(), [self.folder / name for name in FILES]
         taken = sum(file.stat().st_size for file in files if file.exists())
-        return {"removed": state.rows - state.items, "bytes": taken}
+        return {"removed": state.rows - state.items - state.hidden, "bytes": taken}
 
     def verify(self) -> list[str]:
         """Read everything and return one sentence for each damage found."""
@@ -400,6 +483,15 @@ class Store(ItemStore):
                 writer.remove(batch.ids)
             writer.append(batch)
 
+    def _change_files(self, found: Sequence[tuple[str, File]], gone: Sequence[str]) -> None:
+        with self.transaction() as writer:
+            writer.change_files(found, gone)
+
+    def set_roots(self, added: Sequence[str], removed: Sequence[str] = ()) -> None:
+        """Note folders that were added as a whole, and those that no longer count as such."""
+        with self.transaction() as writer:
+            writer.set_roots(added, removed)
+
     def _remove(self, ids: Sequence[str]) -> int:
         with self.transaction() as writer:
             return writer.remove(ids)
@@ -409,15 +501,16 @@ class Store(ItemStore):
         with self.lock:
             with self.transaction() as writer:
                 state = writer.state
-            if state.rows > state.items:
+            if state.rows > state.items + state.hidden:
                 with (
                     explain_write_errors(self.folder),
                     tempfile.TemporaryDirectory(prefix=_DRAFT, dir=self.folder) as draft,
                     Store.create(draft, self.bits) as fresh,
                 ):
-                    items = self.items()
+                    items = self.items(hidden=True)
                     while page := list(islice(items, _PAGE)):
                         fresh.add_items(page)
+                    fresh.set_roots(self.roots())
                     with fresh.transaction() as other:
                         other.state = replace(
                             other.state, generation=state.generation + 1, commits=state.commits
@@ -457,8 +550,9 @@ class Writer:
             lock = WriterLock.take(folder / LOCK)
             undo.callback(lock.release)
             state, _ = check_files(folder)  # again: another writer may have changed them before the lock
-            for left in folder.glob(f"{_DRAFT}*"):  # by a compaction that was killed
-                shutil.rmtree(left, ignore_errors=True)
+            with explain_write_errors(folder):
+                for left in folder.glob(f"{_DRAFT}*"):  # by a compaction that was killed
+                    shutil.rmtree(left, ignore_errors=True)
             file = folder / COMMITS
             if not file.exists():
                 with atomic(file) as stream:
@@ -508,7 +602,7 @@ class Writer:
             if self.state != before:
                 self.state = replace(self.state, commits=self.state.commits + 1)
                 sql.execute("DELETE FROM state")
-                sql.execute(f"INSERT INTO state VALUES ({marks(8)})", self.state.row())
+                sql.execute(f"INSERT INTO state VALUES ({marks(10)})", self.state.row())
             sql.execute("COMMIT")
             self._known = self.state.commits
         except BaseException:
@@ -531,8 +625,7 @@ class Writer:
         first, count = self.state.rows, len(batch)
         if first + count > MAX_ROWS:
             raise InputError(f"an index holds at most {MAX_ROWS:,} rows: compact it, or use Milvus.")
-        split = [None if path is None else os.path.split(path) for path in batch.paths]
-        folders = [None if parts is None else self._number(FOLDER, parts[0]) for parts in split]
+        self._release([file.path for files in batch.files for file in files])
         labels = [
             struct.pack(f"<{len(names)}I", *(self._number(LABEL, name) for name in names))
             for names in batch.labels
@@ -541,23 +634,27 @@ class Writer:
             b"".join(struct.pack("<IBB", self._number(LABEL, name), *pair) for name, pair in row.items())
             for row in batch.scores
         ]
+        cameras = [
+            None if photo.camera is None else self._number(CAMERA, photo.camera) for photo in batch.photos
+        ]
         rows = []
-        for place, (parts, given) in enumerate(zip(split, batch.modified, strict=True)):
-            name, time = None, None
-            if parts is not None:
-                name = stored_text(parts[1])
-                time = modified_time(str(batch.paths[place])) if given is None else given
-            own = (labels[place], scores[place])
-            values = (first + place, batch.ids[place], folders[place], name, time, *own)
+        for place, photo in enumerate(batch.photos):
+            facts = (cameras[place], photo.width, photo.height, photo.name)
+            values = (first + place, batch.ids[place], *facts, labels[place], scores[place])
             rows.append((*values, checksum(*values)))
-        self.database.sql.executemany(f"INSERT INTO items VALUES ({marks(8)})", rows)
-        self._append_codes(batch, first)
-        self._append_postings(labels, scores, folders, first)
+        self.database.sql.executemany(f"INSERT INTO items VALUES ({marks(9)})", rows)
+        places = self._insert_files(
+            (first + place, file) for place, files in enumerate(batch.files) for file in files
+        )
+        shown = self._append_columns(batch, first, places)
+        self._append_postings(labels, scores, cameras, first, shown)
+        images = sum(bool(files) and not files[0].gone for files in batch.files)
         self.state = replace(
             self.state,
             rows=first + count,
-            items=self.state.items + count,
-            images=self.state.images + count - folders.count(None),
+            items=self.state.items + int(shown.sum()),
+            images=self.state.images + images,
+            hidden=self.state.hidden + count - int(shown.sum()),
             terms=len(self.terms),
         )
 
@@ -569,30 +666,48 @@ class Writer:
             self._keys.append((kind, name))
         return term.number
 
-    def _append_codes(self, batch: Batch, first: int) -> None:
-        """Write the chunks of codes and flags of new rows; the first chunk may hold earlier rows."""
+    def _append_columns(
+        self, batch: Batch, first: int, places: Sequence[tuple[int, int]]
+    ) -> NDArray[np.bool_]:
+        """Write the chunks of codes and flags of new rows; the first chunk may hold earlier rows.
+
+        `places` are rows and folders of files. Returns which rows (n,) are not hidden.
+        """
         count, shown = len(batch), np.array([code is not None for code in batch.visual])
         visual, flags = np.zeros((count, VISUAL_BYTES), np.uint8), np.full(count, PRESENT, np.uint8)
         if shown.any():
             visual[shown] = np.stack([code for code in batch.visual if code is not None])
         flags[shown] |= HAS_VISUAL
         flags[[bool(row) for row in batch.scores]] |= HAS_SCORES
-        flags[[path is not None for path in batch.paths]] |= HAS_IMAGE
+        flags[[bool(files) for files in batch.files]] |= HAS_IMAGE
+        hidden = np.array([bool(files) and files[0].gone for files in batch.files])
+        flags[hidden] ^= PRESENT | HIDDEN
         ids = np.array([crc32(id.encode()) for id in batch.ids], "<u4")
+        taken = np.array([np.nan if photo.taken is None else photo.taken for photo in batch.photos])
+        where = np.array(places, np.int64).reshape(-1, 2)
         for number in range(first // CHUNK, -(-(first + count) // CHUNK)):
             own = slice(max(number * CHUNK - first, 0), (number + 1) * CHUNK - first)
-            chunk = Chunk(batch.packed[own], visual[own], flags[own], ids[own])
+            chunk = Chunk(batch.packed[own], visual[own], flags[own], ids[own], taken[own])
+            folders = _places(where[where[:, 0] // CHUNK == number] - (number * CHUNK, 0))
             if number * CHUNK < first:
-                chunk = self.database.chunk(self.state, number).joined(chunk)
+                before, earlier = self.database.flags(self.state, number)
+                chunk = self.database.chunk(self.state, number, before).joined(chunk)
+                folders = np.concatenate([earlier, folders])
             self._store("codes", number, *chunk.blobs())
-            self._store("flags", number, chunk.flags.tobytes())
+            self._store("flags", number, chunk.flags.tobytes(), folders.tobytes())
+        return ~hidden
 
     def _append_postings(
-        self, labels: Sequence[bytes], scores: Sequence[bytes], folders: Sequence[int | None], first: int
+        self,
+        labels: Sequence[bytes],
+        scores: Sequence[bytes],
+        cameras: Sequence[int | None],
+        first: int,
+        shown: NDArray[np.bool_],
     ) -> None:
-        """Add new rows to the postings of their labels and folders, and count them."""
+        """Add new rows to the postings of their labels and cameras, and count those that are not hidden."""
         scored = np.frombuffer(b"".join(scores), SCORE)
-        placed = [(place, folder) for place, folder in enumerate(folders) if folder is not None]
+        placed = [(place, camera) for place, camera in enumerate(cameras) if camera is not None]
         inside = np.array(placed, np.int64).reshape(-1, 2)
         rows = [
             np.repeat(np.arange(len(scores)), [len(row) // SCORE.itemsize for row in scores]),
@@ -621,7 +736,8 @@ class Writer:
                 content = self.database.entries(key) + content
             self._store("postings", key, content)
         used = np.bincount(numbers, minlength=len(self.terms))
-        carried = np.bincount(numbers[entries["kind"] & CARRIED > 0], minlength=len(self.terms))
+        counted = (entries["kind"] & CARRIED > 0) & shown[entries["row"] - first]
+        carried = np.bincount(numbers[counted], minlength=len(self.terms))
         new = range(self.state.terms, len(self.terms))
         changed = {*np.flatnonzero(used).tolist(), *new}
         self._count({number: (int(carried[number]), int(used[number])) for number in changed})
@@ -631,30 +747,139 @@ class Writer:
         for number, (items, entries) in changes.items():
             term = self.terms[self._keys[number]]
             counted = replace(term, items=term.items + items, entries=term.entries + entries)
+            if counted.items < 0:
+                raise self.database.damaged(f"more items carry '{term.name}' than are counted")
             self.terms[self._keys[number]] = counted
             statement = f"INSERT OR REPLACE INTO terms VALUES ({marks(6)})"
             self.database.sql.execute(statement, counted.row())
 
     def remove(self, ids: Sequence[str]) -> int:
         """Remove items; their rows stay until the store is compacted, marked as not present."""
-        database, gone, changes = self.database, defaultdict[int, list[int]](list), defaultdict[int, int](int)
-        rows = database.select(f"SELECT {ITEM} FROM items WHERE id IN", ids)
-        for row in rows:
-            database.checked(row)
-            gone[row[0] // CHUNK].append(row[0] % CHUNK)
-            for number in (*label_numbers(row), *(() if row[2] is None else (row[2],))):
-                changes[number] -= 1
-        for number, places in gone.items():
-            flags = database.flags(self.state, number)
-            flags[places] &= ~np.uint8(PRESENT)
-            self._store("flags", number, flags.tobytes())
-        database.select("DELETE FROM items WHERE row IN", [row[0] for row in rows])
-        self._count({number: (items, 0) for number, items in changes.items()})
-        images = sum(row[2] is not None for row in rows)
+        found = self.database.select("SELECT row FROM items WHERE id IN", ids)
+        self._settle({row for (row,) in found}, remove=True)
+        return len(found)
+
+    def change_files(self, found: Sequence[tuple[str, File]], gone: Sequence[str]) -> None:
+        """Store files of items, and which paths are gone: see `ItemStore.change_files`."""
+        sql, rows, changed = self.database.sql, dict[str, int](), set[int]()
+        rows.update(self.database.select("SELECT id, row FROM items WHERE id IN", [id for id, _ in found]))
+        known = [(rows[id], file) for id, file in found if id in rows]
+        for path in gone:
+            for values in self._files_at(path):
+                changed.add(values[0])
+                self._store("files", *values[:5], 1)
+        for row, _ in known:
+            changed.add(row)
+            sql.execute("DELETE FROM files WHERE row = ? AND gone", (row,))
+        changed |= self._free(file.path for _, file in known)
+        self._insert_files(known)
+        self._add_terms()
+        self._settle(changed)
+
+    def _files_at(self, path: str) -> list[Row]:
+        """Return the values of the row of `files` of a path, if there is one."""
+        folder, name = os.path.split(path)
+        term = self.terms.get((FOLDER, folder))
+        if term is None:
+            return []
+        statement = "SELECT row, folder, name, size, modified, gone, checksum FROM files WHERE folder = ? AND name = ?"
+        found = self.database.sql.execute(statement, (term.number, stored_text(name))).fetchall()
+        return [self.database.checked(row) for row in found]
+
+    def _free(self, paths: Iterable[str]) -> set[int]:
+        """Take paths from the items that have them, and return the rows of these."""
+        rows = set()
+        for path in paths:
+            for row, folder, name, *_ in self._files_at(path):
+                rows.add(row)
+                statement = "DELETE FROM files WHERE row = ? AND folder = ? AND name = ?"
+                self.database.sql.execute(statement, (row, folder, name))
+        return rows
+
+    def _release(self, paths: Sequence[str]) -> None:
+        """Take paths from the items that have them; an item without a path left is removed."""
+        self._settle(self._free(paths))
+
+    def _insert_files(self, files: Iterable[tuple[int, File]]) -> list[tuple[int, int]]:
+        """Store files with the rows of their items; return row and folder of those that are not gone."""
+        values, places = [], []
+        for row, file in files:
+            folder, name = os.path.split(file.path)
+            number = self._number(FOLDER, folder)
+            own = (row, number, stored_text(name), file.size, file.modified, int(file.gone))
+            values.append((*own, checksum(*own)))
+            if not file.gone:
+                places.append((row, number))
+        self.database.sql.executemany(f"INSERT INTO files VALUES ({marks(7)})", values)
+        return places
+
+    def _add_terms(self) -> None:
+        """Store new terms."""
+        self._count(dict.fromkeys(range(self.state.terms, len(self.terms)), (0, 0)))
+        self.state = replace(self.state, terms=len(self.terms))
+
+    def set_roots(self, added: Sequence[str], removed: Sequence[str]) -> None:
+        """Note folders that were added as a whole, and those that no longer count as such."""
+        for wanted, names in ((0, removed), (1, added)):
+            for name in names:
+                number = self._number(ROOT, name)
+                term = self.terms[ROOT, name]
+                self._count({number: (0, wanted - term.entries)})
+        self.state = replace(self.state, terms=len(self.terms), edits=self.state.edits + 1)
+
+    def _settle(self, rows: set[int], *, remove: bool = False) -> None:
+        """Bring flags, folders and counts in line with the files of these items, which may be none any more.
+
+        Items without a file left, of those that had one, are removed; with `remove` all are.
+        """
+        if not rows:
+            return
+        database, counts, changes = self.database, [0, 0, 0], defaultdict[int, int](int)
+        chosen = sorted(rows)
+        stored = {row[0]: row for row in database.select(f"SELECT {ITEM} FROM items WHERE row IN", chosen)}
+        files = {} if remove else database.files_of(chosen)
+        gone, names = [], [name for _, name in self._keys]
+        for values in stored.values():
+            database.place(self.state, values)
+            database.item(values, names)
+        for number, group in groupby(chosen, lambda row: row // CHUNK):
+            own = [row for row in group if row in stored]
+            flags, places = database.flags(self.state, number)
+            folders = []
+            for row in own:
+                place = row - number * CHUNK
+                before, here = int(flags[place]), [file for file in files.get(row, ()) if not file[5]]
+                after = before & ~(PRESENT | HIDDEN)
+                if remove or (before & HAS_IMAGE and row not in files):
+                    gone.append(row)
+                else:
+                    after |= HIDDEN if row in files and not here else PRESENT
+                    after |= HAS_IMAGE if row in files else 0
+                flags[place] = after
+                folders += [(place, file[1]) for file in here]
+                counts[0] += (after & PRESENT) - (before & PRESENT)
+                counts[1] += _is_shown(after) - _is_shown(before)
+                counts[2] += bool(after & HIDDEN) - bool(before & HIDDEN)
+                camera = stored[row][2]
+                for term in (
+                    *label_numbers(database.checked(stored[row])),
+                    *(() if camera is None else (camera,)),
+                ):
+                    changes[term] += (after & PRESENT) - (before & PRESENT)
+            kept = places[~np.isin(places["row"], [row - number * CHUNK for row in own])]
+            every = np.concatenate([kept, _places(folders)])
+            every = every[np.lexsort((every["folder"], every["row"]))]
+            self._store("flags", number, flags.tobytes(), every.tobytes())
+        for table in ("items", "files"):
+            database.select(f"DELETE FROM {table} WHERE row IN", gone)
+        self._count({number: (items, 0) for number, items in changes.items() if items})
         self.state = replace(
-            self.state, items=self.state.items - len(rows), images=self.state.images - images
+            self.state,
+            items=self.state.items + counts[0],
+            images=self.state.images + counts[1],
+            hidden=self.state.hidden + counts[2],
+            edits=self.state.edits + 1,
         )
-        return len(rows)
 
     def take_over(self, other: Writer) -> None:
         """Replace all content by that of another store, which has one more commit."""
@@ -675,28 +900,48 @@ def _is_under(folder: str, places: Iterable[str]) -> bool:
     return any(f"{folder}{place[-1]}".startswith(place) for place in places)
 
 
+def _is_shown(flags: int) -> bool:
+    """Return whether a row has an image that is not gone."""
+    return flags & (PRESENT | HAS_IMAGE) == PRESENT | HAS_IMAGE
+
+
+def _places(pairs: Any) -> Places:
+    """Return rows of a chunk and folders as they are stored: sorted, each pair once."""
+    pairs = np.unique(np.array(pairs, np.int64).reshape(-1, 2), axis=0)
+    places = np.empty(len(pairs), PLACE)
+    places["row"], places["folder"] = pairs[:, 0], pairs[:, 1]
+    return places
+
+
 def _load(database: Database, state: State, before: Loaded | None) -> Loaded:
     """Read the columns of a commit; of those of an earlier one, only what has changed."""
     if before is not None and before.state.generation != state.generation:
         before = None
     old = 0 if before is None else before.state.rows
     begin = old // CHUNK  # the first chunk that may have more rows now
-    removed = before is None or old - before.state.items != state.rows - state.items
-    kept = 0 if removed else begin  # the chunks whose flags are the same
+    # the chunks whose flags and folders are the same
+    kept = begin if before is not None and before.state.edits == state.edits else 0
     flags = np.zeros(state.rows, np.uint8)
-    if before is not None:
+    rows, folders = [np.empty(0, np.int64)], [np.empty(0, np.uint32)]
+    if before is not None and kept:
         flags[: kept * CHUNK] = before.flags[: kept * CHUNK]
+        count = int(np.searchsorted(before.places[0], kept * CHUNK))
+        rows, folders = [before.places[0][:count]], [before.places[1][:count]]
     for number in range(kept, state.chunks):
-        flags[number * CHUNK : (number + 1) * CHUNK] = database.flags(state, number)
+        flags[number * CHUNK : (number + 1) * CHUNK], places = database.flags(state, number)
+        rows.append(places["row"] + np.int64(number * CHUNK))
+        folders.append(places["folder"])
     if np.count_nonzero(flags & PRESENT) != state.items:
         raise database.damaged(f"the flags do not mark {state.items:,} items")
     shown = state.rows if (flags & HAS_VISUAL).any() else 0
     semantic = _grown(None if before is None else before.semantic, old, state.rows, packed_width(state.bits))
     visual = _grown(None if before is None else before.visual, old, shown, VISUAL_BYTES)
+    taken = np.empty(state.rows)
+    taken[:old] = () if before is None else before.taken[:old]
     for number in range(begin, state.chunks):
         own = slice(number * CHUNK, min((number + 1) * CHUNK, state.rows))
         chunk = database.chunk(state, number, flags[own])
-        semantic[own] = chunk.semantic
+        semantic[own], taken[own] = chunk.semantic, chunk.taken
         if shown:
             visual[own] = chunk.visual if len(chunk.visual) else 0
     columns = Columns(
@@ -707,7 +952,8 @@ def _load(database: Database, state: State, before: Loaded | None) -> Loaded:
         lambda _: (np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.uint8)),
     )
     present: NDArray[np.uint8] | None = None if state.items == state.rows else flags & np.uint8(PRESENT)
-    return Loaded(state, columns, flags, present, semantic, visual)
+    everywhere = np.concatenate(rows), np.concatenate(folders)
+    return Loaded(state, columns, flags, present, semantic, visual, taken, everywhere)
 
 
 def _grown(before: Packed | None, old: int, rows: int, width: int) -> Packed:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from centerhash.core.errors import ImageError, OutputError
+from centerhash.core.errors import DataError, ImageError, OutputError
 from centerhash.core.files import atomic, refuse_links
 
 IMAGES = "images"
 ID_DIGITS = 16  # of the SHA-256 of an image's bytes: 64 bits; a million images collide with odds of 1 : 4e7
 
+_MOST_BYTES = 1 << 31  # of an upload
 _NAME = re.compile(rf"{IMAGES}/[0-9a-f]{{{ID_DIGITS}}}\.[a-z0-9]{{1,5}}")
 
 # what the formats that we decode begin with; the suffix is only for people who look into the folder
@@ -69,7 +71,10 @@ class Uploads:
         """All files kept, and nothing else that lies beside them."""
         refuse_links(self.folder, [IMAGES])
         place = self.folder / IMAGES
-        files = sorted(place.iterdir()) if place.is_dir() else []
+        try:
+            files = sorted(place.iterdir()) if place.is_dir() else []
+        except OSError as error:
+            raise DataError(f"cannot read the folder '{place}': {error.strerror or error}.") from error
         return (file for file in files if self.holds(f"{IMAGES}/{file.name}"))
 
     def checked(self, file: Path) -> Path:
@@ -77,6 +82,8 @@ class Uploads:
         from centerhash.data.images import content_key
 
         own = file.parent == self.folder.resolve() / IMAGES and self.holds(f"{IMAGES}/{file.name}")
+        if own and file.exists() and file.stat().st_size > _MOST_BYTES:
+            raise ImageError(f"'{file}' is not the image that was added: it is too large for one.")
         if own and content_key(file)[:ID_DIGITS] != file.stem:
             raise ImageError(f"'{file}' is not the image that was added: its content has changed.")
         return file
@@ -95,7 +102,8 @@ def has_file(uploads: Uploads, stored: str | None) -> bool:
     from centerhash.data.layouts.parquet import is_stored_image
 
     path = None if stored is None else uploads.path(stored)
-    return stored is None or (path is not None and (path.exists() or is_stored_image(path)))
+    # Path.exists raises for names that are too long
+    return stored is None or (path is not None and (os.path.exists(path) or is_stored_image(path)))  # noqa: PTH110
 
 
 def image_suffix(data: bytes) -> str:

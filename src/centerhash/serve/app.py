@@ -136,8 +136,8 @@ def _add_status(
             index=Path(served.index.folder).name,
             size=len(served.index),
             adding=0 if adding is None else adding(),
-            bits=served.index.model.bits,
-            method=served.index.model.spec.method,
+            bits=served.index.model_info.bits,
+            method=served.index.model_info.method,
             writable=settings.may_write,
             max_upload_mb=settings.max_upload_mb,
             version=__version__,
@@ -211,7 +211,7 @@ def _warm_up(index: Index) -> None:
     """Load the network in one thread, codes and compiled loops in another: the first visitor need not wait for them."""
     with ThreadPoolExecutor(1) as pool:
         network = None
-        if index.model.spec.backbone is not None:
+        if index.model_info.backbone is not None:
             network = pool.submit(lambda: index.encoder().engine)
         for item in islice(index.items(), 1):
             index.search(id=item.id, k=1)

@@ -18,7 +18,8 @@ from typing import Any
 
 from PIL import Image
 
-from centerhash.core.errors import CenterhashError, ImageError, InputError
+from centerhash.core.errors import CenterhashError, InputError
+from centerhash.core.rendering import shown_text
 from centerhash.data.images import load_image, read_header
 from centerhash.data.layouts.parquet import is_stored_image, stored_image
 from centerhash.search import Index, Result
@@ -97,12 +98,10 @@ class ServedIndex:
         names = self.folders().names if any(row.path is not None for row in rows) else {}
         described = []
         for row in rows:
-            facts = row.to_dict()
-            if row.path is not None:
-                folder, name = os.path.split(row.path)
-                width, height = _shape(row.path, row.modified)
-                facts |= {"path": name, "folder": names.get(folder), "date": row.modified or None}
-                facts |= {"width": width, "height": height}
+            facts = row.to_dict() | {"path": None if row.path is None else shown_text(row.name or "")}
+            places = [(names.get(str(Path(path).parent)), Path(path).name) for path in row.paths]
+            facts["folder"] = places[0][0] if places else None
+            facts["paths"] = [shown_text(f"{folder}/{name}" if folder else name) for folder, name in places]
             described.append(facts)
         return described
 
@@ -135,8 +134,8 @@ class ServedIndex:
 
     def labels(self) -> schemas.LabelsAnswer:
         """All labels: those of the model first, then others that items carry."""
-        model, counts = self.index.model, self.index.labels()
-        centers = set(model.classes if model.has_centers else ())
+        model, counts = self.index.model_info, self.index.labels()
+        centers = set(() if model.known_centers is None else model.classes)
         rows = [
             schemas.LabelCount(
                 label=label,
@@ -168,10 +167,10 @@ class ServedIndex:
                 found.append(self.index.get(id))
         return self._described(found)
 
-    def add(self, data: bytes) -> schemas.Added:
+    def add(self, data: bytes, name: str) -> schemas.Added:
         """Store an image durably."""
         new = hashlib.sha256(data).hexdigest()[:ID_DIGITS] not in self.index
-        added = self.index.add_bytes(data)
+        added = self.index.add_bytes(data, name)
         return schemas.Added(id=added.id, labels=list(added.labels), new=new, size=len(self.index))
 
     def remove(self, id: str) -> schemas.Removed:
@@ -264,21 +263,6 @@ def named_folders(direct: Mapping[str, int], uploads: str) -> Folders:
     if uploads in direct:
         sums[uploads], names[uploads] = direct[uploads], UPLOADS
     return Folders({name: sums[path] for path, name in names.items()}, names)
-
-
-def _shape(path: str, modified: float | None) -> tuple[int | None, int | None]:
-    """Width and height of an image; None if it cannot be read."""
-    try:
-        return _known_shape(path, modified)
-    except ImageError:
-        return None, None
-
-
-@lru_cache(1 << 16)
-def _known_shape(path: str, modified: float | None) -> tuple[int, int]:
-    """Width and height of an image that was added when its file was `modified`."""
-    header = read_header(path)
-    return header.width, header.height
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,13 @@ class Item(BaseModel):
     labels: list[str] = Field(description="labels it carries in the index")
     path: str | None = Field(description="file name without folders; None if there is no image to show")
     folder: str | None = Field(None, description="its folder, from the one on that holds all images")
-    date: float | None = Field(None, description="when its file was modified, in seconds since 1970")
+    paths: list[str] = Field([], description="folders and names of all files with the same content, sorted")
+    taken: str | None = Field(
+        None,
+        description="when it was taken by the clock of the camera, otherwise when its file was modified",
+        examples=["2024-06-01T12:30:00"],
+    )
+    camera: str | None = None
     width: int | None = Field(None, description="pixels of the upright image; None where it cannot be read")
     height: int | None = None
     probability: dict[str, float] | None = Field(
@@ -126,7 +132,7 @@ class Health(BaseModel):
     size: int = Field(description="items in the index")
     adding: int = Field(description="images of a folder that are still to be added; 0 if none are")
     bits: int = Field(description="length of the codes")
-    method: str = Field(description="how the model was trained")
+    method: str | None = Field(description="how the model was trained; null without a model")
     writable: bool = Field(description="whether images can be added and removed, with the token")
     max_upload_mb: float = Field(description="largest upload in megabytes")
     version: str

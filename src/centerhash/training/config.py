@@ -28,21 +28,21 @@ def _plain_path(value: Any) -> Any:
 
 
 class TrainConfig(Options):
-    """Everything that decides a run's result besides the data; stored in the run's config.json.
+    """Hold all settings of a training run; stored in its config.json.
 
-    `centerhash train` offers every `setting` as an option.
+    Every `setting` is an option of `centerhash train`.
     """
 
     method: str = setting("ics-softmax", "see `centerhash methods`", shown="ics-softmax; itq without labels")
     bits: int = setting(64, "length of the codes, 8 to 1024", ge=8, le=1024)
-    seed: int = setting(0, "decides splits, centers, initial weights and order", ge=0)
+    seed: int = setting(0, "seed of splits, centers, initial weights and order", ge=0)
     epochs: int = setting(30, "passes over the training images", shown="30; 6 with --finetune", ge=1)
     batch_size: int = setting(
         256, "images per step, over all processes", "Training", shown="256; 64 with --finetune", ge=2
     )
     learning_rate: float = setting(
         4e-3,
-        "of the head",
+        "learning rate of the head",
         "Training",
         shown="0.004, or the method's own; 0.001 with --finetune",
         gt=0,
@@ -50,53 +50,50 @@ class TrainConfig(Options):
     )
     optimizer: str = setting(
         "adamw",
-        "adamw: weights decay beside the gradient; adam: L2 within it",
+        "decoupled weight decay or L2",
         "Training",
         choices=("adamw", "adam"),
     )
-    weight_decay: float = setting(1e-4, "of the weights", "Training", shown="0.0001", ge=0)  # printed: 0.9
+    weight_decay: float = setting(1e-4, "weight decay", "Training", shown="0.0001", ge=0)  # printed: 0.9
     schedule: str = setting(
-        "cosine", "of the learning rate", "Training", choices=("cosine", "steps", "constant")
+        "cosine", "schedule of the learning rate", "Training", choices=("cosine", "steps", "constant")
     )
-    accumulate: int = setting(1, "compute each batch in so many parts, to save memory", "Training", ge=1)
+    accumulate: int = setting(1, "gradient accumulation steps per batch, to save memory", "Training", ge=1)
     precision: Precision = setting(
-        "32", "bits of the arithmetic, 16 and bf16 mixed", "Training", choices=get_args(Precision)
+        "32", "precision of training, 16 and bf16 mixed with 32", "Training", choices=get_args(Precision)
     )
     backbone: str = setting(DEFAULT_BACKBONE, "see `centerhash backbones`")
     weights: Annotated[str | None, BeforeValidator(_plain_path)] = setting(
         None,
-        "file of the backbone's weights: safetensors or a plain state dict",
+        "weights of the backbone: safetensors or a plain state dict",
         "Backbone",
         shown="the published ones",
     )
     pretrained: bool = setting(
-        True, "start from ImageNet weights, or from random ones", "Backbone", shown="ImageNet"
+        True, "start from ImageNet weights instead of random ones", "Backbone", shown="ImageNet"
     )
-    crop: int | None = setting(
-        None, "side of the middle of its frame that the backbone reads", "Backbone", shown="its own", ge=1
-    )
+    crop: int | None = setting(None, "side of the center crop", "Backbone", shown="its own", ge=1)
     pool: str | None = setting(
         None,
-        "from its last map to features",
+        "pooling of the last feature map",
         "Backbone",
         shown="its own",
         choices=("mean", "max", "mean+max"),
     )
-    finetune: bool = setting(False, "train the backbone too, on cropped and flipped images", shown="off")
+    finetune: bool = setting(False, "train the backbone too", shown="off")
     backbone_rate: float = setting(
         0.1, "learning rate of the backbone, as a share of the head's", "Backbone", ge=0
     )
     watch: int = setting(
         0,
-        "mAP every so many epochs on a tenth of the training images, which then do not train; each time takes about as "
-        "long as an epoch",
+        "epochs between measurements of mAP on a tenth of the training images, which are held out",
         "Running",
         shown="never",
         ge=0,
     )
     backbone_norms: str = setting(
         "frozen",
-        "statistics of its batch norms with --finetune",
+        "batch norm statistics of the backbone with --finetune",
         "Backbone",
         choices=("frozen", "trained"),
     )
@@ -104,13 +101,13 @@ class TrainConfig(Options):
     centers: str = setting("auto", "kind of hash centers", "Head", choices=KINDS)
     assignment: str = setting(
         "cooccurrence",
-        "of centers to classes, by shared images or not",
+        "assignment of centers to classes",
         "Head",
         choices=("cooccurrence", "random"),
     )
     sizes: bool = setting(
         True,
-        "adjust weights by the typical size of each class, if the data has areas; codes do not change",
+        "learn the typical size of each class if the data has areas; does not change the codes",
         "Head",
         shown="on",
     )

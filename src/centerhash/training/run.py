@@ -73,7 +73,7 @@ def train(
     a finished one is loaded. Without `out`, only the returned model is kept.
 
     Args:
-        data: a dataset, or the path of one; splits that it does not name are drawn with the seed.
+        data: a dataset, or the path of one; missing splits are drawn with the seed.
         method: name of a method, such as "ics"; "ics-softmax" by default, "itq" for images without labels.
         bits: K, the length of the codes, 8 to 1024; 64 by default.
         config: a configuration to start from; keywords override it.
@@ -83,13 +83,13 @@ def train(
         device: to compute on, such as "cpu" or "cuda"; "auto" uses a GPU if there is one.
         overwrite: start again if `out` holds another run.
         skip_broken: skip images that cannot be read instead of rejecting the data.
-        checkpoint_seconds: least time between two checkpoints in `out`.
+        checkpoint_seconds: minimum time between two checkpoints in `out`.
         logger: receives the losses and the learning rate of every epoch: "csv" and "tensorboard" write into `out`,
             "wandb" and "mlflow" send to these services; or an object with log_metrics(metrics, step), such as
             Lightning's.
         progress: True shows bars in a terminal or notebook, False nothing; or a callback (stage, done, total, note).
         **settings: other fields of `TrainConfig`, such as epochs, seed, learning_rate, options; `watch=5` also
-            measures mAP every five epochs on a tenth of the training images, which are then not trained on.
+            measures mAP every five epochs on a tenth of the training images, which are held out.
 
     """
     named = {"method": method, "bits": bits, "finetune": finetune}
@@ -214,11 +214,11 @@ def evaluate(
 
     Args:
         model: of `train` or `load`.
-        data: a dataset, or the path of one; splits that it does not name are those of the training run.
-        k: number of ranks that mAP, NDCG, ACG and WAP consider; more than the database means all.
+        data: a dataset, or the path of one; missing splits are those of the training run.
+        k: depth of mAP, NDCG, ACG and WAP; the whole database if it is smaller.
         precision_at: the numbers of ranks for precision.
-        exclude_self: leave a query's own item out of its ranking if the database contains it.
-        seed: of the permutation of the database that breaks ties.
+        exclude_self: exclude a query's own item from its ranking.
+        seed: of the random order that breaks ties.
         cache: folder of cached image features; "auto" is the user's cache folder, None disables caching.
         device: to compute features on, such as "cpu" or "cuda"; "auto" uses a GPU if there is one.
         skip_broken: skip images that cannot be read instead of rejecting the data.

@@ -160,7 +160,7 @@ def restore_checkpoint(path: Path, modules: Modules, optimizer: torch.optim.Opti
     """Read a file written by `store_checkpoint` into modules and optimizer; return the log so far."""
     try:
         tensors, metadata = load_tensors(path)
-        log: list[EpochRow] = json.loads(metadata["log"])
+        log: list[EpochRow] = parse_json(metadata["log"])
         for kind, module in modules.items():
             prefix = f"{kind}."
             module.load_state_dict(

@@ -99,14 +99,14 @@ def test_what_describes_its_images(tmp_path: Path) -> None:
 def test_errors_and_the_page_for_users_name_all_layouts(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         open_dataset(tmp_path)
-    page = (Path(__file__).parents[3] / "docs" / "own-images.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "data-layouts.md").read_text()
     for layout in LAYOUTS.values():
         assert layout.description in str(caught.value)
         assert f"`{layout.name}`" in page
 
 
 def page_commands() -> list[list[str]]:
-    page = (Path(__file__).parents[3] / "docs" / "own-images.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "data-layouts.md").read_text()
     blocks = re.findall(r"```console\n(.*?)```", page, flags=re.DOTALL)
     return [shlex.split(line)[1:] for block in blocks for line in block.splitlines()]
 

@@ -6,6 +6,7 @@ paths work wherever paths of images do. Image bytes are read on demand, in small
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -210,7 +211,7 @@ def _label_column(file: Path, columns: Sequence[str], features: Mapping[str, Any
 
 def is_stored_image(path: Path) -> bool:
     """Whether a path leads through a parquet file to one of its rows."""
-    return path.parent.suffix == SUFFIX and path.name.isdecimal() and path.parent.is_file()
+    return path.parent.suffix == SUFFIX and path.name.isdecimal() and os.path.isfile(path.parent)  # noqa: PTH113 - raises nothing
 
 
 def stored_image(path: Path) -> bytes:

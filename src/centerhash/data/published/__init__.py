@@ -1,4 +1,4 @@
-"""Published datasets by name, one module each; each registers what `centerhash datasets` and docs/datasets.md list."""
+"""Published datasets by name, one module each. `centerhash datasets` and docs/reference/datasets.md list them."""
 
 from __future__ import annotations
 

@@ -43,9 +43,9 @@ class RandomSplit:
     def __str__(self) -> str:
         query, train = f"{self.query:,} random queries", f"{self.train:,} random training images"
         if self.per_class:
-            rest = "all others are the database" if self.joined else "the rest is the database"
-            return f"of each class {query} and {train}, {rest} ({self.source})"
-        return f"{query}, the rest is the database, {train} from the database ({self.source}{self.note})"
+            rest = "all images but the queries" if self.joined else "the rest"
+            return f"{query} and {train} per class, {rest} as database ({self.source})"
+        return f"{query}, the rest as database, {train} from the database ({self.source}{self.note})"
 
 
 @dataclass(frozen=True)
@@ -239,46 +239,105 @@ def _download_file(file: RemoteFile, target: Path, mirror: str | None, progress:
     raise DataError(f"{missing} Try another mirror, or look at the home page.") from missing
 
 
-# ---------------------------------------------------------------- docs/datasets.md
+# ---------------------------------------------------------------- docs/reference/datasets.md
 
 _PAGE = """\
-| name | dataset | classes | labeled images | of | mAP depth |
+# Datasets
+
+Download a published dataset, and train on it by name.
+
+Needs: base install for `datasets` and `download`; `pip install 'centerhash[train]'` for `train`
+
+```console
+centerhash datasets --root data
+```
+
+lists the datasets below and which of them are in the folder `data`.
+
+```text
+centerhash download voc2007 --root data
+centerhash train voc2007 --root data --out run
+```
+
+`--root` is the folder that holds one folder per dataset, or the folder of the dataset itself. In Python, use
+`ch.open_dataset("voc2007", root="data")`. Only `train` and `open_dataset` accept names. `inspect`, `compare` and `tune`
+open folders in one of the [layouts](data-layouts.md); COCO's folder is one.
+
+| name | dataset | classes | labeled images | of | mAP@k |
 |---|---|---|---|---|---|
 {% for row in rows %}
-| [`{{ row.name }}`](#{{ row.name }}) | {{ row.title }} | {{ row.classes }} | {{ "{:,}".format(row.images) }} | \
+| `{{ row.name }}` | {{ row.title }} | {{ row.classes }} | {{ "{:,}".format(row.images) }} | \
 {{ "{:,}".format(row.photos) }} | {{ "{:,}".format(row.depth) }} |
 {% endfor %}
-{% for row in rows %}
 
-## {{ row.name }}
+Image counts are those of the literature; a warning reports it if your copy has fewer.
 
-**{{ row.title }}**: {{ row.citation }}. <{{ row.home }}>
+## Downloads
 
-- Split: {{ row.split }}.
-- Areas: {{ row.areas }}.
-- License: {{ row.license }}.
-- Folder: `{{ row.folder }}/`
+- The same command resumes an interrupted download. The disk must hold the archives and their contents.
+- Archives are checked by size and MD5 checksum if known, unpacked atomically, and deleted unless you set
+  `--keep-archives`. Archive members that are links, devices or outside the folder are rejected.
+- `--mirror URL` downloads from another address, with the same paths (`URL/zips/train2014.zip`) or without folders.
+- MIRFLICKR and CIFAR-10 publish checksums. The checksums of COCO and VOC are recorded by other libraries. A dash means
+  that no source was found.
 
-{% if row.files %}
-| file | bytes | MD5 | unpacked into |
-|---|---|---|---|
-{% for file in row.files %}
-| [{{ file.name }}]({{ file.url }}) | {{ "{:,}".format(file.size) if file.size else "unknown" }} | \
-{{ file.md5 or "unknown" }} | `{{ row.folder }}/{{ "" if file.into == "." else file.into + "/" }}` |
+## Splits
+
+Images without a label are skipped. A random split depends on `--seed`: queries are drawn from all images, the rest is
+the database, and training images are drawn from the database. No query is a training image or in the database. If your
+copy has too few images for these counts, they are reduced in proportion, with a warning. Opening CIFAR-10 for the
+first time writes its images as 60,000 PNG files.
+
+`--lists DIR` reads the list files of HashNet, CSQ and others instead, also for your own folder (`centerhash train IMAGES
+--lists DIR --out RUN`). The files are `train.txt`, `test.txt` (or `query.txt`) and `database.txt`, each possibly in
+numbered parts. A line is `path 0 1 0 ...` with one 0 or 1 per class.
+
+- A path matches the image under the folder with the longest common end. Two equally good matches are an error, and
+  missing images are skipped with a warning.
+- Class names come from `classes.txt` next to the lists; otherwise they are `class 0`, `class 1` and so on.
+- The number of images that two lists share is reported. HashNet's COCO database contains its queries; use `evaluate
+  --exclude-self` with it.
+{% for folder, group in groups.items() %}
+
+## {{ group[0].name }}
+
+{{ group[0].citation }}. <{{ group[0].home }}>
+
+{% for row in group %}
+- Split of `{{ row.name }}`: {{ row.split }}.
+{% endfor %}
+- Areas: {{ group[0].areas }}. License: {{ group[0].license }}.
+
+{% if group[0].files %}
+| file, unpacked into `{{ folder }}/` | bytes | MD5 |
+|---|---|---|
+{% for file in files(group) %}
+| [{{ file.name }}]({{ file.url }}){{ "" if file.into == "." else " into `" + file.into + "/`" }} | \
+{{ "{:,}".format(file.size) if file.size else "-" }} | {{ file.md5 or "-" }} |
 {% endfor %}
 {% endif %}
-{% if row.by_hand %}
+{% if group[0].by_hand %}
 
-The photos must be downloaded by hand:
+Download the photos by hand:
 
-{% for step in row.by_hand %}
+{% for step in group[0].by_hand %}
 {{ loop.index }}. {{ step }}
 {% endfor %}
 {% endif %}
 {% endfor %}
+
+What next: [layouts of your data](data-layouts.md), [results on COCO](../explanation/results.md).
 """
 
 
 def datasets_page() -> str:
-    """Return the catalogue as markdown: the part of docs/datasets.md that describes each dataset."""
-    return filled(_PAGE, rows=DATASETS.values())
+    """Return docs/reference/datasets.md; datasets with the same citation share a section."""
+    groups: dict[str, list[PublishedDataset]] = {}
+    for row in DATASETS.values():
+        groups.setdefault(row.citation, []).append(row)
+
+    def files(group: Sequence[PublishedDataset]) -> list[RemoteFile]:
+        return list(dict.fromkeys(file for row in group for file in row.files))
+
+    named = {"` and `".join(dict.fromkeys(row.folder for row in group)): group for group in groups.values()}
+    return filled(_PAGE, rows=DATASETS.values(), groups=named, files=files)

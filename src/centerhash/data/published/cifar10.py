@@ -109,7 +109,7 @@ register(
         _CIFAR10,
         name="cifar10-2",
         title="CIFAR-10, binary version, 50,000 images in the database",
-        split="the official training part (50,000) trains and is the database, the official test part (10,000) are the "
+        split="the official training images (50,000) as training set and database, the official test images (10,000) as "
         "queries (protocol II of GreedyHash)",
         reader=read_cifar10_parts,
         depth=50_000,

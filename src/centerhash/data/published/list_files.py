@@ -186,10 +186,10 @@ register(
         classes=100,
         images=133_503,
         photos=133_503,
-        split="HashNet's lists: 10,000 training images out of a database of 128,503, all from ImageNet's training part, "
-        "and 5,000 queries from its validation part",
+        split="HashNet's lists: 5,000 queries from ImageNet's validation images, a database of 128,503 of its training "
+        "images, 10,000 of which are the training set",
         areas="unknown",
-        license="ImageNet's terms: for research, not to be handed on",
+        license="ImageNet's terms: for research, not for redistribution",
         citation="Cao et al.: HashNet: Deep Learning to Hash by Continuation. ICCV 2017; Russakovsky et al.: ImageNet "
         "Large Scale Visual Recognition Challenge. IJCV 2015",
         home="https://github.com/thuml/HashNet",

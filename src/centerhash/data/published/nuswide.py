@@ -102,7 +102,7 @@ register(
             10_000,
             2_040,
             "the paper, Table 1",
-            "; the table's 149,685 database images are those of CSQ's list, which --lists reads",
+            "; its 149,685 database images are those of CSQ's list, see `--lists`",
         ),
         reader=partial(read_nuswide, classes=FREQUENT),
     )

@@ -95,9 +95,9 @@ _VOC2007 = register(
         classes=20,
         images=9_963,
         photos=9_963,
-        split="the official trainval (5,011) trains and is the database, the official test (4,952) are the queries",
-        areas="the share of the frame that each label's boxes cover together; objects marked difficult count",
-        license="photos under their Flickr users' terms; the data for research",
+        split="the official trainval (5,011) as training set and database, the official test (4,952) as queries",
+        areas="union of each label's boxes, objects marked difficult included",
+        license="photos under the terms of their Flickr users; annotations for research",
         citation="Everingham et al.: The Pascal Visual Object Classes (VOC) Challenge. IJCV 2010",
         home=f"{_SOURCE}/voc2007/",
         folder="voc",
@@ -125,8 +125,8 @@ register(
         title="Pascal VOC 2012",
         images=11_540,
         photos=11_540,
-        split="the official train (5,717) trains and is the database, the official val (5,823) are the queries: test "
-        "labels are secret",
+        split="the official train (5,717) as training set and database, the official val (5,823) as queries, because "
+        "test labels are not published",
         home=f"{_SOURCE}/voc2012/",
         files=(
             RemoteFile(

@@ -70,8 +70,8 @@ class Objective(nn.Module, ABC):
     """A loss of logits (B, K) and labels (B, C).
 
     Options are given by name, `DHN(slope=0.5)`, or as a whole, `DHN(options=DHNOptions(slope=0.5))`; their class is
-    the one named `<Class>Options` beside the loss. A loss that needs `centers`, `classes`, `bits` or a `seed` has
-    constructor parameters of these names. Its parameters (learned proxies, say) are trained together with the head's.
+    the one named `<Class>Options` in the same module. A loss that needs `centers`, `classes`, `bits` or a `seed` has
+    constructor parameters of these names. Its parameters, such as learned proxies, are trained with the head.
     """
 
     def __init__(self, *, options: MethodOptions | None = None, **values: Any) -> None:
@@ -90,7 +90,7 @@ class Objective(nn.Module, ABC):
     def prepare(self, features: NDArray[Any], rows: NDArray[np.int64], labels: NDArray[np.bool_]) -> None:
         """Prepare for the training images `features[rows]` (n, D) and labels (n, C) before the first epoch.
 
-        Must give the same result each time it is called: a run that is resumed calls it again.
+        Must be deterministic: a resumed run calls it again.
         """
 
     def forward(
@@ -100,10 +100,10 @@ class Objective(nn.Module, ABC):
         places: Tensor | None = None,
         progress: float = 0.0,
     ) -> Tensor:
-        """Loss () of logits (B, K), or of a head's output, for labels (B, C) of bool or 0 and 1.
+        """Compute the loss () of logits (B, K), or of a head's output, for labels (B, C) of bool or 0 and 1.
 
-        `places` (B,) are the images' places among the training images that `prepare` saw, `progress` in [0, 1) is the
-        share of the training that is done; few losses need them.
+        `places` (B,) are the positions of the images in the training set, `progress` in [0, 1) is the finished share of
+        training; few losses need them.
         """
         return self.loss_terms(output, labels, places, progress).total
 
@@ -114,7 +114,7 @@ class Objective(nn.Module, ABC):
         places: Tensor | None = None,
         progress: float = 0.0,
     ) -> LossTerms:
-        """The loss as `forward` gives it, with its parts by name."""
+        """Compute the loss of `forward`, and its terms by name."""
         batch = self.checked(output, labels)._replace(places=places, progress=progress)
         terms = self.terms(batch)
         if batch.output.label_log_odds is not None:
@@ -126,10 +126,10 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Terms () by name, already multiplied by their coefficients; their sum is the loss."""
+        """Compute terms () by name, multiplied by their coefficients; their sum is the loss."""
 
     def checked(self, output: Tensor | HeadOutput, labels: Tensor) -> Batch:
-        """The batch, or an InputError that names what does not fit."""
+        """Return the batch, or raise InputError if shapes do not fit."""
         output = output if isinstance(output, HeadOutput) else HeadOutput(output)
         logits, classes, bits = output.logits, *self.sizes
         if not (isinstance(logits, Tensor) and isinstance(labels, Tensor)):
@@ -174,9 +174,9 @@ def check_centers(centers: Tensor | NDArray[Any]) -> Tensor:
 
 
 class CentralObjective(Objective):
-    """Base of the central methods: centers, the labelled part of a batch, and weights over all classes.
+    """Base of the central methods: centers, labeled images of a batch, and weights over all classes.
 
-    `centers` (C, K) of -1 and +1 are a tensor or an array, as `hash_centers` makes them.
+    `centers` (C, K) of -1 and +1 are a tensor or an array, as returned by `hash_centers`.
     """
 
     centers: Tensor
@@ -190,7 +190,7 @@ class CentralObjective(Objective):
         self.options = self.options.for_bits(self.centers.shape[1])
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Means over the images that have a label; nothing when none has."""
+        """Compute means over the images that have a label; empty if none has."""
         labelled = batch.labels.any(dim=1)
         if not bool(labelled.any()):
             return {}
@@ -198,15 +198,15 @@ class CentralObjective(Objective):
 
     @torch.no_grad()
     def weights(self, output: Tensor | HeadOutput, labels: Tensor) -> Tensor:
-        """Weight (B, C) of each label of each image; rows sum to 1, or to 0 without labels."""
+        """Compute the weight (B, C) of each label of each image; rows sum to 1, or to 0 without labels."""
         batch = self.checked(output, labels)
         slots = label_slots(batch.labels)
         return scatter_weights(self.slot_weights(batch, slots), slots, labels.shape[1])
 
     @abstractmethod
     def image_terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Per-image terms (B,) by name, already multiplied by their coefficients; every image has a label."""
+        """Compute terms per image (B,) by name, multiplied by their coefficients; every image has a label."""
 
     def slot_weights(self, batch: Batch, slots: LabelSlots) -> Tensor:
-        """Weights (B, L) of the labels in their slots; equal unless a method learns them."""
+        """Compute weights (B, L) of the labels in their slots; equal unless a method learns them."""
         return equal_weights(slots.mask, batch.logits.dtype)

@@ -19,7 +19,7 @@ from torch.nn.functional import normalize, softplus
 
 from centerhash.core.options import MethodOptions
 from centerhash.methods.losses.base import Batch, CentralObjective
-from centerhash.methods.registry import Notes, register_method
+from centerhash.methods.registry import Notes, Scores, register_method
 from centerhash.methods.weights import (
     Form,
     LabelSlots,
@@ -127,9 +127,9 @@ class CentroidObjective(CentralObjective):
 class CSQOptions(MethodOptions):
     """Options of CSQ."""
 
-    gamma: float = Field(0.5, ge=0, description="coefficient of the quantisation loss, per bit")
+    gamma: float = Field(0.5, ge=0, description="coefficient of the quantization loss, per bit")
     quantisation: Literal["log_cosh", "squared"] = Field(
-        "log_cosh", description="the quantisation loss: log cosh, or squared as in the authors' code"
+        "log_cosh", description="quantization loss: log cosh, or squared"
     )
 
 
@@ -137,21 +137,18 @@ class CSQOptions(MethodOptions):
     "csq",
     paper="Central Similarity Quantization for Efficient Image and Video Retrieval (Yuan et al.)",
     year=2020,
-    multi_label="one centroid: majority of the labels' centers, ties from one random vector",
+    multi_label="one centroid, the majority of the labels' centers",
     space={"gamma": [0.05, 0.1, 0.5, 1.0], "centers": ["auto", "random"]},
     authors={"gamma": 0.05, "quantisation": "squared", "centers": "random", "assignment": "random"},
     notes=Notes(
         source="the authors' PyTorch code",
-        finding="Same cross entropy, majority and tie vector; other quantisation and centers: see below.",
         equations="""
             target t = sign( sum of v_j over the labels ), ties from one random vector
             mean over bits of  softplus(-t_k z_k)  + gamma mean over bits of  log cosh(|tanh(z_k / 2)| - 1)""",
-        defaults="gamma .5 per bit (.850). CSQ as released reached .819 in a short trial, against .841.",
-        departures="""Both terms are means over bits, so that gamma means the same at every length. The authors'
-            quantisation is (|y_k| - 1)^2 with .05 (.001 to .0001 with AlexNet); their released centers for COCO are
-            balanced random ones at 64 bits too (smallest distance 20), where ours are Hadamard's, and are not
-            assigned by co-occurrence: `-o quantisation=squared -o gamma=0.05 --centers random --assignment random` is
-            CSQ as released. Their network has three layers behind the backbone, which learns at .05 of the rate.""",
+        differences="""
+            Both terms are means over bits. The authors' quantization loss is (|y_k| - 1)^2, and their centers are
+            random. Their network has three layers after the backbone, which learns at 0.05 of the rate.""",
+        scores=Scores(0.850, 0.841, 0.819),
     ),
 )
 class CSQ(CentroidObjective):
@@ -160,7 +157,7 @@ class CSQ(CentroidObjective):
     options: CSQOptions
 
     def image_terms(self, batch: Batch) -> dict[str, Tensor]:
-        """BCE to the centroid, and quantisation; both per bit."""
+        """Compute the BCE to the centroid and the quantization loss, both per bit."""
         logits = batch.logits
         target = majority_centroid(batch.labels, self.centers, self.tie_vector)
         distance = softplus(-target * logits).mean(dim=1)  # Eq. (2) with the one center of this image
@@ -172,10 +169,10 @@ class CSQ(CentroidObjective):
 class DPNOptions(MethodOptions):
     """Options of DPN."""
 
-    margin: float = Field(1.0, gt=0, description="how far a bit is pushed past zero")
+    margin: float = Field(1.0, gt=0, description="distance from zero that a bit must keep")
     target: Literal["majority", "each"] = Field(
         "majority",
-        description="of several labels: the majority of their centers as CSQ has it, or each, summed, as the authors",
+        description="target with several labels: majority of their centers, or the sum over each",
     )
 
 
@@ -183,22 +180,18 @@ class DPNOptions(MethodOptions):
     "dpn",
     paper="Deep Polarized Network for Supervised Learning of Accurate Binary Hashing Codes (Fan et al.)",
     year=2020,
-    multi_label="one centroid: majority of the labels' centers, ties from one random vector",
+    multi_label="one centroid, the majority of the labels' centers",
     space={"margin": [0.5, 1.0, 2.0], "target": ["majority", "each"]},
     authors={"margin": 1.0, "target": "each", "centers": "bernoulli", "assignment": "random"},
     notes=Notes(
         source="the authors' PyTorch code and a port",
-        finding="Same hinge and margin; other targets for several labels: see below.",
         equations="""
             target t = sign( sum of v_j over the labels ), ties from one random vector
             mean over bits of  [ m - t_k z_k ]+""",
-        defaults="""margin 1 as in the authors' code and the port, the majority as target (.850). The authors' form
-            reached .819 in a short trial, against .843.""",
-        departures="""Of several labels, the majority of their centers is the target, as CSQ and the port have it; the
-            authors' code sums the loss over the centers of all labels: `-o target=each`. Their targets are Bernoulli(0.5)
-            bits, ours Hadamard centers assigned to classes as for the other central methods; `--centers bernoulli
-            --assignment random` is theirs. Targets that follow the codes (DPN-A) and ternary codes are left out. Per
-            bit, where the authors sum.""",
+        differences="""
+            With several labels the target is the majority of their centers, as in CSQ and the port. The authors sum
+            over bits and over all labels' centers. Moving targets (DPN-A) and ternary codes are not included.""",
+        scores=Scores(0.850, 0.843, 0.819),
     ),
 )
 class DPN(CentroidObjective):
@@ -207,7 +200,7 @@ class DPN(CentroidObjective):
     options: DPNOptions
 
     def image_terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Polarization loss (B,), to one target per image or summed over those of its labels."""
+        """Compute the polarization loss (B,) to one target per image, or summed over its labels."""
         logits, labels, margin = batch.logits, batch.labels, self.options.margin
         if self.options.target == "each":
             losses = polarization_to_centers(logits, self.centers, margin)
@@ -219,7 +212,7 @@ class DPN(CentroidObjective):
 class EWCSOptions(MethodOptions):
     """Options of E-WCS."""
 
-    gamma: float = Field(0.05, ge=0, description="coefficient of the quantisation loss, per bit")
+    gamma: float = Field(0.05, ge=0, description="coefficient of the quantization loss, per bit")
 
 
 @register_method(
@@ -227,28 +220,27 @@ class EWCSOptions(MethodOptions):
     title="E-WCS",
     paper=PAPER + ", the equal-weight ablation",
     year=2021,
-    multi_label="all centers of the labels, each with weight 1/c",
+    multi_label="all labels' centers, weights 1/c",
     training={"centers": "random"},
     space={"gamma": [0.05, 0.1, 0.5, 1.0], "centers": ["auto", "random"]},
     authors={"gamma": 0.05, "assignment": "random"},
     notes=Notes(
         source="the text of the ICS paper",
-        finding="Faithful to it.",
         equations="""
             Omega = 1/c sum over the labels of d_j,   d_j = sum over bits of softplus(-v_jk z_k)       Eq. (2), (3)
             Omega / K + gamma J_q / K,   J_q = sum over bits of log cosh(|tanh(z_k / 2)| - 1)          Eq. (11)""",
-        defaults="""gamma .05, random centers at every length (.851). The paper's, not assigned by co-occurrence,
-            reached .820 in a short trial, against .844.""",
-        departures="Per bit, as for CSQ. See docs/paper.md.",
+        differences="""
+            Both terms are means over bits. See the [notes on the paper](../explanation/paper.md).""",
+        scores=Scores(0.851, 0.844, 0.820),
     ),
 )
 class EWCS(CentralObjective):
-    """E-WCS (Sec. 4.5.1): all centers of an image's labels, each with the weight 1/c."""
+    """E-WCS (Zhang and Peng, 2021, Sec. 4.5.1): all centers of an image's labels, each with the weight 1/c."""
 
     options: EWCSOptions
 
     def image_terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Mean BCE to the labels' centers, Eq. (3) with equal weights, and quantisation; both per bit."""
+        """Compute the mean BCE to the labels' centers and the quantization loss, both per bit."""
         logits, bits = batch.logits, batch.logits.shape[1]
         equal = equal_weights(batch.labels, logits.dtype)
         omega = weighted_distance(equal, center_distances(logits, self.centers))
@@ -259,24 +251,23 @@ PRINTED_BETA = {16: 0.001, 32: 0.01, 64: 0.1}  # Sec. 4.5.2
 
 
 class ICSOptions(MethodOptions):
-    """Options of ICS. docs/paper.md lists where the defaults leave the printed form, and why."""
+    """Options of ICS. docs/explanation/paper.md lists where the defaults leave the printed form, and why."""
 
     solver: Literal["exact", "pgd", "printed"] = Field(
-        "exact", description="weights: exact minimiser, PGD on the true gradient, or PGD as printed, Eq. (13)"
+        "exact",
+        description="solver of the weights: exact minimizer, PGD on the true gradient, or PGD as printed, Eq. (13)",
     )
     form: Form = Field("joint", description="one softplus per image, Eq. (4), or one per center, Eq. (8)")
-    beta: float | None = Field(None, gt=0, description="bend of the sigmoid, Eq. (4)")
-    normalised: bool = Field(True, description="divide by beta, so that beta does not scale the loss")
-    per_bit: bool = Field(True, description="measure d and the quantisation loss per bit (d / K)")
+    beta: float | None = Field(None, gt=0, description="slope of the sigmoid, Eq. (4)")
+    normalised: bool = Field(True, description="divide by beta, which then does not scale the loss")
+    per_bit: bool = Field(True, description="d and the quantization loss as means over bits")
     entropy: float | None = Field(
         None, gt=0, alias="lambda", description="coefficient of the entropy, Eq. (10)"
     )
-    gamma: float = Field(0.5, ge=0, description="coefficient of the quantisation loss, Eq. (12)")
+    gamma: float = Field(0.5, ge=0, description="coefficient of the quantization loss, Eq. (12)")
     rate: float = Field(0.1, gt=0, description="step size eta of PGD, Eq. (14)")
     steps: int = Field(10, ge=1, description="steps of PGD")
-    keep: bool = Field(
-        False, description="start PGD from an image's weights of the epoch before, not from 1/c"
-    )
+    keep: bool = Field(False, description="start PGD from the weights of the previous epoch instead of 1/c")
 
     @model_validator(mode="after")
     def _keeps_steps(self) -> Self:
@@ -301,7 +292,7 @@ class ICSOptions(MethodOptions):
     title="ICS as printed",
     paper=PAPER + ", every equation as printed",
     year=2021,
-    multi_label="all centers of the labels, weights by ten steps of the printed gradient",
+    multi_label="all labels' centers, weights by ten printed steps",
     defaults={
         "solver": "printed",
         "form": "per_center",
@@ -315,43 +306,40 @@ class ICSOptions(MethodOptions):
     authors={"lambda": 0.01, "gamma": 0.05, "assignment": "random"},
     notes=Notes(
         source="the text of the ICS paper",
-        finding="Its equations as printed.",
         equations="""
             w <- projection onto the simplex of  w - eta (-w / (1 + exp(w d)) + lambda (1 + log w)),
                 ten steps                                                                Eq. (13), (14)
             network:  beta sum over the labels of softplus(w_j d_j) + gamma J_q                          Eq. (8), (12)""",
-        defaults="""beta .001, .01, .1 at 16, 32, 64 bits, gamma .05, eta .1: as printed. The paper names no lambda;
-            of those it tries, .1 (.604; .01 .568).""",
-        departures="""None on purpose; where the paper contradicts itself, docs/paper.md says which reading this is.
-            Centers are as printed too (Hadamard's, or Bernoulli(0.5) bits drawn once), and assigned to classes at
-            random; the head and its training are those of all methods, and as printed by `--preset paper-alexnet`
-            and `paper-resnet50`.""",
+        differences="""
+            No difference is intended. The [notes on the paper](../explanation/paper.md) state which reading is used
+            if the paper contradicts itself; it names no lambda. The head and its schedule are those of all methods.
+            `--preset paper-alexnet` and `paper-resnet50` are the printed ones.""",
+        scores=Scores(0.604, 0.541, 0.596),
     ),
 )
 @register_method(
     "ics",
     paper=PAPER,
     year=2021,
-    multi_label="all centers of the labels, weights solved per image (exact minimiser)",
+    multi_label="all labels' centers, weights solved per image",
     training={"learning_rate": 0.002},
     space={"lambda": ["default", "default*4", "default*16"], "gamma": [0.05, 0.25, 0.5]},
     authors={"gamma": 0.05, "assignment": "random"},
     notes=Notes(
         source="the text of the ICS paper",
-        finding="docs/paper.md goes through it equation by equation.",
         equations="""
             Omega = sum over the labels of w_j d_j,  d_j = BCE to center j, per bit                    Eq. (2), (3)
             w = argmin over the simplex of  J1(Omega) + lambda sum_j w_j log w_j                       Eq. (10)
             network:  J1(Omega) with w fixed + gamma J_q                                               Eq. (12)""",
-        defaults="""lambda (K / 32)^3 / 4, which is .03, .25 and 2 at 16, 32 and 64 bits, gamma .5, learning rate 2e-3
-            (.856; four times that lambda, gamma .25 and rate 4e-3 .851), beta .001. Without the assignment of centers
-            .827 in a short trial, against .844. The printed values are `ics-printed`.""",
-        departures="""Exact minimiser instead of ten steps, d per bit, normalised by beta: docs/paper.md says why,
-            with figures.""",
+        differences="""
+            The weights are the exact minimizer instead of ten gradient steps, d is a mean over bits, and the loss is
+            divided by beta. The [notes on the paper](../explanation/paper.md) give the reasons. lambda is (K / 32)^3
+            / 4.""",
+        scores=Scores(0.856, 0.844, 0.827),
     ),
 )
 class ICS(CentralObjective):
-    """ICS, the paper's method: solve the weights with the network fixed, then the loss with them fixed."""
+    """ICS (Zhang and Peng, 2021): solve the weights with the network fixed, then the loss with them fixed."""
 
     options: ICSOptions
     kept: Tensor
@@ -366,15 +354,15 @@ class ICS(CentralObjective):
             self.register_buffer("kept", torch.empty(0, 0))  # (n, L), stored with a checkpoint
 
     def prepare(self, features: NDArray[Any], rows: NDArray[np.int64], labels: NDArray[np.bool_]) -> None:
-        """Algorithm 1's first line: w = 1/c for every training image, where weights are kept."""
+        """Set w = 1/c for every training image if weights are kept (first line of Algorithm 1)."""
         if self.options.keep:
             mask = label_slots(torch.from_numpy(labels)).mask
             self.kept = equal_weights(mask).to(self.centers)
 
     def image_terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Algorithm 1 for one batch: J1 of Eq. (4)/(8) with fixed weights, and gamma J_q of Eq. (12).
+        """Compute Algorithm 1 for one batch: J1 of Eq. (4) or (8) with fixed weights, and gamma J_q of Eq. (12).
 
-        lambda R is constant in the network's parameters, so it is left out of what is differentiated.
+        lambda R does not depend on the network and is omitted.
         """
         slots = label_slots(batch.labels)
         distances = self.slot_distances(batch, slots)
@@ -390,21 +378,21 @@ class ICS(CentralObjective):
         }
 
     def slot_distances(self, batch: Batch, slots: LabelSlots) -> Tensor:
-        """Distances (B, L) to the centers of an image's labels."""
+        """Compute distances (B, L) to the centers of an image's labels."""
         return self.scale * center_distances(batch.logits, self.centers).gather(1, slots.classes)
 
     def slot_weights(self, batch: Batch, slots: LabelSlots) -> Tensor:
-        """Weights (B, L) that the solver finds for these outputs of the network."""
+        """Compute weights (B, L) for these outputs of the network."""
         return self.solve(self.slot_distances(batch, slots), slots)
 
     def start(self, batch: Batch, slots: LabelSlots) -> Tensor | None:
-        """Weights (B, L) of these images in the epoch before, where they are kept and the images are known."""
+        """Return weights (B, L) of the previous epoch, if they are kept and the images are known."""
         if not self.options.keep or batch.places is None:
             return None
         return self.kept[batch.places, : slots.mask.shape[1]].to(batch.logits.dtype)
 
     def solve(self, distances: Tensor, slots: LabelSlots, start: Tensor | None = None) -> Tensor:
-        """The weight step for distances (B, L): "calculate weights by projected gradient descent"."""
+        """Solve the weights (B, L) for distances (B, L)."""
         options = self.options
         if options.solver == "printed":
             return printed_weights(distances, slots.mask, self.entropy, options.rate, options.steps, start)

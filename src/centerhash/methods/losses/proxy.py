@@ -18,7 +18,7 @@ from torch.nn.functional import log_softmax, normalize
 from centerhash.core.options import MethodOptions
 from centerhash.methods.losses.base import Batch, Objective, label_loss
 from centerhash.methods.losses.pairwise import SMALLEST_NORM, masked_mean, pairs_of_two, shared_labels
-from centerhash.methods.registry import Notes, register_method
+from centerhash.methods.registry import Notes, Scores, register_method
 from centerhash.methods.weights import equal_weights
 
 # distances of the best linear codes that miss the Griesmer bound, by dimension and bits, at lengths in use
@@ -73,13 +73,13 @@ class HyP2Options(MethodOptions):
     """Options of HyP2."""
 
     threshold: float | None = Field(
-        None, ge=-1, lt=1, alias="zeta", description="cosine from which irrelevant codes are pushed apart"
+        None, ge=-1, lt=1, alias="zeta", description="cosine above which irrelevant codes are separated"
     )
     pair: float = Field(
         0.5, ge=0, alias="beta", description="coefficient of the pair loss next to the proxy loss"
     )
-    squash: bool = Field(True, alias="tanh", description="compare tanh(z); else z itself, as the authors do")
-    kaiming: bool = Field(False, description="draw proxies with variance 2 / C as the authors do; else 1")
+    squash: bool = Field(True, alias="tanh", description="compare tanh(z); otherwise z")
+    kaiming: bool = Field(False, description="proxy variance 2 / C; otherwise 1")
 
 
 @register_method(
@@ -87,23 +87,20 @@ class HyP2Options(MethodOptions):
     family="pairwise",
     paper="HyP2 Loss: Beyond Hypersphere Metric Space for Multi-label Image Retrieval (Xu et al.)",
     year=2022,
-    multi_label="near the learned proxy of every label; apart from images that share none",
+    multi_label="near each label's proxy, apart from images that share none",
     space={"beta": [0.5, 1.0, 2.0], "tanh": [True, False]},
     authors={"beta": 0.5, "tanh": False, "kaiming": True},
     notes=Notes(
         source="the authors' PyTorch code",
-        finding="Same terms; other codes and beta: see below.",
         equations="""
             mean over labels of (1 - cos(u, p_j)) + mean over other classes of [cos(u, p_j) - zeta]+
             + beta mean over pairs without a common label, both with several, of [cos(u_i, u_j) - zeta]+
-            u = tanh(z), proxies p_j learned;  zeta from the distance that C codes of K bits can all keep""",
-        defaults="""beta .5 as the authors', of tanh codes (.847; beta 1 and learning rate 1e-3 .842); zeta = 1 - 2 d
-            / K with the distance d of the best known linear code for the classes, never below 0. The authors' form
-            reached .818 in a short trial, against .834.""",
-        departures="""The authors compare the logits themselves, without tanh, and proxies drawn as Kaiming does: `-o
-            tanh=false -o kaiming=true`. Their zeta comes from a table of codes and may be negative for few classes;
-            ours is the Griesmer bound, but at lengths in use (12 to 64 bits, up to 128 classes) the best code where
-            none meets the bound.""",
+            u = tanh(z), proxies p_j learned;  zeta = 1 - 2 d / K, at least 0, d the distance that C codes can keep""",
+        differences="""
+            The authors compare logits without tanh and initialize the proxies as Kaiming does. Their zeta comes from
+            a table of codes and can be negative. Here d is the Griesmer bound, or that of the best known linear code
+            (12 to 64 bits, up to 128 classes).""",
+        scores=Scores(0.847, 0.834, 0.818),
     ),
 )
 class HyP2(Objective):
@@ -128,7 +125,7 @@ class HyP2(Objective):
         self.proxies = nn.Parameter(draw * math.sqrt(2 / classes) if self.options.kaiming else draw)
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Proxy loss of a batch and beta times its pair loss; an image without labels is far from every proxy."""
+        """Compute the proxy loss and beta times the pair loss; an image without labels is far from every proxy."""
         relaxed = torch.tanh(batch.logits) if self.options.squash else batch.logits
         codes = normalize(relaxed, dim=1, eps=SMALLEST_NORM)
         cosines = codes @ normalize(self.proxies, dim=1, eps=SMALLEST_NORM).T
@@ -161,7 +158,7 @@ class GreedyHashOptions(MethodOptions):
     penalty: float = Field(1.0, ge=0, alias="alpha", description="coefficient of | |z| - 1 |^3, per bit")
     classifier: Literal["sigmoid", "softmax"] = Field(
         "softmax",
-        description="one yes or no per class, or one choice among all as in the authors' code, targets 1/c",
+        description="binary decisions per class, or a softmax with targets 1/c",
     )
 
 
@@ -169,25 +166,23 @@ class GreedyHashOptions(MethodOptions):
     "greedyhash",
     paper="Greedy Hash: Towards Fast Optimization for Accurate Hash Coding in CNN (Su et al.)",
     year=2018,
-    multi_label="a linear classifier on the code shares its choice among the labels",
+    multi_label="softmax targets 1/c at the labels",
     training={"learning_rate": 0.001},
     space={"alpha": [0.01, 0.1, 1.0], "classifier": ["sigmoid", "softmax"]},
     authors={"alpha": 0.1, "classifier": "softmax"},
     notes=Notes(
         source="the authors' PyTorch code",
-        finding="Same sign, gradient, penalty and softmax; targets for several labels: see below.",
         equations="""
             b = sign(z) forward,  dL/dz = dL/db backward
             cross entropy of W b with the labels  + alpha mean over bits of  | |z_k| - 1 |^3""",
-        defaults="""The authors' softmax; alpha 1 as in their file for ImageNet (.1 in those for CIFAR-10), learning
-            rate 1e-3 (.842; alpha .1 .822). A yes or no per class reached .692 in a short trial, against .830.""",
-        departures="""The authors have one label per image; for several, the targets of the softmax are 1/c at the
-            labels. `-o classifier=sigmoid` answers yes or no for each class instead, a cross entropy summed over the
-            classes. W has no bias, as theirs.""",
+        differences="""
+            The authors have one label per image; with several, the softmax targets are 1/c. The sigmoid loss is
+            summed over classes. alpha is 1 in the authors' file for ImageNet, and 0.1 in those for CIFAR-10.""",
+        scores=Scores(0.842, 0.830, 0.830),
     ),
 )
 class GreedyHash(Objective):
-    """GreedyHash (Su et al., 2018): a linear classifier on the signs, whose gradient passes the sign unchanged."""
+    """GreedyHash (Su et al., 2018): a linear classifier on the signs, with a straight-through gradient."""
 
     options: GreedyHashOptions
 
@@ -206,7 +201,7 @@ class GreedyHash(Objective):
         self.classifier = nn.Parameter((2 * draw - 1) / math.sqrt(bits))  # as nn.Linear, without a bias
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Loss of the classifier on the codes, and alpha times the penalty on the logits."""
+        """Compute the loss of the classifier and alpha times the penalty on the logits."""
         scores = straight_through_sign(batch.logits) @ self.classifier.T
         return {
             "class": class_loss(scores, batch.labels, self.options.classifier),

@@ -20,7 +20,7 @@ from centerhash.core.options import MethodOptions
 from centerhash.methods.losses.base import Batch, CentralObjective
 from centerhash.methods.losses.central import center_similarities, weighted_distance
 from centerhash.methods.losses.pairwise import SMALLEST_NORM, masked_mean, pairs_of_two, shared_labels
-from centerhash.methods.registry import Notes, register_method
+from centerhash.methods.registry import Notes, Scores, register_method
 from centerhash.methods.weights import LabelSlots, equal_weights, softmax_weights
 
 _SURE = 1 - 1e-6  # a wrong center's probability from which its loss grows no more: it stays finite
@@ -37,14 +37,14 @@ class OrthoHashOptions(MethodOptions):
     """Options of OrthoHash."""
 
     scale: float = Field(4.0, gt=0, description="sharpness of the softmax over all centers")
-    margin: float = Field(0.2, ge=0, lt=2, description="what the cosine to an own center must be ahead by")
+    margin: float = Field(0.2, ge=0, lt=2, description="margin of the cosine to the labels' centers")
 
 
 @register_method(
     "orthohash",
     paper="One Loss for All: Deep Hashing with a Single Cosine Similarity (Hoe et al.)",
     year=2021,
-    multi_label="all centers of the labels against all others, each with weight 1/c",
+    multi_label="softmax over all centers, targets 1/c",
     training={"learning_rate": 0.002},
     space={"scale": [4.0, 6.0, 8.0], "margin": [0.0, 0.1, 0.2]},
     authors={
@@ -56,27 +56,24 @@ class OrthoHashOptions(MethodOptions):
     },
     notes=Notes(
         source="the authors' PyTorch code",
-        finding="Same loss; other scale, margin and centers: see below.",
         equations="""
             mean over the labels j of  -log softmax_j( scale (cos(z, v_j) - margin at the labels) ) over all centers""",
-        defaults="""scale 4, margin .2, learning rate 2e-3 (.869; margin 0 and rate 4e-3 .866). The authors' form
-            reached .839 in a short trial, against .858.""",
-        departures="""Targets 1/c at the labels. The authors have scale 8, margin .2, batch norm on the logits and a
-            codebook of Bernoulli(0.5) bits, where ours has Hadamard centers assigned to classes as for the other central
-            methods, and no batch norm: `-o scale=8 --centers bernoulli --assignment random` is theirs, and
-            `compare` and `tune` also set the batch norm (`head` with `logit_norm`).""",
+        differences="""
+            The authors also have a batch norm on the logits, which a preset file can set (`[head]`, `logit_norm =
+            true`).""",
+        scores=Scores(0.869, 0.858, 0.839),
     ),
 )
 class OrthoHash(CentralObjective):
     """OrthoHash (Hoe et al., 2021): softmax over scaled cosines to all centers, targets 1/c at the c labels.
 
-    A large cosine to a binary vector is a small quantisation error, so there is no loss of its own for it.
+    A large cosine to a binary vector implies a small quantization error, so there is no quantization loss.
     """
 
     options: OrthoHashOptions
 
     def image_terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Cross entropy (B,) between equal targets over the labels and the softmax over all centers."""
+        """Compute the cross entropy (B,) between equal targets over the labels and the softmax over all centers."""
         labels, similarities = batch.labels, center_similarities(batch.logits, self.centers)
         scores = margin_logits(similarities, labels, self.options.scale, self.options.margin)
         distances = -log_softmax(scores, dim=1)
@@ -101,11 +98,9 @@ class MDSHOptions(MethodOptions):
     """Options of MDSH."""
 
     scale: float | None = Field(None, gt=0, description="sharpness of the softmax over all centers")
-    pair: float = Field(
-        0.01, ge=0, alias="beta", description="coefficient of the pair loss; 1 in the authors' code"
-    )
+    pair: float = Field(0.01, ge=0, alias="beta", description="coefficient of the pair loss")
     quantisation: float = Field(
-        1e-4, ge=0, alias="lambda", description="coefficient of the quantisation loss, per bit"
+        1e-4, ge=0, alias="lambda", description="coefficient of the quantization loss, per bit"
     )
 
     def for_bits(self, bits: int) -> MDSHOptions:
@@ -117,13 +112,12 @@ class MDSHOptions(MethodOptions):
     "mdsh",
     paper="Deep Hashing with Minimal-Distance-Separated Hash Centers (Wang et al.)",
     year=2023,
-    multi_label="a softmax over all centers: yes to each label's, no to all others",
+    multi_label="softmax over all centers, one binary decision per class",
     training={"centers": "mdsh"},
     space={"beta": [0.01, 0.1, 1.0], "scale": ["default", "default*2"], "lambda": [0.0001, 0.01]},
     authors={"beta": 1.0, "scale": "default", "lambda": 0.0001, "centers": "mdsh", "assignment": "random"},
     notes=Notes(
         source="the authors' PyTorch code",
-        finding="Same losses; another search for the centers, and pairs of a batch: see below.",
         equations="""
             stage 1:  centers v in {-1, +1}^(C x K) with a large smallest distance;
                       the authors aim at Gilbert and Varshamov's bound
@@ -131,27 +125,24 @@ class MDSHOptions(MethodOptions):
                       p = softmax( scale cos(u, v) ) over all centers
                       + beta mean over pairs that share a label of  log(1 + exp( (1 - cos(u_i, u_j)) / 2 ))
                       + lambda mean over bits of  (|u_k| - 1)^2,   u = tanh(z)""",
-        defaults="""scale sqrt(K) and lambda 1e-4 as in the authors' code. beta .01 (.847): theirs is 1, for images of
-            one label. Here that stays at chance (.337), since the loss draws together all pairs that share a label,
-            and most share one.""",
-        departures="""The authors relax a center and move it by multipliers, from Hadamard rows or random signs; here
-            it moves bit by bit (`centers` mdsh, `methods/separation.py`), from more starts, and stops at Plotkin's
-            bound. Their pairs are a batch with the last codes of all training images from a slow copy of the network;
-            ours are those of a batch. Their pair loss sets in after 9 epochs of up to 1,000, ours at once. They have
-            a batch norm on the logits. Centers are assigned to classes as for the other central methods, by
-            co-occurrence, theirs at random (`--assignment random`).""",
+        differences="""
+            Centers are improved bit by bit from several starts, up to Plotkin's bound; the authors use a relaxation
+            with multipliers. Pairs are those within a batch; the authors pair a batch with stored codes of all
+            training images, after 9 epochs. They have a batch norm on the logits. Their beta is for one label per
+            image: with several, most pairs share one, and mAP stays at that of a random ranking.""",
+        scores=Scores(0.847, 0.835, 0.337),
     ),
 )
 class MDSH(CentralObjective):
-    """MDSH (Wang et al., 2023): yes or no to every center by a softmax over all, and similar pairs drawn together.
+    """MDSH (Wang et al., 2023): binary decisions by a softmax over all centers, and attraction of similar pairs.
 
-    Its first stage makes the centers: `centers` of the kind "mdsh" unless others are asked for.
+    Its first stage creates the centers: kind "mdsh" by default.
     """
 
     options: MDSHOptions
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Means over labelled images, and beta times the mean over pairs that share a label."""
+        """Compute means over labeled images, and beta times the mean over pairs that share a label."""
         terms = super().terms(batch)
         if terms:
             pairs = shared_labels(batch.labels) & pairs_of_two(len(batch.labels), batch.labels.device)
@@ -159,7 +150,7 @@ class MDSH(CentralObjective):
         return terms
 
     def image_terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Center loss and lambda (|u_k| - 1)^2 per bit (B,), of codes u = tanh(z)."""
+        """Compute the center loss and lambda (|u_k| - 1)^2 per bit (B,), of codes u = tanh(z)."""
         codes = torch.tanh(batch.logits)
         similarities = center_similarities(codes, self.centers)
         return {
@@ -169,20 +160,23 @@ class MDSH(CentralObjective):
 
 
 class IcsSoftmaxOptions(MethodOptions):
-    """Options of ICS-softmax. docs/paper.md describes how a validation split chose them."""
+    """Options of ICS-softmax. docs/explanation/paper.md describes how a validation split chose them."""
 
     scale: float = Field(6.0, gt=0, description="sharpness of the softmax over all centers")
     entropy: float | None = Field(
         None,
         gt=0,
         alias="lambda",
-        description="coefficient of the entropy of the weights that train the codes",
+        description="entropy coefficient of the weights that train the codes",
     )
     evidence_entropy: float = Field(
-        0.5, gt=0, alias="evidence_lambda", description="the same for the weights that train the class logits"
+        0.5,
+        gt=0,
+        alias="evidence_lambda",
+        description="entropy coefficient of the weights that train the class logits",
     )
     share_entropy: float = Field(
-        6.0, gt=0, alias="share_lambda", description="the same for the weights that are reported"
+        6.0, gt=0, alias="share_lambda", description="entropy coefficient of the reported weights"
     )
 
     def for_bits(self, bits: int) -> IcsSoftmaxOptions:
@@ -201,16 +195,15 @@ def step_loss(distances: Tensor, labels: Tensor, entropy: float) -> Tensor:
 @register_method(
     "ics-softmax",
     title="ICS-softmax (ours)",
-    paper="this project: ICS with a softmax likelihood over all centers, weights of their own, rotated codes",
+    paper="this project: ICS with a softmax likelihood over all centers, separate weights, rotated codes",
     year=2026,
-    multi_label="all centers of the labels against all others, weights solved per image",
+    multi_label="softmax over all centers, weights solved per image",
     head={"rotate": True, "evidence": True, "presence": True},
     training={"learning_rate": 0.001},
     space={"scale": [6.0, 8.0, 10.0], "lambda": ["default*0.25", "default*0.5", "default"]},
     authors={"scale": 8.0},
     notes=Notes(
-        source="nothing: it is ours",
-        finding="There is no other code.",
+        source="no other code: the method is ours",
         equations="""
             code:     d_j = -log softmax_j( scale cos(z, v) ) over all centers
             class logits e:  d_j = -log softmax_j(e) over all classes
@@ -219,19 +212,20 @@ def step_loss(distances: Tensor, labels: Tensor, entropy: float) -> Tensor:
             network:  sum over the labels of w_j d_j with w fixed, for the code and for the class logits
             after training:  z -> z R, R orthogonal, the R that brings z / |z| nearest to its signs (ITQ from R = I)
             weights reported:  softmax( e / share_lambda + s ) over the labels
-            where areas a (shares of their sum) are known:
-                s = argmin -mean_i sum_j a_ij log w_ij + .001 |s|^2, else s = 0""",
-        defaults="""scale 6, lambda scale / 2 = 3, learning rate 1e-3 (.872; scale 8, lambda 2 and rate 4e-3 .871).
-            evidence_lambda 0.5 from trials before the grid, which were far more than any other method had;
-            share_lambda 6 on half of the photos with boxes. Neither changes a code.""",
-        departures="""This is ours: docs/paper.md says what of ICS it keeps. `--no-rotate`, `--no-evidence` and
-            `--no-sizes` leave out what it adds.""",
+            if areas a (shares of their sum) are known:
+                s = argmin -mean_i sum_j a_ij log w_ij + 0.001 |s|^2, else s = 0""",
+        differences="""
+            `--no-rotate`, `--no-evidence` and `--no-sizes` disable its additions to ICS
+            ([explanation](../explanation/ics-softmax.md)). `evidence_lambda` and `share_lambda` do not change the
+            codes and were chosen outside the grid.""",
+        scores=Scores(0.872, 0.855, None),
     ),
 )
 class IcsSoftmax(CentralObjective):
-    """d_j = -log p_j with p = softmax(scale * cosine(logits, centers)) for the code, softmax(e) for the weights.
+    """ICS-softmax: a softmax likelihood over all centers for the code, and over class logits for the weights.
 
-    e are class logits. The loss is the sum of both steps' losses. Equal weights (lambda -> infinity) give OrthoHash's
+    d_j = -log p_j with p = softmax(scale * cosine(logits, centers)) for the code, softmax(e) for the weights; e are
+    class logits. The loss is the sum of both steps' losses. Equal weights (lambda -> infinity) give OrthoHash's
     codes.
     """
 
@@ -244,7 +238,7 @@ class IcsSoftmax(CentralObjective):
         self.scale, self.entropy = self.options.scale, float(self.options.entropy or 0)
 
     def image_terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Losses (B,) of the code and, if the head has them, of the class logits."""
+        """Compute the losses (B,) of the code and, if the head has them, of the class logits."""
         labels, terms = batch.labels, {}
         terms["center"] = step_loss(self.distances(batch.logits), labels, self.entropy)
         if batch.output.class_logits is not None:
@@ -253,7 +247,7 @@ class IcsSoftmax(CentralObjective):
         return terms
 
     def slot_weights(self, batch: Batch, slots: LabelSlots) -> Tensor:
-        """Weights (B, L): softmax of -d / lambda over the image's labels, by the class logits if there are some."""
+        """Compute weights (B, L) over the image's labels, from the class logits if the head has them."""
         if batch.output.class_logits is None:
             scores = -self.distances(batch.logits) / self.entropy
         else:
@@ -261,5 +255,5 @@ class IcsSoftmax(CentralObjective):
         return softmax_weights(scores.gather(1, slots.classes), slots.mask)
 
     def distances(self, logits: Tensor) -> Tensor:
-        """Negative log-likelihood (B, C) of each center."""
+        """Compute the negative log-likelihood (B, C) of each center."""
         return -log_softmax(self.scale * center_similarities(logits, self.centers), dim=1)

@@ -29,7 +29,7 @@ from torch.nn.functional import softplus
 from centerhash.core.errors import InputError
 from centerhash.core.options import MethodOptions
 from centerhash.methods.losses.base import Batch, Objective
-from centerhash.methods.registry import Notes, register_method
+from centerhash.methods.registry import Notes, Scores, register_method
 
 _BLOCK = 512  # rows that move together, at most; fewer when there are few images
 _BLOCKS = 16
@@ -109,9 +109,7 @@ def relaxed_codes(labels: NDArray[np.bool_], bits: int, sweeps: int, seed: int) 
 class CNNHOptions(MethodOptions):
     """Options of CNNH."""
 
-    sweeps: int = Field(
-        20, ge=1, description="passes of the coordinate descent over all entries of the codes"
-    )
+    sweeps: int = Field(20, ge=1, description="passes of the coordinate descent over all code entries")
 
 
 @register_method(
@@ -119,19 +117,18 @@ class CNNHOptions(MethodOptions):
     family="two-stage",
     paper="Supervised Hashing for Image Retrieval via Image Representation Learning (Xia et al.)",
     year=2014,
-    multi_label="two images are similar when they share a label",
+    multi_label="similar if a label is shared",
     training={"learning_rate": 0.001},
     space={"sweeps": [5, 10, 20]},
     notes=Notes(
         source="a port",
-        finding="Stage 1 is the same; stage 2 there is a squared error, here a cross entropy.",
         equations="""
             stage 1:  min over H in [-1, 1]^(n x K) of  || S - H H^T / K ||^2,  codes = sign(H)
             stage 2:  mean over bits of  softplus(-c_k z_k)  for the image's code c""",
-        defaults="20 sweeps, learning rate 1e-3 (.776; the authors name none).",
-        departures="""The paper moves one entry of H at a time; here a block of rows moves in one column, by the same
-            Newton steps times the factor that lowers the objective most. Stage 2 is a cross entropy per bit, where a
-            port has a squared error. CNNH+, which also predicts labels, is left out.""",
+        differences="""
+            Stage 1 moves a block of rows per column by one Newton step instead of single entries. Stage 2 is a cross
+            entropy; the port has a squared error. CNNH+, which also predicts labels, is not included.""",
+        scores=Scores(0.776, 0.762, None),
     ),
 )
 class CNNH(Objective):
@@ -149,14 +146,14 @@ class CNNH(Objective):
         self.register_buffer("codes", torch.empty(0, bits), persistent=False)
 
     def prepare(self, features: NDArray[Any], rows: NDArray[np.int64], labels: NDArray[np.bool_]) -> None:
-        """Stage 1: the codes (n, K) in {-1, +1} of the training images, kept at their places."""
+        """Compute stage 1: codes (n, K) in {-1, +1} of the training images."""
         found = relaxed_codes(labels, self.codes.shape[1], self.options.sweeps, self.seed)
         self.codes = torch.from_numpy(np.where(found >= 0, np.float32(1), np.float32(-1))).to(
             self.codes.device
         )
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
-        """Stage 2: mean over bits and images of the cross entropy between sigmoid(z) and the image's code."""
+        """Compute stage 2: the mean cross entropy between sigmoid(z) and the image's code."""
         if batch.places is None or not len(self.codes):
             raise InputError(
                 "CNNH learns codes of single images: call prepare() with the training images first, then the loss with "

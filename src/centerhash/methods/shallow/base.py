@@ -30,7 +30,7 @@ _RANK = 1e-12  # variance of an axis, as a share of the largest, that is still m
 class ShallowOptions(MethodOptions):
     """Options that all shallow methods share."""
 
-    unit: bool = Field(True, description="scale every feature vector to length 1 first")
+    unit: bool = Field(True, description="scale every feature vector to unit length")
 
 
 ShallowOptionsType = TypeVar("ShallowOptionsType", bound=ShallowOptions)

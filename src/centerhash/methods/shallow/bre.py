@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from centerhash.core.progress import Progress, silent
-from centerhash.methods.registry import Notes, register_method
+from centerhash.methods.registry import Notes, Scores, register_method
 from centerhash.methods.shallow.base import STAGE, Floats, Training, prepare
 from centerhash.methods.shallow.kernel import Kernel, KernelHash, KernelOptions, draw_kernel, share_label
 
@@ -215,15 +215,15 @@ def descend(
 class BreOptions(KernelOptions):
     """Options of BRE."""
 
-    supervised: bool = Field(True, description="keep distances of labels, 0 or 1; else of features")
-    samples: int = Field(2000, ge=2, description="training rows that are used, also as kernel points")
-    points: int = Field(200, ge=1, description="random kernel points per bit")
-    partners: int = Field(50, ge=1, description="near partners per row, and as many far ones")
-    passes: int = Field(1, ge=0, description="passes over all weights")
-    linear: bool = Field(False, description="a linear kernel, as in the original code; else a Gaussian one")
-    balanced: bool = Field(
-        True, description="near and far partners; else twice as many random ones, as in the original code"
+    supervised: bool = Field(
+        True, description="target distances from labels, 0 or 1; otherwise from features"
     )
+    samples: int = Field(2000, ge=2, description="training rows used, also as kernel points")
+    points: int = Field(200, ge=1, description="random kernel points per bit")
+    partners: int = Field(50, ge=1, description="near partners per row; the same number of far ones")
+    passes: int = Field(1, ge=0, description="passes over all weights")
+    linear: bool = Field(False, description="linear kernel; otherwise Gaussian")
+    balanced: bool = Field(True, description="near and far partners; otherwise random ones")
 
 
 @register_method(
@@ -231,7 +231,7 @@ class BreOptions(KernelOptions):
     title="BRE",
     paper="Learning to Hash with Binary Reconstructive Embeddings (Kulis and Darrell)",
     year=2009,
-    multi_label="two images are similar when they share a label",
+    multi_label="similar if a label is shared",
     space={"bandwidth": [0.35, 0.7, 1.0], "points": [50, 100, 200], "partners": [25, 50]},
     authors={
         "supervised": False,
@@ -243,23 +243,19 @@ class BreOptions(KernelOptions):
     },
     notes=Notes(
         source="a redistributed BRE.m",
-        finding="Other kernel, partners and supervision: see below.",
         equations="""
             min over W of  sum over pairs of ( d_ij - |h(x_i) - h(x_j)|_Hamming / K )^2
-            h_k(x) = sign( sum_p W_pk (kappa(x_p, x) - mean) );  d_ij = 0 where labels are shared, else 1
-            one weight at a time: the objective is piecewise constant in it, and the best interval is found by a sort""",
-        defaults="""200 random kernel points per bit, 50 near and 50 far partners, bandwidth .35 (.709; 50 points and
-            25 partners .686; the original code's setting .644). 2,000 rows and one pass keep fitting within a minute.""",
-        departures="""The original code has a linear kernel, 1,000 points, 5 % of the rows as random partners, and
-            distances of features: `-o linear=true -o samples=1000 -o points=50 -o balanced=false -o partners=25 -o
-            supervised=false`, but for the kernel's centre. Here: `supervised` (distances of labels) by default, which
-            the paper describes beside the unsupervised form; a centred Gaussian kernel; 2,000 rows, near and far
-            partners in equal numbers.""",
+            h_k(x) = sign( sum_p W_pk (kappa(x_p, x) - mean) );  d_ij = 0 if i and j share a label, else 1
+            one weight at a time: the objective is piecewise constant, and a sort finds the best interval""",
+        differences="""
+            The compared code has a linear kernel, distances of features and random partners. Here the kernel is a
+            centered Gaussian, distances come from labels, and near and far partners are equally many.""",
+        scores=Scores(0.709, None, 0.644),
     ),
 )
 @dataclass(frozen=True, eq=False)
 class Bre(KernelHash):
-    """BRE (Kulis and Darrell, 2009): bits of kernel functions whose Hamming distances reconstruct given ones.
+    """BRE (Kulis and Darrell, 2009): kernel functions whose Hamming distances reconstruct target distances.
 
     The kernel is centred, as in KSH: without, a Gaussian kernel is positive and most bits begin constant.
     """

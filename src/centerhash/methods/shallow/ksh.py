@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from centerhash.core.progress import Progress, silent
-from centerhash.methods.registry import Notes, register_method
+from centerhash.methods.registry import Notes, Scores, register_method
 from centerhash.methods.shallow.base import STAGE, Floats, Training
 from centerhash.methods.shallow.kernel import KernelHash, KernelOptions, draw_kernel, share_label
 
@@ -117,10 +117,10 @@ def greedy_bits(
 class KshOptions(KernelOptions):
     """Options of KSH: 300 anchors as in the paper, the rest as a validation split preferred."""
 
-    anchors: int = Field(1000, ge=1, description="rows at which the kernel is taken")
+    anchors: int = Field(1000, ge=1, description="rows used as kernel points")
     labelled: int = Field(5000, ge=2, description="rows whose similarities are fitted")
     iterations: int = Field(15, ge=0, description="gradient steps per bit after the spectral start")
-    ridge: float = Field(0.03, ge=0, description="added to the kernel's variances, as a share of the largest")
+    ridge: float = Field(0.03, ge=0, description="ridge on the kernel variances, relative to the largest")
 
 
 @register_method(
@@ -128,27 +128,24 @@ class KshOptions(KernelOptions):
     title="KSH",
     paper="Supervised Hashing with Kernels (Liu et al.)",
     year=2012,
-    multi_label="two images are similar when they share a label",
+    multi_label="similar if a label is shared",
     space={"bandwidth": [0.35, 0.7, 1.0], "anchors": [300, 1000], "ridge": [0.0, 0.01, 0.03]},
     authors={"bandwidth": 1.0, "anchors": 300, "ridge": 0.0, "labelled": 2000, "iterations": 500},
     notes=Notes(
         source="the authors' MATLAB code",
-        finding="The same algorithm; other values: see below.",
         equations="""
             min over A of  || H H^T / K - S ||^2,  H = sign(kernel(X, anchors) A),
-                S_ij = +1 where labels are shared, else -1
-            greedy: bit k maximises h^T R h with R = K S - sum over earlier bits of h h^T;
+                S_ij = +1 if i and j share a label, else -1
+            greedy: bit k maximizes h^T R h with R = K S - sum over earlier bits of h h^T;
             start: top eigenvector;  then the gradient of the objective with tanh(x / 2) for the sign (Nesterov)""",
-        defaults="""1,000 anchors, ridge .03, bandwidth .35 (.737; with the paper's 300 anchors .724). 5,000 labelled
-            rows and 15 steps. The authors' code has sigma^2 = the mean squared distance (bandwidth 1), 300 anchors,
-            2,000 labelled rows, up to 500 steps and no ridge (.626): `-o bandwidth=1 -o anchors=300 -o labelled=2000
-            -o iterations=500 -o ridge=0`.""",
-        departures="A ridge on the kernel's variances, without which bits follow noise.",
+        differences="""
+            A ridge is added to the variances of the kernel, because bits follow noise without it.""",
+        scores=Scores(0.737, None, 0.626),
     ),
 )
 @dataclass(frozen=True, eq=False)
 class Ksh(KernelHash):
-    """KSH (Liu et al., 2012): bit after bit, fit what the bits so far leave of the similarities."""
+    """KSH (Liu et al., 2012): one bit at a time, fitted to the residual of the similarities."""
 
     @classmethod
     def _fit(cls, given: Training) -> Self:

@@ -12,7 +12,7 @@ from pydantic import Field
 from centerhash.core.checks import check_features
 from centerhash.core.parallel import one_numpy_thread
 from centerhash.core.progress import Progress, silent
-from centerhash.methods.registry import Notes, register_method
+from centerhash.methods.registry import Notes, Scores, register_method
 from centerhash.methods.shallow.base import (
     STAGE,
     Floats,
@@ -50,16 +50,16 @@ class LinearHash(ShallowHash):
     paper="Similarity Search in High Dimensions via Hashing (Gionis et al.); random hyperplanes (Charikar)",
     year=1999,
     uses_labels=False,
-    multi_label="labels are not used",
+    multi_label="not used",
     defaults={"unit": False},
     space={"unit": [True, False]},
     authors={"unit": False},
     notes=Notes(
         source="MATLAB ports of LSH",
-        finding="Faithful to them.",
         equations="h_k(x) = sign(<r_k, x - mean>), r_k ~ N(0, I)",
-        defaults="`unit` false, which is the authors' (.483; scaled to length 1 .477).",
-        departures="The hyperplanes go through the mean of the training features, which are all positive.",
+        differences="""
+            The hyperplanes pass through the mean of the training features, because all features are positive.""",
+        scores=Scores(0.483, None, 0.483),
     ),
 )
 @dataclass(frozen=True, eq=False)
@@ -116,24 +116,22 @@ def eigenfunctions(coordinates: Floats, minima: Floats, modes: Modes) -> Floats:
     paper="Spectral Hashing (Weiss, Torralba and Fergus)",
     year=2009,
     uses_labels=False,
-    multi_label="labels are not used",
+    multi_label="not used",
     space={"unit": [True, False]},
     authors={"unit": False},
     notes=Notes(
         source="the authors' trainSH.m",
-        finding="The same, up to scaling.",
         equations="""
             x along one of the first min(K, D) principal axes fills [a, b]:
                 Phi_m(x) = sin(pi/2 + m pi (x - a) / (b - a))
             bits: the K pairs (axis, m >= 1) of smallest (m pi / (b - a))^2;  h = sign(Phi)""",
-        defaults="""`unit` true (.657; false, which is the authors', .655). The order of the eigenvalues does not
-            depend on the paper's epsilon.""",
-        departures="None in the mathematics.",
+        differences="There are no differences.",
+        scores=Scores(0.657, None, 0.655),
     ),
 )
 @dataclass(frozen=True, eq=False)
 class Sh(ShallowHash):
-    """SH (Weiss et al., 2008): sinusoids along the principal axes, as if the data filled a box evenly.
+    """SH (Weiss et al., 2008): sinusoids along the principal axes, for data that are uniform in a box.
 
     Unseen features are projected on the same axes and go through the same sinusoids.
     """
@@ -216,7 +214,7 @@ def iterative_quantisation(
 class ItqOptions(ShallowOptions):
     """Options of ITQ."""
 
-    iterations: int = Field(100, ge=1, description="rounds of codes and rotation; 50 in the paper")
+    iterations: int = Field(100, ge=1, description="rounds of codes and rotation")
 
 
 @register_method(
@@ -225,18 +223,17 @@ class ItqOptions(ShallowOptions):
     paper="Iterative Quantization (Gong and Lazebnik)",
     year=2013,
     uses_labels=False,
-    multi_label="labels are not used",
+    multi_label="not used",
     space={"unit": [True, False], "iterations": [20, 50, 100]},
     authors={"iterations": 50},
     notes=Notes(
         source="Gong's ITQ in MATLAB",
-        finding="Faithful to it.",
         equations="""
             min over B in {-1, +1}^(n x K) and rotations R of  || B - V R ||^2,
-                V = centred features on K principal axes
+                V = centered features on K principal axes
             rounds:  B = sign(V R);  R = best rotation (Procrustes, by an SVD of V^T B)""",
-        defaults="100 rounds (.734; the paper's 50 .731).",
-        departures="With more bits than axes, V is filled up with zeros.",
+        differences="With more bits than principal axes, V is padded with zeros.",
+        scores=Scores(0.734, None, 0.731),
     ),
 )
 @dataclass(frozen=True, eq=False)

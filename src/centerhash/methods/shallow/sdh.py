@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from centerhash.core.progress import Progress, silent
-from centerhash.methods.registry import Notes, register_method
+from centerhash.methods.registry import Notes, Scores, register_method
 from centerhash.methods.shallow.base import STAGE, Floats, Training, prepare
 from centerhash.methods.shallow.kernel import KernelHash, KernelOptions, draw_kernel
 
@@ -20,16 +20,16 @@ _BLOCK = 1024  # rows whose codes are improved at once, so that they stay in the
 class SdhOptions(KernelOptions):
     """Options of SDH: anchors, lambda, nu and iterations as in the paper, the rest as a validation split preferred."""
 
-    anchors: int = Field(1000, ge=1, description="rows at which the kernel is taken")
+    anchors: int = Field(1000, ge=1, description="rows used as kernel points")
     bandwidth: float = Field(
         0.7, ge=0.01, le=100, description="sigma of the kernel, in root mean squared distances"
     )
     ridge: float = Field(1.0, gt=0, alias="lambda", description="ridge of the classifier")
     fit: float = Field(1e-5, ge=0, alias="nu", description="coefficient of the distance to the hash function")
     smooth: float = Field(1e-5, gt=0, description="ridge of the hash function, per training row")
-    scaled: bool = Field(True, description="scale every row of labels to length 1")
+    scaled: bool = Field(True, description="scale label rows to unit length")
     iterations: int = Field(5, ge=1, description="rounds of hash function, classifier and codes")
-    sweeps: int = Field(10, ge=1, description="most sweeps over the bits in one turn")
+    sweeps: int = Field(10, ge=1, description="maximum sweeps over the bits per round")
 
 
 class Weights(NamedTuple):
@@ -136,27 +136,26 @@ def alternate(
     title="SDH",
     paper="Supervised Discrete Hashing (Shen et al.)",
     year=2015,
-    multi_label="codes predict the row of labels by least squares",
+    multi_label="codes predict the label row",
     space={"bandwidth": [0.4, 0.7, 1.0], "scaled": [True, False], "nu": [1e-05, 0.001]},
     authors={"bandwidth": 0.4, "scaled": False, "nu": 1e-05},
     notes=Notes(
         source="the authors' SDH.m and its demo",
-        finding="The same steps; lambda, nu, anchors and rounds are equal.",
         equations="""
             min over B, W, P of  || Y - B W ||^2 + lambda ||W||^2 + nu || B - [kernel(X, anchors), 1] P ||^2,
                 B in {-1, +1}^(n x K)
             rounds:  W and P by least squares;  B by discrete cyclic coordinate descent:
             b_k = sign( q_k - sum over j != k of b_j <w_j, w_k> ),  Q = Y W^T + nu kernel P""",
-        defaults="""1,000 anchors, lambda 1, nu 1e-5 and 5 rounds as in the paper; bandwidth .7, scaled rows of labels
-            (.817; the authors' .802).""",
-        departures="""Rows of labels are scaled to length 1 (`scaled`), since the paper has one label per image; the
-            authors' are 0 and 1. Their sigma is .4 of the features as they are, ours a share of the mean distance;
-            their discrete descent starts from zeros in every round, ours from the codes so far. A small ridge for P.""",
+        differences="""
+            Label rows are scaled to unit length (`scaled`), because images have several labels. The authors' kernel
+            width is 0.4 in feature units. Their discrete descent starts from zeros in every round, ours from the
+            current codes. P has a small ridge.""",
+        scores=Scores(0.817, None, 0.802),
     ),
 )
 @dataclass(frozen=True, eq=False)
 class Sdh(KernelHash):
-    """SDH (Shen et al., 2015): discrete codes from which the labels can be read off linearly.
+    """SDH (Shen et al., 2015): discrete codes that predict the labels linearly.
 
     New features get the signs of the hash function, which is fitted to the codes.
     """

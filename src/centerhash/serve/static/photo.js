@@ -47,7 +47,8 @@ function drawLarge(item, name) {
 function facts(item) {
   const rows = [];
   if (item.folder) rows.push(["Folder", item.folder]);
-  if (item.date) rows.push(["Date", new Date(1000 * item.date).toLocaleDateString("en", { day: "numeric", month: "long", year: "numeric" })]);
+  if (item.taken) rows.push(["Date", new Date(`${item.taken}Z`).toLocaleDateString("en", { day: "numeric", month: "long", year: "numeric", timeZone: "UTC" })]);
+  if (item.camera) rows.push(["Camera", item.camera]);
   if (item.width) rows.push(["Size", `${item.width} × ${item.height}`]);
   return rows.flatMap(([name, value]) => [element("dt", "", name), element("dd", "", value)]);
 }

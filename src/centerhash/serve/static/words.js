@@ -1,7 +1,7 @@
 // Distances in words. Their bounds were chosen by eye, from the answers to sixty photos; a tooltip says the bits.
 
 const VISUAL_BITS = 128;
-const SAME_PHOTO = 6; // visual bits that encoding the same photo again may change
+const NEARLY_IDENTICAL = 6; // visual bits that recompressing a photo may change
 const NEAR = { both: [0.07, 0.17], visual: [0.19, 0.32] }; // parts of the bits: up to the first, very similar
 const SURE = [0.9, 0.6]; // probability of the least certain label of the query
 
@@ -12,7 +12,7 @@ export function nearness(result, { kind, by, labels }, bits) {
     return ["fits very well", "fits well", "fits partly"][step(-least, SURE.map((value) => -value))];
   }
   if (kind === "labels") return ["fits very well", "fits well", "fits partly"][step(result.distance / bits, NEAR.both)];
-  if (result.visual !== null && result.visual !== undefined && result.visual <= SAME_PHOTO) return "same photo";
+  if (result.visual !== null && result.visual !== undefined && result.visual <= NEARLY_IDENTICAL) return "nearly identical";
   const far = by === "visual" ? result.visual / VISUAL_BITS : result.distance / bits;
   return ["very similar", "similar", "less similar"][step(far, NEAR[by])];
 }

@@ -30,5 +30,9 @@ def read_preset(name: str) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read the preset '{path}': {error.strerror or error}.") from None
+    except RecursionError:
+        raise ConfigError(
+            f"the preset '{path}' is no TOML file: lists lie too deep inside each other."
+        ) from None
     except ValueError as error:  # not TOML, or not UTF-8
         raise ConfigError(f"the preset '{path}' is no TOML file: {error}.") from None

@@ -1,0 +1,168 @@
+"""The numbers of README and of the pages for photo owners are those of the stored results."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+UNITS = {"MB": 1e6, "GB": 1e9, "TB": 1e12}
+SECONDS = {"minutes": 60, "hours": 3600, "days": 86400}
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def stored(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def cells(text: str, row: str) -> list[str]:
+    """The cells of the row of a table that starts so, without the first."""
+    (line,) = [line for line in text.splitlines() if line.startswith(f"| {row} |")]
+    return [cell.strip() for cell in line.strip("| ").split("|")][1:]
+
+
+def amount(text: str, units: dict[str, float] | dict[str, int]) -> float:
+    number, unit = text.split()
+    return float(number.replace(",", "")) * units[unit]
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [("`ics-softmax` (default)", "ics-softmax"), ("OrthoHash", "orthohash"), ("ICS", "ics"), ("CSQ", "csq")],
+)
+def test_map_of_the_readme(name: str, method: str) -> None:
+    with (RESULTS / "coco117k" / "table.csv").open() as file:
+        rows = {int(row["bits"]): row for row in csv.DictReader(file) if row["method"] == method}
+    expected = [
+        f"{float(rows[bits]['map_peers_mean']):.3f} ± {float(rows[bits]['map_peers_std']):.3f}"
+        for bits in (16, 32, 64)
+    ]
+    assert cells(page("README.md"), name) == expected
+    assert {row["seeds"] for row in rows.values()} == {"3"}
+
+
+def test_speed_of_the_readme() -> None:
+    text = page("README.md")
+    encoding, search, items = stored("encoding"), stored("search"), stored("store")["1,000,000"]
+    rates = encoding["photos of 500 x 375"]
+    assert cells(text, "encode photos of 500 x 375 pixels, base install") == [
+        f"{rates['onnx']['images_per_second']:.0f} images/s",
+        f"{rates['eager']['images_per_second']:.0f} images/s (PyTorch, eager)",
+    ]
+    scan = search["10,000,000 random codes of 64 bits"]
+    assert cells(text, "10 nearest of 10 million 64-bit semantic codes, exact, with `[fast]`") == [
+        f"{scan['store_ms']:.1f} ms",
+        f"{scan['faiss_ms']:.1f} ms (Faiss, one thread)",
+    ]
+    default = cells(text, "search by item with the default ranking, 1 million items")
+    assert default == [f"{items['by_id_ms']:.1f} ms"]
+    assert cells(text, "search by two labels, 1 million items") == [f"{items['by_labels_ms']:.1f} ms"]
+    assert f"adds {stored('wheel')['base_megabytes']:.0f} MB" in text
+
+
+def test_search_by_labels() -> None:
+    text, found = page("docs/how-to/search.md"), stored("questions")["by_labels"]
+    pairs, triples = str(found["ordered_pairs"]), str(found["triples"])
+    assert cells(text, "two labels, equal weights") == [
+        pairs,
+        f"{found['both_at_equal_weights']:.0%}".replace("%", " %"),
+    ]
+    assert cells(text, "two labels, weights 0.7 and 0.3")[1] == f"{100 * found['both_at_.7_and_.3']:.0f} %"
+    assert cells(text, "three labels, equal weights") == [
+        triples,
+        f"{100 * found['all_three_at_equal_weights']:.0f} %",
+    ]
+    assert f"takes {1000 * found['median_seconds']:.0f} ms" in text
+    for share in ("share_of_first_asked_with_.7", "share_of_first_asked_with_.3"):
+        assert f"{found[share]:.2f}" in text
+        assert f"{found[share]:.2f}" in page("README.md")
+
+
+def test_the_built_in_model() -> None:
+    found = json.loads((ROOT / "src/centerhash/builtin/coco/figures.json").read_text())
+    text = " ".join(page("docs/how-it-works.md").split())
+    assert f"On {found['queries']:,} photos" in text
+    assert f"is {found['presence_ap']:.3f} over the 80 classes" in text
+    assert f"trained on {found['trained_on']:,} photos" in text
+
+
+def test_all_classes_are_listed() -> None:
+    import centerhash
+
+    text = page("docs/how-it-works.md").split("## The 80 classes")[1].split("## ")[0]
+    rows = [line.split("|")[2] for line in text.splitlines() if line.startswith("| ")][1:]
+    listed = [name.strip() for row in rows for name in row.split(",")]
+    assert sorted(listed) == sorted(centerhash.load("coco").classes)
+
+
+def test_duplicates() -> None:
+    text, found = page("docs/how-to/duplicates.md"), stored("duplicates")["found"]
+    edits = ("reencoded", "resized", "cropped", "brightened", "mirrored")
+    for row, kind in (("near", "near"), ("pHash alone, 8 bits", "imagehash"), ("similar", "similar")):
+        expected = [
+            f"{found[kind][edit]['recall']:.3f} / {found[kind][edit]['precision']:.3f}" for edit in edits
+        ]
+        shown = [line for line in text.splitlines() if line.startswith(f"| {row} |")][-1]
+        assert [cell.strip() for cell in shown.strip("| ").split("|")][1:] == expected
+
+
+def test_load_of_the_server() -> None:
+    text, found = page("docs/how-to/deploy.md"), stored("load")
+    rows = {
+        "1 client, search by id": found["one_client"],
+        "50 clients, search by id (half of them)": found["by_id"],
+    }
+    for name, row in rows.items():
+        median = f"{row['p50_ms']:.1f} ms" if row["p50_ms"] < 10 else f"{row['p50_ms']:.0f} ms"
+        assert cells(text, name) == [f"{row['per_second']:.0f}", median, f"{row['p99_ms']:.0f} ms"]
+    upload = found["by_upload"]
+    assert cells(text, "50 clients, search by uploaded image (other half)") == [
+        f"{upload['per_second']:.0f}",
+        f"{upload['p50_ms'] / 1000:.1f} s",
+        f"{upload['p99_ms'] / 1000:.1f} s",
+    ]
+    assert f"{found['memory']['settled_mb']['resident']:.0f} MB" in text
+
+
+def test_sizes_of_installations() -> None:
+    text, found = page("docs/install.md"), stored("wheel")
+    assert cells(text, "base install") == [f"{found['base_megabytes']:.0f}"]
+    assert cells(text, "with `[fast]`") == [f"{found['fast_megabytes']:.0f}"]
+
+
+def test_large_collections() -> None:
+    text, items = page("docs/how-to/large-collections.md"), stored("store")
+    for row, key in (
+        ("by item, semantic code", "by_id_semantic_ms"),
+        ("by item, both codes (default)", "by_id_ms"),
+        ("by two labels", "by_labels_ms"),
+        ("with a label filter", "filtered_ms"),
+    ):
+        assert cells(text, row) == [f"{items[count][key]:.1f} ms" for count in ("100,000", "1,000,000")]
+    scan = stored("search")["10,000,000 random codes of 64 bits"]["store_ms"]
+    assert f"takes {scan:.1f} ms" in text
+    sizes = {
+        "codes": 8,
+        "index with paths, labels, scores and visual codes": items["1,000,000"]["bytes_per_item"],
+    }
+    for row, each in sizes.items():
+        shown = cells(text, row)
+        assert shown[0] == f"{each:.0f}"
+        for count, total in zip((1e7, 1e9), shown[1:], strict=True):
+            assert amount(total, UNITS) == pytest.approx(each * count, rel=0.02)
+    for rate in ("100", "1,000", "10,000"):
+        *times, reads = cells(text, rate)
+        number = int(rate.replace(",", ""))
+        for count, time in zip((1e7, 1e9), times, strict=True):
+            assert amount(time, SECONDS) == pytest.approx(count / number, rel=0.03)
+        assert amount(re.sub("/s$", "", reads), UNITS) == number * 100_000
+    assert round(stored("encoding")["photos of 500 x 375"]["onnx"]["images_per_second"], -1) == 100
