@@ -56,7 +56,8 @@ print a list of objects, all others print one object.
 |---|---|
 | `search` | `labels` of the query; `results`, best first: `id`, `distance`, `labels`, `path`, `visual`, `probability`, \
 `share`, `paths`, `name`, `taken`, `camera`, `width`, `height`; `bits`, `size` |
-| `duplicates` | `images`; `groups` with `kind`, `keep`, `others`; `skipped`, `notes` |
+| `duplicates` | `images`; `groups` with `kind`, `rule`, `keep`, `others`; `skipped`, `notes`; `moved` or `planned` with \
+`--move-to`; only `undone` with `--undo` |
 | `explain` | per image `image` and `labels` with `label`, `weight`, `similarity`, `distance` |
 | `evaluate` | the [metrics](metrics.md) by name |
 | `inspect` | `images`, `classes`, `labels_per_image`, `splits`, `warnings` and others; `broken`, `copies`, \

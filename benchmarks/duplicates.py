@@ -1,210 +1,278 @@
-"""How well duplicates are found: made pairs of real photos, among photos that are none.
+"""How well duplicates are found: copies of real photos among photos that are none, compared with other tools' rules.
 
-    python -m benchmarks.duplicates --photos coco6k [--out benchmarks/results/duplicates.json] [--choose]
+    python -m benchmarks.duplicates --photos FOLDER [--out benchmarks/results/duplicates.json] [--choose]
 
-`--photos` is a folder with images/. 500 photos are each encoded again (JPEG, quality 50), resized to half, cropped to
-90 % of their sides anywhere, brightened by 30 %, and mirrored. For each kind of change there is one library: the photos,
-their changed copies, and 3,000 other photos. A pair counts as found when both are in one group, at the defaults;
-recall is the share of the 500 pairs that were found, precision the share of all found pairs that were made.
+From a folder of photos, 3,000 are taken, and 100 of them for each kind of change get a changed copy: one library for all
+kinds. A pair is *found* if a tool reports both as copies of each other; ours reports the pairs of the kept photo and each
+other one of its group. Recall is the share of the 100 pairs that are found. Precision is the share of right pairs among
+all found pairs with a copy of that kind; `strangers` are found pairs of two photos that are no copies.
 
-`--choose` reports pairs of 200 and 1,000 other photos, at several thresholds: the defaults were chosen there.
+The rules of the other tools are computed here as documented, from the same decoded pixels:
 
-The visual code is that of the built-in model. `--join` measures only the join of 127,000 codes.
+  imagehash   `phash` of the package itself, equal hashes (its demo find_similar_images), and at most 8 of 64 bits, since
+              its documentation names no threshold
+  imagededup  PHash, at most 10 of 64 bits, its default (imagededup/methods/hashing.py): the lowest 8 x 8 frequencies of
+              the DCT of 32 x 32 pixels, compared with their median without the first one; its CNN needs a download
+  czkawka     gradient hash of 16 x 16 bits (neighboring pixels compared, Lanczos3), presets High (5 bits) and Medium
+              (15), and mean hash of 8 x 8 bits, Medium (5): SIMILAR_VALUES of czkawka_core/src/tools/similar_images
+
+`--choose` reports thresholds on other photos: the defaults were chosen there. `--speed OLD` also measures this and an
+older source folder of centerhash on the photos of `--timed`, each in its own process, one after the other.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from itertools import combinations
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import imagehash
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageEnhance, ImageOps
+from PIL import Image, ImageDraw, ImageEnhance, ImageOps
+from scipy.fft import dct
 
-import centerhash as ch
 from benchmarks.reporting import arguments_of, store
-from centerhash.codes import Packed, pack
 from centerhash.core.progress import bars
-from centerhash.networks.cache import default_cache
-from centerhash.search.duplicates import NEAR, PIXELS, SIMILAR, read_views
-from centerhash.search.near_pairs import complete_link_groups, linked_pairs
+from centerhash.search import duplicates
+from centerhash.search.duplicates import CORRELATION, HASH_BITS, folder_duplicates
+from centerhash.search.pixels import view_boxes
 
-CHOOSING, REPORTED = (200, 1_000), (500, 3_000)  # photos that are changed, and others
-JOINED = 127_000
-PHASH = 8  # bits of 64, of imagehash alone
-
-Groups = Iterable[Sequence[int]]
+LIBRARY, COPIES = 3_000, 100
+Pair = tuple[str, str]
 
 
-def cropped(image: Image.Image, generator: np.random.Generator) -> Image.Image:
-    """A window of nine tenths of the sides, anywhere."""
-    width, height = round(image.width * 0.9), round(image.height * 0.9)
-    left = int(generator.integers(0, image.width - width + 1))
-    top = int(generator.integers(0, image.height - height + 1))
-    return image.crop((left, top, left + width, top + height))
+def cropped(share: float) -> Callable[[Image.Image, np.random.Generator], Image.Image]:
+    """A window of this share of the sides, anywhere."""
+
+    def crop(image: Image.Image, generator: np.random.Generator) -> Image.Image:
+        width, height = round(image.width * share), round(image.height * share)
+        left = int(generator.integers(0, image.width - width + 1))
+        top = int(generator.integers(0, image.height - height + 1))
+        return image.crop((left, top, left + width, top + height))
+
+    return crop
+
+
+def screenshot(image: Image.Image, generator: np.random.Generator) -> Image.Image:
+    """The photo on the screen of a phone, as wide as the screen, with a clock and buttons on plain bars."""
+    dark = generator.random() < 0.5
+    canvas = Image.new("RGB", (360, 640), (0, 0, 0) if dark else (250, 250, 250))
+    shown = image.resize((360, int(generator.integers(220, 480))))
+    canvas.paste(shown, (0, (640 - shown.height) // 2))
+    draw, ink = ImageDraw.Draw(canvas), (230, 230, 230) if dark else (30, 30, 30)
+    draw.text((14, 8), "12:30", fill=ink)
+    draw.rectangle((320, 10, 344, 18), outline=ink)
+    for place in (90, 180, 270):
+        draw.ellipse((place - 7, 612, place + 7, 626), outline=ink)
+    return canvas
+
+
+def turned(way: Image.Transpose) -> Callable[[Image.Image, np.random.Generator], Image.Image]:
+    """One of the orientations."""
+    return lambda image, _: image.transpose(way)
 
 
 CHANGES: dict[str, tuple[int, Callable[[Image.Image, np.random.Generator], Image.Image]]] = {
-    "reencoded": (50, lambda image, _: image),
-    "resized": (
-        90,
-        lambda image, _: image.resize((image.width // 2, image.height // 2), Image.Resampling.LANCZOS),
-    ),
-    "cropped": (90, cropped),
-    "brightened": (90, lambda image, _: ImageEnhance.Brightness(image).enhance(1.3)),
+    "recompressed": (50, lambda image, _: image),
+    "resized to half": (90, lambda image, _: image.resize((image.width // 2, image.height // 2))),
+    "grey": (90, lambda image, _: image.convert("L")),
+    "brightened by 30 %": (90, lambda image, _: ImageEnhance.Brightness(image).enhance(1.3)),
     "mirrored": (90, lambda image, _: ImageOps.mirror(image)),
+    "flipped": (90, lambda image, _: ImageOps.flip(image)),
+    "rotated by 90°": (90, turned(Image.Transpose.ROTATE_90)),
+    "rotated by 180°": (90, turned(Image.Transpose.ROTATE_180)),
+    "rotated by 270°": (90, turned(Image.Transpose.ROTATE_270)),
+    "transposed": (90, turned(Image.Transpose.TRANSPOSE)),
+    "transverse": (90, turned(Image.Transpose.TRANSVERSE)),
+    "cropped to 90 %": (90, cropped(0.9)),
+    "cropped to 80 %": (90, cropped(0.8)),
+    "cropped to 70 %": (90, cropped(0.7)),
+    "cropped to 60 %": (90, cropped(0.6)),
+    "screenshot": (90, screenshot),
 }
 
 
-class Part(NamedTuple):
-    """Photos, their changed copies in the same order, and others."""
-
-    photos: list[Path]
-    changed: dict[str, list[Path]]
-    others: list[Path]
-
-    @property
-    def paths(self) -> list[Path]:
-        return [*self.photos, *(path for each in self.changed.values() for path in each), *self.others]
-
-
-def make_parts(images: Path, made: Path) -> tuple[Part, Part]:
-    """The part to choose on and the part that is reported; changed photos are written to `made`."""
-    files = sorted(images.iterdir())
+def make_library(photos: Path, made: Path, part: int) -> dict[Pair, str]:
+    """Write a library to `made`, and return its pairs of photo and copy with their kind of change."""
+    files = sorted(photos.iterdir())
     generator = np.random.default_rng(0)
-    order = generator.permutation(len(files)).tolist()
-    first, second = CHOOSING[0], CHOOSING[0] + REPORTED[0]
-    made.mkdir(parents=True, exist_ok=True)
-    changed: dict[str, list[Path]] = {name: [] for name in CHANGES}
-    for number in order[:second]:
-        with Image.open(files[number]) as stored:
-            image = stored.convert("RGB")
-        for name, (quality, change) in CHANGES.items():
-            target = made / f"{number:05d}-{name}.jpg"
-            change(image, generator).save(target, quality=quality)
-            changed[name].append(target)
-    split = second + CHOOSING[1]
-    return (
-        Part(
-            [files[row] for row in order[:first]],
-            {name: each[:first] for name, each in changed.items()},
-            [files[row] for row in order[second:split]],
-        ),
-        Part(
-            [files[row] for row in order[first:second]],
-            {name: each[first:] for name, each in changed.items()},
-            [files[row] for row in order[split : split + REPORTED[1]]],
-        ),
-    )
+    order = generator.permutation(len(files))[part * LIBRARY : (part + 1) * LIBRARY]
+    chosen = [files[row] for row in order.tolist()]
+    made.mkdir(parents=True)
+    for file in chosen:
+        (made / file.name).write_bytes(file.read_bytes())
+    pairs: dict[Pair, str] = {}
+    for number, (name, (quality, change)) in enumerate(CHANGES.items()):
+        for file in chosen[number * COPIES : (number + 1) * COPIES]:
+            with Image.open(file) as stored:
+                image = stored.convert("RGB")
+            copy = f"{file.stem}-copy.jpg"
+            change(image, generator).save(made / copy, quality=quality)
+            pairs[file.name, copy] = name
+    return pairs
 
 
-class Looked(NamedTuple):
-    """The visual codes (N, 16) and views (N, V) of images by their paths' rows."""
+def scored(found: Iterable[Pair], pairs: dict[Pair, str]) -> dict[str, Any]:
+    """Recall and precision of each kind of change."""
+    every = {(min(pair), max(pair)) for pair in found}
+    expected = {(min(pair), max(pair)): kind for pair, kind in pairs.items()}
+    kind_of = {pair[1]: kind for pair, kind in pairs.items()}
+    rows: dict[str, Any] = {}
+    for kind in CHANGES:
+        right = sum(expected.get(pair) == kind for pair in every)
+        touched = sum(any(kind_of.get(name) == kind for name in pair) for pair in every)
+        rows[kind] = {
+            "recall": right / COPIES,
+            "precision": round(right / touched, 4) if touched else None,
+            "wrong": touched - right,
+        }
+    rows["strangers"] = sum(not any(name in kind_of for name in pair) for pair in every)
+    return rows
 
-    rows: dict[Path, int]
-    visual: Packed
-    views: NDArray[np.uint64]
 
-
-def look(paths: list[Path]) -> Looked:
-    model = ch.load("coco")
+def own_pairs(folder: Path) -> list[Pair]:
     with bars() as progress:
-        features = model.encoder().table(paths, default_cache(), progress=progress).features
-        views, _ = read_views(dict(enumerate(paths)), progress)
-    stacked = np.stack([views[row] for row in range(len(paths))])
-    return Looked({path: row for row, path in enumerate(paths)}, pack(model.visual_codes(features)), stacked)
+        found = folder_duplicates(folder, progress=progress)
+    return [
+        (Path(group.keep.path or "").name, Path(one.path or "").name)
+        for group in found
+        for one in group.others
+    ]
 
 
-def scored(groups: Groups, count: int) -> dict[str, float]:
-    """Recall and precision of groups where rows 0..count-1 are photos and the next `count` their copies."""
-    found = [pair for group in groups for pair in combinations(sorted(group), 2)]
-    right = sum(second - first == count and second < 2 * count for first, second in found)
-    return {
-        "recall": right / count,
-        "precision": right / len(found) if found else 1.0,
-        "wrong": len(found) - right,
-    }
+# --- the rules of other tools
 
 
-def measure(
-    part: Part, looked: Looked, methods: dict[str, Callable[[Packed, Any], Groups]]
-) -> dict[str, Any]:
-    """Recall and precision of each method on each library."""
-    found: dict[str, Any] = {name: {} for name in methods}
-    for change, copies in part.changed.items():
-        rows = [looked.rows[path] for path in (*part.photos, *copies, *part.others)]
-        for name, method in methods.items():
-            groups = method(looked.visual[rows], looked.views[rows])
-            found[name][change] = scored(groups, len(part.photos))
-            print(f"{name:>24} {change:>10}: {found[name][change]}", flush=True)
-    return found
+def imagehash_bits(image: Image.Image) -> NDArray[np.bool_]:
+    return np.asarray(imagehash.phash(image).hash).ravel()
 
 
-def method(radius: int, views: int | None, most: int = 0) -> Callable[[Packed, Any], Groups]:
-    """Groups by a visual radius and so many views; None for all, 0 for the visual code alone."""
-    return lambda visual, pixels: complete_link_groups(
-        visual, np.ascontiguousarray(pixels if views is None else pixels[:, :views]), radius, most
+def imagededup_bits(image: Image.Image) -> NDArray[np.bool_]:
+    grey = np.asarray(image.convert("L").resize((32, 32), Image.Resampling.LANCZOS), np.float64)
+    low = dct(dct(grey, axis=0), axis=1)[:8, :8].ravel()
+    return np.asarray(low >= np.median(low[1:]))
+
+
+def gradient_bits(image: Image.Image) -> NDArray[np.bool_]:
+    grey = np.asarray(image.convert("L").resize((17, 16), Image.Resampling.LANCZOS), np.int16)
+    return np.asarray(grey[:, :-1] < grey[:, 1:]).ravel()
+
+
+def mean_bits(image: Image.Image) -> NDArray[np.bool_]:
+    grey = np.asarray(image.convert("L").resize((8, 8), Image.Resampling.LANCZOS), np.float64)
+    return np.asarray(grey >= grey.mean()).ravel()
+
+
+OTHERS = {
+    "imagehash phash, equal": (imagehash_bits, 0),
+    "imagehash phash, 8 bits": (imagehash_bits, 8),
+    "imagededup PHash, 10 bits": (imagededup_bits, 10),
+    "czkawka gradient 16, High": (gradient_bits, 5),
+    "czkawka gradient 16, Medium": (gradient_bits, 15),
+    "czkawka mean 8, Medium": (mean_bits, 5),
+}
+
+
+def other_pairs(folder: Path, bits_of: Callable[[Image.Image], NDArray[np.bool_]], most: int) -> list[Pair]:
+    """All pairs of images whose hashes differ in at most so many bits."""
+    names = sorted(path.name for path in folder.iterdir())
+    bits = []
+    for name in names:
+        with Image.open(folder / name) as image:
+            bits.append(bits_of(image.convert("RGB")))
+    signs = np.stack(bits).astype(np.float32) * 2 - 1
+    distances = (signs.shape[1] - signs @ signs.T) / 2
+    first, second = np.nonzero(np.triu(distances <= most, 1))
+    return [(names[a], names[b]) for a, b in zip(first.tolist(), second.tolist(), strict=True)]
+
+
+# --- time
+
+
+_TIMED = """
+import json, sys, time
+from centerhash.search.duplicates import folder_duplicates
+wall, cpu = time.perf_counter(), time.process_time()
+found = folder_duplicates(sys.argv[1], progress=False, kind=sys.argv[2] or None)
+print(json.dumps({"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu,
+    "images": found.looked_at, "groups": len(found)}))
+"""
+
+
+def timed(source: Path, folder: Path, kind: str = "") -> dict[str, Any]:
+    """Wall and CPU seconds of `folder_duplicates` of a source folder, in its own process."""
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    done = subprocess.run(
+        [sys.executable, "-c", _TIMED, str(folder), kind],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {name: round(value, 2) for name, value in json.loads(done.stdout).items()}
+
+
+def speed(old: Path, folder: Path) -> dict[str, Any]:
+    """This source folder and an older one in turn, twice; the quicker run of each counts.
+
+    They do not do the same by default: the older one always runs the network for similar photos, this one only if they
+    are the `kind`. So `ratio` compares the defaults, and `ratio_similar` the same work.
+    """
+    own = Path(duplicates.__file__).parents[2]
+    runs = [(timed(old, folder), timed(own, folder), timed(own, folder, "similar")) for _ in range(2)]
+    before, after, similar = (
+        min((run[place] for run in runs), key=lambda row: row["seconds"]) for place in range(3)
     )
 
+    def ratio(row: dict[str, Any]) -> dict[str, float]:
+        return {name: round(row[name] / before[name], 3) for name in ("seconds", "cpu_seconds")}
 
-def clustered(count: int, generator: np.random.Generator) -> Packed:
-    """Codes (count, 16) around 1,000 centers, up to 16 bits of each flipped."""
-    codes = generator.integers(0, 256, (1_000, 16), dtype=np.uint8)[generator.integers(0, 1_000, count)]
-    for _ in range(16):
-        places = generator.integers(0, 128, count)
-        codes[np.arange(count), places // 8] ^= np.left_shift(1, places % 8).astype(np.uint8)
-    return codes
-
-
-def joined() -> dict[str, Any]:
-    """Seconds to find all pairs among codes at random and in clusters, after one call that compiles."""
-    found = {}
-    generator = np.random.default_rng(1)
-    views = generator.integers(0, 2**63, (JOINED, 11), dtype=np.uint64)
-    libraries = {
-        "random": generator.integers(0, 256, (JOINED, 16), dtype=np.uint8),
-        "clustered": clustered(JOINED, generator),
-    }
-    for own, radius in ((views, NEAR), (views[:, :0], SIMILAR)):
-        linked_pairs(libraries["random"][:100], np.ascontiguousarray(own[:100]), radius, PIXELS)
-    for name, codes in libraries.items():
-        for kind, own, radius in (("near", views, NEAR), ("similar", views[:, :0], SIMILAR)):
-            started, used = time.perf_counter(), time.process_time()
-            linked_pairs(codes, np.ascontiguousarray(own), radius, PIXELS)
-            found[f"{name}, {kind}"] = {
-                "seconds": round(time.perf_counter() - started, 2),
-                "processor_seconds": round(time.process_time() - used, 2),
-            }
-            print(name, kind, found[f"{name}, {kind}"], flush=True)
-    return found
+    rows = {"before": before, "after": after, "after_similar": similar}
+    return {**rows, "ratio": ratio(after), "ratio_similar": ratio(similar)}
 
 
 def main() -> None:
     parser = arguments_of(__doc__)
-    parser.add_argument("--photos", type=Path, help="folder with images/")
-    parser.add_argument("--made", type=Path, default=Path("duplicates-made"), help="for changed photos")
+    parser.add_argument("--photos", type=Path, help="folder of photos", required=True)
+    parser.add_argument(
+        "--made", type=Path, default=Path("duplicates-made"), help="new folder for the library"
+    )
     parser.add_argument("--choose", action="store_true", help="several thresholds on other photos")
-    parser.add_argument("--join", action="store_true", help="only the join")
+    parser.add_argument(
+        "--speed", type=Path, help="source folder of an older centerhash to compare times with"
+    )
+    parser.add_argument("--timed", type=Path, help="folder of photos for --speed")
     given: argparse.Namespace = parser.parse_args()
-    if given.join:
-        store(given.out, {"join": joined()})
-        return
-    choosing, reported = make_parts(given.photos / "images", given.made)
-    part = choosing if given.choose else reported
-    looked = look(part.paths)
-    methods = {"near": method(NEAR, None, PIXELS), "similar": method(SIMILAR, 0)}
+    pairs = make_library(given.photos, given.made, part=0 if given.choose else 1)
+    found: dict[str, Any] = {}
     if given.choose:
-        pairs = [(radius, most) for radius in (24, 32, 40, 48) for most in (8, 10, 12, 14)]
-        methods = {f"near {radius} {most}": method(radius, None, most) for radius, most in pairs}
-        methods |= {f"similar {radius}": method(radius, 0) for radius in (4, 8, 12, 16, 24)}
-    methods["imagehash"] = method(128, 1, PHASH)
-    found = measure(part, looked, methods)
-    settings = {"near": NEAR, "pixels": PIXELS, "similar": SIMILAR, "phash": PHASH}
-    store(given.out, {"settings": settings, "found": found, **({} if given.choose else {"join": joined()})})
+        for correlation in (0.5, 0.6, 0.7, 0.8, 0.9):
+            duplicates.CORRELATION = correlation
+            found[f"correlation {correlation}"] = scored(own_pairs(given.made), pairs)
+    else:
+        started, used = time.perf_counter(), time.process_time()
+        found["centerhash"] = scored(own_pairs(given.made), pairs)
+        took = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - used}
+        for name, (bits_of, most) in OTHERS.items():
+            found[name] = scored(other_pairs(given.made, bits_of, most), pairs)
+    for name, rows in found.items():
+        print(name)
+        for kind, row in rows.items():
+            print(f"  {kind:>20}: {row}", flush=True)
+    settings = {"hash_bits": HASH_BITS, "correlation": CORRELATION, "views": len(view_boxes())}
+    results: dict[str, Any] = {"settings": settings, "images": LIBRARY + len(pairs), "found": found}
+    if not given.choose:
+        results["took"] = {name: round(value, 2) for name, value in took.items()}
+    if given.speed is not None:
+        results["speed"] = speed(given.speed, given.timed or given.made)
+    store(given.out, results)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def main() -> None:
             for _ in range(2):  # the first search reads the index
                 page.goto(f"{address}/")
                 page.goto(f"{address}/#labels={quote(arguments.labels.replace(' ', ''))}")
-                page.locator("#grid img").nth(11).wait_for()
+                page.locator("#grid img").nth(3).wait_for()
                 page.wait_for_load_state("networkidle")  # all thumbnails
             arguments.picture.parent.mkdir(parents=True, exist_ok=True)
             page.screenshot(path=str(arguments.picture), type="jpeg", quality=85)

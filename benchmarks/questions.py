@@ -45,14 +45,14 @@ def fill(index: Index, features: NDArray[Any], rows: NDArray[np.int64]) -> None:
         chosen = rows[start : start + BATCH]
         batch = np.asarray(features[chosen], np.float32)
         labels = model.label_names(batch)
-        looks, seen = visual_codes(model, batch), label_scores(model, batch, labels)
+        looks, scores = visual_codes(model, batch), label_scores(model, batch, labels)
         packed = ch.pack(model.encode_features(batch))
         index.add_codes(
             packed,
             [f"{row:08d}" for row in chosen],
             labels,
             visual=looks,
-            scores=seen,
+            scores=scores,
         )
 
 

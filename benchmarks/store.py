@@ -124,6 +124,18 @@ def measure(folder: Path, count: int) -> dict[str, float]:
             ),
             "newest_100_ms": median_ms(lambda n: opened.newest(0, 100, Filter())),
             "newest_100_of_a_label_ms": median_ms(lambda n: opened.newest(0, 100, Filter((NAMES[n % 80],)))),
+            "newest_100_after_ms": median_ms(
+                lambda n: opened.newest(
+                    0, 100, Filter(after=1e9 + 150.0 * count, before=1e9 + (151.0 + n) * count)
+                )
+            ),
+            "newest_100_of_a_camera_ms": median_ms(
+                lambda n: opened.newest(0, 100, Filter(cameras=(CAMERAS[n % len(CAMERAS)],)))
+            ),
+            "newest_100_under_ms": median_ms(
+                lambda n: opened.newest(0, 100, Filter(under=(f"/home/somebody/collection/photos/{n:05d}/",)))
+            ),
+            "months_ms": median_ms(lambda n: opened.months(Filter())),
         }
         import os
 
@@ -131,7 +143,9 @@ def measure(folder: Path, count: int) -> dict[str, float]:
     figures["bytes_per_item"] = sum(file.stat().st_size for file in folder.glob("items.db*")) / count
     with Store.open(folder) as writer:
         figures["one_add_ms"] = median_ms(
-            lambda n: writer.add(np.zeros((1, 8), np.uint8), [f"new {n}"], [[NAMES[0]]], ["/new/photo.jpg"])
+            lambda n: writer.add(
+                np.zeros((1, 8), np.uint8), [f"new {n}"], [[NAMES[0]]], [f"/new/photo {n}.jpg"]
+            )
         )
         figures["one_remove_ms"] = median_ms(lambda n: writer.remove([f"new {n}"]))
     return figures

@@ -68,7 +68,7 @@ def test_the_paper_in_five_lines() -> None:
         lambda folder: ch.TrainConfig(bits=7),
         lambda folder: ch.TrainConfig(bitz=16),
         lambda folder: ch.Index.open(folder / "nowhere"),
-        lambda folder: ch.Index.create(folder / "index", None),
+        lambda folder: ch.Index.create(folder / "index", 7),
         lambda folder: ch.Dataset.from_arrays("features", "labels"),
         lambda folder: ch.hash_centers(0, 16),
         lambda folder: ch.pack("codes"),

@@ -201,7 +201,7 @@ def test_photos_are_indexed_and_searched(folder: Path) -> None:
     )
     first = json.loads(by_image)["results"][0]
     assert (Path(first["path"]).name, first["distance"]) == ("3.png", 0)
-    assert len(json.loads(by_labels)["results"]) == 3
+    assert json.loads(by_labels)["results"] == []  # noise shows neither
     assert json.loads(info)["size"] == 9
     kinds = [group["kind"] for group in json.loads(near)["groups"]]
     assert kinds[:2] == ["same", "near"]

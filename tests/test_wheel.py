@@ -47,7 +47,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: zipfi
         "serve/static/index.html",
         "builtin/coco/model.onnx",
         "model/sample_photos/cat.jpg",
-        "search/synonyms.toml",
+        "search/words.tsv",
         "search/templates/duplicates.html",
     ):
         assert f"centerhash/{data}" in files  # what a wheel without package data would lack

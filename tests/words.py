@@ -1,10 +1,11 @@
-"""Check the words of README, docs, command help and web page: `python -m tests.words`, part of `make lint`.
+"""Check the words of README, docs, command help, messages and web page: `python -m tests.words`, part of `make lint`.
 
 Code, quoted names and links are not checked. Every finding is a line: file, line, the words, and what to write instead.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import sys
@@ -146,6 +147,18 @@ def web_texts() -> Iterator[Text]:
             yield Text(f"{page.relative_to(ROOT)}:{line}", text)
 
 
+def script_texts() -> Iterator[Text]:
+    """The sentences in the scripts of the web page: literals of several words, with `name` for what is inserted."""
+    literal = re.compile(r'"((?:[^"\\\n]|\\.)*)"|`((?:[^`\\]|\\.)*)`')
+    for script in sorted((ROOT / "src").rglob("*.js")):
+        for number, line in enumerate(script.read_text(encoding="utf-8").splitlines(), start=1):
+            for found in literal.finditer(re.sub(r"(?:^|\s)//.*", "", line)):
+                text = re.sub(r"\$\{[^}]*\}", "name", found[1] or found[2] or "")
+                is_classes = re.fullmatch(r"[a-z]+ [a-z]+", text)  # of an element
+                if re.search(r"\w \w", text) and not is_classes:
+                    yield Text(f"{script.relative_to(ROOT)}:{number}", text)
+
+
 def help_texts() -> Iterator[Text]:
     """The help of every command and of its options."""
     from typer.main import get_command
@@ -162,11 +175,33 @@ def help_texts() -> Iterator[Text]:
     yield from below(get_command(app), "centerhash")
 
 
+def message_texts() -> Iterator[Text]:
+    """The text of errors, and of what commands print; inserted values are code."""
+
+    def text_of(node: ast.expr) -> str:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            return node.value
+        if isinstance(node, ast.JoinedStr):
+            return "".join(text_of(value) for value in node.values)
+        return "`code`"
+
+    for file in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            call = node.exc if isinstance(node, ast.Raise) else node
+            if not isinstance(call, ast.Call) or not call.args:
+                continue
+            printed = isinstance(call.func, ast.Attribute) and call.func.attr in ("output", "warn", "log")
+            if isinstance(node, ast.Raise) or printed:
+                texts = call.args[0].elts if isinstance(call.args[0], ast.List) else call.args[:1]
+                for each in texts:
+                    yield Text(f"{file.relative_to(ROOT)}:{each.lineno}", text_of(each))
+
+
 def main() -> int:
     """Print all findings; return 1 if there are any."""
     found = [
         problem
-        for texts in (page_texts(), web_texts(), help_texts())
+        for texts in (page_texts(), web_texts(), script_texts(), help_texts(), message_texts())
         for each in texts
         for problem in problems(each.place, each.text)
     ]

@@ -201,7 +201,7 @@ def test_queries_without_hits_are_counted(tmp_path: Path) -> None:
 def test_a_flag_that_stands_alone_refuses_others() -> None:
     done = cli("methods", "--json", "--markdown")
     assert (done.code, done.out) == (2, "")
-    assert "--markdown stands alone: leave out --json." in done.err
+    assert "--markdown stands alone: omit --json." in done.err
 
 
 def test_warnings_are_not_cut_in_the_middle_of_a_path(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,12 @@ from typing import Any
 import pytest
 
 from centerhash.cli.arguments import read_bits, read_methods, read_settings
+from centerhash.codes import binarize, unpack
+from centerhash.data import open_dataset
+from centerhash.encoding.code_files import evaluate_files, read_run_codes
 from centerhash.experiments.runner import read_rows
 from centerhash.methods.registry import METHODS
+from centerhash.model.model import HashModel
 from tests.toys import (
     Started,
     children_of,
@@ -40,16 +44,16 @@ def compared(feature_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     assert done.code == 0, done.err
     assert "mAP@50 over retrieved relevant items" in done.out
     assert f"page: {out / 'report.html'}" in done.text
-    assert "8/8  ics 24 bits seed 1: 0." in done.err
+    assert "8/8  ics 24 bits seed 1: mAP 0." in done.err
     assert done.err.startswith("8 of 8 training runs to do\n")
     written = {path.name for path in out.iterdir()}
-    assert written == {"results.jsonl", "table.md", "table.csv", "report.html"}
+    assert written == {"results.jsonl", "table.md", "table.tex", "table.csv", "report.html"}
     return out
 
 
 @pytest.mark.slow
 def test_the_same_command_and_from_give_the_same_tables(compared: Path, feature_folder: Path) -> None:
-    names = ("table.md", "table.csv", "report.html", "results.jsonl")
+    names = ("table.md", "table.tex", "table.csv", "report.html", "results.jsonl")
     before = [(compared / name).read_bytes() for name in names]
     again, stored = (
         cli("compare", feature_folder, "--out", compared, *GRID),
@@ -60,6 +64,31 @@ def test_the_same_command_and_from_give_the_same_tables(compared: Path, feature_
     assert "seed" not in again.err  # no cell was computed
     assert "0 of 8 training runs to do; the other 8 are there already" in again.err
     assert [(compared / name).read_bytes() for name in names] == before
+
+
+@pytest.mark.slow
+def test_kept_models_and_codes_give_the_results_of_their_rows(feature_folder: Path, tmp_path: Path) -> None:
+    """Also of rows that were computed before without them; a kept row is not computed again."""
+    words = ("compare", feature_folder, "--out", tmp_path, *GRID[:4], "--seeds", "1", *GRID[6:])
+    assert cli(*words).code == 0
+    before = evaluations(tmp_path)
+    done = cli(*words, "--keep", "--jobs", "2")
+    assert done.code == 0
+    assert "4 of 4 training runs to do" in done.err
+    assert evaluations(tmp_path) == before
+    kept = [row for row in read_rows(tmp_path / "results.jsonl") if "run" in row]
+    assert len({row["run"] for row in kept}) == len(kept) == 4
+    dataset = open_dataset(feature_folder)
+    for row in kept:
+        found = evaluate_files([tmp_path / row["run"]], k=50)
+        assert found.map_peers == pytest.approx(row["evaluation"]["map_peers"], abs=1e-6)
+        model = HashModel.load(tmp_path / row["run"])
+        assert (model.spec.method, model.bits) == (row["config"]["method"], row["config"]["bits"])
+        query, _ = read_run_codes(tmp_path / row["run"])
+        assert dataset.features is not None
+        codes = binarize(model.logits(dataset.features[dataset.splits.query]))
+        assert (unpack(query.packed, query.bits) == codes).all()
+    assert "0 of 4 training runs to do" in cli(*words, "--keep").err
 
 
 @pytest.mark.parametrize(
@@ -104,7 +133,7 @@ def test_data_and_a_place_for_results_are_needed(feature_folder: Path, tmp_path:
 @pytest.mark.slow
 def test_from_stands_alone(compared: Path, feature_folder: Path, tmp_path: Path) -> None:
     words = (feature_folder, "--from", compared, "--bits", "16", "--validation")
-    assert "--from stands alone: leave out DATA, --bits, --validation" in refused(cli("compare", *words))
+    assert "--from stands alone: omit DATA, --bits, --validation" in refused(cli("compare", *words))
     assert "no results in" in refused(cli("compare", "--from", tmp_path))
 
 

@@ -57,7 +57,7 @@ def test_the_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "datasets.md").read_text()
     assert done.output == page, "run `centerhash datasets --markdown > docs/reference/datasets.md`"
     assert all(f"`{name}`" in page for name in DATASETS)
-    with pytest.raises(ConfigError, match="--markdown stands alone: leave out --json"):
+    with pytest.raises(ConfigError, match="--markdown stands alone: omit --json"):
         run("datasets", "--markdown", "--json")
 
 

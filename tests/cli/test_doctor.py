@@ -119,6 +119,22 @@ def test_a_missing_package_is_a_problem_with_a_way_out(
     assert found.extras["ray"] == "not installed: pip install 'centerhash[ray]'"
 
 
+def test_packages_of_an_extra_that_is_not_installed_are_not_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A torch of another program is no problem of ours, neither by its age nor by missing weights."""
+    real = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "0.1" if name == "torch" else real(name))
+    monkeypatch.setattr(type(module.BACKBONES["resnet50"]), "is_here", property(lambda row: False))
+    old, weights = diagnose(tmp_path).problems
+    assert old.startswith("torch is 0.1, but >=")
+    assert weights.startswith("the weights of efficientnet-lite0")
+    without_version(monkeypatch, "timm")
+    found = diagnose(tmp_path)
+    assert found.extras["train"].startswith("timm missing")
+    assert found.problems == []
+
+
 def test_a_build_for_gpus_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         if name == "faiss-gpu":

@@ -20,7 +20,7 @@ def test_tuned_settings_are_compared(feature_folder: Path, tmp_path: Path) -> No
     assert done.code == 0, done.err
     assert "mAP of held-out training images, 16 bits" in done.out
     assert "settings:" in done.out
-    assert "csq 16 bits seed 0 (with default): 0." in done.err
+    assert "csq 16 bits seed 0 (with default): mAP 0." in done.err
     again = cli(*words)
     assert again.out == done.out
     assert "seed" not in again.err  # nothing was computed

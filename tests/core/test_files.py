@@ -20,11 +20,10 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from filelock import FileLock
 
 from centerhash.core import files
 from centerhash.core.errors import DataError, InputError, OutputError
-from centerhash.core.files import WriterLock
+from centerhash.core.files import WriterLock, try_lock
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -351,16 +350,15 @@ def test_a_lock_that_is_deleted_on_release_is_held_by_one(tmp_path: Path) -> Non
 
 
 def test_a_lock_file_that_was_deleted_meanwhile_is_not_taken_for_the_lock(tmp_path: Path) -> None:
-    acquire, deleted = FileLock.acquire, list[Path]()
+    deleted = list[Path]()
 
-    def acquire_late(lock: FileLock, *given: object, **named: object) -> object:
-        acquired = acquire(lock, *given, **named)  # type: ignore[arg-type]
+    def lock_late(descriptor: int) -> bool:
         if not deleted:
             deleted.append(tmp_path / "lock")
             deleted[0].unlink()  # by who held it before
-        return acquired
+        return try_lock(descriptor)
 
-    with mock.patch.object(FileLock, "acquire", acquire_late):
+    with mock.patch("centerhash.core.files.try_lock", lock_late):
         lock = WriterLock.take(tmp_path / "lock")
     with pytest.raises(InputError):
         WriterLock.take(tmp_path / "lock")

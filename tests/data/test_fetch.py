@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -186,11 +187,32 @@ def test_a_busy_server_is_tried_again(server: FileServer, tmp_path: Path, waits:
     assert waits == [2, 4]
 
 
-def test_a_dead_server_is_given_up(tmp_path: Path, waits: list[float]) -> None:
+def test_a_server_that_refuses_is_given_up_after_two_tries(tmp_path: Path, waits: list[float]) -> None:
     with FileServer() as gone:
         pass
-    with pytest.raises(DataError, match=r"refused.*in 6 tries. 0 bytes"):
+    with pytest.raises(DataError, match=r"127\.0\.0\.1:\d+' cannot be reached .*refused"):
         get(gone, tmp_path / "a.bin")
+    assert waits == [2]
+
+
+def test_a_server_that_never_answers_is_given_up_after_two_short_waits(
+    tmp_path: Path, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sum(fetch.FIRST_TIMEOUTS) <= 15
+    monkeypatch.setattr(fetch, "FIRST_TIMEOUTS", (0.05, 0.1))
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # connects, but nobody reads
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/a.bin"
+        with pytest.raises(DataError, match=r"127\.0\.0\.1:\d+' cannot be reached .*timed out"):
+            download(address, tmp_path / "a.bin")
+    assert waits == [2]
+
+
+def test_a_server_that_has_answered_and_dies_is_tried_more_often(
+    server: FileServer, tmp_path: Path, waits: list[float]
+) -> None:
+    server.errors["/a.bin"] = [503] * 6
+    with pytest.raises(DataError, match=r"HTTP 503.* in 6 tries. 0 bytes"):
+        get(server, tmp_path / "a.bin")
     assert waits == [2, 4, 8, 16, 32]
 
 

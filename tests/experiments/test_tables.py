@@ -11,6 +11,7 @@ from centerhash.core.errors import DataError
 from centerhash.experiments.runner import failure_text
 from centerhash.experiments.tables import (
     csv_text,
+    latex,
     markdown,
     score_text,
     summarize,
@@ -47,6 +48,22 @@ def test_lines_are_in_the_order_of_the_methods_and_bits_ascend() -> None:
     assert [line.title for line in summary.lines] == ["CSQ", "ICS"]
     assert summary.bits == (16, 64)
     assert summary.most_seeds == 2
+
+
+def test_latex_has_booktabs_deviations_and_the_best_in_bold() -> None:
+    text = latex(summarize(ROWS))
+    assert text.count(r"\begin{tabular}{lrr}") == text.count(r"\toprule") == text.count(r"\bottomrule") == 2
+    assert r"CSQ & 0.500 $\pm$ 0.000 & 0.700 (n=1) \\" in text
+    assert r"ICS & \textbf{0.700 $\pm$ 0.141} & \textbf{0.900 $\pm$ 0.000} \\" in text
+    assert r"random ranking & 0.250 & 0.250 \\" in text
+    assert text.count("over n = 2 seeds}") == 2
+    assert "±" not in text
+
+
+def test_latex_of_one_seed_names_no_deviation_and_escapes_names() -> None:
+    text = latex(summarize([{**ROWS[0], "data": "a_b & 50% {}"}]))
+    assert r"\caption{a\_b \& 50\% \{\}, mAP@30 over retrieved relevant items}" in text
+    assert r"ICS & \textbf{0.600} \\" in text
 
 
 def test_mean_and_sample_deviation_by_hand() -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from centerhash.codes import Codes, Packed, pack, unpack
 from centerhash.search.items import File, Filter, Item, ItemStore, PhotoInfo
-from centerhash.search.rankings import FLOOR, SHARES, ByBoth, ByLabels, BySemantic, ByVisual
+from centerhash.search.rankings import FILTERED, FITS, NEAR, SHARES, ByBoth, ByLabels, BySemantic, ByVisual
 
 BITS = 16
 NAMES = ("cat", "dog", "emu")
@@ -68,7 +68,7 @@ def _files(row: int) -> tuple[File, ...]:
 
 def rankings(within: int | None = None) -> list[Any]:
     """Queries of every kind."""
-    code, visual = codes(1, 50, distinct=4)[0], np.full(16, 3, np.uint8)
+    code, visual = codes(1, 50, distinct=4)[0], np.array([[3] * 16, [0] * 16], np.uint8)
     classes = {name: row for row, name in enumerate(NAMES)}
     return [
         BySemantic(code, within),
@@ -106,17 +106,19 @@ def penalty(item: Item, ranking: Any) -> float:
     if isinstance(ranking, BySemantic):
         return far
     if isinstance(ranking, ByVisual):
-        return math.inf if item.visual is None else distance(item.visual, ranking.visual)
+        return math.inf if item.visual is None else distance(item.visual, ranking.visual[0])
     if isinstance(ranking, ByBoth):
-        return round(far + 0.1 * (64 if item.visual is None else distance(item.visual, ranking.visual)), 9)
+        return round(far + 0.1 * (64 if item.visual is None else distance(item.visual, ranking.visual[0])), 9)
     if item.scores:
-        probable = {name: max(item.scores.get(name, (0, 0))[0] / 255, FLOOR) for name in ranking.weights}
+        probable = {name: item.scores.get(name, (0, 0))[0] / 255 for name in ranking.weights}
+        if min(probable.values()) < FITS:
+            return math.inf
         shares = {name: item.scores.get(name, (0, 0))[1] / 255 for name in ranking.weights}
     else:
         code = unpack(item.code[None], BITS)[0]
         sizes = [math.exp(8 * int(center @ code.astype(int)) / BITS) for center in CENTERS.astype(int)]
         shares = {name: sizes[ranking.classes[name]] / sum(sizes) for name in ranking.weights}
-        probable = {name: min(max(share * len(shares), FLOOR), 1) for name, share in shares.items()}
+        probable = {name: min(max(share * len(shares), 0.01), 1) for name, share in shares.items()}
     off = sum(abs(shares[name] - weight) for name, weight in ranking.weights.items()) / 2
     return round(SHARES * off - sum(math.log(value) for value in probable.values()), 9)
 
@@ -124,9 +126,10 @@ def penalty(item: Item, ranking: Any) -> float:
 def passes(item: Item, only: Filter) -> bool:
     under = only.under is None or any(path.startswith(only.under) for path in item.paths)
     taken = math.nan if item.photo.taken is None else item.photo.taken
+    labels = {*item.labels, *(name for name, (level, _) in item.scores.items() if level / 255 >= FILTERED)}
     return (
-        set(only.having) <= set(item.labels)
-        and not set(only.without) & set(item.labels)
+        set(only.having) <= labels
+        and not set(only.without) & labels
         and under
         and (only.after is None or taken >= only.after)
         and (only.before is None or taken < only.before)
@@ -198,7 +201,27 @@ class ListStore:
             if passes(item, only) and value < math.inf and near:
                 tie = far if isinstance(ranking, ByLabels) else 0
                 rows.append((value, tie, place, item.id, far))
-        return [(id, far) for _, _, _, id, far in sorted(rows)[:k]]
+        first = self.copies(ranking, only)[:k]
+        rest = [(id, far) for _, _, _, id, far in sorted(rows) if (id, far) not in first]
+        return [*first, *rest][:k]
+
+    def copies(self, ranking: Any, only: Filter) -> list[tuple[str, int]]:
+        """Ids and distances of the items that are very near to a view of the query, and nearly as near as the nearest."""
+        if not isinstance(ranking, ByBoth | ByVisual):
+            return []
+        rows = []
+        for place, item in enumerate(self.items):
+            if item.visual is not None and passes(item, only):
+                near = min(distance(item.visual, view) for view in ranking.visual)
+                rows.append((near, place, item.id, distance(item.code, ranking.code)))
+        within = BITS if ranking.within is None else ranking.within
+        most = NEAR if isinstance(ranking, ByBoth) or ranking.within is None else min(NEAR, within)
+        rows = sorted(row for row in rows if row[0] <= most)
+        return [
+            (id, far)
+            for near, _, id, far in rows
+            if near <= rows[0][0] + 2 and (isinstance(ranking, ByVisual) or far <= within)
+        ]
 
     def newest(self, only: Filter) -> list[str]:
         rows = [

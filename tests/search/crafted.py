@@ -42,6 +42,7 @@ from centerhash.search.database import (
     SCHEMA,
     checksum,
     commit_slot,
+    taught_checksum,
 )
 from centerhash.search.items import File, PhotoInfo
 from tests.toys import CLASSES, noise_image, process_environment
@@ -172,6 +173,7 @@ def sound_index(folder: Path) -> Path:
         noise_image(16).save(folder / "upload.png")
         index.add_bytes((folder / "upload.png").read_bytes())
         (folder / "upload.png").unlink()
+        index.teach("Bella", like=[f"{1:016x}"], unlike=[f"{2:016x}"])
     assert verify_index(folder) == []
     return folder
 
@@ -214,18 +216,26 @@ def strict_schema(path: Path) -> None:
         sql.execute("PRAGMA journal_mode = WAL")
 
 
+_CHECKSUMS = {"taught": 3, "files": 6}  # tables without a rowid, and which of their columns is the checksum
+
+
 def sealed(path: Path) -> None:
     """Give every row its right checksum, and note the number of commits."""
     with closing(sqlite3.connect(path)) as sql:
         sql.text_factory = _text
-        for name in TABLES:
+        for name in sorted(TABLES, key=lambda name: name == "state"):  # last, as it sums up others
             if not _is_table(sql, name):
                 continue
-            if name == "files":  # it has no rowid
-                rows = sql.execute("SELECT * FROM files").fetchall()
-                sql.execute("DELETE FROM files")
-                made = [(*row[:6], checksum(*row[:6]), *row[7:]) for row in rows]
-                sql.executemany(f"INSERT INTO files VALUES ({','.join('?' * len(made[0]))})", made)
+            if name in _CHECKSUMS:  # it has no rowid
+                place = _CHECKSUMS[name]
+                rows = sql.execute(f"SELECT * FROM {name}").fetchall()
+                sql.execute(f"DELETE FROM {name}")
+                made = [(*row[:place], checksum(*row[:place]), *row[place + 1 :]) for row in rows]
+                marks = ",".join("?" * len(made[0])) if made else ""
+                sql.executemany(f"INSERT INTO {name} VALUES ({marks})", made)
+                if name == "taught" and made != rows:
+                    total = taught_checksum(sorted(made, key=lambda row: str(row[0])))
+                    sql.execute("UPDATE state SET taught = ?", (total,))
                 continue
             for row in sql.execute(f"SELECT rowid, * FROM {name}").fetchall():
                 try:
@@ -286,7 +296,19 @@ WRONG = {
     "long blob": bytes(3_000_000),
 }
 COLUMNS = {
-    "state": ("bits", "generation", "commits", "rows", "items", "images", "hidden", "edits", "terms"),
+    "state": (
+        "bits",
+        "generation",
+        "commits",
+        "rows",
+        "items",
+        "images",
+        "hidden",
+        "edits",
+        "terms",
+        "taught",
+    ),
+    "taught": ("name", "parameters", "examples"),
     "items": ("row", "id", "camera", "width", "height", "name", "labels", "scores"),
     "files": ("row", "folder", "name", "size", "modified", "gone"),
     "terms": ("term", "kind", "name", "items", "entries"),
@@ -299,10 +321,12 @@ _HARMLESS = {
     *(("state", name, "4e9") for name in ("generation", "commits", "edits")),
     *(("files", "modified", value) for value in ("NULL", "negative", "huge", "4e9", "fraction")),
     *(("files", "size", value) for value in ("NULL", "huge", "4e9")),
-    *((table, "name", "text") for table in ("items", "files", "terms")),
+    *((table, "name", "text") for table in ("items", "files", "terms", "taught")),
     *(("items", column, "NULL") for column in ("width", "height", "name")),
     *(
-        ("items", "name", value) for value in ("negative", "huge", "4e9", "fraction", "infinite")
+        (table, "name", value)
+        for table in ("items", "taught")
+        for value in ("negative", "huge", "4e9", "fraction", "infinite")
     ),  # SQLite: as text
     ("codes", "taken", "empty blob"),
 }
@@ -318,8 +342,8 @@ def column_cases() -> Iterator[Case]:
                 if (table, column) in _KEYS and not isinstance(value, int):
                     continue  # SQLite itself allows only whole numbers there
                 where = f"rowid = (SELECT rowid FROM {table} ORDER BY rowid LIMIT 1 OFFSET {_OFFSETS.get(table, 0)})"
-                if table == "files":
-                    where = "row = 1"
+                if table in _CHECKSUMS:
+                    where = "row = 1" if table == "files" else "true"
                     if value is None and column in ("row", "folder", "name"):
                         continue  # nor there
                 craft = by_sql(f"UPDATE {table} SET {column} = ? WHERE {where}", values=[value], lax=True)
@@ -907,14 +931,20 @@ def _png(seed: int) -> bytes:
     return stream.getvalue()
 
 
-def outcome(case: Case, sound: Path, place: Path) -> str:
-    """What becomes of one crafted index: "right", "refused", or what must not happen."""
+def outcome(case: Case, sound: Path, place: Path, limit: int) -> str:
+    """What becomes of one crafted index: "right", "refused", or what must not happen.
+
+    `limit` is the address space in bytes while it is used; to craft it may take more.
+    """
+    unlimited = resource.RLIM_INFINITY
+    resource.setrlimit(resource.RLIMIT_AS, (unlimited, unlimited))
     folder, out = place / "crafted", place / "out.npz"
     shutil.copytree(sound, folder, symlinks=True)
     try:
         case.craft(folder)
     except Exception as error:
         return f"not crafted: {type(error).__name__}: {error}"
+    resource.setrlimit(resource.RLIMIT_AS, (limit, unlimited))
     refusals, problems = {}, list[str]()
     before = _peak(reset=True)
     try:
@@ -999,10 +1029,10 @@ def main() -> None:
     shutil.rmtree(place / "warm")
     (place / "out.npz").unlink()
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, 2 * (pages * resource.getpagesize() + ADDRESSES,))
+    limit = pages * resource.getpagesize() + ADDRESSES
     for name in sys.stdin.read().splitlines():
         signal.alarm(SECONDS)
-        print(json.dumps([name, outcome(known[name], sound, place)]), flush=True)
+        print(json.dumps([name, outcome(known[name], sound, place, limit)]), flush=True)
         signal.alarm(0)
         _removed(place)
 

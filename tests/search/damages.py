@@ -44,6 +44,7 @@ def make_index(folder: Path, run: Path) -> Path:
             columns = (names[rows], paths[rows], visual[rows], scores[rows], photos[rows])
             index.store.add(packed[rows], ids, *columns)
         index.store.remove([f"{row:016x}" for row in range(0, 40, 3)])
+        index.teach("taught", like=[f"{row:016x}" for row in range(50, 55)], unlike=f"{60:016x}")
         (folder / "images").mkdir()
         for number in range(UPLOADS):
             noise_image(seed=number).save(folder / "images" / "new.png")
@@ -69,6 +70,7 @@ def answers(folder: Path) -> dict[str, Any]:
             "by visual code": index.search(id=asked, k=8, by="visual"),
             "by semantic code": index.search(id=asked, k=8, by="semantic", within=6),
             "by labels": index.search(labels={"cat": 2, "dog": 1}, k=8),
+            "by a taught label": index.search(labels={"taught": 2, "dog": 1}, k=8),
             "filtered": index.search(id=asked, k=8, having="bee", without="fox", under="/photos/of/some"),
         }
         return {
@@ -89,6 +91,7 @@ def answers(folder: Path) -> dict[str, Any]:
             "newest": [moved(index.newest(0, 2000)), moved(index.newest(3, 9, having="cat"))],
             "folders": moved(sorted(index.folders().items())),
             "labels": index.labels(),
+            "taught": repr(index.taught()),
             "size": len(index),
             "codes": index.model.encode_features(separable(20, seed=3)[0]).tolist(),
             "images": [np.asarray(load_image(index.image(id))).tolist() for id in uploads],

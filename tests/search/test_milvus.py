@@ -85,14 +85,17 @@ def test_escaped_text_is_safe_and_leads_back(text: str) -> None:
     assert milvus.unescaped(milvus.escaped(text)) == text
 
 
+SHOWS = '(ARRAY_CONTAINS(labels, "{0}") or ARRAY_CONTAINS(labels, "){0}"))'  # carried, or probable
+
+
 @pytest.mark.parametrize(
     ("only", "expected"),
     [
         (Filter(), ""),
-        (Filter(('") or true',)), ' and ARRAY_CONTAINS(labels, "%22%29 or true")'),
+        (Filter(('") or true',)), f" and {SHOWS.format('%22%29 or true')}"),
         (
             Filter(("a",), ("b",), ("/x y/",)),
-            ' and ARRAY_CONTAINS(labels, "a") and not ARRAY_CONTAINS(labels, "b") and '
+            f" and {SHOWS.format('a')} and not {SHOWS.format('b')} and "
             f'(ARRAY_CONTAINS(places, "b{blake2b(b"/x y/", digest_size=8).hexdigest()}"))',
         ),
         (Filter(under=()), ' and id == ""'),
@@ -246,8 +249,8 @@ def test_results_are_those_of_the_local_store(remote: MilvusStore, local: Store,
         assert remote.months(only) == local.months(only)
         page = remote.newest(2, 5, only)
         assert (seen(page[0]), page[1]) == (seen(local.newest(2, 5, only)[0]), local.newest(2, 5, only)[1])
-    visual = items[1].visual
-    assert visual is not None
+    assert items[1].visual is not None
+    visual = items[1].visual[None]
     weights, columns = {"cat": 0.7, "dog": 0.3}, {"cat": 0, "dog": 1}
     for other in (ByVisual(query, visual), ByBoth(query, visual), ByLabels(query, weights, CENTERS, columns)):
         assert found(remote, other, 40) == found(local, other, 40), other

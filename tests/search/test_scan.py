@@ -110,7 +110,7 @@ def test_numpy_and_the_compiled_scan_agree(monkeypatch: pytest.MonkeyPatch, shar
     queries = [
         BySemantic(columns.semantic[7]),
         BySemantic(columns.semantic[7], 9),
-        ByBoth(columns.semantic[9], columns.visual[3]),
+        ByBoth(columns.semantic[9], columns.visual[3:5]),
     ]
     plain = [query.first(columns, 50, allowed).tolist() for query in queries]
     monkeypatch.setattr(rankings, "SMALL", 0)

@@ -242,7 +242,7 @@ def test_memory_grows_with_room_to_spare(tmp_path: Path) -> None:
         made.search(BySemantic(codes(1)[0]), 1)
         before = made._loaded
         made.add(codes(5), [f"more {row}" for row in range(5)], visual=np.ones((5, 16), np.uint8))
-        hits = made.search(ByBoth(codes(1)[0], np.ones(16, np.uint8)), 200)
+        hits = made.search(ByBoth(codes(1)[0], np.ones((1, 16), np.uint8)), 200)
         assert before is not None
         assert made._loaded is not None
         assert made._loaded.semantic is before.semantic
@@ -404,7 +404,7 @@ def test_rows_that_the_file_cannot_hold_are_not_allocated(tmp_path: Path) -> Non
     state = State(BITS, rows=1 << 30, items=1 << 30, commits=1)
     with sqlite3.connect(tmp_path / FILE) as db:
         db.execute("DELETE FROM state")
-        db.execute(f"INSERT INTO state VALUES ({marks(10)})", state.row())
+        db.execute(f"INSERT INTO state VALUES ({marks(11)})", state.row())
     db.close()
     with pytest.raises(DataError, match=FILE):
         Store.open(tmp_path, read_only=True)

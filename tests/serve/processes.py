@@ -85,12 +85,14 @@ class Watched:
         wait_until(condition, words, pause=lambda: self.page.wait_for_timeout(20))
 
     def ids(self) -> list[str]:
-        return list(self.page.locator("#grid > li").evaluate_all("all => all.map(row => row.dataset.id)"))
+        return list(
+            self.page.locator("#grid > li[data-id]").evaluate_all("all => all.map(row => row.dataset.id)")
+        )
 
     def ready(self) -> None:
         """Wait for the collection, which the page opens on."""
         self.page.locator("#popular button").first.wait_for()
-        self.page.locator(".wall > li").first.wait_for()
+        self.page.locator(".wall > li[data-id]").first.wait_for()
         self.until("!document.body.classList.contains('waiting')")
 
     def photo(self) -> str:

@@ -6,6 +6,7 @@ import functools
 import os
 import threading
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,13 @@ def test_the_newest_come_first_page_by_page(client: TestClient, filed: Index) ->
 
 def test_an_item_says_what_its_file_says(client: TestClient) -> None:
     body = client.get("/items/b").json()
-    assert {name: body[name] for name in ("path", "folder", "date", "width", "height", "labels")} == {
+    assert {
+        name: body[name] for name in ("path", "folder", "paths", "taken", "width", "height", "labels")
+    } == {
         "path": "b.png",
         "folder": "photos/2023",
-        "date": 1001.0,
+        "paths": ["photos/2023/b.png"],
+        "taken": datetime.fromtimestamp(1001).isoformat(),
         "width": 20,
         "height": 40,
         "labels": ["dog"],
@@ -189,7 +193,8 @@ def test_duplicates_are_found_in_the_background(filed: Index, monkeypatch: pytes
     finding.close()
 
 
-def test_an_index_without_visual_codes_has_no_duplicates(client: TestClient, filed: Index) -> None:
+def test_an_index_of_one_image_has_no_duplicates(client: TestClient, filed: Index) -> None:
+    filed.remove([item.id for item in filed][1:])
     with pytest.raises(DataError):
         filed.duplicates(progress=False)
     wait_until(lambda: client.get("/duplicates").status_code == 400, "the answer is no")

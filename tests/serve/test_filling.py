@@ -10,6 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 from numpy.typing import NDArray
 
+from centerhash.core.errors import OutputError
 from centerhash.networks.encoder import Encoder
 from centerhash.search import Added, Index
 from centerhash.serve import create_app
@@ -77,7 +78,7 @@ def test_a_stop_keeps_what_is_stored_and_the_next_one_resumes(
     with Index.create(tmp_path / "index", image_run) as index:
         with Filling(index, photos, done.append) as filling:
             assert gate.reached.wait(PATIENCE)
-            filling._stop.set()
+            filling._watch.stop.set()
             gate.open.set()
         assert done == []
         before = len(index)
@@ -87,15 +88,35 @@ def test_a_stop_keeps_what_is_stored_and_the_next_one_resumes(
         assert (done[0].added, done[0].known, len(index)) == (70 - before, before, 70)
 
 
-def test_what_goes_wrong_is_logged_and_the_server_lives(
-    image_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_that_is_missing_is_added_when_it_comes(image_run: Path, tmp_path: Path) -> None:
+    done: list[Added] = []
     with (
         Index.create(tmp_path / "index", image_run) as index,
-        Filling(index, tmp_path / "gone", lambda done: None) as filling,
+        Filling(index, tmp_path / "drive", done.append) as filling,
     ):
-        wait_until(lambda: filling.left == 0, "the thread has ended")
-    assert "not all images were added" in caplog.text
+        wait_until(lambda: done and filling.left == 0, "it was looked for")
+        write_images(tmp_path / "new", 2)
+        (tmp_path / "new").rename(tmp_path / "drive")
+        wait_until(lambda: len(index) == 2, "its images are added")
+        (tmp_path / "drive" / "000.png").unlink()
+        wait_until(lambda: len(index) == 1, "one is hidden")
+
+
+def test_what_goes_wrong_is_logged_and_the_server_lives(
+    image_run: Path,
+    photos: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def damaged(*given: object, **options: object) -> None:
+        raise OutputError("the disk is full")
+
+    with Index.create(tmp_path / "index", image_run) as index:
+        monkeypatch.setattr(Index, "add", damaged)
+        with Filling(index, photos, lambda done: None) as filling:
+            wait_until(lambda: filling.left == 0, "the thread has ended")
+    assert "the disk is full" in caplog.text
 
 
 def test_files_that_are_gone_are_told_at_the_start(

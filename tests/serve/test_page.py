@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pillow_heif
 import pytest
+from PIL import ExifTags, Image
 
 from centerhash.codes import pack
 from tests.serve.processes import PHONE, WIDE, Served, Watched, serving
@@ -30,11 +33,9 @@ def test_the_page_opens_on_the_collection(opened: Watched, served: Served) -> No
     with served.client() as client:
         listed = client.get("/items", params={"limit": 1000}).json()
     assert opened.ids() == [row["id"] for row in listed["items"]]
-    assert (
-        opened.page.locator("#status").inner_text().startswith(f"{listed['total']} photos, the newest first")
-    )
+    assert opened.page.locator("#status").inner_text().startswith(f"{listed['total']} photos, newest first")
     opened.until("[...document.querySelectorAll('.wall img')].some(i => i.naturalWidth > 0)")
-    shapes = opened.page.locator(".wall > li").evaluate_all(
+    shapes = opened.page.locator(".wall > li[data-id]").evaluate_all(
         "all => all.map(li => li.offsetWidth / li.offsetHeight)"
     )
     for row, shape in zip(listed["items"], shapes, strict=True):
@@ -56,16 +57,16 @@ def test_more_of_a_large_collection_comes_as_one_scrolls(
         index.add_codes(np.repeat(pack(codes), 300, axis=0), names, paths=list(map(str, files)))
     with serving(tmp_path / "many.index", tmp_path / "log") as server:
         watched = Watched(browser, server.address, WIDE)
-        watched.page.locator(".wall > li").first.wait_for()
-        assert watched.page.locator(".wall > li").count() < 300
+        watched.page.locator(".wall > li[data-id]").first.wait_for()
+        assert watched.page.locator(".wall > li[data-id]").count() < 300
 
         def scrolled() -> bool:
             watched.page.mouse.wheel(0, 4000)
-            return bool(watched.page.locator(".wall > li").count() == 300)
+            return bool(watched.page.locator(".wall > li[data-id]").count() == 300)
 
         watched.until_here(scrolled, "all of them are there")
         assert watched.ids() == names[::-1]
-        edges = watched.page.locator(".wall > li").evaluate_all(
+        edges = watched.page.locator(".wall > li[data-id]").evaluate_all(
             "all => all.map(li => [li.offsetTop, li.offsetLeft + li.offsetWidth])"
         )
         rows = {top: max(right for at, right in edges if at == top) for top, _ in edges}
@@ -112,14 +113,14 @@ def test_upload_then_click_through_and_back(opened: Watched, photo: Path) -> Non
     first = opened.ids()
     assert len(first) == 40
     assert page.locator(".far").first.inner_text() == "very similar"  # this model has no visual codes
-    assert re.fullmatch(r"0 of \d+ bits differ", page.locator(".far").first.get_attribute("title"))
-    assert page.locator("#status").inner_text().startswith("The nearest 40 of")
+    assert re.fullmatch(r"Hamming distance: 0 of \d+ bits", page.locator(".far").first.get_attribute("title"))
+    assert page.locator("#status").inner_text().startswith("Top 40 of")
     assert page.locator("#weights input").count() >= 1
     assert page.locator("#preview").get_attribute("src").startswith("blob:")
 
     page.locator(".result").nth(2).click()
     page.locator("#like").click()
-    opened.answered("Most like this one")
+    opened.answered("Most like this photo")
     second = opened.ids()
     assert first[2] not in second  # it is the question
     assert page.locator("#preview").get_attribute("src") == f"thumbnails/{first[2]}"
@@ -133,12 +134,12 @@ def test_upload_then_click_through_and_back(opened: Watched, photo: Path) -> Non
     opened.until("!document.getElementById('photo').open")
     page.go_forward()
     page.go_forward()
-    opened.answered("Most like this one")
+    opened.answered("Most like this photo")
     assert opened.ids() == second
     for _ in range(3):
         page.go_back()
     opened.answered("Photos")
-    opened.until("document.querySelectorAll('.wall > li').length === 40")
+    opened.until("document.querySelectorAll('.wall > li[data-id]').length === 40")
 
 
 def test_weights_rank_anew_while_they_move(opened: Watched) -> None:
@@ -148,11 +149,12 @@ def test_weights_rank_anew_while_they_move(opened: Watched) -> None:
     page.locator("#popular button").first.click()
     opened.answered(names[0].capitalize())
     page.keyboard.press("/")
-    box = page.get_by_role("combobox", name="What is on the photos?")
+    box = page.get_by_role("combobox", name="Labels to search for")
     assert box.input_value() == names[0]
     box.press("End")
     box.type(f", {names[1][:-1]}")
     page.get_by_role("option", name=names[1]).first.wait_for()
+    box.press("ArrowDown")
     box.press("Enter")
     opened.answered(f"{names[0].capitalize()} and {names[1]}")
     before = opened.ids()
@@ -191,7 +193,7 @@ def test_words_that_mean_a_label(browser: Any, opened: Watched) -> None:
     page = opened.page
     opened.ready()
     name = page.locator("#popular button").first.evaluate("button => button.firstChild.textContent")
-    box = page.get_by_role("combobox", name="What is on the photos?")
+    box = page.get_by_role("combobox", name="Labels to search for")
     box.fill(f"{name.upper()}S")
     box.press("Enter")
     opened.answered(name.capitalize())
@@ -199,8 +201,8 @@ def test_words_that_mean_a_label(browser: Any, opened: Watched) -> None:
     assert box.input_value() == name
     box.fill("nosuchthing")
     box.press("Enter")
-    page.locator("#error-title", has_text="Unknown label 'nosuchthing'").wait_for()
-    assert page.locator("h1").inner_text() == "Nothing found"
+    page.locator("#error-title", has_text="“nosuchthing”").wait_for()
+    assert page.locator("h1").inner_text() == "No results"
     assert opened.ids() == []
     assert page.locator("#weights li").count() == 0  # the old question is gone
     page.go_back()
@@ -208,17 +210,67 @@ def test_words_that_mean_a_label(browser: Any, opened: Watched) -> None:
     assert not page.get_by_role("alert").is_visible()
 
 
+def test_a_phrase_is_read_and_its_unknown_words_are_reported(opened: Watched) -> None:
+    page = opened.page
+    opened.ready()
+    everything = opened.ids()
+    first, second = page.locator("#popular button").evaluate_all(
+        "all => all.map(b => b.firstChild.textContent)"
+    )[:2]
+    box = page.get_by_role("combobox", name="Labels to search for")
+    box.fill(f"a {first}s without {second} qwxyz")
+    box.press("Enter")
+    opened.answered(first.capitalize())
+    page.locator("#filters li", has_text=f"without {second}").wait_for()
+    page.locator("#error-title", has_text="“qwxyz”").wait_for()
+    assert opened.fragment() == f"labels={first}:1&without={second}"
+    assert page.locator("#error-text button").count() > 1  # all that can be found
+    page.get_by_role("button", name=f"Remove the filter: without {second}").click()
+    opened.answered(first.capitalize())
+
+    mistaken = f"{first[1]}{first[0]}{first[2:]}"  # two letters in the wrong order
+    box.fill(mistaken)
+    box.press("Enter")
+    page.locator("#error-title", has_text=f"“{mistaken}”").wait_for()
+    page.locator("#error-text").get_by_role("button", name=first).click()
+    opened.answered(first.capitalize())
+    assert not page.get_by_role("alert").is_visible()
+
+    file = page.evaluate("fetch('items').then(r => r.json())").get("items")[0]["path"]
+    word = file.rpartition(".")[0].lower()
+    page.locator("#home").click()
+    opened.until_here(lambda: opened.ids() == everything, "all are there")
+    box.fill(word)
+    box.press("Enter")
+    page.locator("#filters li", has_text=f"named “{word}”").wait_for()
+    opened.until_here(lambda: 0 < len(opened.ids()) < len(everything), "some are left out")
+    page.get_by_role("button", name=f"Remove the filter: named “{word}”").click()
+    opened.until_here(lambda: opened.ids() == everything, "all are there again")
+
+
+def test_enter_does_not_take_a_suggestion_that_only_begins_so(opened: Watched) -> None:
+    page = opened.page
+    opened.ready()
+    name = page.locator("#popular button").first.evaluate("button => button.firstChild.textContent")
+    box = page.get_by_role("combobox", name="Labels to search for")
+    box.fill(name[:-1])
+    page.get_by_role("option", name=name).first.wait_for()
+    box.press("Enter")
+    page.locator("#error-title", has_text=f"“{name[:-1]}”").wait_for()
+    assert opened.ids() == []
+
+
 def test_filters_as_chips_and_keyboard(opened: Watched) -> None:
     page = opened.page
     opened.ready()
     everything = opened.ids()
-    box = page.get_by_role("combobox", name="Filter by a label or folder")
+    box = page.get_by_role("combobox", name="Filter by a label, folder or camera")
     name = page.locator("#popular button").nth(1).evaluate("button => button.firstChild.textContent")
     box.fill(f"without {name}")
     box.press("Enter")
     page.locator("#filters li", has_text=f"without {name}").wait_for()
     opened.until_here(lambda: 0 < len(opened.ids()) < len(everything), "some are left out")
-    page.get_by_role("button", name=f"No longer without {name}").click()
+    page.get_by_role("button", name=f"Remove the filter: without {name}").click()
     opened.until_here(lambda: opened.ids() == everything, "all are there again")
 
     popular = page.locator("#popular button").first
@@ -277,7 +329,7 @@ def test_errors_are_shown_kindly(opened: Watched, served: Served) -> None:
         page.get_by_role("button", name="Dismiss").click()
     page.route("**/search*", lambda route: route.abort())
     page.goto(f"{served.address}/#id=another")
-    page.locator("#error-text", has_text="Is it still running?").wait_for()
+    page.locator("#error-text", has_text="Check that it is running.").wait_for()
     opened.complaints = [text for text in opened.complaints if "ERR_FAILED" not in text]  # the one just made
     page.goto(f"{served.address}/#picture=7")
     page.locator("#error-title", has_text="not kept").wait_for()
@@ -290,19 +342,35 @@ def test_with_the_token_photos_are_added_and_removed(
         watched = Watched(browser, server.address, WIDE)
         page = watched.page
         watched.ready()
+        page.locator(".result").first.click()
+        page.locator("#remove").click()
+        page.locator("#token-dialog[open]").wait_for()
+        page.keyboard.press("Escape")  # nothing is removed without a token
+        watched.until("!document.getElementById('token-dialog').open")
+        assert page.locator("#photo[open]").count() == 1
+        page.keyboard.press("Escape")
         page.locator("#add").click()
+        assert page.locator("#adding[open]").count() == 0
         page.locator("#token").fill("wrong")
+        page.locator("#token-use").click()
+        page.locator("#token-problem", has_text="This is not the token of the server.").wait_for()
+        assert page.evaluate("sessionStorage.length + localStorage.length") == 0
+        page.locator("#token").fill(TOKEN)
+        page.keyboard.press("Enter")
+        page.locator("#adding[open]").wait_for()  # what was asked for comes next
+        assert page.locator("#token-dialog[open]").count() == 0
         (tmp_path / "new.png").write_bytes(png(90))
         (tmp_path / "torn.png").write_bytes(png(91)[:70])
         files = [tmp_path / "new.png", tmp_path / "torn.png"]
+        page.evaluate("sessionStorage.setItem('centerhash-token', 'that of an earlier server')")
         page.set_input_files("#files", files)
-        page.locator("#adding-status", has_text="This token is not the server's.").wait_for()
+        page.locator("#token-problem", has_text="This is not the token of the server.").wait_for()
         page.locator("#token").fill(TOKEN)
-        page.set_input_files("#files", files)
+        page.locator("#token-use").click()
         page.locator("#adding-status", has_text="1 added, 1 skipped.").wait_for()
         assert page.locator("#adding-skipped").inner_text() == "torn.png cannot be read as a photo"
         page.set_input_files("#files", files[:1])
-        page.locator("#adding-status", has_text="0 added, 1 were there already.").wait_for()
+        page.locator("#adding-status", has_text="0 added, 1 already in the index.").wait_for()
         page.locator("#adding-close").click()
         watched.until_here(lambda: len(watched.ids()) == 4, "the new photo is on the page")
 
@@ -322,15 +390,40 @@ def test_with_the_token_photos_are_added_and_removed(
         page.close()
 
 
+def test_a_removal_waits_for_the_token_and_then_happens(
+    browser: Any, scene_index: Callable[[int], Path], tmp_path: Path
+) -> None:
+    with serving(scene_index(3), tmp_path / "log") as server:
+        watched = Watched(browser, server.address, WIDE)
+        page = watched.page
+        watched.ready()
+        first = watched.ids()[0]
+        page.locator(".result").first.click()
+        page.locator("#remove").click()
+        page.locator("#token").fill(TOKEN)
+        page.keyboard.press("ArrowLeft")  # moves in the field, not to another photo
+        page.locator("#token-use").click()
+        page.locator("#toast", has_text="is removed from the index").wait_for()
+        watched.until_here(lambda: first not in watched.ids(), "it is off the page")
+        page.reload()
+        watched.ready()
+        with server.client() as client:
+            watched.until_here(lambda: client.get(f"/items/{first}").status_code == 404, "it is removed")
+        page.locator(".result").first.click()
+        page.locator("#remove").click()  # the token is kept
+        page.locator("#toast", has_text="is removed from the index").wait_for()
+        page.close()
+
+
 def test_the_lines_for_programs_work(browser: Any, served: Served) -> None:
     watched = Watched(browser, f"{served.address}/api", WIDE)
     watched.page.locator("pre", has_text=served.address).first.wait_for()
     lines = watched.page.locator("pre code").all_inner_texts()
     found = [url for text in lines for url in re.findall(r"'(http[^']+)'", text)]
-    assert len(found) == 13
+    assert len(found) == 18
     with served.client() as client:
         for url in found:
-            if not url.endswith(("/search?k=5", "/images", "/images/ID", "/duplicates")):
+            if not url.endswith(("/search?k=5", "/images", "/images/ID", "/duplicates", "=Bella")):
                 assert client.get(url).status_code == 200, url
     assert watched.complaints == []
     watched.page.close()
@@ -363,7 +456,7 @@ def test_only_those_who_can_drop_are_told_to(browser: Any, served: Served) -> No
         context = browser.new_context(viewport=PHONE if touch else WIDE, has_touch=touch, is_mobile=touch)
         page = context.new_page()
         page.goto(served.address)
-        page.locator(".wall > li").first.wait_for()
+        page.locator(".wall > li[data-id]").first.wait_for()
         assert page.locator("#drop-hint").is_visible() is not touch
         context.close()
 
@@ -373,7 +466,53 @@ def test_an_empty_index_says_how_to_fill_it(
 ) -> None:
     with serving(scene_index(0), tmp_path / "log") as server:
         watched = Watched(browser, server.address, WIDE)
-        watched.answered("An empty index")
+        watched.answered("The index is empty")
         assert watched.page.locator("pre").inner_text() == "centerhash index add scenes.index PHOTOS"
         assert watched.complaints == []
         watched.page.close()
+
+
+def test_months_timeline_and_large_previews(browser: Any, tmp_path: Path, feature_run: Path) -> None:
+    dates = ("2024:07:02 10:00:00", "2024:06:30 23:59:59", "2024:06:01 00:00:00", "2023:05:05 05:05:05")
+    files = []
+    for number, when in enumerate(dates):
+        exif = Image.Exif()
+        exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal] = when
+        exif[ExifTags.Base.Model] = "Phone" if number else "Canon"
+        files.append(tmp_path / f"{number}.jpg")
+        noise_image(40, number).save(files[-1], exif=exif)
+    files.append(tmp_path / "old.heic")
+    pillow_heif.from_pillow(noise_image(900, 9).crop((0, 0, 900, 600))).save(files[-1])
+    os.utime(files[-1], (0, datetime(2001, 1, 2).timestamp()))
+    with colour_index(tmp_path / "dated.index", feature_run) as index:
+        codes = index.model.encode_features(index.encoder().features([png(0)]))
+        index.add_codes(np.repeat(pack(codes), 5, axis=0), range(5), paths=list(map(str, files)))
+    with serving(tmp_path / "dated.index", tmp_path / "log") as server:
+        watched = Watched(browser, server.address, WIDE)
+        page = watched.page
+        watched.until_here(lambda: watched.ids() == list("01234"), "the newest is first")
+        headings = page.locator("#grid .month")
+        assert headings.all_inner_texts() == ["July 2024", "June 2024", "May 2023", "January 2001"]
+        tops = page.locator("#grid > li:not(.fill)").evaluate_all("all => all.map(li => li.offsetTop)")
+        assert tops == sorted(tops)
+        assert len(set(tops)) == 8  # a heading has a row of its own, and the photos of a month have one
+        bars = page.locator("#timeline .bar")
+        assert [bars.nth(at).get_attribute("aria-label") for at in range(4)] == [
+            *("January 2001, 1 photos", "May 2023, 1 photos", "June 2024, 2 photos", "July 2024, 1 photos")
+        ]
+        bars.nth(2).click()
+        watched.until_here(lambda: watched.ids() == ["1", "2"], "only June is shown")
+        assert watched.fragment() == "after=2024-06&before=2024-07"
+        assert page.locator("#filters .chip").inner_text().startswith("in June 2024")
+        assert page.locator("#status").inner_text().startswith("2 of 5 photos")
+        page.locator("#filters .off").click()
+        watched.until_here(lambda: len(watched.ids()) == 5, "all are shown")
+        page.locator("#timeline .year", has_text="2024").click()
+        watched.until_here(lambda: watched.ids() == ["0", "1", "2"], "a year is shown")
+        page.goto(f"{server.address}/#camera=canon")
+        watched.until_here(lambda: watched.ids() == ["0"], "one camera is shown")
+        page.goto(f"{server.address}/#photo=4")
+        watched.until("document.getElementById('large').naturalWidth === 900")  # not the thumbnail
+        page.keyboard.press("Escape")
+        page.close()
+        assert watched.complaints == []

@@ -8,6 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from centerhash.search import Index, Results
+from centerhash.search.rankings import FILTERED
 from tests.serve.toys import ids_of, png, upload
 from tests.toys import CLASSES
 
@@ -58,18 +59,20 @@ def test_searches_by_the_semantic_code_and_by_what_is_not_there(reader: TestClie
 
 
 def test_filter_by_labels_and_distance(reader: TestClient) -> None:
-    everything = reader.get("/search", params={"labels": "dog", "k": 20}).json()["results"]
-    label = everything[0]["labels"][0]
-    wanted = [row for row in everything if label in row["labels"]]
+    by_code = {"labels": "dog", "by": "semantic", "k": 20}
+    everything = reader.get("/search", params=by_code).json()["results"]
+    wanted = [
+        row for row in everything if "dog" in row["labels"] or row["probability"].get("dog", 0) >= FILTERED
+    ]
     assert 0 < len(wanted) < 20
-    assert (
-        reader.get("/search", params={"labels": "dog", "k": 20, "having": label}).json()["results"] == wanted
-    )
+    assert reader.get("/search", params=by_code | {"having": "dog"}).json()["results"] == wanted
     near = everything[5]["distance"]
-    body = reader.get("/search", params={"labels": "dog", "k": 20, "within": near}).json()
+    body = reader.get("/search", params=by_code | {"within": near}).json()
     assert body["results"] == [row for row in everything if row["distance"] <= near]
-    assert not reader.get("/search", params={"labels": "dog", "having": "no such"}).json()["results"]
-    both = {"labels": "dog", "k": 20, "having": [label, "no such"]}  # a name that comes twice is a list
+    assert not reader.get("/search", params={"labels": "dog", "by": "semantic", "having": "no such"}).json()[
+        "results"
+    ]
+    both = by_code | {"having": ["dog", "no such"]}  # a name that comes twice is a list
     assert not reader.get("/search", params=both).json()["results"]
 
 
@@ -126,7 +129,8 @@ def test_health_says_what_is_served(reader: TestClient) -> None:
 def test_openapi_documents_every_field_and_gives_examples(reader: TestClient) -> None:
     described = reader.get("/openapi.json").json()
     routes = (
-        "search images images/{id} items items/{id} folders duplicates thumbnails/{id} labels health metrics"
+        "search images images/{id} items items/{id} folders months cameras token duplicates duplicates/move "
+        "duplicates/undo thumbnails/{id} previews/{id} labels typed taught suggestions health metrics"
     )
     assert {f"/{route}" for route in routes.split()} == set(described["paths"])
     search = described["components"]["schemas"]["SearchAnswer"]

@@ -22,14 +22,25 @@ TOKEN = "correct horse"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
-class ColourEncoder:
+class ColourNetwork:
     """Stands for the network, which takes a second to load: features (n, D) from the colours of nine fields."""
 
-    def features(self, images: Sequence[bytes]) -> NDArray[np.float32]:
-        pixels = [load_pixels(image, 24, 24) for image in images]
+    def features(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         mixing = np.random.default_rng(5).normal(size=(27, WIDTH))
         fields = np.stack([image.reshape(3, 8, 3, 8, 3).mean(axis=(1, 3)).ravel() for image in pixels])
         return ((fields / 128 - 1) @ mixing).astype(np.float32)
+
+
+class ColourEncoder:
+    """Reads images for it."""
+
+    engine = ColourNetwork()
+
+    def pixels(self, image: bytes) -> NDArray[np.uint8]:
+        return load_pixels(image, 24, 24)
+
+    def features(self, images: Sequence[bytes]) -> NDArray[np.float32]:
+        return self.engine.features(np.stack([self.pixels(image) for image in images]))
 
 
 def colour_index(folder: Path, run: Path, count: int = 0) -> Index:

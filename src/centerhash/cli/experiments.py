@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,6 +60,12 @@ def compare(
     skip_broken: SkipBrokenOption = False,
     cache: CacheOption = None,
     jobs: JobsOption = 1,
+    keep: Annotated[
+        bool,
+        option(
+            "also store the model and the codes of every run, in OUT/runs", panel="Running", name="--keep"
+        ),
+    ] = False,
 ) -> None:
     """Train and score methods x bits x seeds on one dataset: tables, curves and times.
 
@@ -66,7 +73,7 @@ def compare(
     """
     check_installed(*TRAINING, "matplotlib", purpose="`centerhash compare`")
 
-    from centerhash.experiments.compare import read_results, train_and_evaluate, write_comparison
+    from centerhash.experiments.compare import is_kept, read_results, train_and_evaluate, write_comparison
     from centerhash.experiments.runner import RESULTS, read_failures, read_rows, run_tasks, unfinished
     from centerhash.experiments.tables import terminal_tables
     from centerhash.experiments.tasks import Source, plan_tasks
@@ -83,22 +90,27 @@ def compare(
         points = None if settings is None else read_best(settings, names)
         tasks = plan_tasks(names, read_bits(bits), seeds, read_settings(options or [], names), epochs, points)
         source = Source(data, k, validation, cache, device, skip_broken)
-        console.report_planned(len(tasks), len(unfinished(tasks, read_rows(out / RESULTS))))
+        is_complete = partial(is_kept, out) if keep else None
+        planned = unfinished(tasks, read_rows(out / RESULTS), is_complete)
+        console.report_planned(len(tasks), len(planned))
         with console.progress() as progress:
             rows, failed = run_tasks(
                 source,
                 tasks,
                 out,
-                train_and_evaluate,
+                partial(train_and_evaluate, keep=out) if keep else train_and_evaluate,
                 jobs=jobs,
                 progress=progress,
                 on_done=console.report_task,
                 warn=console.warn,
+                is_complete=is_complete,
             )
     if rows:
         for table in terminal_tables(write_comparison(rows, folder, read_failures(folder))):
             console.output(table)
         console.output(f"page: {folder / 'report.html'}")
+        if keep:
+            console.output(f"models and codes: {folder / 'runs'}")
     console.report_failures(failed, folder)
 
 

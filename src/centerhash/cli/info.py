@@ -110,7 +110,7 @@ def backbones(as_json: JsonOption = False) -> None:
     for row in rows:
         if not row["weights_here"]:
             console.output(f"{row['name']}: {row['weights']}")
-    console.output("Also timm:NAME, any network of timm; --weights FILE takes weights of your own.")
+    console.output("Also timm:NAME, any network of timm; --weights FILE reads your own weights.")
 
 
 def datasets(

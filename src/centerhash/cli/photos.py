@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from centerhash.core.errors import ConfigError
 from centerhash.core.extras import check_installed
 
 if TYPE_CHECKING:
+    from centerhash.core.progress import Progress
     from centerhash.search import Added, Index, Result
     from centerhash.search.duplicates import Duplicates
     from centerhash.serve.limits import Settings
@@ -23,6 +25,22 @@ index_app = typer.Typer(
     rich_markup_mode="markdown",
 )
 _SHOWN = 50  # groups of duplicates in the table; --json and --page show more
+HavingOption = Annotated[
+    list[str] | None, typer.Option(help="return only items with this label; may be repeated")
+]
+WithoutOption = Annotated[
+    list[str] | None, typer.Option(help="exclude items with this label; may be repeated")
+]
+UnderOption = Annotated[Path | None, typer.Option(help="return only images in this folder")]
+AfterOption = Annotated[
+    str | None, typer.Option(help="return only images taken on or after 2024, 2024-06 or 2024-06-01")
+]
+BeforeOption = Annotated[
+    str | None, typer.Option(help="return only images taken before 2024, 2024-06 or 2024-06-01")
+]
+CameraOption = Annotated[
+    str | None, typer.Option(help="return only images of cameras whose name contains this text")
+]
 IndexArgument = Annotated[Path, typer.Argument(help="folder of the index", show_default=False)]
 
 
@@ -85,6 +103,44 @@ def add(
 
 
 @index_app.command()
+def watch(
+    index: IndexArgument,
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(help="folders of images; without any, all that were added", show_default=False),
+    ] = None,
+    device: DeviceOption = "auto",
+    engine: EngineOption = "auto",
+) -> None:
+    """Keep an index in step with folders: new, changed, moved and vanished images are noticed within seconds.
+
+    The index can be searched, served and changed by other commands meanwhile. Stop with Ctrl-C.
+
+    Examples: `centerhash index watch photos.index`, `centerhash index watch photos.index photos`
+    """
+    from centerhash.search import Index
+    from centerhash.search.watching import Watch
+
+    with Index.open(index, shared=True, device=device, engine=engine) as opened:
+        places = folders or [Path(root) for root in opened.store.roots()]
+        if not places:
+            raise ConfigError(f"no folder has been added to '{index}' yet: name the folders to watch.")
+        for place in folders or ():
+            if not place.is_dir():
+                raise ConfigError(f"no such folder: '{place}'.")
+
+        def changed(done: Added) -> None:
+            console.report_added(done, f"{len(opened):,} items in {index}")
+
+        console.output(f"watching {', '.join(map(str, places))} (stop with Ctrl-C)")
+        with console.progress() as report:
+            try:
+                Watch(opened, places, changed, report).run()
+            except KeyboardInterrupt:
+                console.output("stopped")
+
+
+@index_app.command()
 def remove(
     index: IndexArgument,
     items: Annotated[
@@ -107,7 +163,7 @@ def remove(
     console.warn(
         [f"'{item}' is neither an id nor a path of this index." for item, ids in meant.items() if not ids]
     )
-    console.output(f"{removed:,} items removed; {count:,} are left in {index}")
+    console.output(f"{removed:,} removed, {count:,} items left in {index}")
 
 
 @index_app.command()
@@ -136,6 +192,53 @@ def info(index: IndexArgument, as_json: JsonOption = False) -> None:
     console.table(str(index), ("", ""), [*rows, ("labels", shown)])
 
 
+@index_app.command("list")
+def list_(
+    index: IndexArgument,
+    k: Annotated[int, typer.Option("-k", "--top", min=1, help="how many to show")] = 20,
+    skip: Annotated[int, typer.Option(min=0, help="how many of the newest to skip")] = 0,
+    months: Annotated[bool, typer.Option("--months", help="count images by month instead")] = False,
+    having: HavingOption = None,
+    without: WithoutOption = None,
+    under: UnderOption = None,
+    after: AfterOption = None,
+    before: BeforeOption = None,
+    camera: CameraOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the images of an index, the newest first, by the date in their EXIF data or otherwise of their files.
+
+    Examples: `centerhash index list photos.index --after 2024-06 --before 2024-09`,
+    `centerhash index list photos.index --months`
+    """
+    from centerhash.search import Index
+    from centerhash.search.index import Only
+
+    only = Only(
+        having=having or (), without=without or (), under=under, after=after, before=before, camera=camera
+    )
+    with Index.open(index, read_only=True) as opened:
+        _warn_of_camera(opened, camera)
+        if months:
+            counts = opened.months(**only)
+            if as_json:
+                console.print_json(counts)
+            else:
+                rows = [(month, f"{count:,}") for month, count in counts.items()]
+                console.table(f"{sum(counts.values()):,} images", ("month", ">images"), rows)
+            return
+        found, total = opened.newest(skip, k, **only)
+    if as_json:
+        console.print_json({"items": [row.to_dict() for row in found], "total": total})
+        return
+    heads = ("date", "id", "camera", "labels", "path")
+    lines = [
+        (_day(row), row.id, row.camera or "-", _labels_shown(row), "\n".join(row.paths) or "-")
+        for row in found
+    ]
+    console.table(f"{len(found):,} of {total:,} images, the newest first", heads, lines)
+
+
 @index_app.command()
 def verify(index: IndexArgument) -> None:
     """Read everything and report damage with exit code 1. Count images whose file is gone.
@@ -153,7 +256,7 @@ def verify(index: IndexArgument) -> None:
     with Index.open(index, read_only=True) as opened:
         gone = len(opened.missing())
     console.warn([missing_text(index, gone)] if gone else [])
-    console.output(f"{index} is whole")
+    console.output(f"no damage found in {index}")
 
 
 @index_app.command()
@@ -206,9 +309,7 @@ def import_(
     with Index.open(index) as opened:
         done = opened.import_codes(codes)
         count = len(opened)
-    console.output(
-        f"{done.added:,} codes added, {done.known:,} were there already; {count:,} items in {index}"
-    )
+    console.output(f"{done.added:,} codes added, {done.known:,} already known; {count:,} items in {index}")
 
 
 @index_app.command()
@@ -258,13 +359,12 @@ def search(
     semantic: Annotated[
         bool, typer.Option("--semantic", help="rank by the semantic code alone, without visual similarity")
     ] = False,
-    having: Annotated[
-        list[str] | None, typer.Option(help="return only items with this label; may be repeated")
-    ] = None,
-    without: Annotated[
-        list[str] | None, typer.Option(help="exclude items with this label; may be repeated")
-    ] = None,
-    under: Annotated[Path | None, typer.Option(help="return only images in this folder")] = None,
+    having: HavingOption = None,
+    without: WithoutOption = None,
+    under: UnderOption = None,
+    after: AfterOption = None,
+    before: BeforeOption = None,
+    camera: CameraOption = None,
     within: Annotated[int | None, typer.Option(min=0, help="maximum Hamming distance of the results")] = None,
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
@@ -292,9 +392,13 @@ def search(
             having=having or (),
             without=without or (),
             under=under,
+            after=after,
+            before=before,
+            camera=camera,
             within=within,
         )
         known = [*opened.labels(), *opened.model_info.classes] if having or without else []
+        _warn_of_camera(opened, camera)
         by = console.features_by(opened.used_engine)
     if as_json:
         console.print_json(results.to_dict())
@@ -307,12 +411,27 @@ def search(
         shown = ", ".join(f"{row.label} {row.weight:.2f}" for row in results.labels)
         console.output(f"query: {shown}")
     compared = any(row.visual is not None for row in results)
-    heads = (">distance", *([">visual"] if compared else []), "id", "labels", "path")
+    dated = any(given is not None for given in (after, before, camera))
+    heads = (">distance", *([">visual"] if compared else []), "id", *(["date"] * dated), "labels", "path")
     rows = []
     for row in results:
         numbers = [str(row.distance), "-" if row.visual is None else str(row.visual)][: 1 + compared]
-        rows.append((*numbers, row.id, _labels_shown(row), row.path or "-"))
+        day = [_day(row)] * dated
+        rows.append((*numbers, row.id, *day, _labels_shown(row), "\n".join(row.paths) or "-"))
     console.table(f"{len(results):,} results{by}", heads, rows)
+
+
+def _day(row: Result) -> str:
+    return "-" if row.taken is None else f"{row.taken:%Y-%m-%d}"
+
+
+def _warn_of_camera(index: Index, camera: str | None) -> None:
+    """Warn if no camera has such a name, and list those that there are."""
+    from centerhash.search.query import cameras_named
+
+    if camera is not None and not cameras_named(index.store, camera):
+        known = ", ".join(list(index.cameras())[:10]) or "none"
+        console.warn([f"no camera of the index is named like '{camera}'; its cameras are: {known}."])
 
 
 def _labels_shown(row: Result) -> str:
@@ -324,60 +443,142 @@ def _labels_shown(row: Result) -> str:
 
 def duplicates(
     images: Annotated[
-        Path,
+        Path | None,
         typer.Argument(metavar="PATH_OR_INDEX", help="a folder of images, or an index", show_default=False),
-    ],
-    near: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=128,
-            help="bits of 128 in which visual codes of near ones may differ",
-            show_default="40",
+    ] = None,
+    kind: Annotated[
+        str | None,
+        option(
+            "show only one kind; similar ones of a folder are compared only if named",
+            ("same", "near", "similar"),
         ),
     ] = None,
-    kind: Annotated[str | None, option("show only one kind", ("same", "near", "similar"))] = None,
+    prefer: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="keep the files in this folder before all others; may be repeated, the first counts most"
+        ),
+    ] = None,
     page: Annotated[Path | None, typer.Option(help="write an HTML page with thumbnails side by side")] = None,
+    csv: Annotated[Path | None, typer.Option(help="write a table with a row per image")] = None,
+    move_to: Annotated[
+        Path | None,
+        typer.Option(
+            help="move all but the image to keep of same and near groups, or of the --kind, to this folder"
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what --move-to would do")] = False,
+    undo: Annotated[
+        Path | None, typer.Option(help="move everything back that was moved to this folder")
+    ] = None,
     model: Annotated[
-        str, typer.Option(help="for a folder: the built-in model, or the folder of a run with a visual code")
+        str, typer.Option(help="for similar ones of a folder: the built-in model, or the folder of a run")
     ] = "coco",
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Find duplicate and similar images, and suggest which to keep. No file is deleted.
+    """Find images that are there more than once, show which to keep and why, and move the others. No file is deleted.
 
-    Same: equal bytes. Near: the same photo, recompressed, resized, brightened, cropped slightly or mirrored. Similar:
-    photos that look alike.
+    Same: equal bytes. Near: the same photo, recompressed, resized, brightened, rotated, mirrored, cropped, in gray or
+    in a screenshot. Similar: photos that look alike.
 
-    Example: `centerhash duplicates photos --page duplicates.html`
+    Kept is the file in a preferred folder, then by resolution, file size, EXIF, oldest date taken, and shorter path.
+
+    Examples: `centerhash duplicates photos --page duplicates.html`, `centerhash duplicates photos --prefer photos/albums
+    --move-to duplicates --dry-run`, `centerhash duplicates --undo duplicates`
     """
     from centerhash.search import Index
     from centerhash.search.duplicates import folder_duplicates
     from centerhash.search.index import is_index
 
-    with console.progress() as report:
+    if undo is not None:
+        if images is not None or move_to is not None:
+            raise ConfigError("--undo needs only the folder that images were moved to: omit the rest.")
+        _undo_moves(undo, as_json)
+        return
+    if images is None:
+        raise ConfigError("name a folder of images or an index, or --undo with a folder of moved images.")
+    if dry_run and move_to is None:
+        raise ConfigError("--dry-run shows what --move-to would do: name that folder too.")
+    choice: dict[str, Any] = {"kind": kind, "prefer": prefer or ()}
+    with ExitStack() as stack:
+        report = stack.enter_context(console.progress())
+        index = None
         if is_index(images):
-            with Index.open(images, read_only=True) as index:
-                found = index.duplicates(near=near, kind=kind, progress=report)
+            index = stack.enter_context(Index.open(images, read_only=move_to is None or dry_run))
+            found = index.duplicates(**choice, progress=report)
         else:
             found = folder_duplicates(
-                images, model=model, near=near, kind=kind, device=device, engine=engine, progress=report
+                images, **choice, model=model, device=device, engine=engine, progress=report
             )
-    if page is not None:
-        found.write_page(page)
+        if page is not None:
+            found.write_page(page)
+        if csv is not None:
+            found.write_csv(csv)
+        moves = None if move_to is None else _move(found, move_to, kind, index, dry_run, report)
     if as_json:
-        console.print_json(found.to_dict())
+        console.print_json(found.to_dict() | ({} if moves is None else moves))
         return
     _show_duplicates(found)
-    if len(found) > _SHOWN:
-        console.output(f"and {len(found) - _SHOWN:,} more groups: --json lists them, --page shows them.")
-    console.warn(found.notes)
-    console.warn([f"skipped: {reason}" for reason in list(found.skipped.values())[:5]])
-    if len(found.skipped) > 5:
-        console.warn([f"{len(found.skipped) - 5:,} more images were skipped: --json lists them."])
-    if page is not None:
-        console.output(f"page: {page}")
+    for name, path in (("page", page), ("table", csv)):
+        if path is not None:
+            console.output(f"{name}: {path}")
+    if move_to is not None and moves is not None:
+        _show_moves(moves, move_to, dry_run)
+
+
+def _move(
+    found: Duplicates, folder: Path, kind: str | None, index: Index | None, dry_run: bool, report: Progress
+) -> dict[str, Any]:
+    """Move the images that are not kept, or only plan it; return what --json prints."""
+    from centerhash.search.moving import move, plan_moves
+
+    if found.root is None:
+        raise ConfigError(
+            "the images have no folder in common, so their places cannot be kept: move them by hand."
+        )
+    planned, skipped = plan_moves(found.wanted(kind), folder, found.root)
+    files = [[str(old), str(new)] for one in planned for old, new in one.files]
+    photos, sidecars = len(planned), len(files) - len(planned)
+    if not dry_run:
+        done = move(planned, folder, index=index, progress=report)
+        photos, sidecars, skipped = done.photos, done.sidecars, skipped | done.skipped
+    counts = {"photos": photos, "sidecars": sidecars, "not_moved": skipped}
+    return {"planned" if dry_run else "moved": {"folder": str(folder), **counts, "files": files}}
+
+
+def _show_moves(moves: dict[str, Any], folder: Path, dry_run: bool) -> None:
+    (facts,) = moves.values()
+    _warn_some(list(facts["not_moved"].values()))
+    if dry_run:
+        console.table("would be moved", ("from", "to"), facts["files"][:_SHOWN])
+        if len(facts["files"]) > _SHOWN:
+            console.output(f"and {len(facts['files']) - _SHOWN:,} more files: --json lists them.")
+    counts = f"{facts['photos']:,} photos and {facts['sidecars']:,} sidecar files"
+    if dry_run:
+        console.output(f"{counts} would be moved to {folder}; the same command without --dry-run moves them.")
+    else:
+        console.output(f"{counts} moved to {folder}  undo: `centerhash duplicates --undo {folder}`")
+
+
+def _undo_moves(folder: Path, as_json: bool) -> None:
+    from centerhash.search.moving import find_journal, undo
+
+    with console.progress() as report:
+        done = undo(find_journal(folder), progress=report)
+    if as_json:
+        counts = {"photos": done.photos, "sidecars": done.sidecars, "not_moved": done.skipped}
+        console.print_json({"undone": counts})
+        return
+    _warn_some(list(done.skipped.values()))
+    console.output(f"{done.photos:,} photos and {done.sidecars:,} sidecar files moved back from {folder}")
+
+
+def _warn_some(reasons: list[str]) -> None:
+    console.warn(reasons[:5])
+    if len(reasons) > 5:
+        console.warn([f"{len(reasons) - 5:,} more: --json lists them."])
 
 
 def _show_duplicates(found: Duplicates) -> None:
@@ -388,10 +589,21 @@ def _show_duplicates(found: Duplicates) -> None:
     place = f", names below {folder}" if folder else ""
     rows = []
     for group in found[:_SHOWN]:
-        keep, *others = ((one.path or one.id).removeprefix(folder) for one in group.photos)
+        keep, *others = ((one.path or one.id or "").removeprefix(folder) for one in group.photos)
         size = f" ({group.keep.width} x {group.keep.height})" if group.keep.width else ""
-        rows.append((group.kind, f"{keep}{size}", "\n".join(others)))
-    console.table(f"{found.looked_at:,} images, groups: {counts}{place}", ("kind", "keep", "others"), rows)
+        changed = [
+            f"{name} ({one.change})" if one.change else name
+            for name, one in zip(others, group.others, strict=True)
+        ]
+        rows.append((group.kind, f"{keep}{size}", group.rule, "\n".join(changed)))
+    heads = ("kind", "keep", "because of", "others")
+    console.table(f"{found.looked_at:,} images, groups: {counts}{place}", heads, rows)
+    if len(found) > _SHOWN:
+        console.output(
+            f"and {len(found) - _SHOWN:,} more groups: --json and --csv list them, --page shows them."
+        )
+    console.warn(found.notes)
+    _warn_some([f"skipped: {reason}" for reason in found.skipped.values()])
 
 
 def serve(
@@ -400,12 +612,19 @@ def serve(
         typer.Argument(help="folder of an index, or of images, for which an index is created next to it"),
     ],
     host: Annotated[
-        str, typer.Option(help="address to listen on; 0.0.0.0 for all, then put a proxy with TLS before it")
+        str, typer.Option(help="address to listen on; 0.0.0.0 for all, so that phones can open the page")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free one")] = 8000,
     token: Annotated[
         str | None,
         typer.Option(envvar="CENTERHASH_TOKEN", help="token that requests need to add or remove images"),
+    ] = None,
+    password: Annotated[
+        str | None,
+        typer.Option(
+            envvar="CENTERHASH_PASSWORD",
+            help="password for viewing; rather set it in the environment, since other users can read command lines",
+        ),
     ] = None,
     max_upload_mb: Annotated[float, typer.Option(help="largest upload in megabytes")] = 20.0,
     max_megapixels: Annotated[float, typer.Option(help="largest image in million pixels")] = 50.0,
@@ -414,6 +633,10 @@ def serve(
     queue: Annotated[int, typer.Option(help="requests of a kind that may wait; more get a 503")] = 32,
     timeout: Annotated[float, typer.Option(help="seconds that a request may take")] = 30.0,
     connections: Annotated[int, typer.Option(help="open connections; more get a 503")] = 512,
+    duplicates_to: Annotated[
+        Path | None,
+        typer.Option(help="folder that the page moves duplicates to, with the token; it can move them back"),
+    ] = None,
     read_only: Annotated[bool, typer.Option(help="reject all changes, also with a token")] = False,
     log_requests: Annotated[
         bool, typer.Option("--log-requests", help="print method, path, status and time of every request")
@@ -432,7 +655,7 @@ def serve(
     For a folder of images, an index is created or updated: photos.index next to photos, or in the cache if that place is
     not writable. The page works while images are being added. The same command resumes after a stop.
 
-    Examples: `centerhash serve photos`, `centerhash serve photos.index --port 8000`
+    Examples: `centerhash serve photos`, `centerhash serve photos.index --host 0.0.0.0 --password SECRET`
     """
     given: dict[str, Any] = dict(locals())  # by name; most are fields of Settings
 
@@ -443,55 +666,69 @@ def serve(
     from centerhash.serve.app import reading, serve_index
     from centerhash.serve.limits import Settings
 
-    def announce(address: str, opened: Index) -> None:
-        _announce(f"{index} is served at {address} (stop with Ctrl-C)", opened, settings)
+    def announce(addresses: list[str], opened: Index) -> None:
+        place = f"{index} is served at {addresses[0]} (stop with Ctrl-C)"
+        _announce(place, addresses, opened, settings, host)
 
     def counted(missing: int) -> None:
         if missing:
             console.warn([missing_text(index, missing)])
-        else:
-            console.output("the files of all of them are there")
+        elif opened.folders():  # imported codes have no files
+            console.output("all files were found")
 
-    given |= {"token": token or None, "hosts": tuple(allow_host or ())}
+    given |= {"token": token or None, "password": password or None, "hosts": tuple(allow_host or ())}
     settings = read_options(
         Settings, {name: given[name] for name in Settings.model_fields if name in given}, "serving"
     )
+    if duplicates_to is not None and not settings.may_write:
+        raise ConfigError(
+            "--duplicates-to needs a --token, and no --read-only: only with it are files moved."
+        )
     if not is_index(index):
         _serve_images(index, model, settings, host, port)
     elif model is not None:
-        raise ConfigError(f"'{index}' is an index and has its model: leave out --model.")
+        raise ConfigError(f"'{index}' is an index and has its model: omit --model.")
     else:
         # without the right to write, another process may have it: `centerhash index add` works beside this server
         with Index.open(index, read_only=not settings.may_write, **reading(settings)) as opened:
             serve_index(opened, settings, host, port, announce, counted)
 
 
-def _announce(place: str, index: Index, settings: Settings) -> None:
-    """Say where, what, how many, and who may change it."""
+def _announce(place: str, addresses: list[str], index: Index, settings: Settings, host: str) -> None:
+    """Print where, what, how many, and who may view and change it."""
+    from centerhash.serve.addresses import is_local
+    from centerhash.serve.qr import half_blocks, qr_code
 
     console.output(f"{place}{console.features_by(index.used_engine)}")
-    changes = "can be added and removed with the token" if settings.may_write else "can only be searched"
-    console.output(f"{len(index):,} images of {index.model_info.bits} bits, which {changes}")
+    if len(addresses) > 1:
+        console.output(f"also at {', '.join(addresses[1:])}")
+    changes = "changes with the token" if settings.may_write else "read-only"
+    console.output(f"{len(index):,} images, {index.model_info.bits}-bit codes, {changes}")
+    if is_local(host):
+        return
+    if (code := qr_code(addresses[0])) is not None:
+        console.drawing(half_blocks(code), "open the page on a phone in the same network:")
+    if settings.password is None:
+        console.warn(
+            ["no password is set: everyone who can reach this address can view all photos. Set `password=`."]
+        )
 
 
 def _serve_images(images: Path, model: str | None, settings: Settings, host: str, port: int) -> None:
     """Make or open the index of a folder of images, and add them while it is served."""
     from centerhash.search.default_index import open_default
-    from centerhash.search.results import missing_text
     from centerhash.serve.app import reading, serve_index
     from centerhash.serve.background import Filling
 
     opened, warning = open_default(images, model, **reading(settings))
     console.warn([warning] if warning else [])
 
-    def announce(address: str, index: Index) -> None:
-        place = f"{images} is served at {address} (stop with Ctrl-C) and added to {index.folder}"
-        _announce(place, index, settings)
+    def announce(addresses: list[str], index: Index) -> None:
+        place = f"{images} is served at {addresses[0]} (stop with Ctrl-C) and added to {index.folder}"
+        _announce(place, addresses, index, settings, host)
 
     def ended(done: Added) -> None:
         console.report_added(done, f"{len(opened):,} items in {opened.folder}")
-        gone = len(opened.missing())
-        console.warn([missing_text(opened.folder, gone)] if gone else [])
 
     with opened, console.progress() as report:
         serve_index(opened, settings, host, port, announce, filling=Filling(opened, images, ended, report))

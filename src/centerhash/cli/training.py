@@ -126,20 +126,34 @@ def evaluate(
     curve: Annotated[
         bool, typer.Option("--curve", help="also print precision and recall by Hamming radius")
     ] = False,
+    plots: Annotated[
+        Path | None,
+        typer.Option(help="folder for plots (png): curves, a map of the codes, retrieved images"),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Score codes: mAP in two conventions, precision, NDCG, ACG and WAP, next to a random ranking.
 
     Codes of other programs may be -1/+1, 0/1, bool, or packed with --bits; see docs/reference/metrics.md.
 
-    Examples: `centerhash evaluate run`, `centerhash evaluate query.npz database.npz --json`
+    Examples: `centerhash evaluate run --plots plots`, `centerhash evaluate query.npz database.npz --json`
     """
     check_installed("numba", purpose="`centerhash evaluate`")
+    if plots is not None:
+        check_installed("matplotlib", purpose="`centerhash evaluate --plots`")
 
-    from centerhash.encoding.code_files import evaluate_files
+    from centerhash.encoding.code_files import evaluate_codes_of, read_code_pair
 
-    labels = (query_labels, database_labels)
-    result = evaluate_files(codes, bits=bits, labels=labels, k=k, exclude_self=exclude_self, seed=seed)
+    query, database = read_code_pair(codes, bits=bits, labels=(query_labels, database_labels))
+    settings: dict[str, Any] = {"k": k, "exclude_self": exclude_self, "seed": seed}
+    result = evaluate_codes_of(query, database, **settings)
+    if plots is not None:
+        from centerhash.encoding.code_plots import RETRIEVED_PLOT, write_plots
+
+        written = write_plots(query, database, result, plots)
+        console.log(f"plots: {', '.join(map(str, written))}")
+        if plots / RETRIEVED_PLOT not in written:
+            console.log(f"no {RETRIEVED_PLOT}: the codes name no image files that are there")
     if as_json:
         console.print_json(result.to_dict())
         return

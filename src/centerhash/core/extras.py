@@ -48,6 +48,7 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         "mcp": Extra("mcp", "`centerhash mcp`"),
         "ray": Extra("ray", "encoding on Ray"),
         "faiss": Extra("faiss", "Faiss files"),
+        "torchmetrics": Extra("torchmetrics", "`RetrievalHashMAP`"),
         "tensorboard": Extra("tensorboard", "the logger 'tensorboard'"),
         "wandb": Extra("wandb", "the logger 'wandb'"),
         "mlflow": Extra("mlflow", "the logger 'mlflow'"),

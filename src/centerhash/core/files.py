@@ -9,7 +9,9 @@ import os
 import re
 import shutil
 import stat
+import sys
 import tempfile
+import time
 import tomllib
 import zipfile
 import zlib
@@ -21,7 +23,6 @@ from typing import IO, Any, Self
 from zlib import crc32
 
 import numpy as np
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from rich.filesize import decimal
 
@@ -41,6 +42,7 @@ _ADVICE = {
 ALWAYS, RATIO = 2**30, 100  # bytes of memory that any file may ask for, and how many times its own size
 # what numpy and zipfile raise for files that were cut or changed, or are something else
 _DAMAGED = (OSError, ValueError, KeyError, EOFError, RuntimeError, TypeError, zlib.error, zipfile.BadZipFile)
+_LOOK = 0.05  # seconds between two attempts to lock a file
 DEPTH = 100  # of lists and objects inside each other in a json text: what walks through them calls itself
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -314,48 +316,73 @@ INDEX = (
 
 
 class WriterLock:
-    """The right to write in a folder."""
+    """The right to write in a folder: a lock of the operating system, which ends with its process."""
 
-    def __init__(self, lock: FileLock, holder: Path) -> None:
-        self._lock, self._holder = lock, holder
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self._descriptor, self._path = descriptor, path
 
     @classmethod
-    def take(cls, path: Path, refusal: str = INDEX) -> Self:
-        """Lock the file `path`, or raise InputError: the `refusal` names the {folder} and the process of its {holder}."""
-        lock = FileLock(path, timeout=0, thread_local=False)  # any thread may give it back
-        # beside the lock, since not every system lets others read a file that is locked
-        holder = path.with_name(f"{path.name}.pid")
+    def take(cls, path: Path, refusal: str = INDEX, wait: float = 0) -> Self:
+        """Lock the file `path`, or raise InputError: the `refusal` names the {folder} and the process of its {holder}.
+
+        If another process has the lock, wait for it so many seconds.
+        """
+        holder, end = _holder(path), time.monotonic() + wait
         with explain_write_errors(path):
-            path.parent.stat()  # filelock would make a folder that is not there
             refuse_links(path.parent, (path.name, holder.name))  # both are written to
-            try:
-                lock.acquire()
-                if not _is_in_place(lock, path):  # its last holder has just deleted it
-                    lock.release()
-                    return cls.take(path, refusal)
-                holder.write_text(str(os.getpid()))
-            except Timeout:
-                words = refusal.format(folder=path.parent, holder=_named_in(holder))
-                raise InputError(words) from None
-            except BaseException:
-                lock.release()
-                raise
-        return cls(lock, holder)
+            while True:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
+                try:
+                    locked = try_lock(descriptor)
+                    if locked and _is_in_place(descriptor, path):
+                        holder.write_text(str(os.getpid()))
+                        return cls(descriptor, path)
+                except BaseException:
+                    os.close(descriptor)
+                    raise
+                os.close(descriptor)
+                if not locked:  # otherwise its last holder has just deleted it
+                    if time.monotonic() >= end:
+                        raise InputError(refusal.format(folder=path.parent, holder=_named_in(holder)))
+                    time.sleep(_LOOK)
 
     def release(self, *, delete: bool = False) -> None:
-        """Let others write; with `delete`, leave no files behind."""
+        """Let others write; with `delete`, leave no files behind. A second call does nothing."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor < 0:
+            return
         if delete:
             with suppress(OSError):  # a file too many
-                self._holder.unlink(missing_ok=True)
-                Path(self._lock.lock_file).unlink(missing_ok=True)
-        self._lock.release()
+                _holder(self._path).unlink(missing_ok=True)
+                self._path.unlink(missing_ok=True)
+        os.close(descriptor)
 
 
-def _is_in_place(lock: FileLock, path: Path) -> bool:
-    """Whether the file that is locked is still the one that others would lock."""
-    descriptor = lock._context.lock_file_fd
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file for this process, without waiting; return whether no other process holds it."""
     try:
-        return descriptor is None or os.path.samestat(os.fstat(descriptor), path.stat())
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def _holder(path: Path) -> Path:
+    """Return the file that names the process; not every system lets others read a file that is locked."""
+    return path.with_name(f"{path.name}.pid")
+
+
+def _is_in_place(descriptor: int, path: Path) -> bool:
+    """Whether the file that is locked is still the one that others would lock."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
 

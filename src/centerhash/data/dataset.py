@@ -238,7 +238,7 @@ def open_dataset(
     """
     place = _as_path(path)
     if not labels and (root is not None or lists is not None):
-        raise ConfigError("`labels=False` is for a folder of images: leave out `root=` and `lists=`.")
+        raise ConfigError("`labels=False` is for a folder of images: omit `root=` and `lists=`.")
     if root is not None:
         row = get_dataset(str(path))
         home = Path(root) / row.folder

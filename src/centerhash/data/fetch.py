@@ -28,6 +28,10 @@ from centerhash.core.version import __version__
 from centerhash.data.layouts.contents import leads_out
 
 TRIES = 6  # in a row without a single new byte
+FIRST_TIMEOUTS = (
+    5.0,
+    10.0,
+)  # seconds, of the tries until the server has answered once: there may be no internet
 _BLOCK = 2**20
 _TIMEOUT = 60.0  # seconds without a byte
 _LONGEST_WAIT = 60.0
@@ -52,6 +56,10 @@ class NotFoundError(DataError):
     """The server has no such file."""
 
 
+class _NoAnswerError(Exception):
+    """The server could not be reached, or did not answer."""
+
+
 @dataclass(frozen=True)
 class _Note:
     """What the server reported about a file of which a part is there; kept next to the part."""
@@ -72,7 +80,8 @@ def download(
     """Download `url` to `target`, which exists only once it is complete and verified, and return it.
 
     Bytes go to `target.part`; a later call requests only the rest, and starts again if the file has changed on the
-    server. Cut connections are retried, with growing pauses, until TRIES in a row have brought no new byte.
+    server. Cut connections are retried, with growing pauses, until TRIES in a row have brought no new byte. A server that
+    has not answered at all is tried only as often as there are FIRST_TIMEOUTS.
 
     A file is verified by its `size` in bytes and its `md5`, as far as they are given; one that is there already is
     verified and kept. `progress` receives the file name, and megabytes done and in all.
@@ -88,23 +97,32 @@ def download(
         raise OutputError(f"cannot write '{target}': a folder of that name is in the way. Move it away.")
     make_folder(target.parent)
     part = _part(target)
-    failed = 0
+    failed, answered = 0, False
     while True:
         before = _length(part)
+        timeout = _TIMEOUT if answered else FIRST_TIMEOUTS[failed]
         try:
             # the rest can be glued to a part only if the server compares its validator, or we a checksum
-            if _download_rest(url, target, md5 is not None, progress):
+            if _download_rest(url, target, md5 is not None, timeout, progress):
                 break
-            reason = "the connection was cut"
+            answered, reason = True, "the connection was cut"
+        except _NoAnswerError as error:
+            reason = str(error)
+            if not answered and failed + 1 == len(FIRST_TIMEOUTS):
+                raise DataError(
+                    f"'{urlsplit(url).netloc}' cannot be reached ({reason}): check the internet connection, or "
+                    "give another address by `mirror=`."
+                ) from error
         except urllib.error.HTTPError as error:
+            answered = True
             error.close()  # it is the open response itself
             if error.code in (404, 410):
                 raise NotFoundError(f"'{url}' is not there (HTTP {error.code}).") from error
             if error.code not in _PASSING:
                 raise DataError(f"'{url}' answers HTTP {error.code} ({error.reason}).") from error
             reason = f"HTTP {error.code}"
-        except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
-            reason = str(getattr(error, "reason", None) or error or type(error).__name__)
+        except (http.client.HTTPException, OSError) as error:
+            answered, reason = True, _reason(error)
         failed = 0 if _length(part) > before else failed + 1
         if failed >= TRIES:
             raise DataError(
@@ -120,6 +138,10 @@ def download(
         part.replace(target)
     _note(target).unlink(missing_ok=True)
     return target
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "reason", None) or error or type(error).__name__)
 
 
 def _difference(path: Path, size: int | None, md5: str | None) -> str:
@@ -151,7 +173,7 @@ def _length(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def _download_rest(url: str, target: Path, has_checksum: bool, progress: Progress) -> bool:
+def _download_rest(url: str, target: Path, has_checksum: bool, timeout: float, progress: Progress) -> bool:
     """Make one request, for the rest if a part is there; return whether all bytes are there now."""
     part, note = _part(target), None
     with suppress(OSError, ValueError, TypeError):  # without a whole note the part is worth nothing
@@ -169,24 +191,27 @@ def _download_rest(url: str, target: Path, has_checksum: bool, progress: Progres
             request.add_header("If-Range", note.validator)
     try:
         # `download` has checked that it is an address of the web
-        with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:  # nosec B310
-            etag, changed = response.headers.get("ETag"), response.headers.get("Last-Modified")
-            strong = etag is not None and not etag.startswith("W/")
-            found = _Note(url, _announced(response, start), etag if strong else changed)
-            if response.status != 206:
-                start = 0
-            elif start and note is not None:
-                pairs = ((note.validator, found.validator), (note.total, found.total))
-                if any(None not in pair and pair[0] != pair[1] for pair in pairs):
-                    part.unlink()  # a server that ignores If-Range: request all of the new file
-                    return False
-            return _save(response, found, start, target, progress)
+        response = urllib.request.urlopen(request, timeout=timeout)  # nosec B310
     except urllib.error.HTTPError as error:
         if error.code != 416:
             raise
         error.close()
         part.unlink(missing_ok=True)  # the server has nothing after our bytes: not the file it was
         return False
+    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+        raise _NoAnswerError(_reason(error)) from error
+    with response:
+        etag, changed = response.headers.get("ETag"), response.headers.get("Last-Modified")
+        strong = etag is not None and not etag.startswith("W/")
+        found = _Note(url, _announced(response, start), etag if strong else changed)
+        if response.status != 206:
+            start = 0
+        elif start and note is not None:
+            pairs = ((note.validator, found.validator), (note.total, found.total))
+            if any(None not in pair and pair[0] != pair[1] for pair in pairs):
+                part.unlink()  # a server that ignores If-Range: request all of the new file
+                return False
+        return _save(response, found, start, target, progress)
 
 
 def _announced(response: http.client.HTTPResponse, start: int) -> int | None:
@@ -232,7 +257,7 @@ def check_space(folder: Path, needed: int) -> None:
     if needed > free:
         raise OutputError(
             f"'{folder}' needs {needed / 1e9:.2f} GB, but its disk has {free / 1e9:.2f} GB left: free some space or "
-            "choose another folder. What was downloaded is kept."
+            "choose another folder. Downloaded files are kept."
         )
 
 

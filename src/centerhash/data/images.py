@@ -81,6 +81,20 @@ def load_image(
     return rgb
 
 
+def load_with_header(
+    source: str | Path | bytes, *, max_pixels: int = MAX_PIXELS, at_least: int | None = None
+) -> tuple[Image.Image, Header]:
+    """As `load_image`, with the header of the file, which is read once."""
+    with _opened(source, max_pixels) as image:
+        header = _header_of(image)
+        if at_least is not None:
+            image.draft(None, (at_least, at_least))
+        image.load()
+        rgb = _to_rgb(_turn_upright(image))
+    rgb.info = {}
+    return rgb, header
+
+
 def _from_memory(source: Image.Image | NDArray[Any], max_pixels: int) -> Image.Image:
     """An image that is decoded already: a PIL image, or an array (H, W), (H, W, 3) or (H, W, 4) of uint8."""
     if isinstance(source, np.ndarray):
@@ -133,20 +147,25 @@ class Header:
     height: int
     taken: float | None = None  # seconds since 1970 by the clock of the camera, as if that showed UTC
     camera: str | None = None
+    exif: bool = False  # whether there are EXIF tags
 
 
 def read_header(source: str | Path | bytes) -> Header:
     """Read only the header of an image: quick, but the rest of it may be damaged."""
     with _opened(source) as image:
-        # Pillow would decode all of a PNG to look for EXIF behind its pixels, where next to no program writes it
-        bare = image.format == "PNG" and not {"exif", "Raw profile type exif"} & image.info.keys()
-        tags = {} if bare else exif_tags(image)
-        lying = tags.get(ExifTags.Base.Orientation) in range(_LYING, 9)
-        width, height = reversed(image.size) if lying else image.size
-        # MPO is a JPEG with more images behind it
-        kind = "JPEG" if image.format == "MPO" else str(image.format)
+        return _header_of(image)
+
+
+def _header_of(image: Image.Image) -> Header:
+    # Pillow would decode all of a PNG to look for EXIF behind its pixels, where next to no program writes it
+    bare = image.format == "PNG" and not {"exif", "Raw profile type exif"} & image.info.keys()
+    tags = {} if bare else exif_tags(image)
+    lying = tags.get(ExifTags.Base.Orientation) in range(_LYING, 9)
+    width, height = reversed(image.size) if lying else image.size
+    # MPO is a JPEG with more images behind it
+    kind = "JPEG" if image.format == "MPO" else str(image.format)
     media_type = Image.MIME.get(kind, "application/octet-stream")
-    return Header(media_type, width, height, date_taken(tags), camera_name(tags))
+    return Header(media_type, width, height, date_taken(tags), camera_name(tags), bool(tags))
 
 
 def exif_tags(image: Image.Image) -> dict[int, Any]:

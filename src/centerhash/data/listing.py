@@ -28,6 +28,11 @@ _KINDS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys((".txt", ".md", ".csv", ".json", ".jsonl", ".xml", ".html", ".pdf", ".doc", ".docx"), "texts"),
     }
 )  # fmt: skip
+# thumbnails, previews and deleted files that other programs keep among the photos, besides hidden folders
+_KEPT_BY_PROGRAMS = frozenset(
+    {"@eadir", "#recycle", "$recycle.bin", "lost+found", "system volume information"}
+)
+_PREVIEWS = ".lrdata"  # ends the name of a folder of Lightroom
 _BLOCK = 256  # paths that are compressed together
 _SEPARATOR = "\0"  # no name has it, and it comes before all that names have
 _DESCRIPTIONS = ("labels.csv", "classes.txt")  # read with the images, not passed over
@@ -121,7 +126,7 @@ def _expand(entry: str | Path, skipped: Counter[str]) -> Iterator[str]:
             files = (
                 str(file)
                 for file in matches
-                if not any(part.startswith(".") for part in file.parts[named:])  # hidden, but not by name
+                if not any(map(is_passed_over, file.parts[named:]))  # hidden, but not by name
             )
             # as paths are sorted: 'a/b.jpg' comes before 'a-b.jpg'
             candidates = sorted(files, key=lambda name: name.replace(os.sep, _SEPARATOR))
@@ -158,7 +163,7 @@ def _files_below(home: str, closed: list[OSError]) -> Iterator[str]:
                 entry.name + _SEPARATOR * folder
                 for entry in entries
                 if not entry.name.startswith(".")
-                and not ((folder := is_folder(entry)) and entry.is_symlink())
+                and not ((folder := is_folder(entry)) and (entry.is_symlink() or is_passed_over(entry.name)))
             )
     except OSError as error:
         closed.append(error)
@@ -173,6 +178,12 @@ def _files_below(home: str, closed: list[OSError]) -> Iterator[str]:
 def kind_of(name: str) -> str:
     """What people call a file that is no image which can be read: "videos", "texts"."""
     return _KINDS.get(Path(name).suffix.lower(), OTHERS)
+
+
+def is_passed_over(name: str) -> bool:
+    """Return whether a file or folder of this name is hidden, or one in which a program keeps thumbnails or trash."""
+    lower = name.lower()
+    return name.startswith(".") or lower in _KEPT_BY_PROGRAMS or lower.endswith(_PREVIEWS)
 
 
 def _is_wild(part: str) -> bool:

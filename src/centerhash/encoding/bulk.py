@@ -475,7 +475,7 @@ def _encode_by_ray(
         gpus = 0 if device == "cpu" else int(ray.cluster_resources().get("GPU", 0))
         if device.startswith("cuda") and not gpus:
             raise ConfigError(
-                f"device '{device}' cannot be used: Ray sees no GPU. Try device 'cpu' or 'auto'."
+                f"device '{device}' cannot be used: Ray found no GPU. Try device 'cpu' or 'auto'."
             )
         most = workers or gpus or int(ray.cluster_resources().get("CPU", 1))
         numbers = [{"shard": number} for number in todo]

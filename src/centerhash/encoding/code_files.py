@@ -154,6 +154,19 @@ def evaluate_files(
 ) -> Evaluation:
     """Evaluate a run's folder, or two code files, queries then database; `settings` as for `evaluate`.
 
+    `bits` and `labels` are as for `read_code_pair`.
+    """
+    return evaluate_codes_of(*read_code_pair(paths, bits=bits, labels=labels), **settings)
+
+
+def read_code_pair(
+    paths: Sequence[Path],
+    *,
+    bits: int | None = None,
+    labels: tuple[Path | None, Path | None] = (None, None),
+) -> tuple[CodeFile, CodeFile]:
+    """Read the codes of queries and database, which must have labels of the same classes.
+
     `bits` and `labels` (of queries, of the database) are for files of other programs, as for `read_codes`.
     """
     if len(paths) != 2 and (bits, *labels) != (None, None, None):
@@ -180,7 +193,7 @@ def evaluate_files(
         )
     if query.classes and database.classes and query.classes != database.classes:
         raise DataError("queries and database have labels of different classes: encode one dataset.")
-    return evaluate_codes_of(query, database, **settings)
+    return query, database
 
 
 def evaluate_codes_of(query: CodeFile, database: CodeFile, **settings: Any) -> Evaluation:

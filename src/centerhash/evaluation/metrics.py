@@ -353,7 +353,7 @@ def _own_positions(
     if repeated.size:
         raise InputError(
             f"database_ids must be different from each other, found {int(repeated[0])} more than once: "
-            "drop the repeated items, or give them ids of their own."
+            "remove the repeated items, or give them unique ids."
         )
     place = np.minimum(np.searchsorted(ascending, query_ids), ascending.size - 1)
     return np.where(ascending[place] == query_ids, order[place], -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError
 from centerhash.core.files import make_folder, write_text
+from centerhash.encoding.code_files import DATABASE
 from centerhash.experiments.figures import Series, line_plot, page
 from centerhash.experiments.runner import RESULTS, failure_text, read_rows, rounded
 from centerhash.experiments.tables import (
@@ -23,6 +25,7 @@ from centerhash.experiments.tables import (
     Score,
     Summary,
     csv_text,
+    latex,
     markdown,
     score_parts,
     summarize,
@@ -31,16 +34,30 @@ from centerhash.experiments.tables import (
 from centerhash.experiments.tasks import EvaluationSetup, Row, Task
 from centerhash.methods.registry import METHODS, get_method
 from centerhash.model.model import HashModel
-from centerhash.training.finish import code_rotation, rotation_sample
+from centerhash.training.finish import code_rotation, rotation_sample, write_code_files
 
+RUNS = "runs"  # below the folder of a comparison, if models and codes are kept
 PRECISION_AT = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
-def train_and_evaluate(setup: EvaluationSetup, task: Task) -> Row:
+def run_folder(out: Path, task: Task) -> Path:
+    """The folder that keeps the model and the codes of a task; its name ends with a digest of all settings."""
+    config = task.resolved
+    digest = hashlib.blake2b(task.key.encode(), digest_size=4).hexdigest()
+    return out / RUNS / f"{config['method']}-{config['bits']}-seed{config['seed']}-{digest}"
+
+
+def is_kept(out: Path, task: Task) -> bool:
+    """Return whether the model and the codes of a task are there; the database is written last."""
+    return (run_folder(out, task) / DATABASE).exists()
+
+
+def train_and_evaluate(setup: EvaluationSetup, task: Task, keep: Path | None = None) -> Row:
     """Train and evaluate: the work of every task of a comparison.
 
     A deep method is scored with its logits as trained and rotated, since the rotation comes after training; the
-    evaluation is of the form that its configuration selects.
+    evaluation is of the form that its configuration selects. With `keep`, the folder of the comparison, model and codes
+    are stored there, too.
     """
     splits = setup.dataset.splits
     started = time.perf_counter()
@@ -70,6 +87,11 @@ def train_and_evaluate(setup: EvaluationSetup, task: Task) -> Row:
         both = (other, found) if model.spec.head.rotate else (found, other)
         for form, scores in zip(FORMS, both, strict=True):
             row |= {f"{name}_{form}": rounded(getattr(scores, name)) for name in MAPS}
+    if keep is not None:
+        folder = make_folder(run_folder(keep, task))
+        model.save(folder)
+        write_code_files(folder, model.bits, (query, database), setup.dataset, splits)
+        row["run"] = folder.relative_to(keep).as_posix()
     return row
 
 
@@ -92,9 +114,10 @@ def read_results(folder: str | Path) -> list[Row]:
 
 
 def write_comparison(rows: Sequence[Row], folder: str | Path, failures: Sequence[Row] = ()) -> Summary:
-    """Write table.md, table.csv and report.html into `folder`, from the rows alone."""
+    """Write table.md, table.tex, table.csv and report.html into `folder`, from the rows alone."""
     summary, out = summarize(rows), make_folder(folder)
     write_text(out / "table.md", markdown(summary, failures))
+    write_text(out / "table.tex", latex(summary))
     write_text(out / "table.csv", csv_text(summary))
     write_text(out / "report.html", comparison_page(summary, failures))
     return summary

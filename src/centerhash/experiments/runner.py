@@ -51,11 +51,12 @@ def run_tasks(
     progress: Progress = silent,
     on_done: TaskDone | None = None,
     warn: Callable[[Sequence[str]], None] | None = None,
+    is_complete: Callable[[Task], bool] | None = None,
 ) -> tuple[list[Row], list[Row]]:
     """Run the tasks that `out` has no rows of; return all its rows, and the failures of this attempt.
 
     With several jobs, each task runs in a worker process with its share of the threads. `warn` receives the warnings
-    of the dataset.
+    of the dataset. A task with a row runs again unless it `is_complete`.
     """
     if jobs < 1:
         raise ConfigError(f"jobs must be at least 1, got {jobs}.")
@@ -63,7 +64,7 @@ def run_tasks(
     rows, failures = open_results(folder, setup.facts()), list[Row]()
     if warn is not None:
         warn(setup.dataset.warnings)
-    waiting = unfinished(tasks, rows)
+    waiting = unfinished(tasks, rows, is_complete)
     _forget_failures(folder, tasks)
     done, running = len(tasks) - len(waiting), list[Task]()
 
@@ -91,10 +92,16 @@ def run_tasks(
     return rows, failures
 
 
-def unfinished(tasks: Sequence[Task], rows: Sequence[Row]) -> list[Task]:
-    """The tasks that have no row yet."""
+def unfinished(
+    tasks: Sequence[Task], rows: Sequence[Row], is_complete: Callable[[Task], bool] | None = None
+) -> list[Task]:
+    """The tasks that have no row yet, or are not complete."""
     finished = {row_key(row) for row in rows}
-    return [task for task in tasks if task.key not in finished]
+    return [
+        task
+        for task in tasks
+        if task.key not in finished or (is_complete is not None and not is_complete(task))
+    ]
 
 
 def select_rows(rows: Sequence[Row], tasks: Sequence[Task]) -> list[Row]:

@@ -276,6 +276,60 @@ def markdown(summary: Summary, failures: Sequence[Row] = ()) -> str:
     return filled(_TABLE + _PAGE, summary=summary, tables=_tables(summary, "**{}**"), failures=texts)
 
 
+_LATEX = r"""
+{%- for title, heads, lines in tables %}
+\begin{table}
+  \centering
+  \caption{{"{"}}{{ title }}}
+  \begin{tabular}{{"{"}}l{{ "r" * (heads | length - 1) }}}
+    \toprule
+    {{ heads | join(" & ") }} \\
+    \midrule
+    {% for line in lines %}
+    {% if loop.last %}
+    \midrule
+    {% endif %}
+    {{ line | join(" & ") }} \\
+    {% endfor %}
+    \bottomrule
+  \end{tabular}
+\end{table}
+{% endfor %}
+"""
+_LATEX_CHARACTERS = str.maketrans(
+    {
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "\\": r"\textbackslash{}",
+        "±": r"$\pm$",
+    }
+)
+
+
+def latex(summary: Summary) -> str:
+    """The tables of mAP for a paper: booktabs, mean ± standard deviation, the best of each column in bold."""
+    spread = f"; mean ± standard deviation over n = {summary.most_seeds} seeds"
+    heads = ["method", *(f"{bits} bits" for bits in summary.bits)]
+    tables = []
+    for metric, name in MAPS.items():
+        title = f"{summary.first['data']}, mAP@{summary.depth:,} over {name}"
+        title += spread if summary.most_seeds > 1 else ""
+        lines = [
+            [
+                line.title.translate(_LATEX_CHARACTERS),
+                *(
+                    cell.replace("±", r"$\pm$")
+                    for cell in score_cells(summary, line, metric, r"\textbf{{{}}}")
+                ),
+            ]
+            for line in summary.lines
+        ]
+        chance = [RANDOM, *[f"{summary.chance(metric):.3f}"] * len(summary.bits)]
+        tables.append((title.translate(_LATEX_CHARACTERS), heads, [*lines, chance]))
+    return filled(_LATEX, tables=tables)
+
+
 def markdown_table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A markdown table of plain text cells; the first cell of each line is its name."""
     return filled(_TABLE + "{{ table(heads, lines) }}", heads=heads, lines=lines)

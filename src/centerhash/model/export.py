@@ -223,7 +223,7 @@ def shares_of(model: HashModel) -> Shares:
             return Shares(by="ics", beta=objective.beta, entropy=objective.entropy, scale=scale, form=form)
     raise ConfigError(
         f"a model of method '{model.spec.method}' cannot be exported, since {kind.__name__} computes the weights of "
-        "labels in its own way: leave out its slot_weights, or use the model itself."
+        "labels in its own way: remove its slot_weights, or use the model itself."
     )
 
 

@@ -89,7 +89,7 @@ class Backbone:
             raise unknown_name("pool", pool, POOLS)
         if pool is not None and self.pool is None:
             raise ConfigError(
-                f"{self.name} has its own way from its last map to features: leave out `pool={pool}`."
+                f"{self.name} computes features from its last map in its own way: omit `pool={pool}`."
             )
         return dataclasses.replace(self, crop=crop or self.crop, pool=pool or self.pool)
 

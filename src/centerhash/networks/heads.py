@@ -52,7 +52,7 @@ class DivideAndEncode(nn.Module):
         super().__init__()
         if features < bits:
             raise InputError(
-                f"{features} features cannot be divided into {bits} slices: every bit needs a feature of its own. "
+                f"{features} features cannot be divided into {bits} slices: every bit needs its own feature. "
                 f"Use a hidden layer of at least {bits} units, or fewer bits."
             )
         sizes = torch.full((bits,), features // bits) + (torch.arange(bits) < features % bits)

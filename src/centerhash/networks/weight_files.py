@@ -270,6 +270,6 @@ def load_weights(
     if found:
         raise DataError(
             f"'{path}' does not hold the weights of this network ({len(expected)} tensors): {'; '.join(found)}. "
-            "Pass the file of this backbone (`backbone=`); a downloaded one may be deleted to fetch it again."
+            "Pass the file of this backbone (`backbone=`); a downloaded file may be deleted and is downloaded again."
         )
     network.load_state_dict({name: tensors[name] for name in expected if name in tensors}, strict=False)

@@ -9,6 +9,7 @@
     codes       for each chunk of 4,096 rows, semantic and visual codes, a hash of the ids, and when photos were taken
     flags       for each chunk, a byte per row (present, hidden, has a visual code, label scores, an image), and the
                 folders of its rows
+    taught      one row per taught label: its weights and examples (see `teaching`)
 
 Every database row carries a checksum of its values, and every count stands in a second place, so that damage becomes
 an error and not a wrong result. The number of commits is also kept in `items.commits`, because SQLite silently returns
@@ -24,7 +25,7 @@ import stat
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass
 from functools import wraps
 from pathlib import Path
@@ -48,6 +49,7 @@ from centerhash.search.items import (
     PhotoInfo,
     is_id,
 )
+from centerhash.search.teaching import MAX_TAUGHT, Taught
 
 Row: TypeAlias = tuple[Any, ...]  # of a database table
 Postings: TypeAlias = NDArray[Any]  # (n,) of WIDE
@@ -84,7 +86,7 @@ _ASKED = 10_000  # values in one SQL statement
 
 SCHEMA = {
     "state": "CREATE TABLE state (bits INTEGER, generation INTEGER, commits INTEGER, rows INTEGER, items INTEGER, "
-    "images INTEGER, hidden INTEGER, edits INTEGER, terms INTEGER, checksum INTEGER)",
+    "images INTEGER, hidden INTEGER, edits INTEGER, terms INTEGER, taught INTEGER, checksum INTEGER)",
     "items": "CREATE TABLE items (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, camera INTEGER, width INTEGER, "
     "height INTEGER, name TEXT, labels BLOB NOT NULL, scores BLOB NOT NULL, checksum INTEGER NOT NULL)",
     "files": "CREATE TABLE files (row INTEGER NOT NULL, folder INTEGER NOT NULL, name NOT NULL, size INTEGER, "
@@ -97,6 +99,8 @@ SCHEMA = {
     "ids BLOB NOT NULL, taken BLOB NOT NULL, checksum INTEGER NOT NULL)",
     "flags": "CREATE TABLE flags (chunk INTEGER PRIMARY KEY, flags BLOB NOT NULL, places BLOB NOT NULL, "
     "checksum INTEGER NOT NULL)",
+    "taught": "CREATE TABLE taught (name TEXT PRIMARY KEY, parameters BLOB NOT NULL, examples TEXT NOT NULL, "
+    "checksum INTEGER NOT NULL) WITHOUT ROWID",
 }
 # type, name and statement of everything in the database; a trigger or a view would run statements of its own
 _OBJECTS = [
@@ -134,6 +138,7 @@ class State:
     hidden: int = 0  # items whose files are all gone
     edits: int = 0  # counts changes of rows that were there before
     terms: int = 0
+    taught: int = 0  # checksum of all taught labels; 0 without any
 
     @property
     def chunks(self) -> int:
@@ -254,7 +259,7 @@ class Database:
 
     def _size(self) -> int:
         """Return the bytes of the database and of its write-ahead log."""
-        return sum(_length(self.path.with_name(name)) for name in FILES[:2])
+        return sum(bytes_of(self.path.with_name(name)) for name in FILES[:2])
 
     def checked(self, row: Row) -> Row:
         """Return the values of a database row without its checksum, the last one, which must match."""
@@ -462,6 +467,17 @@ class Database:
             PhotoInfo(time, None if camera is None else names[camera], width, height, name),
         )
 
+    @_decoding
+    def taught(self, state: State) -> dict[str, Taught]:
+        """Read the taught labels, sorted by name."""
+        rows = list(self._rows("SELECT * FROM taught ORDER BY name", ascending=True))
+        if len(rows) > MAX_TAUGHT or taught_checksum(rows) != state.taught:
+            raise self.damaged("its taught labels are not those that were stored")
+        try:
+            return {row[0]: Taught.from_row(self.checked(row), state.bits) for row in rows}
+        except ValueError as error:
+            raise self.damaged(f"a taught label makes no sense ({error!s:.80})") from error
+
     # --- verification
 
     @_decoding
@@ -478,6 +494,7 @@ class Database:
     def _contradictions(self) -> Iterator[str]:
         """Yield how tables contradict each other."""
         state = self.state()
+        self.taught(state)  # raises if one is damaged
         terms = self.terms(state)
         names, kinds = [term.name for term in terms], [term.kind for term in terms]
         counts, carried, stored = Counter[str](), [0] * len(terms), defaultdict[int, int](int)
@@ -568,6 +585,11 @@ def label_numbers(row: Row) -> tuple[int, ...]:
     return _numbers(row[LABELS])
 
 
+def taught_checksum(rows: Sequence[Row]) -> int:
+    """Return the checksum of all rows of the table `taught`, sorted by name; 0 without any."""
+    return checksum(*(row[-1] for row in rows)) if rows else 0
+
+
 def marks(count: int) -> str:
     """Return so many placeholders of SQL."""
     return ",".join("?" * count)
@@ -596,7 +618,7 @@ def create(path: Path, bits: int) -> None:
         sql.execute("BEGIN")
         for statement in SCHEMA.values():
             sql.execute(statement)
-        sql.execute(f"INSERT INTO state VALUES ({marks(10)})", State(bits).row())
+        sql.execute(f"INSERT INTO state VALUES ({marks(11)})", State(bits).row())
         sql.execute("COMMIT")
 
 
@@ -615,13 +637,13 @@ def check_files(folder: Path) -> tuple[State, bool]:
     Returns the state, and whether a reader has to open the database as immutable: on read-only media.
     """
     refuse_links(folder, FILES)
-    for name in FILES:
-        with suppress(FileNotFoundError):
-            if not stat.S_ISREG((folder / name).stat().st_mode):
-                raise DataError(f"'{folder / name}' is not a file: put the file of the index in its place.")
     path = folder / FILE
-    if not path.exists():
-        raise DataError(f"'{path}' is missing: {ADVICE}.")
+    for name in FILES:
+        found = _stat(folder / name)
+        if found is not None and not stat.S_ISREG(found.st_mode):
+            raise DataError(f"'{folder / name}' is not a file: put the file of the index in its place.")
+        if found is None and name == FILE:
+            raise DataError(f"'{path}' is missing: {ADVICE}.")
     if os.path.lexists(folder / JOURNAL):
         raise DataError(f"'{folder / JOURNAL}' belongs to no index, and is not read: {ADVICE}.")
     noted, immutable = noted_commits(folder / COMMITS), _must_be_immutable(path)
@@ -650,7 +672,7 @@ def _must_be_immutable(path: Path) -> bool:
         except sqlite3.OperationalError as error:
             log = path.with_name(f"{path.name}-wal")
             unwritable = ("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_IOERR")
-            if not error.sqlite_errorname.startswith(unwritable) or (log.exists() and log.stat().st_size):
+            if not error.sqlite_errorname.startswith(unwritable) or bytes_of(log):
                 raise
             return True
     return False
@@ -683,12 +705,20 @@ def _check_format(database: Database) -> None:
         raise database.damaged("its mode, its encoding or its page size is not that of an index")
 
 
-def _length(path: Path) -> int:
-    """Return the bytes of a file; 0 if there is none."""
+def _stat(path: Path) -> os.stat_result | None:
+    """Return the facts of a file; None if there is none."""
     try:
-        return path.stat().st_size
+        return path.stat()
     except FileNotFoundError:
-        return 0
+        return None
+    except OSError as error:
+        raise DataError(f"cannot read '{path}': {error.strerror}.") from error
+
+
+def bytes_of(path: Path) -> int:
+    """Return the bytes of a file; 0 if there is none."""
+    found = _stat(path)
+    return 0 if found is None else found.st_size
 
 
 def noted_commits(path: Path) -> int:

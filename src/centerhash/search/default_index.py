@@ -28,7 +28,7 @@ def default_place(images: Path) -> Path:
 
 
 def open_default(images: Path, model: str | Path | None = None, **opening: Any) -> tuple[Index, str]:
-    """Open the default index of a folder of images for writing; create it with `model` (the built-in one) if missing.
+    """Open the default index of a folder of images, shared; create it with `model` (the built-in one) if missing.
 
     Returns it with a warning, or "", if it was made by another version of the built-in model. `opening` is passed on
     to `Index.open`.
@@ -39,8 +39,8 @@ def open_default(images: Path, model: str | Path | None = None, **opening: Any) 
     place = default_place(images)
     if not is_index(place):
         Index.create(place, BUILTIN[0] if model is None else model).close()
-        return Index.open(place, **opening), ""
-    index = Index.open(place, **opening)
+        return Index.open(place, shared=True, **opening), ""
+    index = Index.open(place, shared=True, **opening)
     wanted = load(BUILTIN[0] if model is None else model)
     if wanted.digest == index.model.digest:
         return index, ""

@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,17 +32,17 @@ from centerhash.core.options import Options
 from centerhash.core.progress import Progress, resolve_progress
 from centerhash.search.database import FILES
 from centerhash.search.items import (
-    MAX_NAME,
     File,
     Filter,
     Item,
     ItemStore,
     LabelScores,
-    PhotoInfo,
     check_ids,
     check_labels,
 )
+from centerhash.search.library import GivenLabels, add_images, is_below, photo_info, shown_name, stored_photo
 from centerhash.search.query import (
+    Date,
     LabelQuery,
     ModelInfo,
     Query,
@@ -57,30 +55,41 @@ from centerhash.search.query import (
     query_by_labels,
     read_model_info,
     visual_codes,
+    with_taught,
     without_model,
 )
 from centerhash.search.results import Added, Result, Results, as_result
 from centerhash.search.store import Store
+from centerhash.search.taught import Suggestions, TaughtLabel, TaughtLabels, add_taught
+from centerhash.search.typed import Typed, check_known, read_typed
 from centerhash.search.uploads import ID_DIGITS, IMAGES, Uploads, has_file
+from centerhash.search.views import query_views
 
 if TYPE_CHECKING:  # what reads images takes long to import, so it is when the first one comes
     from centerhash.data.images import ImageSource
-    from centerhash.data.listing import Found, Paths
     from centerhash.model.base import Model
     from centerhash.model.portable import PortableModel
-    from centerhash.networks.encoder import Encoder, Step
+    from centerhash.networks.encoder import Encoder
     from centerhash.networks.engines import Engine
     from centerhash.search.duplicates import Duplicates
 
-Labels: TypeAlias = tuple[str, ...]
-GivenLabels: TypeAlias = Mapping[Any, Sequence[str]] | str | None  # by path, or a word of LABELS
-
 SPEC, MODEL = "index.json", "model"
 LOCAL = "sqlite"  # the store in the folder of the index; others are "milvus:ADDRESS"
-LABELS = ("given", "predicted", "none")
-_LEVELS_ABOVE = 3  # folders above the images in which their labels.csv is looked for
 _SPEC_BYTES = 1 << 26  # of index.json
 _PAGE = 1 << 16  # codes that are added at a time
+_WAIT = 5.0  # seconds for another process that writes
+
+
+class Only(TypedDict, total=False):
+    """Which items pass: the filters of `Index.search`, `newest` and `months`."""
+
+    having: str | Sequence[str]
+    without: str | Sequence[str]
+    under: str | Path | None
+    after: Date | None
+    before: Date | None
+    camera: str | None
+    named: str | Sequence[str]
 
 
 class IndexSpec(Options):
@@ -98,7 +107,8 @@ class Index:
 
     def __init__(self, folder: Path, spec: IndexSpec, info: ModelInfo, store: ItemStore) -> None:
         self.folder, self.spec, self.model_info, self.store = folder, spec, info, store
-        self.read_only, self.closed = False, False
+        self.read_only, self.shared, self.closed = False, False, False
+        self._borrowed: Store | None = None  # for writing, of a shared index
         self.uploads = Uploads(folder)
         self.lock = store.lock  # one thread changes the index at a time; searches do not wait
         self._encoding: dict[str, Any] = {}  # how images are read: device, engine, max_pixels
@@ -142,11 +152,14 @@ class Index:
         folder: str | Path,
         *,
         read_only: bool = False,
+        shared: bool = False,
         device: str = "auto",
         engine: str = "auto",
         max_pixels: int | None = None,
     ) -> Self:
         """Open an index; one process may write to it, any number may read.
+
+        With `shared`, this process has the right to write only during each change, so that others may write in between.
 
         Images are read on `device`, and rejected above `max_pixels`, 100 million by default. `engine` runs the
         network: "onnx", "openvino", or "auto" for the fastest one installed.
@@ -156,7 +169,7 @@ class Index:
         refuse_links(place, (SPEC, MODEL, IMAGES, *FILES))
         info = read_model_info(place / MODEL) if spec.model else without_model(spec.bits)
         if spec.store == LOCAL:
-            store: ItemStore = Store.open(place, read_only=read_only)
+            store: ItemStore = Store.open(place, read_only=read_only or shared)
         else:
             from centerhash.search.milvus import MilvusStore
 
@@ -168,7 +181,7 @@ class Index:
                 "classes differ: it is damaged, or mixed from different indexes. Create it again."
             )
         index = cls(place, spec, info, store)
-        index.read_only = read_only
+        index.read_only, index.shared = read_only, shared and spec.store == LOCAL
         index._encoding = {"device": device, "engine": engine}
         if max_pixels is not None:
             index._encoding["max_pixels"] = max_pixels
@@ -213,18 +226,18 @@ class Index:
     ) -> Added:
         """Add images: files, folders, patterns. Every `batch` of new ones is stored durably before the next.
 
-        A crash loses at most the batch in progress, and the same call resumes: known images are skipped by content.
-        Labels come from the labels.csv in a folder or above it, and are predicted by the model for all other images;
+        A crash loses at most the batch in progress, and the same call resumes. Files whose path, size and modification
+        time are stored are not read again; other known images are recognized by content. A file whose content has
+        changed replaces its item. Images whose files are gone from the folders are hidden until they are back. Labels
+        come from the labels.csv in a folder or above it, and are predicted by the model for all other images;
         `labels` "given", "predicted" or "none" selects one source, or a mapping gives the labels of paths. An image
-        whose stored path no longer exists gets the new path and is not encoded again.
+        that was moved gets the new path and is not encoded again.
         """
         self._check_writable()
         if type(batch) is not int or batch < 1:
             raise InputError(f"batch must be a whole number of at least 1, got {batch!r}.")
-        files, labelling = _images_and_labels(self.model, _listed(images, "images"), labels)
         with resolve_progress(progress) as report:
-            done = _Adding(self, labelling).run(files.images, batch, report)
-        return replace(done, skipped=files.skipped)
+            return add_images(self, _listed(images, "images"), labels, batch, report)
 
     def add_bytes(self, data: bytes, name: str = "") -> Result:
         """Add an image without a file; its bytes are kept in images/. A known image stays as it is.
@@ -241,30 +254,40 @@ class Index:
                 str(error).replace("image bytes", f"'{name}'" if name else "image bytes")
             ) from None
         id = hashlib.sha256(data).hexdigest()[:ID_DIGITS]
-        with self.lock:
+        labels = self.model.label_names(features)
+        packed, visual, scores = self.codes_of(features, labels)
+        with self.writing() as store:
             if not self._has_file(id):
                 # the file first: an item without its image is worse than an image without its item
                 path = self.uploads.write(id, data)
                 file = replace(File.at(str(self.folder / path)), path=path)
-                photo = replace(photo_info(data, file), name=_shown_name(name))
-                labels = self.model.label_names(features)
-                self._store([id], [(file,)], features, labels, [photo], replace=True)
-            return self.get(id)
+                photo = replace(photo_info(data, file), name=shown_name(name))
+                store.add(packed, [id], labels, [[file]], visual, scores, [photo], replace=True)
+        return self.get(id)
 
-    def _store(
-        self,
-        ids: Sequence[str],
-        files: Sequence[Sequence[File]],
-        features: NDArray[np.float32],
-        labels: Sequence[Sequence[str]],
-        photos: Sequence[PhotoInfo],
-        *,
-        replace: bool = False,
-    ) -> None:
-        """Store images by their features (n, D)."""
+    def codes_of(
+        self, features: NDArray[np.float32], labels: Sequence[Sequence[str]]
+    ) -> tuple[Packed, Packed | None, list[LabelScores] | None]:
+        """Return semantic and visual codes and label scores of images by their features (n, D)."""
         packed, visual = pack(self.model.encode_features(features)), visual_codes(self.model, features)
-        scores = label_scores(self.model, features, labels)
-        self.store.add(packed, ids, labels, files, visual, scores, photos, replace=replace)
+        return packed, visual, label_scores(self.model, features, labels)
+
+    @contextmanager
+    def writing(self) -> Iterator[ItemStore]:
+        """Within the block, return the store that changes are written to; one thread has it at a time.
+
+        An index that was opened with `shared` takes the right to write now, and waits for another process some seconds.
+        """
+        self._check_writable()
+        with self.lock:
+            if not self.shared or self._borrowed is not None:
+                yield self._borrowed or self.store
+                return
+            with Store.open(self.folder, wait=_WAIT) as self._borrowed:
+                try:
+                    yield self._borrowed
+                finally:
+                    self._borrowed = None
 
     def _has_file(self, id: str) -> bool:
         """Return whether an item is stored and its file, if it has one, still exists."""
@@ -301,11 +324,12 @@ class Index:
                 )
         added = 0
         for start in range(0, len(keys), _PAGE):
-            with self.lock:
-                known = set(self.store.present(keys[start : start + _PAGE]))
+            with self.writing() as store:
+                known = set(store.present(keys[start : start + _PAGE]))
                 new = [row for row in range(start, min(start + _PAGE, len(keys))) if keys[row] not in known]
                 chosen: list[Any] = [None if one is None else [one[row] for row in new] for one in columns]
-                self.store.add(packed[new], *chosen)
+                chosen.append(None if paths is None else [stored_photo(paths[row]) for row in new])
+                store.add(packed[new], *chosen)
             added += len(new)
         return Added(added, len(keys) - added, {})
 
@@ -331,23 +355,29 @@ class Index:
 
     def remove(self, ids_or_paths: str | Path | Sequence[str | Path]) -> int:
         """Remove items by id, by the path of their image or by a folder of it; return how many were removed."""
-        self._check_writable()
-        with self.lock:
+        with self.writing() as store:
             ids = list(dict.fromkeys(id for found in self.find(ids_or_paths).values() for id in found))
-            items = self.store.get(ids)
-            removed = self.store.remove(ids)
+            items = store.get(ids)
+            removed = store.remove(ids)
+            roots = [name for name in store.roots() if is_below(name, ids_or_paths)]
+            if roots:
+                store.set_roots((), roots)
             for path in (path for item in items for path in item.paths):
                 if self.uploads.holds(path):
                     self.uploads.drop(self.folder / path)
         return removed
 
+    def relocate(self, id: str, old: str | Path, new: str | Path) -> None:
+        """Store the new path of an image that was moved; its other paths stay."""
+        self._check_writable()
+        self.store.change_files([(id, File.at(str(Path(new).resolve())))], [str(old)])
+
     def compact(self) -> None:
         """Reclaim the space of removed items, and of uploads that a crash kept from being indexed."""
-        self._check_writable()
-        with self.lock:
-            self.store.compact()
+        with self.writing() as store:
+            store.compact()
             for file in self.uploads.files():
-                if file.stem not in self.store:
+                if file.stem not in store:
                     self.uploads.drop(file)
 
     def _check_writable(self) -> None:
@@ -365,33 +395,46 @@ class Index:
         code: Any = None,
         k: int = 10,
         by: str = "both",
-        having: str | Sequence[str] = (),
-        without: str | Sequence[str] = (),
-        under: str | Path | None = None,
         within: int | None = None,
+        **only: Unpack[Only],
     ) -> Results:
         """Return the `k` items nearest to an image, an item of the index by its `id`, `labels` with weights, or a `code`.
 
         A code is K values of -1 and +1 or of 0 and 1, or packed bytes, also as hex digits. An image is a path, bytes,
         a PIL image or a uint8 array (height, width, 3). Labels are a mapping of names to weights, a list of names, or
-        a text such as "dog:0.7, person:0.3", and need a central method. `by` is "both" (semantic distance plus a
-        small part of the visual one; for labels, probabilities and shares), "visual" or "semantic" (one kind of code
-        alone). Results carry all labels of `having` and none of `without`, have their file `under` a folder, and a
-        Hamming distance of at most `within`. An item is not among its own results.
+        a text such as "dog:0.7, person:0.3" or "a dog on a couch without person" (see `read`), and need a central
+        method. `by` is "both" (copies of the image first, then semantic distance plus a small part of the visual one;
+        for labels, probabilities and shares), "visual" or "semantic" (one kind of code alone). Results have a Hamming
+        distance of at most `within`, show all labels of `having` and none of `without`, have a file `under` a folder,
+        and every word of `named` in the names of their file or folders. They were taken on or after the first day of
+        `after`, before that of `before` ("2024", "2024-06" or "2024-06-01"), by a `camera` whose name contains this
+        text. Photos that do not fit the labels of a query are no results, so there may be fewer than `k`. An item is
+        not among its own results.
         """
         if type(k) is not int or k < 1:
             raise InputError(f"k must be a whole number of at least 1, got {k!r}.")
-        only = self._filter(having, without, under)
+        if isinstance(labels, str):
+            ranked = with_taught(self.model_info, self.store.taught()).classes
+            if not ranked:
+                raise no_model("search by an id or by a code, or teach a label")
+            typed = check_known(self.read(labels), ranked)
+            labels = {label: weight for label, weight in typed.weights.items() if label in ranked}
+            others = [label for label in typed.weights if label not in labels]
+            only["having"] = [*_names(only.get("having", ())), *others]
+            only["without"] = [*_names(only.get("without", ())), *typed.without]
+            only["named"] = [*_names(only.get("named", ())), *typed.named]
+            if typed and not labels:  # nothing to rank by
+                newest, _ = self.newest(0, k, **only)
+                return Results(newest, (), np.zeros(self.model_info.bits, np.int8), len(self))
+        passing = self._filter(only)
         query = self._query(image, id, labels, code)
         ranking = query.ranking(self.model_info, by, within)
-        hits = self.store.search(ranking, k if query.item is None else k + 1, only)
+        hits = self.store.search(ranking, k if query.item is None else k + 1, passing)
         asked = None if query.weights is None else list(query.weights)
-        found = [
-            as_result(item, distance, self.uploads, query.visual, asked)
-            for item, distance in hits
-            if item.id != query.item
-        ]
-        return Results(found[:k], query.explained, query.code, len(self))
+        kept = [(item, distance) for item, distance in hits if item.id != query.item][:k]
+        found = [as_result(item, distance, self.uploads, query.visual, asked) for item, distance in kept]
+        found = add_taught(found, [item for item, _ in kept], self.store.taught(), asked)
+        return Results(found, query.explained, query.code, len(self))
 
     def _query(
         self, image: ImageSource | None, id: str | None, labels: LabelQuery | None, code: Any
@@ -405,7 +448,7 @@ class Index:
         if id is not None:
             return query_by_item(self.model_info, self.store.get([id])[0])
         if labels is not None:
-            return query_by_labels(self.model_info, labels)
+            return query_by_labels(with_taught(self.model_info, self.store.taught()), labels)
         if code is not None:
             return query_by_code(self.model_info, code)
         from PIL import Image
@@ -414,40 +457,70 @@ class Index:
             raise InputError(
                 f"an image is a path, bytes, a PIL image or a uint8 array, got {type(image).__name__}."
             )
-        return query_by_features(self.model, self.encoder().features([image]))
+        encoder, pixels = self.encoder(), self.encoder().pixels(image)
+        views = query_views(pixels) if self.model.visual_bits is not None else pixels[None]
+        return query_by_features(self.model, encoder.engine.features(views))
 
-    def _filter(
-        self, having: str | Sequence[str], without: str | Sequence[str], under: str | Path | None
-    ) -> Filter:
-        return filter_of(self.store, self.model_info, having, without, under, self.folder / IMAGES)
+    def read(self, text: str) -> Typed:
+        """Read what a person typed: labels with weights, labels that must not be there, and words in file names.
+
+        A word that is neither a label nor in the name of a file or folder is `unknown`.
+        """
+        classes = with_taught(self.model_info, self.store.taught()).classes
+        typed = read_typed(text, classes)
+        if typed.unknown:
+            others = [label for label in self.labels() if label not in classes]
+            typed = read_typed(text, [*classes, *others], self.store.has_name)
+        return typed
+
+    def _filter(self, only: Only) -> Filter:
+        named = only.get("having") or only.get("without")
+        info = with_taught(self.model_info, self.store.taught() if named else {})
+        return filter_of(self.store, info, self.folder / IMAGES, **only)
 
     def newest(
         self,
         offset: int = 0,
         limit: int = 100,
-        *,
-        having: str | Sequence[str] = (),
-        without: str | Sequence[str] = (),
-        under: str | Path | None = None,
+        **only: Unpack[Only],
     ) -> tuple[list[Result], int]:
-        """Return a page of the images, last modified first, and the number of all images that pass the filter."""
+        """Return a page of the images, last taken first, and the number of all images that pass the filter.
+
+        Filters are those of `search`: `having`, `without`, `under`, `named`, `after`, `before` and `camera`.
+        """
         for name, number in (("offset", offset), ("limit", limit)):
             if type(number) is not int or number < 0:
                 raise InputError(f"{name} must be a whole number of at least 0, got {number!r}.")
-        items, total = self.store.newest(offset, limit, self._filter(having, without, under))
-        return [as_result(item, 0, self.uploads) for item in items], total
+        items, total = self.store.newest(offset, limit, self._filter(only))
+        return self._as_results(items), total
+
+    def _as_results(self, items: Sequence[Item]) -> list[Result]:
+        """Return items as users see them, without a query."""
+        return add_taught([as_result(item, 0, self.uploads) for item in items], items, self.store.taught())
+
+    def months(self, **only: Unpack[Only]) -> dict[str, int]:
+        """Return the months in which images that pass the filter were taken ("2024-06"), newest first, with counts."""
+        return self.store.months(self._filter(only))
+
+    def cameras(self) -> dict[str, int]:
+        """Return every camera with the number of its images, sorted by name."""
+        return self.store.cameras()
 
     def duplicates(
-        self, *, near: int | None = None, kind: str | None = None, progress: bool | Progress = True
+        self,
+        *,
+        kind: str | None = None,
+        prefer: str | Path | Sequence[str | Path] = (),
+        progress: bool | Progress = True,
     ) -> Duplicates:
         """Return groups of items that are the same photo or look alike, and which to keep: see `search.duplicates`."""
         from centerhash.search.duplicates import index_duplicates
 
-        return index_duplicates(self, near=near, kind=kind, progress=progress)
+        return index_duplicates(self, kind=kind, prefer=prefer, progress=progress)
 
     def get(self, id: str) -> Result:
         """Return one item by its id, at distance 0; InputError if there is none."""
-        return as_result(self.store.get([id])[0], 0, self.uploads)
+        return self._as_results(self.store.get([id]))[0]
 
     def image(self, id: str) -> Path:
         """Return the image file of an item; an upload that has changed is an ImageError."""
@@ -477,6 +550,50 @@ class Index:
                         found[places[place]].append(id)
         return found
 
+    # --- taught labels: see `teaching`
+
+    def teach(
+        self,
+        name: str,
+        like: str | Path | Sequence[str | Path] = (),
+        unlike: str | Path | Sequence[str | Path] = (),
+    ) -> TaughtLabel:
+        """Teach a label by items that show it and items that do not: ids, paths of images or folders of them.
+
+        The label is learned from stored codes; no image is read. Queries, filters and results have it like any other
+        label, and items that are added later too. Further examples of a taught label improve it; an example that is
+        given again changes sides.
+        """
+        self._check_writable()
+        return TaughtLabels(self).teach(name, like, unlike)
+
+    def taught(self) -> dict[str, TaughtLabel]:
+        """Return the taught labels by name, with their examples and the number of items that carry them."""
+        return TaughtLabels(self).all()
+
+    def suggest(self, name: str, k: int = 10) -> Suggestions:
+        """Return k items to confirm or reject as examples of a taught label: the likeliest and the most uncertain."""
+        return TaughtLabels(self).suggest(name, k)
+
+    def rename_taught(self, name: str, new: str) -> None:
+        """Rename a taught label."""
+        self._check_writable()
+        TaughtLabels(self).rename(name, new)
+
+    def forget(self, name: str) -> None:
+        """Remove a taught label; the images that carried it stay."""
+        self._check_writable()
+        TaughtLabels(self).forget(name)
+
+    def export_taught(self, path: str | Path) -> int:
+        """Write all taught labels with the codes of their examples as json, and return how many."""
+        return TaughtLabels(self).export(Path(path))
+
+    def import_taught(self, path: str | Path) -> list[str]:
+        """Add the taught labels that an index of the same model exported, and return their names."""
+        self._check_writable()
+        return TaughtLabels(self).import_(Path(path))
+
     def items(self) -> Iterator[Item]:
         """Iterate over all items, in the order in which they were added."""
         return self.store.items()
@@ -489,7 +606,7 @@ class Index:
         return [id for id, found in there.items() if not found]
 
     def labels(self) -> dict[str, int]:
-        """Return every label that an item carries with the number of its items, sorted by name."""
+        """Return every label that an item carries, and every taught one, with the number of its items, by name."""
         return self.store.labels()
 
     def folders(self) -> dict[str, int]:
@@ -638,202 +755,8 @@ def read_spec(folder: Path) -> IndexSpec:
     )
 
 
-# --- adding images
-
-
-@dataclass(frozen=True)
-class _Labelling:
-    """Labels of images: given ones by path, otherwise predicted ones or none."""
-
-    model: Model
-    given: Mapping[str, Labels]  # by the path as text, which takes a fraction of a Path's memory
-    predict: bool = True
-
-    def __call__(self, paths: Sequence[Path], features: NDArray[np.float32]) -> list[Labels]:
-        """Return the labels of the images at `paths`, of which these are the features (N, D)."""
-        others = self.model.label_names(features) if self.predict else [()] * len(paths)
-        return [self.given.get(str(path), other) for path, other in zip(paths, others, strict=True)]
-
-
-@dataclass
-class _Waiting:
-    """A new image: its files, and what is stored of it."""
-
-    files: list[File]
-    photo: PhotoInfo
-    features: NDArray[np.float32]
-
-
-@dataclass
-class _Adding:
-    """One call of `add`: what waits to be stored, and the counts so far."""
-
-    index: Index
-    labelling: _Labelling
-    waiting: dict[str, _Waiting] = field(default_factory=dict)
-    read: dict[str, tuple[File, PhotoInfo]] = field(default_factory=dict)  # by path
-    again: list[tuple[str, File]] = field(default_factory=list)  # files of known images, by their id
-    done: Added = field(default_factory=lambda: Added(0, 0, {}))
-
-    def run(self, files: Paths, batch: int, progress: Progress) -> Added:
-        """Encode and store `files`; every `batch` of new ones is stored durably before the next."""
-        seen = 0
-        with closing(self.index.encoder().stream(files, self._new_id)) as steps:
-            for step in steps:
-                self._collect(step, files, batch)
-                seen += step.seen
-                progress("images", seen, len(files))
-        self._write(self.waiting)
-        self._note()
-        predicts = self.labelling.predict and self.labelling.model.has_centers
-        return replace(self.done, predicted=self.done.added - self.done.given if predicts else 0)
-
-    def _count(self, **more: int) -> None:
-        self.done = replace(
-            self.done, **{name: getattr(self.done, name) + number for name, number in more.items()}
-        )
-
-    def _collect(self, step: Step, files: Sequence[Path], batch: int) -> None:
-        """Count what became of a few files, and store full batches."""
-        self.done.broken.update((str(files[place]), str(error)) for place, error in step.broken.items())
-        before = len(self.waiting)
-        for id, place, features in zip(step.keys, step.places, step.features, strict=True):
-            file, photo = self.read.pop(str(files[place]))
-            if id in self.waiting:
-                self.waiting[id].files.append(file)
-            else:
-                self.waiting[id] = _Waiting([file], photo, features)
-        twice = before + len(step.keys) - len(self.waiting)
-        self._count(known=step.known + twice)
-        while len(self.waiting) >= batch:
-            self._write({id: self.waiting.pop(id) for id in list(islice(self.waiting, batch))})
-        if len(self.again) >= batch:
-            self._note()
-
-    def _new_id(self, image: ImageSource) -> str | None:
-        """Return the id of an image file that is not stored yet, otherwise None; note where known ones are."""
-        from centerhash.data.images import content_key
-
-        if not isinstance(image, str | Path):
-            raise InputError(f"only files are added, got {type(image).__name__}.")
-        file = File.at(os.path.realpath(image))
-        id = content_key(image)[:ID_DIGITS]
-        if id in self.index.store:
-            self.again.append((id, file))
-            return None
-        self.read[str(image)] = file, photo_info(image, file)
-        return id
-
-    def _note(self) -> None:
-        """Store where known images are; nothing is encoded. Those whose other files are missing have moved."""
-        store, moved = self.index.store, 0
-        with self.index.lock:
-            found, self.again = self.again, []
-            ids = store.present(list(dict.fromkeys(id for id, _ in found)))
-            for item in store.get(ids):
-                missing = [path for path in item.paths if not has_file(self.index.uploads, path)]
-                here = {file.path for id, file in found if id == item.id}
-                if len(missing) == len(item.paths) and missing:
-                    moved += 1
-                    store.change_files([], missing)
-                labels = next(
-                    (self.labelling.given[path] for path in here if path in self.labelling.given), None
-                )
-                if missing and labels is not None and labels != item.labels:
-                    store.add_items([replace(store.get([item.id])[0], labels=labels)], replace=True)
-            store.change_files(found)
-        self._count(moved=moved, known=-moved)
-
-    def _write(self, images: Mapping[str, _Waiting]) -> None:
-        """Store images by id; they are stored durably on return."""
-        if not images:
-            return
-        waiting, ids = list(images.values()), list(images)
-        paths = [Path(one.files[0].path) for one in waiting]
-        features = np.stack([one.features for one in waiting])
-        labels = self.labelling(paths, features)
-        with self.index.lock:
-            known = set(self.index.store.present(ids))  # another thread may have been quicker
-            rows = [row for row, id in enumerate(ids) if id not in known]
-            chosen = [str(paths[row]) for row in rows]
-            if rows:
-                self.index._store(
-                    [ids[row] for row in rows],
-                    [waiting[row].files for row in rows],
-                    features[rows],
-                    [labels[row] for row in rows],
-                    [waiting[row].photo for row in rows],
-                )
-        given = sum(path in self.labelling.given for path in chosen)
-        self._count(added=len(rows), given=given, known=len(ids) - len(rows))
-
-
-def photo_info(image: str | Path | bytes, file: File) -> PhotoInfo:
-    """Read when a photo was taken, the camera and its size; without a date in EXIF, that of the file."""
-    from centerhash.data.images import read_header
-
-    header = read_header(image)
-    taken = header.taken
-    if taken is None and file.modified is not None:
-        with suppress(ValueError, OverflowError, OSError):  # a time outside of the years that have a date
-            # the clock on the wall, as that of a camera
-            taken = datetime.fromtimestamp(file.modified).replace(tzinfo=UTC).timestamp()
-    return PhotoInfo(taken, header.camera, header.width, header.height)
-
-
-def _shown_name(name: str) -> str | None:
-    """Return the name of an upload without folders and control characters; None if nothing is left."""
-    last = name.replace("\\", "/").rpartition("/")[2]
-    shown = "".join(sign for sign in last if sign.isprintable()).strip()
-    return shown[:MAX_NAME] or None
-
-
-def _images_and_labels(
-    model: Model, entries: Sequence[str | Path], labels: GivenLabels
-) -> tuple[Found, _Labelling]:
-    """Return the image files of `entries`, and the source of their labels: see `Index.add`."""
-    from centerhash.data.listing import find_images
-
-    if isinstance(labels, Mapping):
-        known = {str(Path(path).resolve()): check_labels(names) for path, names in labels.items()}
-        return find_images(entries), _Labelling(model, known)
-    if labels is not None and labels not in LABELS:
-        raise unknown_name("choice of labels", str(labels), LABELS)
-    given = _given_labels(entries) if labels in (None, "given") else {}
-    if labels == "given" and not given:
-        raise ConfigError(
-            "no labels.csv in or above the folders lists any of the images: name such a folder, or choose labels "
-            "'predicted' instead of 'given'."
-        )
-    known = {str(path.resolve()): names for path, names in given.items()}
-    files = find_images(
-        [*entries, *given]
-    )  # a labels.csv may list files whose suffix is not that of an image
-    return files, _Labelling(model, known, predict=labels in (None, "predicted"))
-
-
-def _given_labels(entries: Sequence[str | Path]) -> dict[Path, Labels]:
-    """Return the labels of every image in the `entries` that are folders, by the labels.csv in or above them."""
-    from centerhash.data.layouts.tabular import read_image_folder
-
-    found: dict[Path, Labels] = {}
-    for entry in map(Path, entries):
-        home = _labels_home(entry) if entry.is_dir() else None
-        if home is not None:
-            inside, folder = entry.resolve(), read_image_folder(home)
-            for path, row in zip(folder.paths or (), folder.labels, strict=True):
-                if home == entry or path.resolve().is_relative_to(inside):
-                    # as the listing of the folder names it, or it would be read twice
-                    named = entry / path.relative_to(inside) if path.is_relative_to(inside) else path
-                    found[named] = tuple(folder.classes[column] for column in np.flatnonzero(row).tolist())
-    return found
-
-
-def _labels_home(folder: Path) -> Path | None:
-    """Return the folder whose labels.csv may describe the images in `folder`: itself, or one of the next above it."""
-    above = folder.resolve().parents[:_LEVELS_ABOVE]
-    # Path.is_file would raise if a folder is closed to us
-    return next((home for home in (folder, *above) if os.path.isfile(home / "labels.csv")), None)  # noqa: PTH113
+def _names(names: str | Sequence[str]) -> tuple[str, ...]:
+    return check_labels([names] if isinstance(names, str) else names)
 
 
 def _listed(entries: str | Path | Sequence[str | Path], what: str) -> list[str | Path]:

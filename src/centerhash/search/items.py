@@ -23,6 +23,7 @@ from centerhash.core.errors import InputError
 
 if TYPE_CHECKING:
     from centerhash.search.rankings import Ranking
+    from centerhash.search.teaching import PackedCodes, Taught
 
 LabelScores: TypeAlias = Mapping[str, tuple[int, int]]  # probability and area share of labels, in 255ths
 MAX_ID_BYTES = 512  # in UTF-8
@@ -32,6 +33,7 @@ LEVELS = 255  # a probability or share is stored in one byte
 MAX_SIDE = (1 << 31) - 1  # pixels of a photo
 MAX_NAME = 255  # characters of the name of an upload or of a camera
 TIMES = (-62_135_596_800, 253_402_300_800)  # seconds from the year 1 to before the year 10000
+_NOT_TAUGHT = "labels cannot be taught in an index in Milvus: create one with `store=sqlite`."
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,8 @@ class Filter:
     """Restrict results to items with all labels of `having`, none of `without`, and a file below one of the folders.
 
     A folder is the beginning of a stored path, including its last separator. Photos were taken from the time `after`
-    on, earlier than `before`, as `PhotoInfo.taken` counts, and with one of the `cameras`.
+    on, earlier than `before`, as `PhotoInfo.taken` counts, and with one of the `cameras`. Every word of `named` begins
+    a part of the name of a file or of one of its folders: see `file_names.names_part`.
     """
 
     having: tuple[str, ...] = ()
@@ -145,6 +148,7 @@ class Filter:
     after: float | None = None
     before: float | None = None
     cameras: tuple[str, ...] | None = None
+    named: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self != Filter()
@@ -235,6 +239,23 @@ class ItemStore(ABC):
         """Make all changes within the block one commit, if the store can."""
         return nullcontext()
 
+    def taught(self) -> Mapping[str, Taught]:
+        """Return the taught labels by name."""
+        return {}
+
+    def save_taught(self, labels: Mapping[str, Taught | None]) -> None:
+        """Store taught labels, and remove those that are None, atomically."""
+        raise InputError(_NOT_TAUGHT)
+
+    def sample_codes(self, count: int, without: Sequence[str]) -> PackedCodes:
+        """Return the codes of random items, always the same ones, except those of some ids."""
+        raise InputError(_NOT_TAUGHT)
+
+    def every_folder(self) -> list[str]:
+        """Return all folders in which items have files, also files that are gone."""
+        paths = (file.path for item in self.items(hidden=True) for file in item.files)
+        return list(dict.fromkeys(map(os.path.dirname, paths)))
+
     def roots(self) -> list[str]:
         """Return the folders that were added as a whole, sorted, if the store keeps them."""
         return []
@@ -250,6 +271,10 @@ class ItemStore(ABC):
         """Return the folders of all paths with the number of items directly in each."""
         places = ({os.path.dirname(path) for path in item.paths} for item in self.items())  # noqa: PTH120
         return dict(Counter(folder for own in places for folder in own))
+
+    def has_name(self, word: str) -> bool:
+        """Return whether a word begins a part of the name of a file or folder; a store without such a filter has none."""
+        return False
 
     @abstractmethod
     def newest(self, offset: int, limit: int, only: Filter) -> tuple[list[Item], int]:
@@ -318,9 +343,10 @@ class ItemStore(ABC):
         """
         for _, file in found:
             _check_path(file.path)
+        last = {file.path: (id, file) for id, file in found}  # a path has one content
         with self.lock:
             if found or gone:
-                self._change_files(found, gone)
+                self._change_files(list(last.values()), gone)
 
     def remove(self, ids: Sequence[str]) -> int:
         """Remove the items of these ids and return how many were stored."""

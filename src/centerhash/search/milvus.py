@@ -34,8 +34,8 @@ import numpy as np
 from centerhash.codes import Packed
 from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
 from centerhash.core.extras import require
-from centerhash.core.files import parse_json
 from centerhash.search.items import (
+    LEVELS,
     MAX_ID_BYTES,
     MAX_NAME,
     TIMES,
@@ -47,7 +47,7 @@ from centerhash.search.items import (
     ItemStore,
     PhotoInfo,
 )
-from centerhash.search.rankings import BySemantic, Columns, Ranking, code_distances
+from centerhash.search.rankings import FILTERED, BySemantic, Columns, Ranking, code_distances
 from centerhash.search.results import wall_clock
 
 Row: TypeAlias = dict[str, Any]
@@ -75,6 +75,7 @@ _NO_CAMERA = "%"  # no percent-encoded text is this
 _NEVER = TIMES[0] - 1.0  # of items without a date
 _SHOWN = "shown == true"
 _PLACE = 17  # characters of a hashed path: its kind and 64 bits
+_PROBABLE = ")"  # begins a label that is not carried, but probable; no percent-encoded text does
 _KEYS = 4_096  # in one expression, and rows of a page
 _INSERT_BYTES = 4 << 20  # of one request; far below the 64 MiB that a server accepts
 _RANKED = 500  # items, nearest by their codes, that other rankings order
@@ -233,7 +234,13 @@ class MilvusStore(ItemStore):
     def labels(self) -> dict[str, int]:
         """Return every label with the number of its items; Milvus cannot count them, so all items' labels are read."""
         counts = Counter(label for row in self._scan(["labels"], _SHOWN) for label in row["labels"])
-        return dict(sorted((unescaped(label), count) for label, count in counts.items()))
+        return dict(
+            sorted(
+                (unescaped(label), count)
+                for label, count in counts.items()
+                if not label.startswith(_PROBABLE)
+            )
+        )
 
     def cameras(self) -> dict[str, int]:
         """Return every camera with the number of its items; those of all items are read."""
@@ -496,8 +503,8 @@ def _fitting(text: str, what: str, most: int) -> str:
 
 def expression(only: Filter) -> str:
     """Return the expression for items that pass a filter."""
-    terms = [_SHOWN, *(f'ARRAY_CONTAINS(labels, "{escaped(label)}")' for label in only.having)]
-    terms += [f'not ARRAY_CONTAINS(labels, "{escaped(label)}")' for label in only.without]
+    terms = [_SHOWN, *map(_shows, only.having)]
+    terms += [f"not {_shows(label)}" for label in only.without]
     if only.under is not None:
         inside = " or ".join(f'ARRAY_CONTAINS(places, "{_hashed("below", folder)}")' for folder in only.under)
         terms.append(f"({inside})" if inside else 'id == ""')
@@ -507,6 +514,12 @@ def expression(only: Filter) -> str:
         listed = ", ".join(f'"{escaped(name)}"' for name in only.cameras)
         terms.append(f"camera in [{listed}]" if listed else 'id == ""')
     return " and ".join(terms)
+
+
+def _shows(label: str) -> str:
+    """Return the expression for items that carry a label, or of which it is probable enough."""
+    name = escaped(label)
+    return f'(ARRAY_CONTAINS(labels, "{name}") or ARRAY_CONTAINS(labels, "{_PROBABLE}{name}"))'
 
 
 def _hashed(kind: str, text: str) -> str:
@@ -569,7 +582,14 @@ def row_of(item: Item) -> Row:
     return {
         "id": key_of(item.id),
         "code": item.code.tobytes(),
-        "labels": [_fitting(label, "label", MAX_LABEL_BYTES) for label in item.labels],
+        "labels": [
+            *(_fitting(label, "label", MAX_LABEL_BYTES) for label in item.labels),
+            *(
+                _PROBABLE + _fitting(label, "label", MAX_LABEL_BYTES)
+                for label, (level, _) in item.scores.items()
+                if level >= FILTERED * LEVELS and label not in item.labels
+            ),
+        ],
         "taken": _NEVER if photo.taken is None else float(photo.taken),
         "camera": _NO_CAMERA if photo.camera is None else escaped(photo.camera),
         "places": _places(item.files),
@@ -580,13 +600,14 @@ def row_of(item: Item) -> Row:
 
 def item_of(row: Row) -> Item:
     """Return the item of one row."""
-    visual, scores, files, width, height, name = parse_json(row["rest"])
+    # not by `parse_json`: names of files may be no Unicode, and the server is trusted
+    visual, scores, files, width, height, name = json.loads(row["rest"])
     taken = None if row["taken"] == _NEVER else float(row["taken"])
     camera = None if row["camera"] == _NO_CAMERA else unescaped(row["camera"])
     return Item(
         id_of(row["id"]),
         np.frombuffer(row["code"][0], dtype=np.uint8),
-        tuple(unescaped(label) for label in row["labels"]),
+        tuple(unescaped(label) for label in row["labels"] if not label.startswith(_PROBABLE)),
         tuple(File(*values) for values in files),
         None if visual is None else np.frombuffer(bytearray.fromhex(visual), dtype=np.uint8),
         {label: (probability, share) for label, (probability, share) in scores.items()},

@@ -1,16 +1,12 @@
-"""Near pairs: all pairs of codes that are near each other, and groups in which every two are.
+"""Near pairs: all pairs of items that are near each other, and groups around the item to keep.
 
-An item is a visual code of two words and, if its pixels were read, the hashes of its views, one word each: the first of
-the whole image, the others of what it may have become (see `duplicates`). Two items are linked when their visual codes
-are at most `radius` bits apart, and the whole of one is at most `most` bits from some view of the other. Without views
-the visual code decides alone.
-
-All pairs are compared, so the time does not depend on the distribution of the codes: N^2 / 2 distances, a few tenths of
-a nanosecond each with numba (see `scan`), some nanoseconds with numpy.
+All pairs are compared, so the time does not depend on the distribution of the codes: N^2 / 2 distances of visual codes,
+N^2 * V of views (see `pixels`), some tenths of a nanosecond each with numba (see `scan`), about a nanosecond with numpy.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from typing import NamedTuple, TypeAlias
@@ -27,43 +23,73 @@ Words: TypeAlias = NDArray[np.uint64]
 Integers: TypeAlias = NDArray[np.int64]
 Small: TypeAlias = NDArray[np.uint8]
 
-FAR = 255  # the pixel distance where nothing is known of the pixels
 _ROWS = 512  # whose pairs are found in one call
 _TILE = (32, 2048)  # rows and columns that numpy compares at once: their distances stay in the L2 cache
+_VIEWED = 128  # columns whose views numpy compares at once
 
 
 class Pairs(NamedTuple):
-    """Linked items: rows first < second (M,), how many visual bits they differ in, and how many of the pixels."""
+    """Near items: rows first < second (M,), and how many bits of their visual codes differ."""
 
     first: Integers
     second: Integers
     bits: Small
-    pixels: Small
 
 
-def visual_distances(words: Words, first: Integers, second: Integers | int) -> Small:
-    """Bits (M,) in which the items `first` and `second` of visual words (2, N) differ."""
-    second = np.atleast_1d(second)
-    distances: Small = np.bitwise_count(words[:, first] ^ words[:, second]).sum(axis=0, dtype=np.uint8)
-    return distances
+class Hits(NamedTuple):
+    """Items whose whole is near a view of another one: rows (M,) of both, the view, and how many bits differ."""
+
+    whole: Integers
+    viewed: Integers
+    view: Integers
+    bits: Small
 
 
-def pixel_distances(views: Words, first: Integers, second: Integers | int) -> Small:
-    """The fewest bits (M,) between the whole of one item and a view of the other, of views (N, V)."""
-    second = np.atleast_1d(second)
-    least: Small = np.minimum(
-        np.bitwise_count(views[first, :1] ^ views[second]).min(axis=-1),
-        np.bitwise_count(views[second, :1] ^ views[first]).min(axis=-1),
-    )
-    return least
+def code_pairs(visual: Packed, radius: int, progress: Progress = silent) -> Pairs:
+    """Find all pairs of visual codes (N, 16) that differ in at most `radius` bits, in the order of their rows."""
+    check_packed(visual, VISUAL_BITS, "visual codes")
+    near_codes = numpy_codes
+    if find_spec("numba") is not None:
+        from centerhash.search.scan import near_codes
+
+    # each word one contiguous scan, which becomes vector instructions
+    words = np.ascontiguousarray(to_words(visual).T)
+    found = _in_blocks(len(visual), 3, lambda start, end: near_codes(words, start, end, radius), progress)
+    return Pairs(found[0], found[1], found[2].astype(np.uint8))
 
 
-def numpy_pairs(
-    words: Words, views: Words, start: int, end: int, radius: int, most: int
-) -> tuple[Integers, Small]:
-    """The linked pairs (2, M) whose first row is in start..end, in their order, and their distances (2, M)."""
+def view_hits(views: Words, most: int, progress: Progress = silent) -> Hits:
+    """Find all items whose whole, view 0, differs in at most `most` bits from a view of another one, of views (N, V).
+
+    The nearest view of each pair is returned, the first one of equal ones.
+    """
+    near_views = numpy_views
+    if find_spec("numba") is not None:
+        from centerhash.search.scan import near_views
+
+    found = _in_blocks(len(views), 4, lambda start, end: near_views(views, start, end, most), progress)
+    return Hits(found[0], found[1], found[2], found[3].astype(np.uint8))
+
+
+def _in_blocks(
+    count: int, columns: int, work: Callable[[int, int], Integers], progress: Progress
+) -> Integers:
+    """Call `work` for blocks of rows in threads; return what it finds (columns, M), sorted by the first two."""
+    starts = range(0, count, _ROWS)
+    parts = [np.empty((columns, 0), np.int64)]
+    with ThreadPoolExecutor(cpu_count()) as pool:
+        blocks = pool.map(lambda start: work(start, min(start + _ROWS, count)), starts)
+        for done, part in enumerate(blocks, 1):
+            parts.append(part)
+            progress("pairs", min(done * _ROWS, count), count)
+    found = np.concatenate(parts, axis=1)
+    return found[:, np.lexsort((found[1], found[0]))]
+
+
+def numpy_codes(words: Words, start: int, end: int, radius: int) -> Integers:
+    """Return the near pairs whose first row is in start..end: rows and distance (3, M), of visual words (2, N)."""
     rows, columns = _TILE
-    found, far = [np.empty((2, 0), np.int64)], [np.empty((2, 0), np.uint8)]
+    found = [np.empty((3, 0), np.int64)]
     for top in range(start, end, rows):
         own = words[:, top : min(top + rows, end), None]
         for left in range(top + 1, words.shape[1], columns):
@@ -71,97 +97,39 @@ def numpy_pairs(
             distances = np.bitwise_count(own[0] ^ others[0])
             distances += np.bitwise_count(own[1] ^ others[1])
             first, second = np.nonzero(distances <= radius)
-            bits = distances[first, second]
-            pair = np.stack([first + top, second + left])
-            pixels = np.full(bits.shape, FAR, np.uint8)
-            keep = pair[0] < pair[1]
-            if views.shape[1]:
-                pixels = pixel_distances(views, pair[0], pair[1])
-                keep &= pixels <= most
-            found.append(pair[:, keep])
-            far.append(np.stack([bits, pixels])[:, keep])
-    pairs, apart = np.concatenate(found, axis=1), np.concatenate(far, axis=1)
-    order = np.lexsort((pairs[1], pairs[0]))
-    return pairs[:, order], apart[:, order]
+            pair = np.stack([first + top, second + left, distances[first, second]])
+            found.append(pair[:, pair[0] < pair[1]])
+    return np.concatenate(found, axis=1)
 
 
-def linked_pairs(visual: Packed, views: Words, radius: int, most: int, progress: Progress = silent) -> Pairs:
-    """All linked pairs of items with visual codes (N, 16) and views (N, V), V = 0 where pixels do not matter.
+def numpy_views(views: Words, start: int, end: int, most: int) -> Integers:
+    """Return the hits whose whole is in start..end: rows, view and distance (4, M)."""
+    found = [np.empty((4, 0), np.int64)]
+    for left in range(0, len(views), _VIEWED):
+        others = views[left : left + _VIEWED]
+        for row in range(start, end):
+            distances = np.bitwise_count(others ^ views[row, 0])
+            places = np.flatnonzero(distances.min(axis=1) <= most)
+            places = places[places != row - left]
+            if places.size:
+                view = distances[places].argmin(axis=1)
+                hit = [np.full(places.size, row), places + left, view, distances[places, view]]
+                found.append(np.stack(hit).astype(np.int64))
+    return np.concatenate(found, axis=1)
 
-    They come in the order of their rows.
+
+def star_groups(order: Sequence[int], linked: Callable[[int], Iterable[int]]) -> list[list[int]]:
+    """Group rows around the one to keep: each in turn takes all linked rows that no group has yet.
+
+    `order` has the best rows first. Every row of a group is linked to its first one, so that a chain of small steps
+    does not join what is far apart, and no two first ones are linked. Groups of one are left out.
     """
-    near_pairs = numpy_pairs
-    if find_spec("numba") is not None:
-        from centerhash.search.scan import near_pairs
-
-    words = _planes(visual)
-    starts = range(0, len(visual), _ROWS)
-
-    def work(start: int) -> tuple[Integers, Small]:
-        return near_pairs(words, views, start, min(start + _ROWS, len(visual)), radius, most)
-
-    parts = [(np.empty((2, 0), np.int64), np.empty((2, 0), np.uint8))]
-    with ThreadPoolExecutor(cpu_count()) as pool:
-        for done, part in enumerate(pool.map(work, starts), 1):
-            parts.append(part)
-            progress("pairs", min(done * _ROWS, len(visual)), len(visual))
-    rows, far = (np.concatenate(column, axis=1) for column in zip(*parts, strict=True))
-    return Pairs(rows[0], rows[1], far[0], far[1])
-
-
-def complete_link_groups(
-    visual: Packed, views: Words, radius: int, most: int, progress: Progress = silent
-) -> list[list[int]]:
-    """Groups of rows in which every two are linked, so that a chain of small steps does not join what is far apart.
-
-    The nearest pair is merged first. Groups of one are left out; the others come in the order of their first rows.
-    """
-    check_packed(visual, VISUAL_BITS, "visual codes")
-    # equal rows are one: a thousand black images would be half a million pairs
-    both = np.concatenate(
-        [visual, np.ascontiguousarray(views).view(np.uint8).reshape(len(visual), 8 * views.shape[1])], axis=1
-    )
-    _, rows, place = np.unique(both, axis=0, return_index=True, return_inverse=True)
-    own_views = np.ascontiguousarray(views[rows])
-    pairs = linked_pairs(visual[rows], own_views, radius, most, progress)
-    order = np.lexsort((pairs.second, pairs.first, pairs.bits, pairs.pixels))
-    group = _complete_link(
-        _planes(visual[rows]), own_views, pairs.first[order], pairs.second[order], radius, most
-    )
-    members: dict[int, list[int]] = {}
-    for row, name in enumerate(group[place.ravel()].tolist()):
-        members.setdefault(name, []).append(row)
-    return [rows for rows in members.values() if len(rows) > 1]
-
-
-def _complete_link(
-    words: Words, views: Words, first: Integers, second: Integers, radius: int, most: int
-) -> Integers:
-    """The group of each row: those of each pair in turn merge if all members of one are linked with all of the other."""
-    group = list(range(words.shape[1]))
-    members = [[row] for row in group]
-    apart: set[tuple[int, int]] = set()  # groups that are not linked; they stay so when they grow
-
-    def linked(rows: Integers, row: int) -> bool:
-        near = visual_distances(words, rows, row) <= radius
-        return bool(near.all() and (views.shape[1] == 0 or (pixel_distances(views, rows, row) <= most).all()))
-
-    for one, other in zip(first.tolist(), second.tolist(), strict=True):
-        large, small = group[one], group[other]
-        if large == small or (large, small) in apart:
-            continue
-        if len(members[large]) < len(members[small]):
-            large, small = small, large
-        rows = np.array(members[large])
-        if len(rows) == 1 or all(linked(rows, row) for row in members[small]):
-            for row in members[small]:
-                group[row] = large
-            members[large] += members[small]
-        else:
-            apart |= {(large, small), (small, large)}
-    return np.array(group)
-
-
-def _planes(visual: Packed) -> Words:
-    """Visual words (2, N): each word one contiguous scan, which becomes vector instructions."""
-    return np.ascontiguousarray(to_words(visual).T)
+    free, groups = set(order), []
+    for row in order:
+        if row in free:
+            free.remove(row)
+            others = [other for other in linked(row) if other in free]
+            free.difference_update(others)
+            if others:
+                groups.append([row, *others])
+    return groups

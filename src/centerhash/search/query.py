@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,18 +24,21 @@ from centerhash.model.spec import PORTABLE
 from centerhash.search.items import LEVELS, VISUAL_BITS, Filter, Item, ItemStore, LabelScores, check_labels
 from centerhash.search.names import label_named, match
 from centerhash.search.rankings import SHARPNESS, ByBoth, ByLabels, BySemantic, ByVisual, Ranking
+from centerhash.search.typed import check_known, read_typed
 
 if TYPE_CHECKING:
     from centerhash.model.base import Model
+    from centerhash.search.teaching import Taught
 
-# {"dog": 0.7}, ["dog"] or "dog:0.7, bicycle"
+# {"dog": 0.7}, ["dog"], "dog:0.7, bicycle" or "a dog on a couch without person"
 LabelQuery: TypeAlias = Mapping[str, float] | Sequence[str] | str
+
+Date: TypeAlias = str | int | datetime.date  # 2024, "2024-06", "2024-06-01", or an object of `datetime`
 
 BY = ("both", "visual", "semantic")
 KEPT = 8  # classes of an item whose scores are stored, besides those of its labels
 LEAST = 0.02  # the smallest probability that is stored; the largest one always is
-_QUOTED = re.compile(r'\s*"((?:[^"]|"")*)"\s*(?::([^,]*))?(?:,|$)')
-_UNQUOTED = re.compile(r"([^,]*)(?:,|$)")
+_DATE = re.compile(r"([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2}))?)?")
 _TIE = 1e-9  # a sum this near to 0 is 0: 0.1 + 0.2 - 0.3 must be
 
 
@@ -56,7 +60,7 @@ class ModelInfo:
     @property
     def centers(self) -> Codes:
         """Return the hash centers (C, K), or raise ConfigError for a method without."""
-        if self.method is None:
+        if self.method is None and self.known_centers is None:
             raise no_model("search by an id or by a code")
         if self.known_centers is None:
             raise ConfigError(
@@ -94,6 +98,17 @@ def read_model_info(folder: Path) -> ModelInfo:
         spec.center_codes(),
         spec.center_directions(),
     )
+
+
+def with_taught(info: ModelInfo, taught: Mapping[str, Taught]) -> ModelInfo:
+    """Return the information with taught labels as further classes; their centers are the codes that fit them best."""
+    if not taught:
+        return info
+    added = np.stack([label.center for label in taught.values()])
+    if info.known_centers is None:
+        return replace(info, classes=tuple(taught), known_centers=added, directions=None)
+    centers = np.concatenate([info.known_centers, added])
+    return replace(info, classes=(*info.classes, *taught), known_centers=centers)
 
 
 # --- what is stored of an image besides its semantic code
@@ -141,7 +156,7 @@ class Query:
 
     code: Codes  # (K,)
     explained: Sequence[Explained] = ()
-    visual: Packed | None = None  # (16,)
+    visual: Packed | None = None  # (V, 16): of the image, then of further views of it
     weights: Mapping[str, float] | None = None
     item: str | None = None  # the id of the item that is searched by; it is not among its own results
 
@@ -156,8 +171,9 @@ class Query:
         if self.weights is not None and by != "semantic":
             if by == "visual":
                 raise InputError("labels have no visual code: search by an image or by an id, or by='both'.")
-            columns = {name: info.classes.index(name) for name in self.weights}
-            return ByLabels(packed, self.weights, info.centers, columns, within)
+            columns = {name: info.classes.index(name) for name in self.weights if name in info.classes}
+            centers = info.centers if columns else np.empty((0, info.bits), np.int8)
+            return ByLabels(packed, self.weights, centers, columns, within)
         if by == "visual" and self.visual is None:
             whose = "the model of this index" if self.item is None else f"the item '{self.item}'"
             raise InputError(f"{whose} has no visual code: search by='semantic' or by='both'.")
@@ -175,11 +191,10 @@ def query_by_labels(info: ModelInfo, labels: LabelQuery) -> Query:
 
 
 def query_by_features(model: Model, features: NDArray[np.float32]) -> Query:
-    """Return a query by the features (1, D) of an image."""
-    explained = model.explain_features(features)[0] if model.has_centers else ()
-    visual = visual_codes(model, features)
+    """Return a query by the features (V, D) of an image and of further views of it, which are compared visually."""
+    explained = model.explain_features(features[:1])[0] if model.has_centers else ()
     shown = [row for row in explained if row.weight > 0]
-    return Query(model.encode_features(features)[0], shown, None if visual is None else visual[0])
+    return Query(model.encode_features(features[:1])[0], shown, visual_codes(model, features))
 
 
 def query_by_code(info: ModelInfo, code: Any) -> Query:
@@ -205,16 +220,21 @@ def query_by_item(info: ModelInfo, item: Item) -> Query:
     """Return a query by an item of the index."""
     code = unpack(item.code[None], info.bits)[0]
     explained = () if info.known_centers is None else labels_of_code(info, code, item.labels, item.scores)
-    return Query(code, explained, item.visual, item=item.id)
+    return Query(code, explained, None if item.visual is None else item.visual[None], item=item.id)
 
 
 def filter_of(
     store: ItemStore,
     info: ModelInfo,
-    having: str | Sequence[str],
-    without: str | Sequence[str],
-    under: str | Path | None,
     uploads: Path,
+    *,
+    having: str | Sequence[str] = (),
+    without: str | Sequence[str] = (),
+    under: str | Path | None = None,
+    after: Date | None = None,
+    before: Date | None = None,
+    camera: str | None = None,
+    named: str | Sequence[str] = (),
 ) -> Filter:
     """Return the filter for what a user wrote; `uploads` is the folder of images without a file of their own."""
     wanted, unwanted = (
@@ -224,14 +244,45 @@ def filter_of(
         )
         for names in (having, without)
     )
+    since, until = (None if date is None else read_date(date) for date in (after, before))
+    cameras = None if camera is None else cameras_named(store, camera)
+    words = check_labels([named] if isinstance(named, str) else named)
+    return Filter(wanted, unwanted, _places(under, uploads), since, until, cameras, words)
+
+
+def _places(under: str | Path | None, uploads: Path) -> tuple[str, ...] | None:
+    """Return how the stored paths of images under a folder begin."""
     if under is None:
-        return Filter(wanted, unwanted)
+        return None
     if not isinstance(under, str | Path) or not str(under):
         raise InputError(f"a folder of images is needed, got {under!r:.80}.")
     place = os.path.realpath(under).rstrip(os.sep) + os.sep
     # uploads are stored by paths relative to the folder of the index
     own = (f"{uploads.name}/",) if (os.path.realpath(uploads) + os.sep).startswith(place) else ()
-    return Filter(wanted, unwanted, (place, *own))
+    return place, *own
+
+
+def cameras_named(store: ItemStore, text: str) -> tuple[str, ...]:
+    """Return the cameras whose name contains a text, in capitals or not: "iphone" is any iPhone."""
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(f"the name of a camera or a part of it is needed, got {text!r:.80}.")
+    return tuple(name for name in store.cameras() if text.strip().lower() in name.lower())
+
+
+def read_date(date: Date) -> float:
+    """Return when a year, month or day begins, in seconds since 1970 as if the date were in UTC."""
+    if isinstance(date, datetime.datetime):
+        return date.replace(tzinfo=datetime.UTC).timestamp()
+    found = _DATE.fullmatch(date.isoformat() if isinstance(date, datetime.date) else str(date).strip())
+    try:
+        if found is None:
+            raise ValueError
+        year, month, day = (int(part or 1) for part in found.groups())
+        return datetime.datetime(year, month, day, tzinfo=datetime.UTC).timestamp()
+    except ValueError:
+        raise InputError(
+            f"a date is a year, month or day, as 2024, 2024-06 or 2024-06-01, got {date!r:.80}."
+        ) from None
 
 
 def _stored_label(store: ItemStore, info: ModelInfo, name: str) -> str:
@@ -251,10 +302,10 @@ def read_labels(query: LabelQuery, classes: Sequence[str]) -> dict[str, float]:
     A label without a number has weight 1 before all are divided by their sum. In a text, a label that itself contains
     a colon is recognized as it stands, and one that contains a comma is put in double quotes.
     """
+    if isinstance(query, str):
+        return normalized(check_known(read_typed(query, classes), classes).weights)
     if isinstance(query, Mapping):
         pairs = list(query.items())
-    elif isinstance(query, str):
-        pairs = list(_parse(query, classes))
     elif isinstance(query, Sequence) and all(isinstance(name, str) for name in query):
         pairs = [(name, 1.0) for name in query]
     else:
@@ -265,45 +316,10 @@ def read_labels(query: LabelQuery, classes: Sequence[str]) -> dict[str, float]:
         if label in weights:
             raise ConfigError(f"the label '{label}' is named twice: name it once, with its weight.")
         weights[label] = weight
-    return _normalized(weights)
+    return normalized(weights)
 
 
-def _parse(text: str, classes: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """Yield the names and weights of a text; in double quotes a name may contain commas."""
-    place = 0
-    while place < len(text):
-        found = _QUOTED.match(text, place) or _UNQUOTED.match(text, place)
-        assert found is not None  # an unquoted part may be empty
-        place = found.end()
-        if found.re is _QUOTED:
-            name, number = found[1].replace('""', '"'), found[2]
-            yield (name, 1.0) if number is None else (name, _weight(name, number.strip()))
-        elif found[1].strip():
-            yield _parse_part(found[1].strip(), classes)
-
-
-def _parse_part(part: str, classes: Sequence[str]) -> tuple[str, float]:
-    name, colon, number = (piece.strip() for piece in part.rpartition(":"))
-    if not colon or match(part, classes) is not None:
-        return part, 1.0
-    try:
-        return name, _weight(name, number)
-    except ConfigError:
-        if match(name, classes) is None:
-            return part, 1.0  # no label: the error names all of it
-        raise
-
-
-def _weight(name: str, number: str) -> float:
-    try:
-        return float(number)
-    except ValueError:
-        raise ConfigError(
-            f"the weight of '{name}' must be a positive number such as 0.7, got '{number}'."
-        ) from None
-
-
-def _normalized(weights: Mapping[str, float]) -> dict[str, float]:
+def normalized(weights: Mapping[str, float]) -> dict[str, float]:
     """Divide weights by their sum; raise ConfigError for weights that are not above 0."""
     if not weights:
         raise ConfigError('no label was given: write for example "dog, bicycle" or "dog:0.7, bicycle:0.3".')

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import Codes, Packed, pack, to_words
+from centerhash.core.errors import InputError
 from centerhash.search.items import LEVELS, VISUAL_BITS
 
 Rows: TypeAlias = NDArray[np.int64]
@@ -23,8 +24,12 @@ Mask: TypeAlias = NDArray[np.uint8]
 
 FACTOR = 0.1  # of a visual bit compared with a semantic one: see docs/how-to/search.md
 _WEIGHT = round(1 / FACTOR)  # distances are compared as whole numbers: 10 d_semantic + d_visual
+_FLOOR = 0.01  # the least probability that follows from a code
 SHARPNESS = 8.0  # of the likelihood of labels given a code
-FLOOR = 0.01  # the probability of a label that is not stored because others are larger
+FITS = 0.1  # label probability below which a photo does not fit a query by labels: see `benchmarks.finding`
+FILTERED = 0.24  # label probability from which a photo passes a filter by a label: see `benchmarks.finding`
+NEAR = 32  # visual bits in which a cropped or screenshot copy of a photo may differ: see `benchmarks.finding`
+_AS_NEAR = 2  # visual bits more than the nearest that other copies may differ in
 SHARES = 1.0  # weight of the shares compared with the probabilities: see docs/how-to/search.md
 _DIGITS = 9  # of a penalty: smaller differences come from rounding
 
@@ -44,6 +49,8 @@ class Columns:
     scored: Mask  # (N,): 1 for items with label scores
     scores: Callable[[str], tuple[Rows, NDArray[np.uint8], NDArray[np.uint8]]]
     """Ascending rows (m,) with a score of a label, probabilities (m,) and shares (m,) in 255ths."""
+    taught: Callable[[str], NDArray[np.float32] | None] = lambda _: None
+    """Probabilities (N,) of a taught label, 0 to 1; None for any other label."""
 
 
 class Ranking(Protocol):
@@ -81,31 +88,59 @@ class ByVisual:
     """The Hamming distance of the visual codes; items without one are not found."""
 
     code: Packed
-    visual: Packed  # (16,)
+    visual: Packed  # (V, 16): of the query, and of further views of it
     within: int | None = None
 
     def first(self, columns: Columns, k: int, allowed: Mask | None) -> Rows:
-        """Return the rows of the nearest visual codes."""
+        """Return the rows of very near visual codes of any view, then of the nearest ones of the query itself."""
         if not len(columns.visual):
             return np.empty(0, np.int64)
         shown = columns.has_visual if allowed is None else columns.has_visual & allowed
-        return _nearest(columns.visual, self.visual, k, shown, self.within)
+        limit = NEAR if self.within is None else min(NEAR, self.within)
+        copies = near_copies(columns, self.visual, k, shown, limit)
+        return _joined(copies, _nearest(columns.visual, self.visual[0], k, shown, self.within), k)
 
 
 @dataclass(frozen=True, eq=False)
 class ByBoth:
-    """Semantic distance plus a small part of the visual one: d = d_semantic + 0.1 d_visual.
+    """Copies of the query first, then semantic distance plus a small part of the visual one: d_semantic + 0.1 d_visual.
 
     An item without a visual code counts as one in which half of the bits differ. `within` limits d_semantic.
     """
 
     code: Packed  # (ceil(K/8),)
-    visual: Packed  # (16,)
+    visual: Packed  # (V, 16): of the query, and of further views of it
     within: int | None = None
 
     def first(self, columns: Columns, k: int, allowed: Mask | None) -> Rows:
-        """Return the rows with the smallest d."""
-        return _nearest(columns.semantic, self.code, k, allowed, self.within, columns, self.visual)
+        """Return the rows of copies, then those with the smallest d."""
+        rows = _nearest(columns.semantic, self.code, k, allowed, self.within, columns, self.visual[0])
+        if not len(columns.visual):
+            return rows
+        shown = columns.has_visual if allowed is None else columns.has_visual & allowed
+        copies = near_copies(columns, self.visual, k, shown, NEAR)
+        if self.within is not None:
+            copies = copies[code_distances(columns.semantic[copies], self.code) <= self.within]
+        return _joined(copies, rows, k)
+
+
+def near_copies(columns: Columns, visual: Packed, k: int, shown: Mask, limit: int) -> Rows:
+    """Return the rows, at most k, whose visual codes are very near to one of the views (V, 16), the nearest first.
+
+    They are at most `limit` bits away, and nearly as near as the nearest.
+    """
+    found = [_nearest(columns.visual, view, k, shown, limit) for view in visual]
+    rows = np.unique(np.concatenate(found))
+    distances = np.min([code_distances(columns.visual[rows], view) for view in visual], axis=0)
+    near = distances <= distances.min(initial=limit) + _AS_NEAR
+    chosen: Rows = rows[near][np.argsort(distances[near], kind="stable")][:k]
+    return chosen
+
+
+def _joined(first: Rows, rest: Rows, k: int) -> Rows:
+    """Return k rows: the first ones, then the rest without them."""
+    joined: Rows = np.concatenate([first, rest[~np.isin(rest, first)]])[:k]
+    return joined
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,34 +148,52 @@ class ByLabels:
     """The probability of all labels first, then how near their shares are to the weights.
 
     penalty = - sum_j log p_j + SHARES * 1/2 sum_j |s_j - w_j| over the labels j of the query, p their probabilities, s
-    their shares of the image and w the weights. Without stored scores, both follow from the code: see `likelihoods`.
-    Equal penalties are ordered by the semantic distance, which `within` limits.
+    their shares of the image and w the weights. A photo with a probability below FITS does not fit and is no result.
+    Without stored scores, both follow from the code (see `likelihoods`), and all photos fit. Equal penalties are ordered
+    by the semantic distance, which `within` limits. A taught label has no share, so its weight does not count.
     """
 
     code: Packed
     weights: Mapping[str, float]  # of the labels of the query; they sum to 1
     centers: Codes  # (C, K)
-    classes: Mapping[str, int]  # the row of each label's center
+    classes: Mapping[str, int]  # the row of each label's center; taught labels have none
     within: int | None = None
 
     def first(self, columns: Columns, k: int, allowed: Mask | None) -> Rows:
-        """Return the rows with the smallest penalties."""
-        far = -np.log(FLOOR)  # no item without a score of some label has a smaller penalty
-        found = self._scored(columns, allowed, everywhere=True)
+        """Return the rows with the smallest penalties, of those that fit."""
+        taught = self._taught(columns)
+        for likely in taught:
+            allowed = _both(likely >= FITS, allowed)
+        rows, penalties = self._of_classes(columns, allowed)
+        for likely in taught:
+            penalties = penalties - np.log(likely[rows].astype(np.float64))
+        return self._best(columns, rows, penalties.round(_DIGITS), k)
+
+    def _taught(self, columns: Columns) -> list[NDArray[np.float32]]:
+        """Return the probabilities (N,) of the labels that are taught."""
+        found = []
+        for label in self.weights.keys() - self.classes.keys():
+            likely = columns.taught(label)
+            if likely is None:  # another process has just removed it
+                raise InputError(f"there is no taught label '{label}' any more.")
+            found.append(likely)
+        return found
+
+    def _of_classes(self, columns: Columns, allowed: Mask | None) -> tuple[Rows, NDArray[np.float64]]:
+        """Return the rows that fit all labels with a center, and their penalties; without such labels, all rows."""
+        if not self._with_center:
+            rows = np.arange(len(columns.semantic)) if allowed is None else np.flatnonzero(allowed)
+            return rows, np.zeros(len(rows))
         unscored = np.flatnonzero(_both(columns.scored == 0, allowed))
-        parts = [found, (unscored, self._from_codes(columns.semantic[unscored]))]
-        if np.count_nonzero(found[1] < far) < k:
-            parts[0] = found = self._scored(columns, allowed, everywhere=False)
-            nowhere = label_penalties(
-                np.full((len(self.weights), 1), FLOOR), np.zeros((len(self.weights), 1)), self._weights
-            )
-            if np.count_nonzero(found[1] < nowhere) < k:
-                others = _both(columns.scored, allowed)
-                others[found[0]] = 0
-                rest = _nearest(columns.semantic, self.code, k, others, self.within)
-                parts.append((rest, np.repeat(nowhere, len(rest))))
+        parts = [
+            self._scored(columns, allowed),
+            (unscored, self._from_codes(columns.semantic[unscored])),
+        ]
         rows = np.concatenate([rows for rows, _ in parts])
-        penalties = np.concatenate([penalties for _, penalties in parts])
+        return rows, np.concatenate([penalties for _, penalties in parts])
+
+    def _best(self, columns: Columns, rows: Rows, penalties: NDArray[np.float64], k: int) -> Rows:
+        """Return the k rows with the smallest penalties."""
         if self.within is not None:
             near = code_distances(columns.semantic[rows], self.code) <= self.within
             rows, penalties = rows[near], penalties[near]
@@ -153,33 +206,55 @@ class ByLabels:
 
     @property
     def _weights(self) -> NDArray[np.float64]:
-        return np.array(list(self.weights.values()))
+        return np.array([self.weights[label] for label in self._with_center])
 
-    def _scored(
-        self, columns: Columns, allowed: Mask | None, *, everywhere: bool
-    ) -> tuple[Rows, NDArray[np.float64]]:
-        """Return the rows with scores of all the labels, or of some of them, and their penalties."""
-        stored = [columns.scores(label) for label in self.weights]
+    @property
+    def _with_center(self) -> list[str]:
+        """Return the labels of the query that are not taught."""
+        return [label for label in self.weights if label in self.classes]
+
+    def _scored(self, columns: Columns, allowed: Mask | None) -> tuple[Rows, NDArray[np.float64]]:
+        """Return the rows in which every label has a stored probability that fits, and their penalties."""
+        stored = []
+        for label in self._with_center:
+            rows, probabilities, shares = columns.scores(label)
+            fitting = probabilities >= FITS * LEVELS
+            stored.append((rows[fitting], probabilities[fitting], shares[fitting]))
         count = np.zeros(len(columns.semantic), np.uint8)
         for rows, _, _ in stored:
             count[rows] += 1
-        passing = count == len(stored) if everywhere else count > 0
-        chosen = np.flatnonzero(_both(passing, allowed))
-        place = np.full(len(count), -1)
-        place[chosen] = np.arange(len(chosen))
-        probability, share = np.full((len(stored), len(chosen)), FLOOR), np.zeros((len(stored), len(chosen)))
-        for label, (rows, probabilities, shares) in enumerate(stored):
-            own = place[rows]
-            kept = own >= 0
-            probability[label, own[kept]] = np.maximum(probabilities[kept] / LEVELS, FLOOR)
-            share[label, own[kept]] = shares[kept] / LEVELS
+        chosen = np.flatnonzero(_both(count == len(stored), allowed))
+        places = [np.searchsorted(rows, chosen) for rows, _, _ in stored]
+        probability = (
+            np.array([own[place] for (_, own, _), place in zip(stored, places, strict=True)]) / LEVELS
+        )
+        share = np.array([own[place] for (_, _, own), place in zip(stored, places, strict=True)]) / LEVELS
         return chosen, label_penalties(probability, share, self._weights)
 
     def _from_codes(self, packed: Packed) -> NDArray[np.float64]:
         """Return the penalties (n,) of items without scores, by their codes."""
-        likely = likelihoods(packed, self.centers, [self.classes[label] for label in self.weights])
+        likely = likelihoods(packed, self.centers, [self.classes[label] for label in self._with_center])
         # if m labels are all there, each has a likelihood of 1 / m
-        return label_penalties(np.clip(likely * len(self.weights), FLOOR, 1), likely, self._weights)
+        return label_penalties(np.clip(likely * len(likely), _FLOOR, 1), likely, self._weights)
+
+
+@dataclass(frozen=True, eq=False)
+class ByProbability:
+    """How near the probability of a taught label is to a target: 1 for the likeliest, 0.5 for the most uncertain."""
+
+    code: Packed
+    label: str
+    target: float
+
+    def first(self, columns: Columns, k: int, allowed: Mask | None) -> Rows:
+        """Return the rows with the nearest probabilities."""
+        likely = columns.taught(self.label)
+        if likely is None:
+            raise InputError(f"there is no taught label '{self.label}'.")
+        rows = np.arange(len(likely)) if allowed is None else np.flatnonzero(allowed)
+        away = np.abs(likely[rows].astype(np.float64) - self.target)
+        chosen: Rows = rows[np.argsort(away, kind="stable")[:k]]
+        return chosen
 
 
 def label_penalties(

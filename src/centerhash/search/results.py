@@ -20,6 +20,7 @@ from centerhash.core.errors import ImageError
 from centerhash.core.rendering import Listed, to_frame
 from centerhash.model.explanation import Explained
 from centerhash.search.items import Item
+from centerhash.search.rankings import NEAR
 from centerhash.search.uploads import Uploads
 
 _EPOCH = datetime(1970, 1, 1)
@@ -33,7 +34,8 @@ class Added:
 
     `moved` images were stored under a path that no longer exists, and have the new path now. Of the new images, `given`
     have the labels of a labels.csv or of the caller, `predicted` those of the model. `skipped` counts files in the
-    folders that are no images, by kind, such as {"videos": 3}.
+    folders that are no images, by kind, such as {"videos": 3}. `gone` counts stored files that are no longer in the
+    folders; images without another file are hidden until they are back.
     """
 
     added: int
@@ -43,10 +45,18 @@ class Added:
     given: int = 0
     predicted: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
+    gone: int = 0
+
+    @property
+    def has_changed(self) -> bool:
+        """Return whether anything is other than before."""
+        return bool(self.added or self.moved or self.gone or self.broken)
 
     def __repr__(self) -> str:
-        moved = f", moved={self.moved:,}" if self.moved else ""
-        return f"Added(added={self.added:,}, known={self.known:,}, broken={len(self.broken):,}{moved})"
+        more = "".join(
+            f", {name}={getattr(self, name):,}" for name in ("moved", "gone") if getattr(self, name)
+        )
+        return f"Added(added={self.added:,}, known={self.known:,}, broken={len(self.broken):,}{more})"
 
 
 @dataclass(frozen=True)
@@ -154,11 +164,14 @@ def as_result(
     visual: Packed | None = None,
     asked: Sequence[str] | None = None,
 ) -> Result:
-    """Return an item as users see it, compared with the visual code (16,) and the labels of the query, if it has any."""
+    """Return an item as users see it, compared with the visual codes (V, 16) and the labels of the query, if any."""
     paths = tuple(str(place) for path in item.paths if (place := uploads.path(path)) is not None)
     apart = None
     if visual is not None and item.visual is not None:
-        apart = int(np.bitwise_count(item.visual ^ visual).sum())
+        every = np.bitwise_count(item.visual ^ visual).sum(axis=1)
+        apart = int(
+            every.min() if every.min() <= NEAR else every[0]
+        )  # only copies are compared with every view
     names = item.labels if asked is None else asked
     probability, share = (item.probabilities(names), item.shares(names)) if item.scores else (None, None)
     path, photo = (paths[0] if paths else None), item.photo

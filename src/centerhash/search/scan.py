@@ -36,6 +36,7 @@ WIDEST_INTERLEAVED = 5  # rows of more words are added up word by word: LLVM wou
 
 ROOM = 1 << 14  # near pairs that a call has room for at first
 _COLUMNS = 4096  # compared with all rows of a call before the next: they stay in the L2 cache
+_VIEWED = 512  # items whose views are compared with all rows of a call before the next
 _NEAR_STEP = 256  # distances computed at once, and looked at one by one only where some are near
 
 NO_MASK: Mask = np.empty(0, np.uint8)
@@ -205,20 +206,8 @@ def nearest(
 
 
 @compiled
-def _pixel_distance(views: Words, first: int, second: int) -> int:
-    """The fewest bits between the whole of one item and a view of the other, of views (N, V)."""
-    least = 64
-    for view in range(views.shape[1]):
-        least = min(least, int(differing(views[first, 0], views[second, view])))
-        least = min(least, int(differing(views[second, 0], views[first, view])))
-    return least
-
-
-@compiled
-def _join(
-    words: Words, views: Words, start: int, end: int, radius: int, most: int, found: Integers, far: Mask
-) -> int:
-    """Write the pairs whose first row is in start..end to found (2, room) and far (2, room); return how many."""
+def _join_codes(words: Words, start: int, end: int, radius: int, found: Integers) -> int:
+    """Write the pairs whose first row is in start..end, and their distance, to found (3, room); return how many."""
     size, rows = 0, words.shape[1]
     distances = np.empty(_NEAR_STEP, np.uint8)
     for top in range(start, rows, _COLUMNS):
@@ -237,27 +226,53 @@ def _join(
                 for column in range(max(left, first + 1 - top), min(left + _NEAR_STEP, low.size)):
                     if distances[column - left] > radius:
                         continue
-                    pixels = 255
-                    if views.shape[1]:
-                        pixels = _pixel_distance(views, first, top + column)
-                        if pixels > most:
-                            continue
                     if size < found.shape[1]:
                         found[0, size], found[1, size] = first, top + column
-                        far[0, size], far[1, size] = distances[column - left], pixels
+                        found[2, size] = distances[column - left]
                     size += 1
     return size
 
 
-def near_pairs(
-    words: Words, views: Words, start: int, end: int, radius: int, most: int
-) -> tuple[Integers, Mask]:
-    """As `near_pairs.numpy_pairs`."""
-    room = ROOM
-    while True:
-        found, far = np.empty((2, room), np.int64), np.empty((2, room), np.uint8)
-        size = _join(words, views, start, end, radius, most, found, far)
-        if size <= room:
-            order = np.lexsort((found[1, :size], found[0, :size]))
-            return found[:, order], far[:, order]
-        room = size
+@compiled
+def _join_views(views: Words, start: int, end: int, most: int, found: Integers) -> int:
+    """Write the hits whose whole is in start..end to found (4, room): rows, view, distance; return how many."""
+    size, rows, count = 0, views.shape[0], views.shape[1]
+    flat = views.reshape(-1)
+    for top in range(0, rows, _VIEWED):
+        for first in range(start, end):
+            whole = views[first, 0]
+            for second in range(top, min(top + _VIEWED, rows)):
+                base = np.uint64(second * count)
+                near = np.uint64(0)
+                for view in range(np.uint64(count)):  # unsigned: no test for negative indices
+                    near += np.uint64(differing(whole, flat[base + view]) <= np.uint64(most))
+                if not near or first == second:
+                    continue
+                least, nearest_view = np.uint64(64), 0
+                for view in range(count):
+                    distance = differing(whole, views[second, view])
+                    if distance < least:
+                        least, nearest_view = distance, view
+                if size < found.shape[1]:
+                    found[0, size], found[1, size] = first, second
+                    found[2, size], found[3, size] = nearest_view, least
+                size += 1
+    return size
+
+
+def near_codes(words: Words, start: int, end: int, radius: int) -> Integers:
+    """As `near_pairs.numpy_codes`."""
+    return _with_room(3, lambda found: _join_codes(words, start, end, radius, found))
+
+
+def near_views(views: Words, start: int, end: int, most: int) -> Integers:
+    """As `near_pairs.numpy_views`."""
+    return _with_room(4, lambda found: _join_views(views, start, end, most, found))
+
+
+def _with_room(columns: int, join: Callable[[Integers], int]) -> Integers:
+    """Call `join` with an array (columns, room) that is large enough, and return what it has written."""
+    found = np.empty((columns, ROOM), np.int64)
+    while (size := join(found)) > found.shape[1]:
+        found = np.empty((columns, size), np.int64)
+    return found[:, :size]

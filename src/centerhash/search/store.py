@@ -14,9 +14,10 @@ import struct
 import tempfile
 import threading
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import IO, Any, Self
@@ -62,6 +63,7 @@ from centerhash.search.database import (
     State,
     Term,
     Times,
+    bytes_of,
     check_files,
     checksum,
     commit_slot,
@@ -70,9 +72,14 @@ from centerhash.search.database import (
     label_numbers,
     marks,
     stored_text,
+    taught_checksum,
 )
-from centerhash.search.items import Batch, File, Filter, Item, ItemStore
-from centerhash.search.rankings import Columns, Ranking, code_distances
+from centerhash.search.file_names import folders_named, like_pattern, names_part
+from centerhash.search.items import LEVELS, Batch, File, Filter, Item, ItemStore
+from centerhash.search.rankings import FILTERED, Columns, Ranking, code_distances
+from centerhash.search.teaching import PRESENT as SURE
+from centerhash.search.teaching import PackedCodes, Taught
+from centerhash.search.uploads import IMAGES
 
 _CACHE_KB = 1 << 18  # of a writer: the index over the ids is written in random order
 _KEPT_BYTES = 1 << 26  # of postings kept in memory
@@ -93,6 +100,13 @@ class Loaded:
     visual: Packed
     taken: Times
     places: tuple[NDArray[np.int64], NDArray[np.uint32]]  # rows that have a file, ascending, and its folder
+
+    @cached_property
+    def newest(self) -> NDArray[np.int64]:
+        """The rows of all items with an image, last taken first; of equal times, and without a time, last added first."""
+        rows = np.flatnonzero(self.flags & (PRESENT | HAS_IMAGE) == PRESENT | HAS_IMAGE)[::-1]
+        times = np.nan_to_num(self.taken[rows], nan=-np.inf)
+        return rows[np.argsort(-times, kind="stable")]
 
     def values(self, row: int) -> tuple[Packed, Packed | None, float]:
         """Return the semantic and the visual code of a row, and when it was taken."""
@@ -126,6 +140,8 @@ class Store(ItemStore):
         self._loaded: Loaded | None = None
         self._vocabulary = Vocabulary(-1, [])
         self._kept: tuple[int, dict[int, Postings]] = (-1, {})  # of a commit
+        self._taught: tuple[int, dict[str, Taught]] = (0, {})  # by their checksum in the state
+        self._probable: tuple[int, dict[str, NDArray[np.float32]]] = (-1, {})  # of a commit
         self._seen = commits  # at the last `refresh`
 
     @classmethod
@@ -140,11 +156,11 @@ class Store(ItemStore):
         return cls.open(folder)
 
     @classmethod
-    def open(cls, folder: str | Path, *, read_only: bool = False) -> Self:
-        """Open a store for reading, or as its only writer."""
+    def open(cls, folder: str | Path, *, read_only: bool = False, wait: float = 0) -> Self:
+        """Open a store for reading, or as its only writer; `wait` so many seconds for another one."""
         folder = Path(folder)
         state, immutable = check_files(folder)
-        writer = None if read_only else Writer.open(folder)
+        writer = None if read_only else Writer.open(folder, wait)
         return cls(folder, state.bits, state.commits, writer, immutable=immutable)
 
     # --- reading
@@ -263,6 +279,11 @@ class Store(ItemStore):
         """Return every camera with the number of its items, sorted by name."""
         return dict(sorted(self._counts(CAMERA).items()))
 
+    def every_folder(self) -> list[str]:
+        """Return all folders in which items have or had files."""
+        with self._reading() as (database, state):
+            return self._terms(database, state).folders
+
     def roots(self) -> list[str]:
         """Return the folders that were added as a whole, sorted."""
         with self._reading() as (database, state):
@@ -270,7 +291,13 @@ class Store(ItemStore):
 
     def labels(self) -> dict[str, int]:
         """Return every label that an item carries with the number of its items, sorted by name."""
-        return dict(sorted(self._counts(LABEL).items()))
+        counts = self._counts(LABEL)
+        if self.taught():
+            with self._searching() as (database, loaded):
+                for name in self._taught_labels(database, loaded.state):
+                    carried = self._carrying(database, loaded, LABEL, [name])
+                    counts[name] = int(np.count_nonzero(carried & (loaded.flags & PRESENT)))
+        return dict(sorted(counts.items()))
 
     def folders(self) -> dict[str, int]:
         """Return the folders of all paths with the number of items directly in each."""
@@ -363,7 +390,10 @@ class Store(ItemStore):
                 scored = entries[entries["kind"] & SCORED > 0]
                 return scored["row"], scored["probability"], scored["share"]
 
-            columns = replace(loaded.columns, scores=scores)
+            def taught(label: str) -> NDArray[np.float32] | None:
+                return self._probabilities(database, loaded, label)
+
+            columns = replace(loaded.columns, scores=scores, taught=taught)
             rows = ranking.first(columns, k, self._allowed(database, loaded, only))
             distances = code_distances(columns.semantic[rows], ranking.code).tolist()
             items = self._items_at(database, loaded.state, rows.tolist())
@@ -376,35 +406,62 @@ class Store(ItemStore):
         state = loaded.state
         allowed = np.ones(state.rows, np.uint8) if loaded.present is None else loaded.present.copy()
         for label in only.having:
-            allowed &= self._carrying(database, state, LABEL, [label])
+            allowed &= self._carrying(database, loaded, LABEL, [label])
         for label in only.without:
-            allowed &= 1 - self._carrying(database, state, LABEL, [label])
+            allowed &= 1 - self._carrying(database, loaded, LABEL, [label])
         if only.cameras is not None:
-            allowed &= self._carrying(database, state, CAMERA, only.cameras)
+            allowed &= self._carrying(database, loaded, CAMERA, only.cameras)
         if only.under is not None:
             terms = self._terms(database, state)
-            below = np.zeros(len(terms.names), bool)
-            below[[terms.numbers[FOLDER, name] for name in terms.folders if _is_under(name, only.under)]] = (
-                True
-            )
-            rows, folders = loaded.places
-            inside = np.zeros(state.rows, np.uint8)
-            inside[rows[below[folders]]] = 1
-            allowed &= inside
+            below = [name for name in terms.folders if _is_under(name, only.under)]
+            allowed &= self._inside(loaded, terms, below)
         taken = loaded.taken[: state.rows]  # NaN is in no range
         if only.after is not None:
             allowed &= taken >= only.after
         if only.before is not None:
             allowed &= taken < only.before
+        for word in only.named:
+            allowed &= self._named(database, loaded, word)
         return allowed
 
-    def _carrying(self, database: Database, state: State, kind: str, names: Sequence[str]) -> Flags:
-        """Return the mask (N,) of the rows that carry one of these labels, or are of one of these cameras."""
-        mask = np.zeros(state.rows, np.uint8)
+    def _carrying(self, database: Database, loaded: Loaded, kind: str, names: Sequence[str]) -> Flags:
+        """Return the mask (N,) of the rows that carry one of these labels, or are of one of these cameras.
+
+        A label that is probable enough counts as carried.
+        """
+        mask = np.zeros(loaded.state.rows, np.uint8)
         for name in names:
-            entries = self._postings(database, state, kind, name)
-            mask[entries["row"][entries["kind"] & CARRIED > 0]] = 1
+            entries = self._postings(database, loaded.state, kind, name)
+            probable = (entries["kind"] & SCORED > 0) & (entries["probability"] >= FILTERED * LEVELS)
+            mask[entries["row"][(entries["kind"] & CARRIED > 0) | probable]] = 1
+            likely = self._probabilities(database, loaded, name) if kind == LABEL else None
+            if likely is not None:
+                mask[likely >= SURE] = 1
         return mask
+
+    def _named(self, database: Database, loaded: Loaded, word: str) -> Flags:
+        """Return the mask (N,) of the rows with a word in the name of a file or of its folders."""
+        terms = self._terms(database, loaded.state)
+        named = folders_named(word, terms.folders)
+        mask = self._inside(loaded, terms, named)
+        mask[[row for row, name in _with_name(database, word) if names_part(word, name)]] = 1
+        return mask
+
+    def _inside(self, loaded: Loaded, terms: Vocabulary, folders: Iterable[str]) -> Flags:
+        """Return the mask (N,) of the rows with a file in one of these folders."""
+        chosen = np.zeros(len(terms.names), bool)
+        chosen[[terms.numbers[FOLDER, name] for name in folders]] = True
+        rows, places = loaded.places
+        mask = np.zeros(loaded.state.rows, np.uint8)
+        mask[rows[chosen[places]]] = 1
+        return mask
+
+    def has_name(self, word: str) -> bool:
+        """Return whether a word begins a part of the name of a file or folder."""
+        with self._reading() as (database, state):
+            if folders_named(word, self._terms(database, state).folders):
+                return True
+            return any(names_part(word, name) for _, name in _with_name(database, word))
 
     def _postings(self, database: Database, state: State, kind: str, name: str) -> Postings:
         """Return all entries of a term; none of one that is not stored."""
@@ -422,40 +479,88 @@ class Store(ItemStore):
                 kept[number] = entries
         return entries
 
+    # --- taught labels
+
+    def taught(self) -> dict[str, Taught]:
+        """Return the taught labels by name, sorted."""
+        with self._reading() as (database, state):
+            return dict(self._taught_labels(database, state))
+
+    def _taught_labels(self, database: Database, state: State) -> dict[str, Taught]:
+        known = self._taught
+        if known[0] != state.taught:
+            self._taught = known = (state.taught, database.taught(state))
+        return known[1]
+
+    def _probabilities(self, database: Database, loaded: Loaded, name: str) -> NDArray[np.float32] | None:
+        """Return the probability (N,) of a taught label in every row, 1 or 0 for its examples; None for other labels."""
+        label = self._taught_labels(database, loaded.state).get(name)
+        if label is None:
+            return None
+        commits, kept = self._probable
+        if commits != loaded.state.commits:
+            kept = {}
+            self._probable = (loaded.state.commits, kept)
+        found = kept.get(name)
+        if found is None:
+            columns = loaded.columns
+            found = label.probabilities(PackedCodes(columns.semantic, columns.visual, columns.has_visual))
+            for like in (True, False):
+                found[self._rows_of(database, loaded, label.example_ids(like=like))] = like
+            if sum(array.nbytes for array in [*kept.values(), found]) <= _KEPT_BYTES:
+                kept[name] = found
+        return found
+
+    def _rows_of(self, database: Database, loaded: Loaded, ids: Sequence[str]) -> list[int]:
+        """Return the rows of those of these ids that are stored."""
+        rows = [row for (row,) in database.select("SELECT row FROM items WHERE id IN", ids)]
+        if not all(0 <= row < loaded.state.rows for row in rows):
+            raise database.damaged("an item is in a row that is not there")
+        return rows
+
+    def save_taught(self, labels: Mapping[str, Taught | None]) -> None:
+        """Store taught labels, and remove those that are None, in one commit."""
+        with self.transaction() as writer:
+            writer.save_taught(labels)
+
+    def sample_codes(self, count: int, without: Sequence[str]) -> PackedCodes:
+        """Return the codes of random items, always the same ones, except those of some ids."""
+        with self._searching() as (database, loaded):
+            allowed = (loaded.flags & PRESENT).astype(bool)
+            allowed[self._rows_of(database, loaded, without)] = False
+            every = np.flatnonzero(allowed)
+            rows = every[np.random.default_rng(0).choice(len(every), min(count, len(every)), replace=False)]
+            columns = loaded.columns
+            visual = columns.visual[rows] if len(columns.visual) else columns.visual
+            return PackedCodes(columns.semantic[rows], visual, columns.has_visual[rows])
+
     def _images(self, database: Database, loaded: Loaded, only: Filter) -> NDArray[np.int64]:
-        """Return the rows of the items with an image that pass the filter."""
-        allowed, shown = self._allowed(database, loaded, only), loaded.flags & HAS_IMAGE > 0
-        return np.flatnonzero(shown if allowed is None else shown & (allowed > 0))
+        """Return the rows of the items with an image that pass the filter, last taken first."""
+        rows = loaded.newest
+        allowed = self._allowed(database, loaded, only) if only else None
+        return rows if allowed is None else rows[allowed[rows] > 0]
 
     def newest(self, offset: int, limit: int, only: Filter) -> tuple[list[Item], int]:
         """Return a page of the items with an image, last taken first, and the number of all that pass the filter."""
         with self._searching() as (database, loaded):
             rows = self._images(database, loaded, only)
-            times = np.nan_to_num(loaded.taken[rows], nan=-np.inf)
-            last = offset + limit
-            if last < len(rows):  # all times from that of the last one on
-                least = np.partition(times, len(rows) - last)[len(rows) - last] if last else np.inf
-                kept = times >= least
-                chosen, times = rows[kept], times[kept]
-            else:
-                chosen = rows
-            order = np.lexsort((-chosen, -times))[offset:last]
-            return self._items_at(database, loaded.state, chosen[order].tolist()), len(rows)
+            return self._items_at(database, loaded.state, rows[offset : offset + limit].tolist()), len(rows)
 
     def months(self, only: Filter) -> dict[str, int]:
         """Return the months in which photos that pass the filter were taken ("2024-06"), newest first, with counts."""
         with self._searching() as (database, loaded):
-            times = loaded.taken[self._images(database, loaded, only)]
-        months, counts = np.unique(
-            np.floor(times[~np.isnan(times)]).astype("datetime64[s]").astype("datetime64[M]"),
-            return_counts=True,
-        )
-        return dict(zip(months[::-1].astype(str).tolist(), counts[::-1].tolist(), strict=True))
+            times = loaded.taken[self._images(database, loaded, only)][::-1]
+        times = times[~np.isnan(times)]
+        if not len(times):
+            return {}
+        first, last = np.floor(times[[0, -1]]).astype("datetime64[s]").astype("datetime64[M]")
+        months = np.arange(first, last + 2)
+        counts = np.diff(np.searchsorted(times, months.astype("datetime64[s]").astype(np.int64)))
+        return {str(months[at]): int(counts[at]) for at in np.flatnonzero(counts)[::-1]}
 
     def info(self) -> dict[str, Any]:
         """Return the number of removed items that still take space, and the bytes of the database."""
-        state, files = self._state(), [self.folder / name for name in FILES]
-        taken = sum(file.stat().st_size for file in files if file.exists())
+        state, taken = self._state(), sum(bytes_of(self.folder / name) for name in FILES)
         return {"removed": state.rows - state.items - state.hidden, "bytes": taken}
 
     def verify(self) -> list[str]:
@@ -510,6 +615,7 @@ class Store(ItemStore):
                     items = self.items(hidden=True)
                     while page := list(islice(items, _PAGE)):
                         fresh.add_items(page)
+                    fresh.save_taught(self.taught())
                     fresh.set_roots(self.roots())
                     with fresh.transaction() as other:
                         other.state = replace(
@@ -544,10 +650,10 @@ class Writer:
         self._failed = False  # a nested block has failed, so that the transaction must not be committed
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
+    def open(cls, folder: Path, wait: float = 0) -> Self:
         """Lock the folder, and connect."""
         with ExitStack() as undo:
-            lock = WriterLock.take(folder / LOCK)
+            lock = WriterLock.take(folder / LOCK, wait=wait)
             undo.callback(lock.release)
             state, _ = check_files(folder)  # again: another writer may have changed them before the lock
             with explain_write_errors(folder):
@@ -602,7 +708,7 @@ class Writer:
             if self.state != before:
                 self.state = replace(self.state, commits=self.state.commits + 1)
                 sql.execute("DELETE FROM state")
-                sql.execute(f"INSERT INTO state VALUES ({marks(10)})", self.state.row())
+                sql.execute(f"INSERT INTO state VALUES ({marks(11)})", self.state.row())
             sql.execute("COMMIT")
             self._known = self.state.commits
         except BaseException:
@@ -881,6 +987,17 @@ class Writer:
             edits=self.state.edits + 1,
         )
 
+    def save_taught(self, labels: Mapping[str, Taught | None]) -> None:
+        """Store taught labels, and remove those that are None."""
+        sql = self.database.sql
+        for name, label in labels.items():
+            if label is None:
+                sql.execute("DELETE FROM taught WHERE name = ?", (name,))
+            else:
+                self._store("taught", *label.row(name))
+        rows = sql.execute("SELECT name, checksum FROM taught ORDER BY name").fetchall()
+        self.state = replace(self.state, taught=taught_checksum(rows))
+
     def take_over(self, other: Writer) -> None:
         """Replace all content by that of another store, which has one more commit."""
         with explained(self.database.path):
@@ -893,6 +1010,16 @@ class Writer:
         self.database.sql.close()
         self.counter.close()
         self.lock.release()
+
+
+def _with_name(database: Database, word: str) -> Iterator[tuple[int, str]]:
+    """Yield row and name of the files whose name may contain a word; uploads, named by their id, are left out."""
+    found = database.sql.execute(
+        "SELECT files.row, files.name FROM files JOIN terms ON terms.term = files.folder "
+        "WHERE files.name LIKE ? ESCAPE '!' AND NOT files.gone AND terms.name <> ?",
+        (like_pattern(word), IMAGES),
+    )
+    return ((row, os.fsdecode(name)) for row, name in found)
 
 
 def _is_under(folder: str, places: Iterable[str]) -> bool:

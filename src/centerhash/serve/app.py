@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import os
 import signal
@@ -30,6 +29,7 @@ from starlette.exceptions import HTTPException
 from centerhash.core.errors import CenterhashError, ConfigError, DataError, ImageError, InputError
 from centerhash.core.version import __version__
 from centerhash.search import Index
+from centerhash.serve.addresses import is_local, reachable_hosts
 from centerhash.serve.background import Filling
 from centerhash.serve.index import ServedIndex, UnknownId
 from centerhash.serve.limits import (
@@ -41,7 +41,8 @@ from centerhash.serve.limits import (
     error_response,
     timeout_protocol,
 )
-from centerhash.serve.routes import add_changes, add_collection, add_search
+from centerhash.serve.password import Password, PasswordGate, add_login
+from centerhash.serve.routes import add_changes, add_collection, add_search, add_teaching
 from centerhash.serve.schemas import Health
 
 log = logging.getLogger("centerhash.serve")
@@ -87,11 +88,16 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
+    if settings.password is not None:
+        password = Password(settings)
+        app.add_middleware(PasswordGate, password=password)
+        add_login(app, password)
     app.add_middleware(Guard, settings=settings, registry=registry)
     _add_handlers(app)
     add_search(app, served)
     add_collection(app, served)
     add_changes(app, served, settings)
+    add_teaching(app, served, settings)
     _add_status(app, served, settings, adding)
     _add_metrics(app, served, registry)
     _add_page(app)
@@ -121,7 +127,7 @@ def _add_handlers(app: FastAPI) -> None:
             case InputError() if isinstance(error, ImageError) or not isinstance(error, DataError):
                 return error_response(400, str(error))
         log.error("%s %s failed: %s", request.method, request.url.path, error)  # may name files of ours
-        return error_response(500, "the server could not do this; its log says why.")
+        return error_response(500, "the server failed to process this request; its log contains the reason.")
 
 
 def _add_status(
@@ -139,6 +145,7 @@ def _add_status(
             bits=served.index.model_info.bits,
             method=served.index.model_info.method,
             writable=settings.may_write,
+            password=settings.password is not None,
             max_upload_mb=settings.max_upload_mb,
             version=__version__,
         )
@@ -186,23 +193,25 @@ def serve_index(
     settings: Settings,
     host: str,
     port: int,
-    announce: Callable[[str, Index], None],
+    announce: Callable[[list[str], Index], None],
     counted: Callable[[int], None] | None = None,
     filling: Filling | None = None,
 ) -> None:
     """Serve an open index until SIGTERM or SIGINT; running requests are finished first.
 
-    `announce` is called as soon as clients may connect, with the address and the index, and `counted` soon
+    `announce` is called as soon as clients may connect, with its addresses and the index, and `counted` soon
     after with the number of images whose files are gone. With `filling`, images are added to it meanwhile.
     """
-    settings = settings.model_copy(update={"hosts": allowed_hosts(host, settings.hosts)})
+    addresses = reachable_hosts(host)
+    hosts = allowed_hosts(host, settings.hosts)
+    settings = settings.model_copy(update={"hosts": hosts, "addresses": tuple(addresses)})
     with listen(host, port) as listener:
         _warm_up(index)
         if (torch := sys.modules.get("torch")) is not None:  # its threads, too, share the cores
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.workers))
         app = create_app(index, settings, None if filling is None else lambda: filling.left, counted)
-        shown = f"[{host}]" if ":" in host else host
-        announce(f"http://{shown}:{listener.getsockname()[1]}", index)
+        number = listener.getsockname()[1]
+        announce([f"http://{each}:{number}" for each in addresses], index)
         with filling or nullcontext():
             run(app, settings, listener)
 
@@ -222,11 +231,7 @@ def _warm_up(index: Index) -> None:
 
 def allowed_hosts(host: str, named: tuple[str, ...]) -> tuple[str, ...]:
     """The names that a server on `host` answers to: on loopback its own and those named, elsewhere any unless named."""
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = host.lower() == "localhost"
-    return tuple(dict.fromkeys((*LOOPBACK, *map(str.lower, named)))) if named or loopback else ()
+    return tuple(dict.fromkeys((*LOOPBACK, *map(str.lower, named)))) if named or is_local(host) else ()
 
 
 def run(app: FastAPI, settings: Settings, listener: socket.socket) -> None:

@@ -1,17 +1,19 @@
-"""Long work in the background: adding a folder of images, searching for duplicates; both stop with the server."""
+"""Long work in the background: following a folder of images, searching for duplicates; both stop with the server."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from centerhash.core.errors import CenterhashError, DataError, InputError
 from centerhash.core.progress import Progress, silent
 from centerhash.search import Added, Index
+from centerhash.search.watching import Watch
 
 if TYPE_CHECKING:
     from centerhash.search.duplicates import Duplicates
@@ -26,7 +28,10 @@ class _Stopped(Exception):
 
 
 class Filling:
-    """Adds images in a thread while the block runs; `left` is how many are still to come."""
+    """Keeps an index in step with a folder in a thread while the block runs; `left` images are still to be added.
+
+    `ended` is called after the first scan, and after every later change.
+    """
 
     def __init__(
         self, index: Index, images: Path, ended: Callable[[Added], None], progress: Progress = silent
@@ -34,29 +39,33 @@ class Filling:
         self.index, self.images = index, images
         self.left = 1  # until the files have been listed, all that is known is that there is something
         self._progress, self._ended = progress, ended
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._add, name="adding", daemon=True)
+        self._watch = Watch(index, [images], self._changed, self._report, batch=_BATCH)
+        self._thread = threading.Thread(target=self._run, name="adding", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._stop.set()
+        self._watch.stop.set()
         self._thread.join()
 
-    def _add(self) -> None:
+    def _run(self) -> None:
         try:
-            self._ended(self.index.add(self.images, progress=self._report, batch=_BATCH))
+            self._watch.run()
         except _Stopped:
             log.info("stopped while %s was added", self.images)
         except CenterhashError as error:
-            log.error("not all images were added: %s", error)
+            log.error("%s is no longer followed: %s", self.images, error)
         finally:
             self.left = 0
 
+    def _changed(self, done: Added) -> None:
+        self.left = 0
+        self._ended(done)
+
     def _report(self, stage: str, done: int, total: int, note: str = "", /) -> None:
-        if self._stop.is_set():
+        if self._watch.stop.is_set():
             raise _Stopped
         self.left = total - done
         self._progress(stage, done, total, note)
@@ -91,8 +100,17 @@ class DuplicateSearch:
         except DataError as error:  # its text may name files of ours
             log.warning("no duplicates: %s", error)
             raise InputError(
-                "this index cannot be searched for duplicates: it needs at least two images with visual codes."
+                "this index cannot be searched for duplicates: it needs at least two images."
             ) from None
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Keep the result although the block changes the index: files of duplicates get other paths."""
+        with self._lock:
+            current = self._version == self._version_now()
+            yield
+            if current:
+                self._version = self._version_now()
 
     def _report(self, stage: str, done: int, total: int, note: str = "", /) -> None:
         if self._stop:

@@ -8,7 +8,7 @@ import io
 import logging
 import os
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,12 +18,14 @@ from typing import Any
 
 from PIL import Image
 
-from centerhash.core.errors import CenterhashError, InputError
+from centerhash.core.errors import CenterhashError, ConfigError, InputError
 from centerhash.core.rendering import shown_text
 from centerhash.data.images import load_image, read_header
 from centerhash.data.layouts.parquet import is_stored_image, stored_image
 from centerhash.search import Index, Result
-from centerhash.search.names import synonyms
+from centerhash.search.duplicates import Photo, wanted_file
+from centerhash.search.moving import Moved, last_batch, last_moved, move, plan_moves, undo
+from centerhash.search.names import words_for
 from centerhash.search.results import missing_text
 from centerhash.search.uploads import ID_DIGITS, IMAGES
 from centerhash.serve import schemas
@@ -33,6 +35,7 @@ from centerhash.serve.limits import MEGABYTE, Lane, Settings
 log = logging.getLogger("centerhash.serve")
 
 SIDE = 360  # pixels of a thumbnail's longer side: sharp in a grid cell on a phone with two dots per pixel
+LARGE = 2048  # pixels of a preview's longer side
 UPLOADS = "uploads"  # the name of the folder of images that came without a file
 DECODING = 1 / 3  # of a request's time: what is not decoded by then is ended
 _REFRESH_SECONDS = 1.0  # how long after a writer's `add` a server that only reads may not see it
@@ -63,6 +66,7 @@ class ServedIndex:
         self.small = Lane("thumbnails", settings.workers, 4 * settings.queue)
         self.changes = Lane("changes", 1, settings.queue)  # one at a time
         self.lanes = (self.images, self.codes, self.small, self.changes)
+        self._duplicates_to = settings.duplicates_to if settings.may_write else None
         self._decoding_seconds = DECODING * settings.timeout
         uploads = str(index.folder.resolve() / IMAGES)
         self._folders = lru_cache(1)(lambda version: named_folders(self.index.folders(), uploads))
@@ -87,11 +91,26 @@ class ServedIndex:
         empty = under is not None and path is None  # a folder without images, whether or not it exists
         answer = {
             "labels": [vars(row) for row in found.labels],
-            "results": [] if empty else self._described(found),
+            "results": [] if empty else self._described(list(filter(is_there, found))),
             "bits": len(found.code),
             "size": found.size,
         }
         return schemas.SearchAnswer.model_validate(answer)
+
+    def read(self, text: str) -> schemas.TypedAnswer:
+        """What a person typed, as labels, filters and unknown words."""
+        typed, classes = self.index.read(text), self.index.model_info.classes
+        return schemas.TypedAnswer(
+            labels=[
+                schemas.TypedLabel(label=label, weight=weight)
+                for label, weight in typed.weights.items()
+                if label in classes
+            ],
+            having=[label for label in typed.weights if label not in classes],
+            without=typed.without,
+            named=typed.named,
+            unknown=[schemas.UnknownWord(word=word, near=list(near)) for word, near in typed.unknown],
+        )
 
     def _described(self, rows: Sequence[Result]) -> list[dict[str, Any]]:
         """Results as on the command line with the facts of their files, without the folders of this machine."""
@@ -116,16 +135,27 @@ class ServedIndex:
         paths = {name: path for path, name in self.folders().names.items()}
         return paths.get(folder.strip("/"))
 
-    def items(
-        self, offset: int, limit: int, under: str | None, **labels: Sequence[str]
-    ) -> schemas.ItemsAnswer:
+    def items(self, offset: int, limit: int, under: str | None, **only: Any) -> schemas.ItemsAnswer:
         """Some images, the newest first."""
         path = self._path_of(under)
         found: tuple[list[Result], int] = ([], 0)
         if under is None or path is not None:
-            found = self.index.newest(offset, limit, under=path, **labels)
-        answer = {"items": self._described(found[0]), "total": found[1], "size": len(self.index)}
+            found = self.index.newest(offset, limit, under=path, **only)
+        shown = self._described(filter(is_there, found[0]))
+        answer = {"items": shown, "total": found[1], "size": len(self.index)}
         return schemas.ItemsAnswer.model_validate(answer)
+
+    def months(self, under: str | None, **only: Any) -> schemas.MonthsAnswer:
+        """The months in which images were taken, the newest first."""
+        path = self._path_of(under)
+        found = {} if under is not None and path is None else self.index.months(under=path, **only)
+        rows = [schemas.MonthCount(month=month, count=count) for month, count in found.items()]
+        return schemas.MonthsAnswer(months=rows)
+
+    def cameras(self) -> schemas.CamerasAnswer:
+        """All cameras."""
+        rows = [schemas.CameraCount(camera=name, count=count) for name, count in self.index.cameras().items()]
+        return schemas.CamerasAnswer(cameras=rows)
 
     def item(self, id: str) -> schemas.Item:
         """One image."""
@@ -135,17 +165,47 @@ class ServedIndex:
     def labels(self) -> schemas.LabelsAnswer:
         """All labels: those of the model first, then others that items carry."""
         model, counts = self.index.model_info, self.index.labels()
-        centers = set(() if model.known_centers is None else model.classes)
+        taught = self.index.store.taught()
+        centers = {*(() if model.known_centers is None else model.classes), *taught}
         rows = [
             schemas.LabelCount(
                 label=label,
                 count=counts.get(label, 0),
                 center=label in centers,
-                also=[word for word, meant in synonyms().items() if meant == label],
+                taught=label in taught,
+                also=words_for(label),
             )
             for label in dict.fromkeys((*model.classes, *counts))
         ]
         return schemas.LabelsAnswer(labels=rows)
+
+    def taught(self) -> schemas.TaughtAnswer:
+        """All taught labels."""
+        rows = [label.to_dict() for label in self.index.taught().values()]
+        return schemas.TaughtAnswer.model_validate({"labels": rows})
+
+    def teach(self, teaching: schemas.Teaching) -> schemas.TaughtLabel:
+        """Add examples to a taught label, and learn it."""
+        for id in (*teaching.like, *teaching.unlike):
+            self._check(id)  # `Index.teach` accepts paths too, and none may come from a request
+        taught = self.index.teach(teaching.name, teaching.like, teaching.unlike)
+        return schemas.TaughtLabel.model_validate(taught.to_dict())
+
+    def suggest(self, name: str, k: int) -> schemas.SuggestionsAnswer:
+        """Items to confirm or reject."""
+        found = self.index.suggest(name, k)
+        rows = {"likely": self._described(found.likely), "uncertain": self._described(found.uncertain)}
+        return schemas.SuggestionsAnswer.model_validate({"name": found.name, **rows})
+
+    def rename_taught(self, renaming: schemas.Renaming) -> schemas.TaughtAnswer:
+        """Rename a taught label."""
+        self.index.rename_taught(renaming.name, renaming.new)
+        return self.taught()
+
+    def forget(self, name: str) -> schemas.TaughtAnswer:
+        """Remove a taught label."""
+        self.index.forget(name)
+        return self.taught()
 
     def duplicates(self) -> schemas.DuplicatesAnswer:
         """The groups of duplicates, or the progress of the search for them."""
@@ -154,18 +214,70 @@ class ServedIndex:
             done, total = self.duplicate_search.progress
             return schemas.DuplicatesAnswer(done=done, total=total)
         groups = [
-            {"kind": group.kind, "items": self._rows(photo.id for photo in group.photos)} for group in found
+            {"kind": group.kind, "rule": group.rule, "items": self._duplicate_items(group.photos)}
+            for group in found
         ]
-        left = [group for group in groups if len(group["items"]) > 1]
-        return schemas.DuplicatesAnswer.model_validate({"groups": left, "images": found.looked_at})
+        answer = {
+            "groups": [group for group in groups if len(group["items"]) > 1],
+            "images": found.looked_at,
+            "movable": self._duplicates_to is not None,
+            "undo": 0 if self._duplicates_to is None else last_moved(self._duplicates_to),
+        }
+        return schemas.DuplicatesAnswer.model_validate(answer)
 
-    def _rows(self, ids: Iterable[str]) -> list[dict[str, Any]]:
-        """The facts of these images, except those that were removed meanwhile."""
-        found = []
-        for id in ids:
+    def _duplicate_items(self, photos: Iterable[Photo]) -> list[dict[str, Any]]:
+        """The facts of these files, except those that were removed or moved meanwhile."""
+        names, found = self.folders().names, []
+        for photo in photos:
+            if photo.path is not None and not os.path.lexists(photo.path):
+                continue
             with suppress(InputError):
-                found.append(self.index.get(id))
-        return self._described(found)
+                (facts,) = self._described([self.index.get(photo.id or "")])
+                if photo.path is not None:
+                    path = Path(photo.path)
+                    facts |= {"path": shown_text(path.name), "folder": names.get(str(path.parent))}
+                if photo.width is not None:
+                    facts |= {"width": photo.width, "height": photo.height}
+                facts |= {"file": file_key(photo), "bytes": photo.bytes, "change": photo.change}
+                found.append(facts)
+        return found
+
+    def move_duplicates(self, wanted: schemas.DuplicateMove) -> schemas.DuplicatesMoved:
+        """Move files of one group to the folder that the server was started with."""
+        folder, found = self._moving_folder(), self.duplicate_search.result()
+        files = {wanted.keep, *wanted.others}
+        for group in found or ():
+            photos = {file_key(photo): photo for photo in group.photos if photo.path is not None}
+            if files <= photos.keys() and wanted.keep not in wanted.others:
+                break
+        else:
+            raise InputError("these files are not in one group of duplicates any more: request them again.")
+        assert found is not None
+        keep = photos[wanted.keep]
+        moves = [wanted_file(keep, photos[file]) for file in dict.fromkeys(wanted.others)]
+        try:
+            planned, skipped = plan_moves(moves, folder, found.root or Path())
+        except ConfigError as error:  # it names folders of this machine
+            log.error("duplicates cannot be moved: %s", error)
+            raise InputError("files cannot be moved to the folder of this server; see its log.") from None
+        with self.duplicate_search.unchanged():
+            done = move(planned, folder, index=self.index)
+        return _moved(done, skipped)
+
+    def undo_duplicates(self) -> schemas.DuplicatesMoved:
+        """Move the files of the last move back."""
+        folder = self._moving_folder()
+        batch = last_batch(folder)
+        if batch is None:
+            raise InputError("no files were moved that could be moved back.")
+        return _moved(undo(folder, batch=batch, index=self.index), {})
+
+    def _moving_folder(self) -> Path:
+        if self._duplicates_to is None:
+            raise InputError(
+                "this server was started without a folder to move duplicates to (--duplicates-to)."
+            )
+        return self._duplicates_to
 
     def add(self, data: bytes, name: str) -> schemas.Added:
         """Store an image durably."""
@@ -178,6 +290,7 @@ class ServedIndex:
         self._check(id)  # `Index.remove` accepts paths too, and none may come from a request
         self.index.remove([id])
         self.thumbnails.forget(id)
+        self.thumbnails.forget(f"{id} large")
         return schemas.Removed(id=id, size=len(self.index))
 
     def thumbnail(self, id: str) -> Thumbnail:
@@ -188,6 +301,17 @@ class ServedIndex:
             with _readable(id):
                 found = make_thumbnail(self.index.image(id))
             self.thumbnails.put(id, found)
+        return found
+
+    def preview(self, id: str) -> Thumbnail:
+        """A large WebP of an item, for formats that browsers do not show."""
+        self._check(id)
+        key = f"{id} large"
+        found = self.thumbnails.get(key)
+        if found is None:
+            with _readable(id):
+                found = make_thumbnail(self.index.image(id), LARGE)
+            self.thumbnails.put(key, found)
         return found
 
     def original(self, id: str) -> tuple[Path, str, bytes | None]:
@@ -233,6 +357,23 @@ class ServedIndex:
             lane.close()
 
 
+def is_there(row: Result) -> bool:
+    """Return whether a result has no image, or a file of it is there: one may have vanished since the last scan."""
+    return not row.paths or any(os.path.exists(path) or is_stored_image(Path(path)) for path in row.paths)  # noqa: PTH110
+
+
+def file_key(photo: Photo) -> str:
+    """Return the name of a file in requests, which does not tell where it is on this machine."""
+    return hashlib.blake2b(os.fsencode(photo.path or photo.id or ""), digest_size=8).hexdigest()
+
+
+def _moved(done: Moved, skipped: Mapping[str, str]) -> schemas.DuplicatesMoved:
+    reasons = {**skipped, **done.skipped}
+    for reason in reasons.values():  # they name files of this machine
+        log.warning(reason)
+    return schemas.DuplicatesMoved(photos=done.photos, sidecars=done.sidecars, skipped=len(reasons))
+
+
 @contextmanager
 def _readable(id: str) -> Iterator[None]:
     """Turn errors of reading an image into UnknownId: their text names a path of this machine."""
@@ -273,10 +414,10 @@ class Thumbnail:
     etag: str
 
 
-def make_thumbnail(path: Path) -> Thumbnail:
+def make_thumbnail(path: Path, side: int = SIDE) -> Thumbnail:
     """Decode, shrink and encode one image; ImageError if it cannot be read."""
-    image = load_image(path, at_least=SIDE)
-    image.thumbnail((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=2.0)
+    image = load_image(path, at_least=side)
+    image.thumbnail((side, side), Image.Resampling.BILINEAR, reducing_gap=2.0)
     stream = io.BytesIO()
     image.save(stream, "WEBP", quality=80, method=2)
     data = stream.getvalue()

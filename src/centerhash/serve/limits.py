@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from threading import Lock
 from time import monotonic, perf_counter
 from typing import Any, TypeVar
@@ -59,6 +60,7 @@ class Settings(Options):
     """Settings of a server, most of them limits."""
 
     token: SecretStr | None = Field(None, description="needed to add or remove images; None: nobody may")
+    password: SecretStr | None = Field(None, description="needed to view anything; None: everyone may")
     read_only: bool = Field(False, description="refuse to add and remove even with the token")
     max_upload_mb: float = Field(20.0, gt=0, le=1000, description="largest upload in megabytes")
     max_megapixels: float = Field(50.0, gt=0, le=1000, description="largest image in million pixels")
@@ -72,7 +74,11 @@ class Settings(Options):
     log_requests: bool = Field(
         False, description="print a line per request: method, path, status, milliseconds"
     )
+    duplicates_to: Path | None = Field(
+        None, description="folder that duplicates are moved to; None: none are"
+    )
     hosts: tuple[str, ...] = Field((), description="names that the server answers to; empty: any")
+    addresses: tuple[str, ...] = Field((), description="its own addresses, which it always answers to")
 
     @property
     def max_upload(self) -> int:
@@ -163,7 +169,9 @@ class Guard:
                 await exchange.fail(503, f"no answer within {limit}: try again in a moment.")
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
-            await exchange.fail(500, "the server made a mistake; its log says more.")
+            await exchange.fail(
+                500, "an internal error occurred; the log of the server contains the details."
+            )
         finally:
             method = scope["method"] if scope["method"] in _METHODS else "other"
             # the pattern of the route, never the path itself: ids must not become labels of metrics
@@ -194,7 +202,7 @@ class Guard:
         hosts = self._settings.hosts
         # A page of another site may point its own name at this address, to read what only this machine may read.
         # Not starlette's TrustedHostMiddleware: it answers in plain text, and rejects [::1] before version 1.10.
-        if hosts and _host_of(headers.get("host", "")) not in hosts:
+        if hosts and _host_of(headers.get("host", "")) not in (*hosts, *self._settings.addresses):
             return 400, f"this server answers only to {', '.join(hosts)}."
         if method not in ("GET", "HEAD", "OPTIONS") and _is_foreign(headers, hosts):
             return 403, "this request comes from a page of another site: use the server's own."

@@ -15,7 +15,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from centerhash.serve import schemas
-from centerhash.serve.index import ServedIndex
+from centerhash.serve.index import ServedIndex, Thumbnail
 from centerhash.serve.limits import Settings
 
 MAX_RESULTS = 1000
@@ -32,9 +32,23 @@ _BEARER = HTTPBearer(scheme_name="bearer", auto_error=False)  # errors are ours
 class _Only(BaseModel):
     """Which items pass."""
 
-    having: list[str] = Field([], description="only items that carry all of these labels", max_length=32)
-    without: list[str] = Field([], description="only items that carry none of these labels", max_length=32)
+    having: list[str] = Field([], description="only items that show all of these labels", max_length=32)
+    without: list[str] = Field([], description="only items that show none of these labels", max_length=32)
+    named: list[str] = Field(
+        [], description="only images with these words in the name of their file or folders", max_length=32
+    )
     under: str | None = Field(None, description="only images in this folder, as in `folder` of a result")
+    after: str | None = Field(
+        None,
+        description="only images taken on or after the first day of this year, month or day",
+        examples=["2024-06"],
+    )
+    before: str | None = Field(
+        None,
+        description="only images taken before the first day of this year, month or day",
+        examples=["2024-06-01"],
+    )
+    camera: str | None = Field(None, description="only images of cameras whose name contains this text")
 
 
 class _Search(_Only):
@@ -52,7 +66,11 @@ class _SearchBy(_Search):
     """A search by the id of an item, or by labels."""
 
     id: str | None = Field(None, description="an item of the index", examples=["9f86d081884c7d65"])
-    labels: str | None = Field(None, description="with optional weights", examples=["dog:0.7,bicycle:0.3"])
+    labels: str | None = Field(
+        None,
+        description="labels with optional weights, or a phrase in one of ten languages",
+        examples=["dog:0.7,bicycle:0.3", "a dog on a couch without person"],
+    )
 
 
 class _Page(_Only):
@@ -150,6 +168,26 @@ def add_search(app: FastAPI, served: ServedIndex) -> None:
             raise HTTPException(400, message)
         return _json(await served.codes.run(partial(served.search, **dict(query))))
 
+    @app.get("/typed", responses=_failures(400))
+    async def typed(
+        text: Annotated[
+            str, Query(description="what a person typed", examples=["dog on a couch without people"])
+        ],
+    ) -> schemas.TypedAnswer:
+        """Read a text as labels, filters and unknown words, without searching.
+
+        Example: `curl 'http://127.0.0.1:8000/typed?text=dog+without+person'`
+        """
+        return await served.codes.run(partial(served.read, text))
+
+
+def _small(request: Request, found: Thumbnail) -> Response:
+    """A thumbnail, or that the client has it already."""
+    headers = {"etag": found.etag, "cache-control": _KEEP}
+    if found.etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(found.data, media_type="image/webp", headers=headers)
+
 
 def add_collection(app: FastAPI, served: ServedIndex) -> None:
     """Add what the index holds. No path comes from a request, only an id or the name of a folder."""
@@ -167,6 +205,19 @@ def add_collection(app: FastAPI, served: ServedIndex) -> None:
         """
         query = _read_query(request, _Page)
         return _json(await served.codes.run(partial(served.items, **dict(query))))
+
+    @app.get("/months", responses=_failures(400))
+    async def months(query: Annotated[_Only, Query()]) -> schemas.MonthsAnswer:
+        """The months in which images that pass the filters were taken, with their number.
+
+        Example: `curl 'http://127.0.0.1:8000/months?having=dog'`
+        """
+        return await served.codes.run(partial(served.months, **dict(query)))
+
+    @app.get("/cameras", responses=_failures())
+    async def cameras() -> schemas.CamerasAnswer:
+        """The cameras, with the number of images of each."""
+        return await served.codes.run(served.cameras)
 
     @app.get("/items/{id:path}", responses=_failures(404))
     async def item(id: str) -> schemas.Item:
@@ -193,11 +244,12 @@ def add_collection(app: FastAPI, served: ServedIndex) -> None:
     @app.get("/thumbnails/{id:path}", response_class=Response, responses=_failures(404))
     async def thumbnail(request: Request, id: str) -> Response:
         """A small WebP of an indexed image."""
-        found = await served.small.run(lambda: served.thumbnail(id))
-        headers = {"etag": found.etag, "cache-control": _KEEP}
-        if found.etag in request.headers.get("if-none-match", ""):
-            return Response(status_code=304, headers=headers)
-        return Response(found.data, media_type="image/webp", headers=headers)
+        return _small(request, await served.small.run(lambda: served.thumbnail(id)))
+
+    @app.get("/previews/{id:path}", response_class=Response, responses=_failures(404))
+    async def preview(request: Request, id: str) -> Response:
+        """A large WebP of an indexed image, for formats that browsers do not show, such as HEIC."""
+        return _small(request, await served.small.run(lambda: served.preview(id)))
 
     @app.get("/images/{id:path}", response_class=Response, responses=_failures(404))
     async def image(
@@ -216,8 +268,8 @@ def add_collection(app: FastAPI, served: ServedIndex) -> None:
         )
 
 
-def add_changes(app: FastAPI, served: ServedIndex, settings: Settings) -> None:
-    """Add the changes: only with the token, only by id."""
+def _needs_token(settings: Settings) -> list[Any]:
+    """Return the dependencies of a route that changes the index; they are checked before the body is read."""
 
     async def check_token(given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]) -> None:
         if settings.read_only or settings.token is None:
@@ -229,7 +281,12 @@ def add_changes(app: FastAPI, served: ServedIndex, settings: Settings) -> None:
             message = "adding and removing needs the header 'Authorization: Bearer TOKEN'."
             raise HTTPException(401, message, {"www-authenticate": "Bearer"})
 
-    checked = [Depends(check_token)]  # before the body is read
+    return [Depends(check_token)]
+
+
+def add_changes(app: FastAPI, served: ServedIndex, settings: Settings) -> None:
+    """Add the changes: only with the token, only by id."""
+    checked = _needs_token(settings)
 
     @app.post(
         "/images",
@@ -247,7 +304,58 @@ def add_changes(app: FastAPI, served: ServedIndex, settings: Settings) -> None:
         data, name = await _read_image(request)
         return await served.changes.run(lambda: served.add(data, name))
 
+    @app.get("/token", status_code=204, dependencies=checked, responses=_failures(401, 403))
+    async def token() -> None:
+        """Check the token without changing anything."""
+
+    @app.post("/duplicates/move", dependencies=checked, responses=_failures(400, 401, 403))
+    async def move_duplicates(files: schemas.DuplicateMove) -> schemas.DuplicatesMoved:
+        """Move files of one group of duplicates to the folder of `serve --duplicates-to`, with their sidecar files."""
+        return await served.changes.run(lambda: served.move_duplicates(files))
+
+    @app.post("/duplicates/undo", dependencies=checked, responses=_failures(400, 401, 403))
+    async def undo_duplicates() -> schemas.DuplicatesMoved:
+        """Move the files of the last move back to where they were."""
+        return await served.changes.run(served.undo_duplicates)
+
     @app.delete("/images/{id:path}", dependencies=checked, responses=_failures(401, 403, 404))
     async def remove_image(id: str) -> schemas.Removed:
         """Remove an image from the index."""
         return await served.changes.run(lambda: served.remove(id))
+
+
+def add_teaching(app: FastAPI, served: ServedIndex, settings: Settings) -> None:
+    """Add taught labels: their examples are ids, and changes need the token."""
+    checked = _needs_token(settings)
+
+    @app.get("/taught", responses=_failures())
+    async def taught() -> schemas.TaughtAnswer:
+        """The labels that were taught by examples."""
+        return await served.codes.run(served.taught)
+
+    @app.get("/suggestions", responses=_failures(400))
+    async def suggestions(
+        name: Annotated[str, Query(description="a taught label", examples=["Bella"])],
+        k: Annotated[int, Query(ge=1, le=MAX_RESULTS, description="how many")] = 12,
+    ) -> schemas.SuggestionsAnswer:
+        """Images to confirm or reject as further examples: the likeliest, and the most uncertain."""
+        return await served.codes.run(lambda: served.suggest(name, k))
+
+    @app.post("/taught", dependencies=checked, responses=_failures(400, 401, 403, 404))
+    async def teach(teaching: schemas.Teaching) -> schemas.TaughtLabel:
+        """Teach a label by images of the index that show it or do not; further examples improve it.
+
+        Example: `curl -H "Authorization: Bearer $CENTERHASH_TOKEN" -H 'Content-Type: application/json'
+        -d '{"name": "Bella", "like": ["9f86d081884c7d65"]}' http://127.0.0.1:8000/taught`
+        """
+        return await served.changes.run(lambda: served.teach(teaching))
+
+    @app.patch("/taught", dependencies=checked, responses=_failures(400, 401, 403))
+    async def rename(renaming: schemas.Renaming) -> schemas.TaughtAnswer:
+        """Rename a taught label."""
+        return await served.changes.run(lambda: served.rename_taught(renaming))
+
+    @app.delete("/taught", dependencies=checked, responses=_failures(400, 401, 403))
+    async def forget(name: Annotated[str, Query(description="a taught label")]) -> schemas.TaughtAnswer:
+        """Remove a taught label; the images that carried it stay."""
+        return await served.changes.run(lambda: served.forget(name))

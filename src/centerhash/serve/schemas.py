@@ -56,6 +56,30 @@ class SearchAnswer(BaseModel):
     size: int = Field(description="items in the index")
 
 
+class TypedLabel(BaseModel):
+    """A label of a text."""
+
+    label: str
+    weight: float = Field(description="as written; 1 without a number")
+
+
+class UnknownWord(BaseModel):
+    """A word that is neither a label nor in the name of a file or folder."""
+
+    word: str
+    near: list[str] = Field(description="labels that it may be a misspelling of, or that it may mean")
+
+
+class TypedAnswer(BaseModel):
+    """What a text asks for."""
+
+    labels: list[TypedLabel] = Field(description="to search by")
+    having: list[str] = Field(description="labels without a hash center, to filter by")
+    without: list[str] = Field(description="labels that must not be there")
+    named: list[str] = Field(description="words in the names of files and folders")
+    unknown: list[UnknownWord]
+
+
 class ItemsAnswer(BaseModel):
     """Some images of the index, the newest first."""
 
@@ -64,11 +88,22 @@ class ItemsAnswer(BaseModel):
     size: int = Field(description="items in the index")
 
 
+class DuplicateItem(Item):
+    """One file of a group of duplicates."""
+
+    file: str = Field(
+        description="by which `POST /duplicates/move` refers to it", examples=["4b227777d4dd1fc6"]
+    )
+    bytes: int | None = Field(None, description="size of the file")
+    change: str | None = Field(None, description="how it differs from the one to keep: rotated, cropped")
+
+
 class DuplicateGroup(BaseModel):
     """Images that are the same photo or look alike."""
 
     kind: str = Field(description="near: the same photo, as its pixels confirm; similar: they look alike")
-    items: list[Item] = Field(description="the one to keep first: it has the most pixels")
+    rule: str = Field(description="why the first one is kept: resolution, file size, shorter path")
+    items: list[DuplicateItem] = Field(description="the one to keep first")
 
 
 class DuplicatesAnswer(BaseModel):
@@ -78,6 +113,25 @@ class DuplicatesAnswer(BaseModel):
     images: int | None = Field(None, description="how many were compared")
     done: int | None = Field(None, description="of `total` steps of the search that runs")
     total: int | None = None
+    movable: bool = Field(False, description="whether duplicates can be moved, with the token")
+    undo: int = Field(0, description="photos of the last move, which can be moved back")
+
+
+class DuplicateMove(BaseModel):
+    """Files of one group: the one to keep, and those to move."""
+
+    keep: str = Field(description="`file` of the photo that stays")
+    others: list[str] = Field(description="`file` of each photo to move", min_length=1, max_length=10_000)
+
+
+class DuplicatesMoved(BaseModel):
+    """What became of the files of a move."""
+
+    photos: int = Field(description="how many were moved")
+    sidecars: int = Field(description="how many sidecar files were moved with them")
+    skipped: int = Field(
+        description="how many photos were not moved: they have changed, are links, or are gone"
+    )
 
 
 class FolderCount(BaseModel):
@@ -93,12 +147,39 @@ class FoldersAnswer(BaseModel):
     folders: list[FolderCount]
 
 
+class MonthCount(BaseModel):
+    """A month and how many images were taken in it."""
+
+    month: str = Field(examples=["2024-06"])
+    count: int
+
+
+class MonthsAnswer(BaseModel):
+    """The months in which images were taken, the newest first; images without a date are in none."""
+
+    months: list[MonthCount]
+
+
+class CameraCount(BaseModel):
+    """A camera and how many images of the index it took."""
+
+    camera: str
+    count: int
+
+
+class CamerasAnswer(BaseModel):
+    """All cameras, sorted by name."""
+
+    cameras: list[CameraCount]
+
+
 class LabelCount(BaseModel):
     """A label and how many items of the index carry it."""
 
     label: str
     count: int
-    center: bool = Field(description="whether it has a hash center, so that label queries may name it")
+    center: bool = Field(description="whether label queries may name it: it has a hash center, or is taught")
+    taught: bool = Field(description="whether it was taught by examples")
     also: list[str] = Field(description="other words for it, which are understood as well")
 
 
@@ -106,6 +187,44 @@ class LabelsAnswer(BaseModel):
     """All labels: those of the model first, in its order, then others that items carry."""
 
     labels: list[LabelCount]
+
+
+class Teaching(BaseModel):
+    """Examples of a new or known taught label, by their ids."""
+
+    name: str = Field(examples=["Bella"])
+    like: list[str] = Field([], description="items that show it", max_length=1000)
+    unlike: list[str] = Field([], description="items that do not show it", max_length=1000)
+
+
+class Renaming(BaseModel):
+    """A taught label and its new name."""
+
+    name: str
+    new: str
+
+
+class TaughtLabel(BaseModel):
+    """A taught label."""
+
+    name: str
+    like: list[str] = Field(description="ids of the examples that show it")
+    unlike: list[str] = Field(description="ids of the examples that do not show it")
+    items: int = Field(description="items that carry it")
+
+
+class TaughtAnswer(BaseModel):
+    """All taught labels, by name."""
+
+    labels: list[TaughtLabel]
+
+
+class SuggestionsAnswer(BaseModel):
+    """Items to confirm or reject as examples of a taught label."""
+
+    name: str
+    likely: list[Item] = Field(description="the likeliest")
+    uncertain: list[Item] = Field(description="the most uncertain of the others")
 
 
 class Added(BaseModel):
@@ -134,6 +253,7 @@ class Health(BaseModel):
     bits: int = Field(description="length of the codes")
     method: str | None = Field(description="how the model was trained; null without a model")
     writable: bool = Field(description="whether images can be added and removed, with the token")
+    password: bool = Field(description="whether everything else needs the password")
     max_upload_mb: float = Field(description="largest upload in megabytes")
     version: str
 

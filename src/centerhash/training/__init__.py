@@ -10,4 +10,5 @@ finish       rotation, label threshold, class sizes, visual code, result files
 run_folder   the files of a run: configuration, log, checkpoints
 distributed  several processes, mixed precision
 loggers      csv, TensorBoard, wandb, MLflow
+torch_metric RetrievalHashMAP: mAP in the training loops of others, by torchmetrics
 """

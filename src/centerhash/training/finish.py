@@ -22,6 +22,7 @@ from centerhash.codes import Packed, binarize, pack, packed_width
 from centerhash.core.errors import OutputError
 from centerhash.core.files import write_npz
 from centerhash.core.progress import Progress, silent
+from centerhash.core.rendering import is_text
 from centerhash.data import Dataset
 from centerhash.data.splits import Splits
 from centerhash.evaluation import evaluate
@@ -192,14 +193,26 @@ def write_results(
     _save_portable(model, folder)
     if model.has_centers:
         _write_weights(folder, model, features, dataset.labels, train)
-    sides = (splits.query, splits.database)
-    packed = packed_codes(model, features, sides, session.progress)
-    for name, rows, codes in zip(CODES, sides, packed, strict=True):
-        arrays = {"packed": codes, "bits": np.array(model.bits), "ids": rows}
+    packed = packed_codes(model, features, (splits.query, splits.database), session.progress)
+    write_code_files(folder, model.bits, packed, dataset, splits)
+    drop_checkpoints(folder)
+
+
+def write_code_files(
+    folder: Path, bits: int, packed: Sequence[Packed], dataset: Dataset, splits: Splits
+) -> None:
+    """Write query.npz and database.npz: codes with rows, labels, and names and paths of image files."""
+    for name, rows, codes in zip(CODES, (splits.query, splits.database), packed, strict=True):
+        arrays: dict[str, NDArray[Any]] = {"packed": codes, "bits": np.array(bits), "ids": rows}
         if dataset.has_labels:
             arrays |= {"labels": dataset.labels[rows], "classes": np.array(dataset.classes, dtype=str)}
+        if dataset.kind == "images" and dataset.image_paths is not None:
+            chosen = rows.tolist()
+            paths = [str(dataset.image_paths[row].absolute()) for row in chosen]
+            if is_text("".join(paths)):  # other bytes in the name of a folder cannot be stored as text
+                arrays["paths"] = np.array(paths, dtype=str)
+            arrays["names"] = np.array([dataset.names[row] for row in chosen], dtype=str)
         write_npz(folder / name, arrays)
-    drop_checkpoints(folder)
 
 
 def _save_portable(model: HashModel, folder: Path) -> None:

@@ -98,7 +98,7 @@ def train(
     dataset = as_dataset(data, config.seed)
     config = resolve(suited(config, dataset))
     if logger is not None and get_method(config.method).family == "shallow":
-        raise ConfigError(f"method '{config.method}' has no epochs to log: leave out `logger=`.")
+        raise ConfigError(f"method '{config.method}' has no epochs to log: omit `logger=`.")
     check_logger(logger, has_folder=out is not None)
     folder = None if out is None else make_folder(out)
     held_out = hold_out(dataset, config.seed) if config.watch else NO_ROWS

@@ -9,7 +9,8 @@ model.safetensors, model.json
 model.onnx         the same model, for use without PyTorch
 backbone.safetensors     if the backbone was fine-tuned
 weights.npz        central methods: learned weight of every label of every training image
-query.npz, database.npz  code files with labels and rows; the database is written last and marks a finished run
+query.npz, database.npz  code files with labels, rows, and names of image files; the database is
+                   written last and marks a finished run
 """
 
 from __future__ import annotations
@@ -104,12 +105,13 @@ def init_or_check_run(folder: Path, dataset: Dataset, config: TrainConfig, overw
     if path.exists() and not overwrite:
         stored = read_config(folder)
         differences = _differences({k: stored.get(k) for k in identity}, identity)
-        if differences:
+        if not differences:
+            return
+        if _has_work(folder):  # not of a run that failed before its first checkpoint
             raise ConfigError(
                 f"'{folder}' holds a run with other settings: {'; '.join(differences)}. Train into another "
                 "folder, or overwrite this run."
             )
-        return
     _delete(folder, (folder / name for name in (*CODES, "weights.npz", *_MODEL, PORTABLE, TUNED, *_LOGS)))
     drop_checkpoints(folder)
     origin = {
@@ -119,6 +121,11 @@ def init_or_check_run(folder: Path, dataset: Dataset, config: TrainConfig, overw
         "warnings": list(dataset.warnings),
     }
     write_json(path, {**identity, **origin})
+
+
+def _has_work(folder: Path) -> bool:
+    """Return whether a run holds a checkpoint, a model or codes."""
+    return any(folder.glob(_CHECKPOINTS)) or any((folder / name).exists() for name in (*_MODEL, *CODES))
 
 
 def _differences(stored: Any, wanted: Any, name: str = "") -> list[str]:

@@ -135,7 +135,7 @@ def test_an_empty_split_column_leaves_it_to_the_files(tmp_path: Path) -> None:
         ("file_name,labels\na.jpg,caf\xe9\n".encode("latin-1"), "not UTF-8 text (byte 0xe9 at position 26)"),
         ("filename,labels\na.jpg,dog\n", "Did you mean 'filename'? Rename it to 'file_name'."),
         ("url,labels\na.jpg,dog\n", "has no column 'file_name'; it has: url, labels."),
-        ("file_name,split\na.jpg,train\n", "says nothing about classes"),
+        ("file_name,split\na.jpg,train\n", "has no column of classes"),
         ("file_name,labels,spilt\na.jpg,dog,train\n", "unknown column 'spilt'. Did you mean 'split'?"),
         ("file_name,lables\na.jpg,dog|cat\n", "holds 'dog|cat', not 0 or 1. Did you mean"),
         ("file_name,dog,areas\na.jpg,1,0.5\n", "A column 'areas' needs a column 'labels'"),

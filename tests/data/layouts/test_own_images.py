@@ -119,11 +119,11 @@ def test_the_commands_of_the_page_run(
     parquet.write_table(parquet_table(items(24)), tmp_path / "photos.parquet")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CENTERHASH_CACHE", str(feature_cache))
-    assert len(page_commands()) == 8
+    assert len(page_commands()) == 4
     for words in page_commands():
         done = cli(*words)
         assert done.code == 0, f"{words}: {done.err}"
-    assert (tmp_path / "report" / "inspection.svg").exists()
+    assert (tmp_path / "run-parquet" / "model.json").exists()
 
 
 @pytest.mark.parametrize("kind", sorted(set(WRITERS)))
@@ -132,9 +132,7 @@ def test_a_table_of_labels_that_is_too_large_is_refused(
 ) -> None:
     WRITERS[kind](tmp_path)
     monkeypatch.setattr("centerhash.data.layouts.contents.MATRIX", 10)
-    with pytest.raises(
-        DataError, match=r"images x .* classes would take .* more than the limit of .* Leave out"
-    ):
+    with pytest.raises(DataError, match=r"images x .* classes would take .* more than the limit of .* Omit"):
         open_dataset(tmp_path)
 
 

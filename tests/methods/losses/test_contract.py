@@ -49,6 +49,48 @@ def test_a_loss_is_a_scalar_and_its_parts_add_up(row: Any) -> None:
     assert float(total.detach()) == pytest.approx(sum(float(part) for part in terms.parts.values()), rel=1e-5)
 
 
+class Custom(Objective):
+    """A custom loss whose terms are whatever a test gives it."""
+
+    made: Any = None
+
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
+        return self.made  # type: ignore[no-any-return]
+
+
+class CustomCentral(EWCS):
+    made: Any = None
+
+    def image_terms(self, batch: Batch) -> dict[str, Tensor]:
+        return self.made  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("made", "got"),
+    [
+        (torch.zeros(()), "Tensor"),
+        (None, "NoneType"),
+        ({"margin": torch.zeros(3)}, r"\(3,\) of float32 for 'margin'"),
+        ({"fine": torch.zeros(()), "margin": 0.5}, "float for 'margin'"),
+    ],
+)
+def test_a_custom_loss_without_scalars_is_named(made: Any, got: str) -> None:
+    loss, (logits, labels) = Custom(), sample()
+    loss.made = made
+    with pytest.raises(InputError, match=rf"^Custom\.terms .*{got}"):
+        loss(logits, labels)
+
+
+@pytest.mark.parametrize(
+    ("made", "got"), [(torch.zeros(3), "Tensor"), ({"central": torch.zeros(3, 2)}, "for 'central'")]
+)
+def test_a_custom_central_loss_without_a_value_per_image_is_named(made: Any, got: str) -> None:
+    loss, (logits, labels) = CustomCentral(CENTERS), sample()
+    loss.made = made
+    with pytest.raises(InputError, match=rf"^CustomCentral\.image_terms .*{got}"):
+        loss(logits, labels)
+
+
 # greedyhash's gradient passes the sign as if there were none
 DIFFERENTIABLE = [row for row in DEEP if row.name not in ("ics-softmax", "greedyhash")]
 

@@ -383,7 +383,7 @@ def check_matrix(rows: int, classes: int, where: str, bytes_each: int = 1) -> No
     if needed > MATRIX:
         raise DataError(
             f"{where}: {rows:,} images x {classes:,} classes would take {decimal(needed)} of memory, more than the "
-            f"limit of {decimal(MATRIX)}. Leave out rare classes, or name fewer images."
+            f"limit of {decimal(MATRIX)}. Omit rare classes, or list fewer images."
         )
 
 

@@ -175,7 +175,7 @@ def _read_columns(rows: Rows, given: tuple[str, ...] | None) -> Parsed:
     columns = [column for column in rows.columns if column not in ("file_name", "split")]
     if not columns:
         raise DataError(
-            f"'{rows.path}' says nothing about classes: add a column 'labels' with names joined by '|', "
+            f"'{rows.path}' has no column of classes: add a column 'labels' with names joined by '|', "
             "or one column of 0/1 per class."
         )
     found, warnings = tuple(sorted(columns)), tuple[str, ...]()

@@ -203,7 +203,7 @@ register(
             "database0.txt, ... of caffe/data/imagenet).",
             "Download imagenet.tar.gz from the folder that HashNet's README names, or the training and validation images "
             "of ILSVRC2012 from https://image-net.org after registering, and unpack them anywhere below imagenet100/.",
-            "Images are found by the end of their path; missing ones are skipped, with a warning that counts them.",
+            "Images are matched by the last parts of their paths. Missing ones are skipped, and a warning counts them.",
         ),
         depth=1_000,
     )

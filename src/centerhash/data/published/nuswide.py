@@ -76,7 +76,7 @@ _ALL = PublishedDataset(
     photos=269_648,
     split=RandomSplit(10_000, 5_000, "the paper, Sec. 4.1"),
     areas="unknown",
-    license="labels for research; photos under their Flickr users' terms, handed out under an agreement",
+    license="labels for research; photos under the terms of their Flickr users, available under an agreement",
     citation="Chua et al.: NUS-WIDE: A Real-World Web Image Database. CIVR 2009",
     home=f"{_HOME}/NUS-WIDE.html",
     folder="nuswide",
@@ -87,7 +87,7 @@ _ALL = PublishedDataset(
         f"Open {_HOME}/NUS-WIDE.html, fill in the 'Agreement and Disclaimer Form' and send it to the address given "
         "there; instructions to download the photos come by e-mail.",
         "Unpack the photos so that they lie at nuswide/Flickr/actor/0001_2124494179.jpg and so on, with the folders of "
-        "Imagelist.txt. (One flat folder nuswide/images also works: photos are found by the end of their path.)",
+        "Imagelist.txt. (A flat folder nuswide/images also works: photos are matched by the last parts of their paths.)",
         "Photos that are missing from your copy are skipped, with a warning that counts them.",
     ),
 )
@@ -102,7 +102,7 @@ register(
             10_000,
             2_040,
             "the paper, Table 1",
-            "; its 149,685 database images are those of CSQ's list, see `--lists`",
+            "; its 149,685 database images are CSQ's list, which `--lists` reads",
         ),
         reader=partial(read_nuswide, classes=FREQUENT),
     )

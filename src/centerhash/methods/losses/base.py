@@ -117,6 +117,7 @@ class Objective(nn.Module, ABC):
         """Compute the loss of `forward`, and its terms by name."""
         batch = self.checked(output, labels)._replace(places=places, progress=progress)
         terms = self.terms(batch)
+        _check_terms(terms, f"{type(self).__name__}.terms", "scalar tensors", 0)
         if batch.output.label_log_odds is not None:
             terms["presence"] = label_loss(batch.output.label_log_odds, batch.labels)
         if not terms:
@@ -151,6 +152,17 @@ class Objective(nn.Module, ABC):
                 f"or 0 and 1, and a head's other outputs in the labels' shape; got {', '.join(shown)}."
             )
         return Batch(output, labels.bool())
+
+
+def _check_terms(terms: Any, name: str, kind: str, ndim: int) -> None:
+    """Raise InputError unless the terms of a loss, which may be a custom one, are tensors of `ndim` by name."""
+    expected = f"{name} must return a dict of {kind} by name"
+    if not isinstance(terms, dict):
+        raise InputError(f"{expected}, got {type(terms).__name__}.")
+    for key, value in terms.items():
+        if not isinstance(value, Tensor) or value.ndim != ndim:
+            got = _shown(value) if isinstance(value, Tensor) else type(value).__name__
+            raise InputError(f"{expected}, got {got} for '{key}': reduce it, for example by `.mean`.")
 
 
 def _shown(part: Tensor) -> str:
@@ -194,7 +206,9 @@ class CentralObjective(Objective):
         labelled = batch.labels.any(dim=1)
         if not bool(labelled.any()):
             return {}
-        return {name: value.mean() for name, value in self.image_terms(batch.rows(labelled)).items()}
+        terms = self.image_terms(batch.rows(labelled))
+        _check_terms(terms, f"{type(self).__name__}.image_terms", "tensors (B,)", 1)
+        return {name: value.mean() for name, value in terms.items()}
 
     @torch.no_grad()
     def weights(self, output: Tensor | HeadOutput, labels: Tensor) -> Tensor:

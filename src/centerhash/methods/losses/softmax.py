@@ -119,7 +119,7 @@ class MDSHOptions(MethodOptions):
     notes=Notes(
         source="the authors' PyTorch code",
         equations="""
-            stage 1:  centers v in {-1, +1}^(C x K) with a large smallest distance;
+            stage 1:  centers v in {-1, +1}^(C x K) with a large minimum distance;
                       the authors aim at Gilbert and Varshamov's bound
             stage 2:  mean over classes of  -y_j log p_j - (1 - y_j) log(1 - p_j),
                       p = softmax( scale cos(u, v) ) over all centers

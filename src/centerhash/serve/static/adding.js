@@ -2,22 +2,16 @@
 
 import { addPicture, removePicture } from "./api.js";
 import { $, element, number } from "./dom.js";
+import { storedToken, withToken } from "./token.js";
 
 const UNDO = 7000; // milliseconds in which a removal can be taken back
-const NAME = "centerhash-token"; // kept for as long as the tab is open
 
-export const token = () => sessionStorage.getItem(NAME) ?? "";
-
-export function showAdding() {
-  if ($("adding").open) return;
-  $("token").value = token();
-  $("adding").showModal();
-  if (!token()) $("token").focus();
+export async function showAdding() {
+  await withToken(() => $("adding").open || $("adding").showModal());
 }
 
 // Files are sent one after the other; `done` is called at the end with how many are new.
 export async function addFiles(files, most, done) {
-  sessionStorage.setItem(NAME, $("token").value || token());
   const skipped = [];
   const counts = { new: 0, known: 0 };
   $("adding-skipped").replaceChildren();
@@ -27,36 +21,31 @@ export async function addFiles(files, most, done) {
     $("adding-status").textContent = `${number(at + 1)} of ${number(files.length)}: ${file.name}`;
     const why = file.size > most * 1e6 ? `larger than ${most} MB` : await added(file, counts);
     if (why === true) continue;
-    if (why === undefined) break; // no file would be taken
+    if (why === undefined) break; // without a token no file is accepted
     skipped.push([file.name, why]);
     $("adding-skipped").append(element("li", "", element("b", "", file.name), ` ${why}`));
   }
   $("adding-progress").hidden = true;
-  if (token()) $("adding-status").textContent = summary(counts, skipped.length);
+  $("adding-status").textContent = summary(counts, skipped.length);
   done(counts.new);
 }
 
-// True when it is stored; why not; undefined when the token is not the right one.
+// True when it is stored; otherwise why not; undefined when the dialog for the token was closed.
 async function added(file, counts) {
   try {
-    const answer = await addPicture(file, token());
+    const answer = await withToken((token) => addPicture(file, token));
+    if (!answer) return undefined;
     counts[answer.new ? "new" : "known"] += 1;
     return true;
   } catch (error) {
     if (error.status === 400 || error.status === 415) return "cannot be read as a photo";
-    if (error.status === 401 || error.status === 403) {
-      sessionStorage.removeItem(NAME);
-      $("adding-status").textContent = "This token is not the server's. Type the one that it was started with.";
-      $("token").focus();
-      return undefined;
-    }
     return error.message;
   }
 }
 
 function summary(counts, skipped) {
   const parts = [`${number(counts.new)} added`];
-  if (counts.known) parts.push(`${number(counts.known)} were there already`);
+  if (counts.known) parts.push(`${number(counts.known)} already in the index`);
   if (skipped) parts.push(`${number(skipped)} skipped`);
   return `${parts.join(", ")}.`;
 }
@@ -70,7 +59,7 @@ export function removeLater(id, name, { gone, back, failed }) {
   removeNow();
   gone();
   pending = { id, back, failed, timer: setTimeout(removeNow, UNDO) };
-  $("toast-text").textContent = `“${name}” is removed from the index; its file stays.`;
+  $("toast-text").textContent = `“${name}” is removed from the index. The file is not deleted.`;
   $("toast").hidden = false;
 }
 
@@ -80,7 +69,9 @@ function removeNow(leaving = false) {
   pending = undefined;
   clearTimeout(timer);
   $("toast").hidden = true;
-  removePicture(id, token(), leaving).catch((error) => {
+  // a page that is being closed cannot open a dialog
+  const request = leaving ? removePicture(id, storedToken(), true) : withToken((token) => removePicture(id, token));
+  request.then((answer) => answer ?? back()).catch((error) => {
     if (error.status === 404) return; // gone already
     back();
     failed(error);

@@ -38,8 +38,29 @@ export async function removePicture(id, token, leaving = false) {
   return read(await ask(`images/${encodeURIComponent(id)}`, { method: "DELETE", headers, keepalive: leaving }));
 }
 
+export async function checkToken(token) {
+  const response = await ask("token", { headers: { authorization: `Bearer ${token}` } });
+  if (!response.ok) await read(response);
+}
+
+export async function logOut() {
+  await ask("login", { method: "DELETE" });
+  location.reload();
+}
+
+const change = async (method, address, token, body) => {
+  const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
+  return read(await ask(address, { method, headers, body: body && JSON.stringify(body) }));
+};
+export const moveDuplicates = (files, token) => change("POST", "duplicates/move", token, files);
+export const undoDuplicates = (token) => change("POST", "duplicates/undo", token);
+export const teachLabel = (name, like, unlike, token) => change("POST", "taught", token, { name, like, unlike });
+export const renameTaught = (name, to, token) => change("PATCH", "taught", token, { name, new: to });
+export const forgetTaught = (name, token) => change("DELETE", `taught?name=${encodeURIComponent(name)}`, token);
+
 export const forgetAnswers = () => answers.clear();
 export const thumbnail = (id) => `thumbnails/${encodeURIComponent(id)}`;
+export const preview = (id) => `previews/${encodeURIComponent(id)}`;
 export const original = (id) => `images/${encodeURIComponent(id)}`;
 
 function formOf(file) {
@@ -59,8 +80,9 @@ async function ask(address, options, again = true) {
     response = await fetch(address, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Failed("The server does not answer. Is it still running?", 0);
+    throw new Failed("The server does not respond. Check that it is running.", 0);
   }
+  if (response.status === 401 && !options.headers?.authorization) location.reload(); // not logged in any longer
   if (response.status === 503 && again) {
     const seconds = Number(response.headers.get("retry-after")) || 1;
     await new Promise((done) => setTimeout(done, 1000 * seconds));
@@ -72,6 +94,6 @@ async function ask(address, options, again = true) {
 
 async function read(response) {
   const body = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Failed(body.error ?? `The server answered ${response.status}.`, response.status);
+  if (!response.ok) throw new Failed(body.error ?? `The server responded with status ${response.status}.`, response.status);
   return body;
 }

@@ -1,15 +1,18 @@
 // The page: what is asked for stands in the address (state.js), every change of it is drawn by `show`.
 
-import { forgetAnswers, getJson, getKept, original, searchPicture, thumbnail } from "./api.js";
-import { addFiles, removeLater, showAdding, token } from "./adding.js";
+import { forgetAnswers, getJson, getKept, logOut, original, searchPicture, thumbnail } from "./api.js";
+import { addFiles, removeLater, showAdding } from "./adding.js";
 import { makeCombo } from "./combo.js";
 import { $, capital, drawError, number } from "./dom.js";
 import { showDuplicates } from "./duplicates.js";
 import { takeFiles } from "./files.js";
+import { datesText, drawTimeline } from "./months.js";
 import { copyLink, hidePhoto, showPhoto } from "./photo.js";
-import { drawExample, drawFilters, drawPopular, drawWeights, filterChoices, weightsNow } from "./query.js";
-import { asking, nothing, PAGE, readState, readWeights, requestOf, writeState } from "./state.js";
+import { drawExample, drawFilters, drawPopular, drawUnknown, drawWeights, filterChoices, weightsNow } from "./query.js";
+import { asking, nothing, PAGE, readState, requestOf, writeState } from "./state.js";
+import { offerTeaching, setUpTeaching } from "./teach.js";
 import { clearTiles, drawResults, dropTile, walkTiles } from "./tiles.js";
+import { withToken } from "./token.js";
 import { makeWall } from "./wall.js";
 
 const DEBOUNCE = 60; // milliseconds that a slider must rest before the server is asked
@@ -20,6 +23,7 @@ const pictures = new Map(); // those picked in this visit: { file, url } by numb
 let health = { size: undefined, max_upload_mb: 20, bits: 0, writable: false };
 let labels = []; // [{ label, count, center, also }]
 let folders = []; // [{ folder, count }]
+let cameras = []; // [{ camera, count }]
 let state = readState(location.hash);
 let stop = new AbortController();
 let shown = ""; // the address, without the photo shown large, of what is on the page
@@ -69,24 +73,30 @@ async function showList() {
 
 function showEmpty() {
   clearTiles();
-  $("found-title").textContent = health.adding ? "Photos are being added" : "An empty index";
+  $("found-title").textContent = health.adding ? "Photos are being added" : "The index is empty";
   $("status").textContent = "";
 }
 
 async function showAll(asked, signal) {
-  const total = await wall.show(requestOf(asked), signal);
+  const [total] = await Promise.all([wall.show(requestOf(asked), signal), drawTimeline(requestOf(asked), signal, (dates) => go({ ...state, ...dates }))]);
   listed = wall.items;
-  const filtered = asked.having.length || asked.without.length || asked.under;
-  $("found-title").textContent = asked.under && !asked.having.length && !asked.without.length ? asked.under : "Photos";
+  const filtered = isFiltered(asked);
+  $("found-title").textContent = asked.under && !asked.having.length && !asked.without.length && !asked.named.length ? asked.under : "Photos";
   document.title = "centerhash";
-  $("status").textContent = total || !filtered ? `${number(total)}${filtered ? ` of ${number(health.size)}` : ""} photos, the newest first${coming()}.` : "No photo fits. Take away a filter.";
+  $("status").textContent = total || !filtered ? `${number(total)}${filtered ? ` of ${number(health.size)}` : ""} photos, newest first${coming()}.` : "No photos match. Remove a filter.";
 }
 
-const coming = () => (health.adding ? `, ${number(health.adding)} more to come` : "");
+const isFiltered = (asked) => asked.having.length + asked.without.length + asked.named.length > 0 || [asked.under, asked.after, asked.before, asked.camera].some(Boolean);
+
+const coming = () => (health.adding ? `, ${number(health.adding)} still to be added` : "");
 
 async function showGroups(signal) {
   clearTiles();
-  listed = await showDuplicates(actions, signal);
+  listed = await showDuplicates(actions, signal, () => {
+    wall.forget();
+    shown = "";
+    return show();
+  });
   document.title = "Duplicates – centerhash";
 }
 
@@ -94,7 +104,7 @@ async function showAnswer(asked, signal) {
   const query = requestOf(asked);
   if (query === undefined) {
     clearTiles();
-    $("status").textContent = "Move a weight up, or add a label.";
+    $("status").textContent = "Increase a weight or add a label.";
     return;
   }
   const started = performance.now();
@@ -110,9 +120,12 @@ async function showAnswer(asked, signal) {
   $("found-title").textContent = title;
   document.title = `${title} – centerhash`;
   const time = Math.round(performance.now() - started);
-  $("status").textContent = listed.length ? `The nearest ${number(listed.length)} of ${number(answer.size)} photos, ${time < 1 ? "at once" : `in ${time} ms`}` : "No photo fits. Take away a filter.";
+  $("status").textContent = listed.length ? `${countOf(asked)} of ${number(answer.size)} photos, in ${time} ms` : `No photos match.${isFiltered(asked) ? " Remove a filter." : ""}`;
   $("more").hidden = listed.length < asked.k || asked.k >= 1000;
 }
+
+// A list by labels ends where nothing fits any more.
+const countOf = (asked) => (asked.kind === "labels" && listed.length < asked.k ? `All ${number(listed.length)} that match,` : `Top ${number(listed.length)}`);
 
 // The weights to show; words that the server understood as labels are written as these from now on.
 function weightsOf(asked, answer) {
@@ -129,26 +142,26 @@ function weightsOf(asked, answer) {
 
 function titleOf(asked, names) {
   if (asked.kind === "labels") return capital(new Intl.ListFormat("en").format(names));
-  if (asked.by === "visual") return asked.kind === "picture" ? "Visually similar to your photo" : "Visually similar to this one";
-  return asked.kind === "picture" ? "Most like your photo" : "Most like this one";
+  if (asked.by === "visual") return asked.kind === "picture" ? "Visually similar to your photo" : "Visually similar to this photo";
+  return asked.kind === "picture" ? "Most like your photo" : "Most like this photo";
 }
 
 // The old question goes: what stands there then belongs to nothing.
 function showFailure(asked, error) {
   const file = asked.kind === "picture" ? pictures.get(asked.picture)?.file : undefined;
-  if (error.status === 400 && file && asked.by === "both") drawError(`“${file.name || "The photo"}” could not be read as a photo.`, "Try another file: JPEG, PNG, GIF, WebP, TIFF or BMP.");
+  if (error.status === 400 && file && asked.by === "both") drawError(`“${file.name || "The photo"}” could not be read as a photo.`, "Try another file: JPEG, PNG, GIF, WebP, HEIC, TIFF or BMP.");
   else if (error.status === 404 && asked.kind === "id") drawError("This photo is no longer in the index.");
   else if (error.status === 503) drawError("The server is busy.", "Try again in a moment.");
   else if (error.status === 400) drawError(capital(error.message));
-  else if (error.status === undefined) drawError("This page made a mistake.", String(error));
-  else drawError("That did not work.", error.message);
+  else if (error.status === undefined) drawError("An error occurred in the page.", String(error));
+  else drawError("The request failed.", error.message);
   listed = [];
   clearTiles();
   drawWeights([], weightActions);
   drawExample(undefined, "", "both");
   $("asked").hidden = true;
   $("status").textContent = "";
-  $("found-title").textContent = "Nothing found";
+  $("found-title").textContent = "No results";
   shown = ""; // asked again when one comes back to it
 }
 
@@ -156,18 +169,19 @@ function showFailure(asked, error) {
 function forget() {
   state = { ...state, kind: "all" };
   history.replaceState(history.state, "", writeState(state));
-  drawError("Your photo is not kept when the page is loaded again.", "Choose it once more.");
+  drawError("Your photo is not kept when the page is reloaded.", "Choose it again.");
 }
 
 function drawQuestion(asked) {
   $("more").hidden = true;
+  $("timeline").hidden ||= asked.kind !== "all" || !health.size;
   $("asked").hidden = asked.kind === "all" || asked.kind === "duplicates";
   $("popular").hidden = asked.kind !== "all" || !$("popular").childElementCount;
   $("drop-hint").hidden = asked.kind !== "all" || !health.size;
   $("groups").hidden = asked.kind !== "duplicates";
   document.querySelector(".filters").hidden = asked.kind === "duplicates" || !health.size;
   const picked = asked.kind === "picture" ? pictures.get(asked.picture) : undefined;
-  if (asked.kind === "id") drawExample(thumbnail(asked.id), "The photo that is searched by", asked.by);
+  if (asked.kind === "id") drawExample(thumbnail(asked.id), "The query photo", asked.by);
   else drawExample(picked?.url, "Your photo", asked.by);
   if (asked.kind === "labels") drawWeights(asked.labels, weightActions);
   else if (asked.kind === "all") drawWeights([], weightActions);
@@ -176,7 +190,10 @@ function drawQuestion(asked) {
   drawFilters([
     ...asked.having.map((name) => ({ text: `with ${name}`, off: () => less("having", name) })),
     ...asked.without.map((name) => ({ text: `without ${name}`, off: () => less("without", name) })),
+    ...asked.named.map((word) => ({ text: `named “${word}”`, off: () => less("named", word) })),
     ...(asked.under ? [{ text: `in ${asked.under}`, off: () => go({ ...state, under: "", k: PAGE }) }] : []),
+    ...(asked.after || asked.before ? [{ text: datesText(asked), off: () => go({ ...state, after: "", before: "", k: PAGE }) }] : []),
+    ...(asked.camera ? [{ text: `by ${asked.camera}`, off: () => go({ ...state, camera: "", k: PAGE }) }] : []),
   ]);
 }
 
@@ -218,7 +235,6 @@ function searchBy(id, by) {
 }
 
 function removeShown() {
-  if (!token()) return showAdding();
   const id = state.photo;
   const item = listed.find((other) => other.id === id) ?? { id, path: null };
   const again = () => {
@@ -227,7 +243,7 @@ function removeShown() {
     shown = "";
     show();
   };
-  return removeLater(id, item.path ?? id, {
+  return withToken(() => removeLater(id, item.path ?? id, {
     gone() {
       listed = listed.filter((other) => other.id !== id);
       wall.drop(id);
@@ -236,8 +252,8 @@ function removeShown() {
       closePhoto();
     },
     back: again,
-    failed: (error) => drawError("The photo was not removed.", error.status === 401 ? "The token is not the server's." : error.message),
-  });
+    failed: (error) => drawError("The photo was not removed.", error.message),
+  }));
 }
 
 // --- what people do
@@ -264,14 +280,31 @@ const weightActions = {
 
 const goLabels = (rows) => go(asking(state, rows.length ? { kind: "labels", labels: rows } : {}));
 
-function ask(text) {
-  const rows = readWeights(text);
+// The server reads the text: labels and filters replace or join those on the page, and unknown words are reported.
+async function ask(text) {
   question.blur();
-  goLabels(rows);
+  if (!text.trim()) return goLabels([]);
+  let read;
+  try {
+    read = await getJson(`typed?${new URLSearchParams({ text })}`);
+  } catch (error) {
+    return drawError(capital(error.message));
+  }
+  const rows = read.labels.map(({ label, weight }) => [label, weight]);
+  const keys = ["having", "without", "named"];
+  const more = Object.fromEntries(keys.map((key) => [key, [...new Set([...state[key], ...read[key]])]]));
+  const asked = rows.length ? rows : keys.some((key) => read[key].length) ? [] : [[text, 1]]; // the last fails, and stands in the address
+  await go({ ...asking(state, asked.length ? { kind: "labels", labels: asked } : {}), ...more });
+  if (!read.unknown.length) return undefined;
+  question.value = text; // to be corrected
+  return drawUnknown(read.unknown, labels.filter((row) => row.center).map((row) => row.label), (label) => {
+    drawError("");
+    goLabels([...rows.filter(([name]) => name !== label), [label, 1]]);
+  });
 }
 
 function addFilter({ key, name }) {
-  if (key === "under") return go({ ...state, under: name, k: PAGE });
+  if (key === "under" || key === "camera") return go({ ...state, [key]: name, k: PAGE });
   return state[key].includes(name) ? undefined : go({ ...state, [key]: [...state[key], name], k: PAGE });
 }
 
@@ -279,14 +312,14 @@ async function pickFiles(files) {
   if (!files.length) return;
   await prepared; // a photo may be dropped before the page knows what the index holds
   if ($("adding").open || (files.length > 1 && health.writable)) {
-    showAdding();
-    if (token() || $("token").value) await addFiles(files, health.max_upload_mb, changed);
+    await showAdding();
+    if ($("adding").open) await addFiles(files, health.max_upload_mb, changed);
     return;
   }
   const [file] = files;
-  if (!health.size) return drawError("There is nothing to search yet.");
-  if (file.type && !file.type.startsWith("image/")) return drawError(`“${file.name}” is not a photo.`, "Try a JPEG, PNG, GIF or WebP.");
-  if (file.size > health.max_upload_mb * 1e6) return drawError(`“${file.name}” is too large.`, `This server takes up to ${health.max_upload_mb} MB.`);
+  if (!health.size) return drawError("The index has no photos yet.");
+  if (file.type && !file.type.startsWith("image/")) return drawError(`“${file.name}” is not a photo.`, "Try a JPEG, PNG, GIF, WebP or HEIC.");
+  if (file.size > health.max_upload_mb * 1e6) return drawError(`“${file.name}” is too large.`, `The server accepts up to ${health.max_upload_mb} MB.`);
   const key = String(pictures.size + 1);
   pictures.set(key, { file, url: URL.createObjectURL(file) });
   go(asking(state, { kind: "picture", picture: key }));
@@ -308,7 +341,7 @@ function listen() {
     if (shown !== before) scrollTo({ top: event.state?.top ?? 0 });
   });
   addEventListener("keydown", (event) => {
-    if ($("photo").open && ["ArrowLeft", "ArrowRight"].includes(event.key)) step(event.key === "ArrowLeft" ? -1 : 1);
+    if ($("photo").open && !$("token-dialog").open && ["ArrowLeft", "ArrowRight"].includes(event.key)) step(event.key === "ArrowLeft" ? -1 : 1);
     else if (event.key === "/" && !/^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName) && !document.querySelector("dialog[open]")) {
       event.preventDefault();
       question.focus();
@@ -330,6 +363,7 @@ function listen() {
     remove: removeShown,
     add: showAdding,
     "adding-close": () => $("adding").close(),
+    "log-out": logOut,
   };
   for (const [name, act] of Object.entries(clicks)) $(name).addEventListener("click", act);
   $("photo").addEventListener("cancel", (event) => {
@@ -349,10 +383,10 @@ function listen() {
 
 async function start() {
   question = makeCombo($("question"), {
-    title: "What is on the photos?", placeholder: "dog, person …", pick: ask, several: true,
+    title: "Labels to search for", placeholder: "dog, person …", pick: ask, several: true,
     choices: () => labels.filter((row) => row.center).map((row) => ({ text: row.label, words: row.also, count: row.count })),
   });
-  makeCombo($("add-filter"), { title: "Filter by a label or folder", placeholder: "Filter", choices: () => filterChoices(labels, folders), pick: addFilter });
+  makeCombo($("add-filter"), { title: "Filter by a label, folder or camera", placeholder: "Filter", choices: () => filterChoices(labels, folders, cameras), pick: addFilter });
   $("words").open = matchMedia("(min-width: 820px)").matches; // on a phone the results come first
   await prepare();
 }
@@ -361,25 +395,38 @@ async function start() {
 async function prepare() {
   const before = health.size;
   try {
-    [health, { labels }, { folders }] = await Promise.all([getJson("health"), getJson("labels"), getJson("folders")]);
+    [health, { labels }, { folders }, { cameras }] = await Promise.all(["health", "labels", "folders", "cameras"].map((name) => getJson(name)));
   } catch (error) {
-    return drawError("The page could not be prepared.", error.message);
+    return drawError("The page could not be loaded.", error.message);
   }
   $("question").hidden = !labels.some((row) => row.center);
   $("empty").hidden = health.size > 0 || health.adding > 0;
   $("fill").textContent = `centerhash index add ${health.index} PHOTOS`;
   $("add").hidden = !health.writable;
+  $("log-out").hidden = !health.password;
+  offerTeaching(health.writable, health.size);
   const searchable = labels.filter((row) => row.center && row.count).sort((a, b) => b.count - a.count);
   drawPopular(searchable.slice(0, POPULAR), (label) => goLabels([[label, 1]]));
   if (health.adding) setTimeout(prepare, POLL);
   if (health.size !== before) {
     if (before) wall.forget();
+    forgetAnswers();
     shown = "";
     return show();
   }
   return undefined;
 }
 
+// Other labels on the same photos: what is on the page is asked for again.
+async function relabeled() {
+  forgetAnswers();
+  wall.forget();
+  await prepare();
+  shown = "";
+  return show();
+}
+
 const wall = makeWall(actions);
 listen();
+setUpTeaching({ changed: relabeled, search: (label) => goLabels([[label, 1]]) });
 const prepared = start();

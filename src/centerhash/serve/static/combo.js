@@ -6,7 +6,8 @@ let boxes = 0;
 const MOST = 60;
 
 // `choices()` gives [{ text, words, count, note }]; `pick(choice)` is called with the one chosen. In a box of `several`,
-// the part behind the last comma is completed, and `pick` gets the whole text.
+// the last words are completed, and `pick` gets the whole text. Enter takes a suggestion only if it was walked to, or if
+// a box of one holds exactly its text.
 export function makeCombo(place, { title, placeholder = title, choices, pick, several = false }) {
   const id = `combo-${boxes++}`;
   const input = element("input");
@@ -23,19 +24,34 @@ export function makeCombo(place, { title, placeholder = title, choices, pick, se
   let shown = [];
   let active = -1;
 
-  const before = () => (several ? input.value.slice(0, input.value.lastIndexOf(",") + 1) : "");
+  let start = ""; // what stands before the words that are completed
+
+  const ranked = (typed) => choices().map((row) => ({ row, rank: rankOf(row, typed) })).filter(({ rank }) => rank < 4)
+    .sort((a, b) => a.rank - b.rank || b.row.count - a.row.count).slice(0, MOST);
+
+  // The longest end of the text that begins some choice: "dog and traf" completes "traf".
+  function lastWords() {
+    const text = input.value;
+    for (const { index } of text.matchAll(/[^\s,]+/g)) {
+      if (text.includes(",", index)) continue;
+      const found = ranked(text.slice(index).trim().toLowerCase()).filter(({ rank }) => rank < 3);
+      if (found.length) return [text.slice(0, index), found];
+    }
+    return [text, []];
+  }
 
   function open() {
-    const typed = input.value.slice(before().length).trim().toLowerCase();
+    const typed = input.value.trim().toLowerCase();
     if (several && !typed) return close();
-    shown = choices().map((row) => ({ row, rank: rankOf(row, typed) })).filter(({ rank }) => rank < 4)
-      .sort((a, b) => a.rank - b.rank || b.row.count - a.row.count).slice(0, MOST).map(({ row }) => row);
+    const [before, fitting] = several ? lastWords() : ["", ranked(typed)];
+    start = before;
+    shown = fitting.map(({ row }) => row);
     list.replaceChildren(...shown.map(option));
     if (!shown.length && several) return close();
-    if (!shown.length) list.append(element("li", "nothing", "nothing of that name"));
+    if (!shown.length) list.append(element("li", "nothing", "no match"));
     list.hidden = false;
     input.setAttribute("aria-expanded", "true");
-    move(typed && shown.length ? 0 : -1);
+    move(!several && typed && fitting[0]?.rank === 0 ? 0 : -1);
   }
 
   function option(row, at) {
@@ -65,9 +81,8 @@ export function makeCombo(place, { title, placeholder = title, choices, pick, se
 
   function choose(at) {
     const row = shown[at];
-    const start = before();
     if (several) {
-      if (row) input.value = `${start}${start ? " " : ""}${row.text}`;
+      if (row) input.value = `${start}${row.text}`;
       close();
       return pick(input.value);
     }

@@ -1,13 +1,15 @@
-// Photos that are there more than once, in groups; the first of each is the one to keep.
+// Photos that are there more than once, in groups. One of each is kept, by a rule or by a click; the others can be moved.
 
-import { getJson } from "./api.js";
-import { $, element, number } from "./dom.js";
+import { forgetAnswers, getJson, moveDuplicates, undoDuplicates } from "./api.js";
+import { $, button, drawError, element, number } from "./dom.js";
 import { tile } from "./tiles.js";
+import { withToken } from "./token.js";
 
 const POLL = 700; // milliseconds between two looks at work that goes on
 const TITLES = { near: "Probably the same photo", same: "Equal files", similar: "Photos that look alike" };
 
-export async function showDuplicates(actions, signal) {
+// `again` draws everything anew, after files were moved.
+export async function showDuplicates(actions, signal, again) {
   $("found-title").textContent = "Duplicates";
   $("groups").replaceChildren();
   let answer = await getJson("duplicates", signal);
@@ -20,17 +22,67 @@ export async function showDuplicates(actions, signal) {
   }
   signal.throwIfAborted();
   const count = answer.groups.length;
-  $("status").textContent = count ? `${number(count)} groups among ${number(answer.images)} photos; the first of each has the most pixels` : `No two of ${number(answer.images)} photos are the same.`;
-  $("groups").replaceChildren(...["same", "near", "similar"].flatMap((kind) => section(kind, answer.groups, actions)));
+  $("status").textContent = count ? `${number(count)} groups among ${number(answer.images)} photos` : `No two of ${number(answer.images)} photos are the same.`;
+  const kinds = ["same", "near", "similar"].flatMap((kind) => section(kind, answer, actions, again));
+  $("groups").replaceChildren(...tools(answer, again), ...kinds);
   return answer.groups.flatMap((group) => group.items);
 }
 
-function section(kind, groups, actions) {
-  const own = groups.filter((group) => group.kind === kind);
+// What takes the last move back.
+function tools({ movable, undo }, again) {
+  if (!movable) return [];
+  const back = button("button plain", `Move ${number(undo)} back`, () => act(undoDuplicates, again));
+  back.id = "duplicates-undo";
+  back.hidden = !undo;
+  return [element("p", "tools", back)];
+}
+
+function section(kind, answer, actions, again) {
+  const own = answer.groups.filter((group) => group.kind === kind);
   if (!own.length) return [];
-  return [element("h2", "", TITLES[kind]), ...own.map((group) => element("ol", "grid group", ...group.items.map((item) => {
-    const row = tile(item, actions);
-    row.querySelector(".caption").append(element("span", "far", item.width ? `${item.width} × ${item.height}` : ""));
-    return row;
-  })))];
+  return [element("h2", "", TITLES[kind]), ...own.map((group) => drawGroup(group, answer.movable, actions, again))];
+}
+
+function drawGroup(group, movable, actions, again) {
+  let kept = group.items[0].file;
+  const rows = new Map(group.items.map((item) => [item.file, card(item, actions, () => choose(item.file))]));
+  const why = element("p", "hint why");
+  const move = button("button plain move", `Move the other ${number(group.items.length - 1)}`, () => {
+    const others = group.items.map((item) => item.file).filter((file) => file !== kept);
+    return act((token) => moveDuplicates({ keep: kept, others }, token), again);
+  });
+  function choose(file) {
+    kept = file;
+    for (const [name, row] of rows) {
+      row.classList.toggle("kept", name === kept);
+      row.querySelector(".keep").setAttribute("aria-pressed", String(name === kept));
+    }
+    why.textContent = kept === group.items[0].file ? `Kept because of: ${group.rule}` : "Kept because you chose it";
+  }
+  choose(kept);
+  return element("section", "group", element("ol", "grid", ...rows.values()), element("p", "actions", why, ...(movable ? [move] : [])));
+}
+
+function card(item, actions, keep) {
+  const row = tile(item, actions);
+  const facts = [item.width ? `${item.width} × ${item.height}` : "", item.bytes ? sizeText(item.bytes) : "", item.change ?? ""];
+  row.querySelector(".caption").replaceWith(element("div", "about-file",
+    element("b", "", item.path ?? item.id), element("span", "", item.folder ?? ""), element("span", "", facts.filter(Boolean).join(", ")),
+    button("chip keep", "Keep", keep)));
+  return row;
+}
+
+const sizeText = (bytes) => (bytes < 1e6 ? `${Math.ceil(bytes / 1000)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
+
+async function act(request, again) {
+  try {
+    const moved = await withToken(request);
+    if (!moved) return;
+    const { photos, skipped } = moved;
+    drawError(skipped ? `${number(skipped)} photos stay where they are.` : "", skipped ? "They have changed, are links, or are gone. Load the page again." : "");
+    if (photos) forgetAnswers();
+    await again();
+  } catch (error) {
+    drawError("The photos were not moved.", error.message);
+  }
 }

@@ -1,8 +1,10 @@
 // One photo, large, with all that is known of it.
 
-import { getKept, original, thumbnail } from "./api.js";
+import { getKept, original, preview, thumbnail } from "./api.js";
 import { $, element, percent } from "./dom.js";
 import { bitsText, nearness } from "./words.js";
+
+const HIDDEN = /\.(heic|heif|tiff?|jp2|p[gpn]m)$/i; // formats that most browsers do not show
 
 // `near` is { state, bits } where the photo is the answer to a question, else undefined.
 export async function showPhoto(id, known, near, pick) {
@@ -41,12 +43,16 @@ function drawLarge(item, name) {
   full.addEventListener("load", () => {
     if ($("photo").dataset.id === item.id) large.src = full.src;
   });
-  full.src = original(item.id);
+  full.addEventListener("error", () => {
+    if (full.src.includes("images/")) full.src = preview(item.id); // of a format that this browser does not show
+  });
+  full.src = HIDDEN.test(item.path ?? "") ? preview(item.id) : original(item.id);
 }
 
 function facts(item) {
   const rows = [];
   if (item.folder) rows.push(["Folder", item.folder]);
+  if (item.paths?.length > 1) rows.push(["Also", item.paths.slice(1).join(", ")]);
   if (item.taken) rows.push(["Date", new Date(`${item.taken}Z`).toLocaleDateString("en", { day: "numeric", month: "long", year: "numeric", timeZone: "UTC" })]);
   if (item.camera) rows.push(["Camera", item.camera]);
   if (item.width) rows.push(["Size", `${item.width} × ${item.height}`]);
@@ -61,11 +67,15 @@ function share(label, item, pick) {
   chip.title = `Photos with ${label}`;
   chip.addEventListener("click", () => pick(label));
   const row = element("li", "", chip);
-  if (probability === undefined || part === undefined) return row;
+  if (probability === undefined) return row;
+  if (part === undefined) {
+    row.append(element("small", "", `${percent(probability)} sure`)); // a taught label has no share
+    return row;
+  }
   const bar = element("span", "bar");
   bar.style.setProperty("--part", percent(part).replace(" ", ""));
   const text = element("small", "", `${percent(probability)} sure · ${percent(part)} of the photo`);
-  text.title = "How sure the model is that it is there, and how much of the photo it is";
+  text.title = "Label probability and estimated area share";
   row.append(bar, text);
   return row;
 }

@@ -41,7 +41,7 @@ function showShares() {
   for (const { row, input, share } of sliders) {
     const part = total ? Math.round((100 * Number(input.value)) / total) : 0;
     share.textContent = `${part} %`;
-    input.setAttribute("aria-valuetext", `${part} percent of the question`);
+    input.setAttribute("aria-valuetext", `${part} percent of the query`);
     input.style.setProperty("--fill", `${input.value}%`);
     row.classList.toggle("none", Number(input.value) === 0);
   }
@@ -58,17 +58,18 @@ export function drawExample(source, text, by) {
 export function drawFilters(filters) {
   $("filters").replaceChildren(...filters.map(({ text, off }) => {
     const cross = button("off", "×", off);
-    cross.setAttribute("aria-label", `No longer ${text}`);
+    cross.setAttribute("aria-label", `Remove the filter: ${text}`);
     return element("li", "chip", text, cross);
   }));
 }
 
-// What the filter box offers: photos with a label, without it, or in a folder.
-export function filterChoices(labels, folders) {
+// What the filter box offers: photos with a label, without it, in a folder, or by a camera.
+export function filterChoices(labels, folders, cameras) {
   const carried = labels.filter((row) => row.count);
   return [
     ...carried.map((row) => ({ text: `with ${row.label}`, words: [row.label, ...row.also], count: row.count, key: "having", name: row.label })),
     ...folders.map((row) => ({ text: `in ${row.folder}`, words: row.folder.toLowerCase().split("/"), count: row.count, key: "under", name: row.folder })),
+    ...cameras.map((row) => ({ text: `by ${row.camera}`, words: row.camera.toLowerCase().split(" "), count: row.count, key: "camera", name: row.camera })),
     ...carried.map((row) => ({ text: `without ${row.label}`, words: [row.label, ...row.also], count: -row.count, note: "", key: "without", name: row.label })),
   ];
 }
@@ -79,4 +80,15 @@ export function drawPopular(rows, pick) {
     chip.append(element("small", "", number(count)));
     return element("li", "", chip);
   }));
+}
+
+// Words that mean nothing here: [{ word, near }]. Labels that may be meant are links; without any, all labels are shown.
+export function drawUnknown(unknown, labels, pick) {
+  const link = (label) => button("link", label, () => pick(label));
+  const near = [...new Set(unknown.flatMap((row) => row.near))];
+  const offered = near.length ? near : labels;
+  const words = unknown.map(({ word }) => `“${word}”`).join(", ");
+  $("error-title").textContent = `${words} ${unknown.length > 1 ? "are not among the things" : "is not one of the things"} that can be found here.`;
+  $("error-text").replaceChildren(near.length ? "Did you mean " : "These can: ", ...offered.flatMap((label, at) => [at ? ", " : "", link(label)]), near.length ? "?" : ".");
+  $("error").hidden = false;
 }

@@ -2,9 +2,10 @@
 
 export const PAGE = 48;
 const MOST = 1000;
+const FILTERS = ["having", "without", "named", "under", "after", "before", "camera"];
 
 // { kind: "all" | "picture" | "id" | "labels" | "duplicates", picture, id, labels: [[name, weight]], by: "both" | "visual",
-//   having: [name], without: [name], under: name or "", photo: id or "" of the one shown large, k }
+//   having: [name], without: [name], named: [word], under: name or "", after and before: date or "", camera: name or "", photo: id or "" of the one shown large, k }
 export function readState(hash) {
   const values = new URLSearchParams(hash.replace(/^#/, ""));
   const state = {
@@ -12,7 +13,11 @@ export function readState(hash) {
     by: values.get("by") === "visual" ? "visual" : "both",
     having: values.getAll("having"),
     without: values.getAll("without"),
+    named: values.getAll("named"),
     under: values.get("under") ?? "",
+    after: values.get("after") ?? "",
+    before: values.get("before") ?? "",
+    camera: values.get("camera") ?? "",
     photo: values.get("photo") ?? "",
     k: Math.min(MOST, Math.max(1, Math.trunc(Number(values.get("k"))) || PAGE)),
   };
@@ -23,10 +28,10 @@ export function readState(hash) {
   return labels.length ? { ...state, kind: "labels", labels } : state;
 }
 
-export const nothing = { kind: "all", labels: [], by: "both", having: [], without: [], under: "", photo: "", k: PAGE };
+export const nothing = { kind: "all", labels: [], by: "both", having: [], without: [], named: [], under: "", after: "", before: "", camera: "", photo: "", k: PAGE };
 
 // A new question keeps the filters.
-export const asking = (state, question) => ({ ...nothing, having: state.having, without: state.without, under: state.under, ...question });
+export const asking = (state, question) => ({ ...nothing, ...Object.fromEntries(FILTERS.map((name) => [name, state[name]])), ...question });
 
 export function writeState(state) {
   const values = new URLSearchParams();
@@ -60,7 +65,8 @@ function addQuestion(values, state) {
 function addFilters(values, state) {
   for (const label of state.having) values.append("having", label);
   for (const label of state.without) values.append("without", label);
-  if (state.under) values.set("under", state.under);
+  for (const word of state.named) values.append("named", word);
+  for (const name of ["under", "after", "before", "camera"]) if (state[name]) values.set(name, state[name]);
 }
 
 // "dog:0.7, person": a label without a number weighs 1; a name in quotes may hold commas.

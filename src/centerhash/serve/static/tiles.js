@@ -2,6 +2,7 @@
 
 import { thumbnail } from "./api.js";
 import { $, button, element } from "./dom.js";
+import { heading, monthOf } from "./months.js";
 import { bitsText, nearness } from "./words.js";
 
 const CHIPS = 3;
@@ -24,10 +25,17 @@ export function drawResults(results, context, actions) {
   for (const [id, row] of tiles) if (tiles.size > KEPT && !row.isConnected) tiles.delete(id);
 }
 
-// More of the collection, without words.
+// More of the collection, without words, under a heading for each month.
 export function appendItems(items, actions) {
   $("grid").className = "grid wall";
-  $("grid").append(...items.map((item) => tile(item, actions)));
+  let last = $("grid").lastElementChild?.dataset.month;
+  for (const item of items) {
+    const month = monthOf(item);
+    if (month !== last) $("grid").append(...heading(item, last === undefined));
+    const row = tile(item, actions);
+    row.dataset.month = last = month;
+    $("grid").append(row);
+  }
 }
 
 export function clearTiles() {

@@ -20,6 +20,6 @@ export function nearness(result, { kind, by, labels }, bits) {
 const step = (value, [first, second]) => (value <= first ? 0 : value <= second ? 1 : 2);
 
 export function bitsText(result, bits) {
-  const semantic = `${result.distance} of ${bits} bits differ`;
-  return result.visual === null || result.visual === undefined ? semantic : `${semantic}, and ${result.visual} of ${VISUAL_BITS} of the visual code`;
+  const semantic = `Hamming distance: ${result.distance} of ${bits} bits`;
+  return result.visual === null || result.visual === undefined ? semantic : `${semantic}, visual code ${result.visual} of ${VISUAL_BITS} bits`;
 }
