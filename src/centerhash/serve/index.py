@@ -141,7 +141,7 @@ class ServedIndex:
         found: tuple[list[Result], int] = ([], 0)
         if under is None or path is not None:
             found = self.index.newest(offset, limit, under=path, **only)
-        shown = self._described(filter(is_there, found[0]))
+        shown = self._described(list(filter(is_there, found[0])))
         answer = {"items": shown, "total": found[1], "size": len(self.index)}
         return schemas.ItemsAnswer.model_validate(answer)
 
