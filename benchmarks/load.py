@@ -3,7 +3,8 @@
     python -m benchmarks.load [--seconds 60] [--clients 50] [--codes 1000000] [--out benchmarks/results/load.json]
 
 One client asks by id first, for a sixth of the time: what a single person waits. Then come all clients at once.
-The index is made in a temporary folder: random codes, and some emoji scenes whose pictures are uploaded. Clients and
+The index is made in a temporary folder: random codes, and some emoji scenes whose pictures are uploaded. Random codes
+have no visual code, so a search by id compares semantic codes; one by upload compares both codes. Clients and
 server share this machine, so the times are upper bounds. Each client sends its next request as soon as it has its
 answer; every second client uploads.
 """
@@ -31,6 +32,7 @@ from centerhash.training.run import train
 from reproduction.scenes import write_scenes
 
 BITS, SCENES, AT_ONCE, SETTLED = 64, 48, 100_000, 0.2
+BY_ID, BY_UPLOAD = "by id, semantic code", "by upload, both codes"  # the modes of a row
 
 
 def make_index(folder: Path, codes: int) -> tuple[Path, list[bytes]]:
@@ -52,8 +54,9 @@ def code_id(number: int) -> str:
 
 
 @contextmanager
-def serving(index: Path, clients: int) -> Iterator[tuple[int, int]]:
-    """Start a server with a place for every client; yields its process id and its port."""
+def serving(index: Path, clients: int) -> Iterator[tuple[int, int, float]]:
+    """Start a server with a place for every client; yields its process id, its port and how many seconds it took."""
+    started = time.perf_counter()
     words = [sys.executable, "-m", "centerhash", "serve", str(index), "--port", "0", "--queue", str(clients)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
@@ -61,7 +64,7 @@ def serving(index: Path, clients: int) -> Iterator[tuple[int, int]]:
         found = re.search(r"http://[^:]+:(\d+)", process.stdout.readline())
         if found is None:
             raise SystemExit("the server did not start; what it says stands above.")
-        yield process.pid, int(found.group(1))
+        yield process.pid, int(found.group(1)), time.perf_counter() - started
     finally:
         process.terminate()
         process.wait(timeout=60)
@@ -74,9 +77,11 @@ class Tally:
     milliseconds: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
-    def figures(self, seconds: float) -> dict[str, Any]:
+    def figures(self, seconds: float, mode: str, clients: int) -> dict[str, Any]:
         times = np.array(self.milliseconds or [np.nan])
         return {
+            "mode": mode,
+            "clients": clients,
             "answers": len(self.milliseconds),
             "per_second": len(self.milliseconds) / seconds,
             "p50_ms": float(np.percentile(times, 50)),
@@ -139,12 +144,13 @@ async def one_client(port: int, codes: int, seconds: float) -> dict[str, Any]:
     """A single client that asks by id."""
     tally, generator = Tally(), np.random.default_rng(0)
     await client(port, lambda: id_request(generator, codes), tally, time.perf_counter() + seconds)
-    return tally.figures(seconds)
+    return tally.figures(seconds, BY_ID, 1)
 
 
 async def load(process: int, port: int, codes: int, pictures: list[bytes], arguments: Any) -> dict[str, Any]:
     """All clients at once for a time; memory once things have settled, and at the end."""
-    tallies = {"by_id": Tally(), "by_upload": Tally()}
+    modes = {"by_id": BY_ID, "by_upload": BY_UPLOAD}
+    tallies = {name: Tally() for name in modes}
     end = time.perf_counter() + arguments.seconds
     tasks = []
     for number in range(arguments.clients):
@@ -159,7 +165,11 @@ async def load(process: int, port: int, codes: int, pictures: list[bytes], argum
     memory = {"settled_mb": megabytes(process)}
     await asyncio.gather(*tasks)
     memory["end_mb"] = megabytes(process)
-    return {name: tally.figures(arguments.seconds) for name, tally in tallies.items()} | {"memory": memory}
+    rows = {
+        name: tally.figures(arguments.seconds, modes[name], arguments.clients)
+        for name, tally in tallies.items()
+    }
+    return rows | {"memory": memory}
 
 
 def main() -> None:
@@ -170,8 +180,9 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         index, pictures = make_index(Path(folder), arguments.codes)
-        with serving(index, arguments.clients) as (process, port):
+        with serving(index, arguments.clients) as (process, port, start):
             measured = {
+                "start": {"seconds": start},
                 "one_client": asyncio.run(one_client(port, arguments.codes, arguments.seconds / 6)),
                 **asyncio.run(load(process, port, arguments.codes, pictures, arguments)),
             }

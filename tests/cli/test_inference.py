@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from centerhash.networks import encoder, engines
-from centerhash.networks.engines import choose_engine, open_engine
+from centerhash.networks.engines import choose_portable_engine
 from centerhash.search import Index
 from tests.toys import cli, refused
 
@@ -46,7 +45,7 @@ def index(image_run: Path, pictures: list[Path], tmp_path_factory: pytest.TempPa
 @pytest.mark.parametrize("engine", ["auto", *COMPILED])
 def test_index_add(engine: str, image_run: Path, pictures: list[Path], index: Path, tmp_path: Path) -> None:
     text = indexed(tmp_path / "index", image_run, pictures, engine)
-    assert f", features by {choose_engine(engine)}" in text
+    assert f", features by {choose_portable_engine(engine)}" in text
     assert "items in" in text
     with Index.open(tmp_path / "index", read_only=True) as one, Index.open(index) as other:
         ids = [item.id for item in one.store.items()]
@@ -71,19 +70,6 @@ def test_serve(engine: str, index: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     done = cli("serve", index, "--port", "0", "--device", "cpu", "--engine", engine)
     assert done.code == 0, done.err
     assert f"(stop with Ctrl-C), features by {engine}" in done.text
-
-
-def test_the_reason_for_another_engine_is_a_warning(
-    index: Path, pictures: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*arguments: object) -> None:
-        raise RuntimeError("an operator that nobody knows")
-
-    monkeypatch.setattr(encoder, "open_engine", open_engine)  # rather than one that is open
-    monkeypatch.setitem(engines._COMPILERS, "openvino", refuse)
-    done = cli("search", index, pictures[0], "--device", "cpu")
-    assert "results, features by onnx" in done.out
-    assert "an operator that nobody knows" in done.text
 
 
 @pytest.mark.parametrize("words", [("index", "add"), ("search",), ("serve",)])

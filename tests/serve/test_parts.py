@@ -16,7 +16,7 @@ from centerhash import serve
 from centerhash.core.errors import ConfigError, ImageError
 from centerhash.core.options import read_options
 from centerhash.search import Index
-from centerhash.serve import Settings
+from centerhash.serve import Settings, create_app
 from centerhash.serve.app import listen
 from centerhash.serve.index import (
     SIDE,
@@ -115,6 +115,21 @@ def test_metrics_count_routes_and_never_ids(reader: TestClient) -> None:
         sample.labels["lane"] for sample in families["centerhash_queue_places"]
     }
     assert "centerhash_thumbnail_bytes" in families
+
+
+def test_requests_are_logged_on_request_without_query_or_token(
+    pictures: Index, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for log_requests in (False, True):
+        settings = Settings(log_requests=log_requests, token="hidden")
+        with TestClient(create_app(pictures, settings), base_url="http://localhost") as client:
+            client.get("/search", params={"labels": "dog"})
+            client.delete("/images/a%0Ab?token=hidden", headers={"Authorization": "Bearer hidden"})
+    lines = capsys.readouterr().err.splitlines()
+    assert [re.sub(r"[0-9.]+ ms", "ms", line) for line in lines] == [
+        "GET /search 200 ms",
+        "DELETE /images/a%0Ab 404 ms",
+    ]
 
 
 @pytest.mark.parametrize("name", ["max_upload_mb", "queue", "timeout", "workers"])

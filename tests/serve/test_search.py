@@ -72,6 +72,8 @@ def test_filter_by_labels_and_distance(reader: TestClient) -> None:
     assert not reader.get("/search", params={"labels": "dog", "by": "semantic", "having": "no such"}).json()[
         "results"
     ]
+    both = by_code | {"having": ["dog", "no such"]}  # a name that comes twice is a list
+    assert not reader.get("/search", params=both).json()["results"]
 
 
 @pytest.mark.parametrize(
@@ -121,6 +123,7 @@ def test_health_says_what_is_served(reader: TestClient) -> None:
     body = reader.get("/health").json()
     assert body["status"] == "ok"
     assert (body["index"], body["size"], body["bits"], body["writable"]) == ("pictures", 20, 16, False)
+    assert reader.head("/health").status_code == 200
 
 
 def test_openapi_documents_every_field_and_gives_examples(reader: TestClient) -> None:
@@ -133,6 +136,11 @@ def test_openapi_documents_every_field_and_gives_examples(reader: TestClient) ->
     search = described["components"]["schemas"]["SearchAnswer"]
     assert set(search["properties"]) == {"labels", "results", "bits", "size"}
     assert described["components"]["schemas"]["Result"]["properties"]["id"]["examples"]
+    parameters = {one["name"]: one for one in described["paths"]["/search"]["get"]["parameters"]}
+    assert {"id", "labels", "k", "by", "within", "having", "without", "under"} <= set(parameters)
+    assert parameters["k"]["schema"]["maximum"] == 1000
+    assert parameters["having"]["schema"]["type"] == "array"
+    assert all(one["in"] == "query" and one["description"] for one in parameters.values())
     for path in described["paths"].values():
         assert all(operation["description"] for operation in path.values())
     assert described["paths"]["/images"]["post"]["security"] == [{"bearer": []}]

@@ -638,6 +638,9 @@ def serve(
         typer.Option(help="folder that the page moves duplicates to, with the token; it can move them back"),
     ] = None,
     read_only: Annotated[bool, typer.Option(help="reject all changes, also with a token")] = False,
+    log_requests: Annotated[
+        bool, typer.Option("--log-requests", help="print method, path, status and time of every request")
+    ] = False,
     model: Annotated[
         str | None,
         option("of a folder of images: a run's folder, the built-in model, or hf:owner/name", default="coco"),

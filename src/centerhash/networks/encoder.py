@@ -149,13 +149,13 @@ class Encoder:
 
     def features(self, images: Sequence[ImageSource]) -> NDArray[np.float32]:
         """Features (n, D) of images: files, bytes, PIL images or uint8 arrays; broken ones raise DataError."""
+        if len(images) == 1:  # no threads to read ahead: a server does this for every upload
+            return self.engine.features(self.pixels(images[0])[None])
         found = [np.zeros((0, self.backbone.features), dtype=np.float32)]
         broken: dict[int, ImageError] = {}
         for step in self.stream(images):
             found.append(step.features)
             broken |= step.broken
-        if len(images) == len(broken) == 1:
-            raise broken[0]
         FeatureTable(np.zeros((len(images), 0), np.float32), broken, 0).raise_if_broken(_REPAIR)
         return np.concatenate(found)
 

@@ -131,18 +131,20 @@ def choose_engine(name: str = "auto", device: str | torch.device = "cpu") -> str
 
 
 def choose_portable_engine(name: str = "auto", device: str | torch.device = "auto") -> str:
-    """The engine for a model in one ONNX file: as named, or the fastest that is installed. It needs no PyTorch."""
+    """The engine for a model in one ONNX file: as named, or ONNX Runtime. It needs no PyTorch.
+
+    OpenVINO takes as long for an image, longer to start, and 60 MB more.
+    """
     if name == "torch" or str(device) not in ("auto", "cpu"):
         raise ConfigError(
             f"this model is an ONNX file, which runs on the CPU, not by engine '{name}' on device '{device}': pass "
             f'`engine="auto"` and `device="auto"`, or encode with the model of the run.'
         )
-    here = [row.name for row in ENGINES.values() if row.library is not None and row.is_here]
-    if name == "auto" and not here:
+    if name == "auto" and not ENGINES["onnx"].is_here:
         raise ConfigError(
             "a model needs onnxruntime to run, which is not installed: pip install onnxruntime."
         )
-    return here[0] if name == "auto" else choose_engine(name)
+    return "onnx" if name == "auto" else choose_engine(name)
 
 
 def open_engine(
@@ -157,7 +159,7 @@ def open_engine(
     raises ConfigError instead.
     """
     if isinstance(backbone, PortableNetwork):
-        return _open_portable(backbone, choose_portable_engine(engine, device), fall_back=engine == "auto")
+        return _open_portable(backbone, choose_portable_engine(engine, device))
     chosen = choose_engine(engine, device)
     if chosen == "torch":
         return TorchEngine(backbone, device)
@@ -174,22 +176,15 @@ def open_engine(
         return TorchEngine(backbone, device, (warning,))
 
 
-def _open_portable(
-    network: PortableNetwork, name: str, fall_back: bool = False, warnings: tuple[str, ...] = ()
-) -> CompiledEngine:
-    """Compile a whole model; DataError if it cannot be run, or has other outputs than announced.
-
-    With `fall_back`, ONNX Runtime runs what OpenVINO cannot, with a warning that gives the reason.
-    """
+def _open_portable(network: PortableNetwork, name: str) -> CompiledEngine:
+    """Compile a whole model; DataError if it cannot be run, or has other outputs than announced."""
     content = network.content()
     try:
-        return CompiledEngine(name, network, _COMPILERS[name](content, streams(), network.outputs), warnings)
+        return CompiledEngine(name, network, _COMPILERS[name](content, streams(), network.outputs))
     except CenterhashError:
         raise
     except Exception as error:  # the libraries' errors have no common class
         reason = f"the model '{network.name}' cannot be run by engine '{name}': {_first_line(error)}"
-        if fall_back and name != "onnx" and ENGINES["onnx"].is_here:
-            return _open_portable(network, "onnx", warnings=(f"{reason}; ONNX Runtime runs it instead.",))
         raise DataError(reason) from error
 
 

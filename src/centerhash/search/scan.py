@@ -28,7 +28,9 @@ Integers: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.uint8]
 
 STRIDE, STEP = 512, 32  # rows counted at once; if some are near, again in steps, then one by one
-THREAD_BYTES = 1 << 20  # to read per thread: a scan of less is over before another thread has started
+THREAD_BYTES = (
+    1 << 23
+)  # to read per thread: handing a scan of less to another thread takes longer than it saves
 SPARE = 1024  # items a thread has room for beyond k
 WIDEST_INTERLEAVED = 5  # rows of more words are added up word by word: LLVM would gather them instead
 

@@ -9,8 +9,10 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -131,6 +133,7 @@ def _add_handlers(app: FastAPI) -> None:
 def _add_status(
     app: FastAPI, served: ServedIndex, settings: Settings, adding: Callable[[], int] | None
 ) -> None:
+    @app.head("/health", include_in_schema=False)
     @app.get("/health")
     async def health() -> Health:
         """That the server is up, what it serves and what it accepts."""
@@ -203,8 +206,7 @@ def serve_index(
     hosts = allowed_hosts(host, settings.hosts)
     settings = settings.model_copy(update={"hosts": hosts, "addresses": tuple(addresses)})
     with listen(host, port) as listener:
-        if index.model_info.backbone is not None:  # the first visitor need not wait for network and search
-            index.search(Image.new("RGB", (32, 32)), k=1)
+        _warm_up(index)
         if (torch := sys.modules.get("torch")) is not None:  # its threads, too, share the cores
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.workers))
         app = create_app(index, settings, None if filling is None else lambda: filling.left, counted)
@@ -212,6 +214,19 @@ def serve_index(
         announce([f"http://{each}:{number}" for each in addresses], index)
         with filling or nullcontext():
             run(app, settings, listener)
+
+
+def _warm_up(index: Index) -> None:
+    """Load the network in one thread, codes and compiled loops in another: the first visitor need not wait for them."""
+    with ThreadPoolExecutor(1) as pool:
+        network = None
+        if index.model_info.backbone is not None:
+            network = pool.submit(lambda: index.encoder().engine)
+        for item in islice(index.items(), 1):
+            index.search(id=item.id, k=1)
+    if network is not None:
+        network.result()
+        index.search(Image.new("RGB", (32, 32)), k=1)
 
 
 def allowed_hosts(host: str, named: tuple[str, ...]) -> tuple[str, ...]:

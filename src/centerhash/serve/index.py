@@ -8,7 +8,7 @@ import io
 import logging
 import os
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -81,14 +81,21 @@ class ServedIndex:
         self, image: bytes | None = None, *, id: str | None = None, under: str | None, **query: Any
     ) -> schemas.SearchAnswer:
         """As `Index.search`, by an upload, an id or the text of labels."""
-        if id is not None:
-            self._check(id)
         path = self._path_of(under)
-        found = self.index.search(image, id=id, under=path, **query)
+        try:
+            found = self.index.search(image, id=id, under=path, **query)
+        except InputError:
+            if id is not None:  # only now: it is one more read, and most ids are there
+                self._check(id)
+            raise
         empty = under is not None and path is None  # a folder without images, whether or not it exists
-        return schemas.SearchAnswer.model_validate(
-            found.to_dict() | {"results": [] if empty else self._described(filter(is_there, found))}
-        )
+        answer = {
+            "labels": [vars(row) for row in found.labels],
+            "results": [] if empty else self._described(list(filter(is_there, found))),
+            "bits": len(found.code),
+            "size": found.size,
+        }
+        return schemas.SearchAnswer.model_validate(answer)
 
     def read(self, text: str) -> schemas.TypedAnswer:
         """What a person typed, as labels, filters and unknown words."""
@@ -105,9 +112,9 @@ class ServedIndex:
             unknown=[schemas.UnknownWord(word=word, near=list(near)) for word, near in typed.unknown],
         )
 
-    def _described(self, rows: Iterable[Result]) -> list[dict[str, Any]]:
+    def _described(self, rows: Sequence[Result]) -> list[dict[str, Any]]:
         """Results as on the command line with the facts of their files, without the folders of this machine."""
-        names = self.folders().names
+        names = self.folders().names if any(row.path is not None for row in rows) else {}
         described = []
         for row in rows:
             facts = row.to_dict() | {"path": None if row.path is None else shown_text(row.name or "")}
@@ -123,8 +130,10 @@ class ServedIndex:
 
     def _path_of(self, folder: str | None) -> str | None:
         """The path of a folder by its name; None for all other names, whatever the disk holds."""
+        if folder is None:
+            return None
         paths = {name: path for path, name in self.folders().names.items()}
-        return None if folder is None else paths.get(folder.strip("/"))
+        return paths.get(folder.strip("/"))
 
     def items(self, offset: int, limit: int, under: str | None, **only: Any) -> schemas.ItemsAnswer:
         """Some images, the newest first."""
@@ -132,7 +141,7 @@ class ServedIndex:
         found: tuple[list[Result], int] = ([], 0)
         if under is None or path is not None:
             found = self.index.newest(offset, limit, under=path, **only)
-        shown = self._described(filter(is_there, found[0]))
+        shown = self._described(list(filter(is_there, found[0])))
         answer = {"items": shown, "total": found[1], "size": len(self.index)}
         return schemas.ItemsAnswer.model_validate(answer)
 

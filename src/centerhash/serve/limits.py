@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from pydantic import Field, SecretStr
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -34,17 +35,20 @@ _BUSY = "the server is busy: try again in a moment."
 _DRAIN_SECONDS = 2.0  # for a client that is still sending when its answer is ready
 _DRAIN_BODIES = 4  # times the allowed size that are read and dropped, so that the client sees its answer
 _QUIET_SECONDS = 60.0  # in which a message of the event loop is logged once
-_HEADERS = {
+_HEADERS = (  # none of them is set elsewhere
     # blob: and data: are the image that the user has just picked
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self' blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "permissions-policy": "camera=(), microphone=(), geolocation=()",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-}
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        b"img-src 'self' blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), microphone=(), geolocation=()"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+)
 _FULL = b'{"error": "too many connections: try again in a moment."}'
 _REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
@@ -67,6 +71,9 @@ class Settings(Options):
     timeout: float = Field(30.0, gt=0, description="seconds that a request may take, slow clients included")
     workers: int = Field(2, ge=1, description="threads that decode images, and as many that search")
     thumbnail_mb: float = Field(64.0, gt=0, description="memory for thumbnails in megabytes")
+    log_requests: bool = Field(
+        False, description="print a line per request: method, path, status, milliseconds"
+    )
     duplicates_to: Path | None = Field(
         None, description="folder that duplicates are moved to; None: none are"
     )
@@ -170,8 +177,13 @@ class Guard:
             # the pattern of the route, never the path itself: ids must not become labels of metrics
             static = "/static" if scope["path"].startswith("/static/") else "none"
             route = getattr(scope.get("route"), "path", "") or static
+            seconds = perf_counter() - started
             self._requests.labels(method, route, exchange.status).inc()
-            self._seconds.labels(route).observe(perf_counter() - started)
+            self._seconds.labels(route).observe(seconds)
+            if self._settings.log_requests:
+                # the path as it was sent, so still quoted: a decoded one could hold line ends; no query, no headers
+                path = scope.get("raw_path", b"").decode("latin-1")
+                print(method, path, exchange.status, f"{1000 * seconds:.1f} ms", file=sys.stderr, flush=True)
 
     async def _admit(self, scope: Scope, exchange: _Exchange) -> None:
         """Refuse what can be refused without the body, else let the application answer."""
@@ -230,12 +242,14 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         """Pass the answer on."""
         if message["type"] == "http.response.start":
-            if message["status"] != 408:  # a client that was too slow is not waited for again
+            # a client that was too slow is not waited for again
+            if self.body_pending and message["status"] != 408:
                 await self._drain()
             self.status = message["status"]
-            headers = MutableHeaders(scope=message)
-            headers.update(_HEADERS)
-            headers.setdefault("cache-control", "no-store")
+            headers = [*message["headers"], *_HEADERS]
+            if not any(name == b"cache-control" for name, _ in headers):
+                headers.append((b"cache-control", b"no-store"))
+            message = {**message, "headers": headers}
         await self._send(message)
         # a long file over a slow line: each piece that was accepted gives time for the next
         if self.limit is not None and message.get("more_body"):
