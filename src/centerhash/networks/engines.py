@@ -133,7 +133,7 @@ def choose_engine(name: str = "auto", device: str | torch.device = "cpu") -> str
 def choose_portable_engine(name: str = "auto", device: str | torch.device = "auto") -> str:
     """The engine for a model in one ONNX file: as named, or ONNX Runtime. It needs no PyTorch.
 
-    OpenVINO takes as long for an image, longer to start, and 60 MB more.
+    OpenVINO takes as long for an image and longer to start.
     """
     if name == "torch" or str(device) not in ("auto", "cpu"):
         raise ConfigError(
