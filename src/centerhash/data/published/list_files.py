@@ -198,12 +198,10 @@ register(
         needs=("lists/train.txt",),
         reader=lambda root: read_lists(root / "lists", root),
         by_hand=(
-            "Copy HashNet's lists for ImageNet (https://github.com/thuml/HashNet, pytorch/data/imagenet) to "
-            "imagenet100/lists: train.txt, test.txt and database.txt, or the latter two in parts (test0.txt, "
-            "database0.txt, ... of caffe/data/imagenet).",
-            "Download imagenet.tar.gz from the folder that HashNet's README names, or the training and validation images "
-            "of ILSVRC2012 from https://image-net.org after registering, and unpack them anywhere below imagenet100/.",
-            "Images are matched by the last parts of their paths. Missing ones are skipped, and a warning counts them.",
+            "Copy train.txt, test.txt and database.txt of HashNet (https://github.com/thuml/HashNet, pytorch/data/imagenet) "
+            "to imagenet100/lists.",
+            "Download the images named in HashNet's README, or those of ILSVRC2012 from https://image-net.org, and unpack "
+            "them anywhere below imagenet100/.",
         ),
         depth=1_000,
     )

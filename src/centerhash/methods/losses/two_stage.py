@@ -126,8 +126,7 @@ class CNNHOptions(MethodOptions):
             stage 1:  min over H in [-1, 1]^(n x K) of  || S - H H^T / K ||^2,  codes = sign(H)
             stage 2:  mean over bits of  softplus(-c_k z_k)  for the image's code c""",
         differences="""
-            Stage 1 moves a block of rows per column by one Newton step instead of single entries. Stage 2 is a cross
-            entropy; the port has a squared error. CNNH+, which also predicts labels, is not included.""",
+            The port has a squared error in stage 2. CNNH+, which also predicts labels, is not included.""",
         scores=Scores(0.776, 0.762, None),
     ),
 )
