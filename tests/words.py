@@ -96,8 +96,8 @@ def prose(markdown: str) -> str:
     text = re.sub(r"`+[^`]+`+", lambda span: "code" + "\n" * span[0].count("\n"), text)
     text = re.sub(r"\$\$?[^$]+\$\$?", "formula", text)
     text = re.sub(
-        r"^(?: {4,}|\t)(?![-*\d]).*$", "", text, flags=re.MULTILINE
-    )  # formulas that are set as code
+        r"^(?: {4,}|\t|:::).*$", "", text, flags=re.MULTILINE
+    )  # formulas that are set as code, and generated references
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
     text = re.sub(r"<[^>\n]+>|https?://\S+", "", text)
     text = re.sub(r"\b[\w/-]+\.(?:json|jsonl|md|csv|toml|py|npz)\b", "file", text)
@@ -109,7 +109,7 @@ def sentences(text: str) -> Iterator[tuple[int, str]]:
     for block in re.finditer(r"(?:^(?!\s*\||#|\s*$).*\n?)+", text, flags=re.MULTILINE):
         start = text.count("\n", 0, block.start()) + 1
         for item in re.split(r"^\s*(?:[-*]|\d+\.)\s", block[0], flags=re.MULTILINE):
-            for sentence in re.split(r"(?<=[.!?:;])\s+", " ".join(item.split())):
+            for sentence in re.split(r"(?<=[.!?])\s+", " ".join(item.split())):
                 if sentence:
                     yield start, sentence
 

@@ -652,8 +652,8 @@ def serve(
 ) -> None:
     """Serve an index or a folder of photos: a web page and a JSON API.
 
-    For a folder of images, an index is created or updated: photos.index next to photos, or in the cache if that place is
-    not writable. The page works while images are being added. The same command resumes after a stop.
+    For a folder of images, an index is created or updated: photos.index next to photos, or in the cache if that folder is
+    read-only. The page works while images are being added. The same command resumes after a stop.
 
     Examples: `centerhash serve photos`, `centerhash serve photos.index --host 0.0.0.0 --password SECRET`
     """

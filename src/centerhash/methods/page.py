@@ -24,15 +24,15 @@ centerhash train photos --method csq --bits 32 -o gamma=0.1 --out run
 
 `-o NAME=VALUE` sets an option. `centerhash methods --markdown` generates this page.
 
-**Sources.** Each method was compared with the source that its section names: public code, or for ICS the text of the paper. "The
-authors" means this source; other papers were not compared.
+**Sources.** Each method was compared with the source that its section names: public code, or for ICS the text of the
+paper. "The authors" means this source; other papers were not compared.
 
 **Notation.** z are the logits (K,) of an image, and sigma is the logistic function. v_j is the center of class j in
 {{{{-1, +1}}}}^K. y are the labels, and c is their number. s_ij is 1 if images i and j share a label, else 0.
 
-**Options** are listed with their default and, in brackets, the values tried by the grid. "Authors" lists their setting if it
-differs. `unit` scales every feature vector to
-unit length first. `bandwidth` is the sigma of the kernel, in root mean squared distances.
+**Options** are listed with their default and, in brackets, the values tried by the grid. "Authors" lists their setting if
+it differs. `unit` scales every feature vector to unit length first. `bandwidth` is the sigma of the kernel, in root mean
+squared distances.
 
 **Differences of many methods.**
 
@@ -42,12 +42,12 @@ unit length first. `bandwidth` is the sigma of the kernel, in root mean squared 
 - Central methods assign Hadamard or well-separated centers to classes by co-occurrence (`--centers auto`, `--assignment
   cooccurrence`). The authors assign theirs at random.
 
-**Scores.** Defaults are the settings with the best validation mAP in a grid of 12 trials per method, one of them the authors'
-setting ([how it was run](../explanation/results.md#choice-of-settings)). The table lists mAP@107 over
+**Scores.** Defaults have the best validation mAP in a grid of 12 trials per method, one of them the authors' setting
+([how it was run](../explanation/results.md#choice-of-settings)). The table lists mAP@107 over
 [retrieved relevant items](metrics.md#mean-average-precision) at 32 bits
 ([rows](../../benchmarks/results/coco117k-tune/results.jsonl)). Deep methods tried the learning rates
-{", ".join(f"{rate:g}" for rate in LEARNING_RATES)}, and the authors' setting with {_DEFAULT_RATE:g} (HyP2: 0.001). A random
-ranking has 0.370.
+{", ".join(f"{rate:g}" for rate in LEARNING_RATES)}, and the authors' setting with {_DEFAULT_RATE:g} (HyP2: 0.001). A
+random ranking has 0.370.
 
 | method | family | labels of an image | learning rate | 30 epochs | 10 epochs | authors' setting, 10 epochs |
 |---|---|---|---|---|---|---|
@@ -98,8 +98,17 @@ def _options(row: Method, notes: Notes) -> Iterator[str]:
     for name, default, meaning in lines:
         tried = ", ".join(map(_shown, space.values.get(name, [])))
         yield f"- `{_flag(name)}` {default}{f' ({tried})' if tried else ''}{meaning}"
-    usual = {**_TRAINING, "assignment": "random", **row.options({}, 32).model_dump(by_alias=True), **row.training}
-    other = {name: value for name, value in space.authors.items() if value_at(value, 32, usual.get(name)) != usual.get(name)}
+    usual = {
+        **_TRAINING,
+        "assignment": "random",
+        **row.options({}, 32).model_dump(by_alias=True),
+        **row.training,
+    }
+    other = {
+        name: value
+        for name, value in space.authors.items()
+        if value_at(value, 32, usual.get(name)) != usual.get(name)
+    }
     if other and notes.scores.authors is not None:
         yield "- authors: " + ", ".join(f"`{_flag(name)}` {_shown(value)}" for name, value in other.items())
 

@@ -177,8 +177,8 @@ class Index:
         if not store.bits == info.bits == spec.bits or info.classes != spec.classes:
             store.close()
             raise DataError(
-                f"'{place}' has codes of {spec.bits} bits, its model of {info.bits}, its items of {store.bits}, or their "
-                "classes differ: it is damaged, or mixed from different indexes. Create it again."
+                f"'{place}' is damaged or mixed from different indexes: it has {spec.bits} bits, its model {info.bits}, "
+                f"its items {store.bits}, or their classes differ. Create it again."
             )
         index = cls(place, spec, info, store)
         index.read_only, index.shared = read_only, shared and spec.store == LOCAL
@@ -203,8 +203,8 @@ class Index:
         """Return what reads images; it is loaded on first use."""
         if self.spec.model and self.model_info.backbone is None:
             raise ConfigError(
-                "the model of this index was trained on features and has no backbone, so it cannot read images: "
-                "search by an id or by labels, add codes with `centerhash index import`, or train on images."
+                "the model of this index was trained on features and has no backbone, so it cannot read images. "
+                "Search by an id or by labels, add codes with `centerhash index import`, or train on images."
             )
         self._encoder = self._encoder or self.model.encoder(**self._encoding)
         return self._encoder

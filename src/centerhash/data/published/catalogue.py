@@ -260,8 +260,8 @@ centerhash train voc2007 --root data --out run
 ```
 
 `--root` holds one folder per dataset, or is the folder of the dataset itself. In Python, use
-`ch.open_dataset("voc2007", root="data")`. Only `train` and `open_dataset` accept names. `inspect`, `compare` and `tune` open
-folders in one of the [layouts](data-layouts.md); COCO's folder is one.
+`ch.open_dataset("voc2007", root="data")`. Only `train` and `open_dataset` accept names. `inspect`, `compare` and `tune`
+open folders in one of the [layouts](data-layouts.md); COCO's folder is one.
 
 | name | dataset | classes | labeled images | of | mAP@k |
 |---|---|---|---|---|---|
@@ -298,15 +298,13 @@ numbered parts. A line is `path 0 1 0 ...` with one 0 or 1 per class.
 {{ group[0].citation }}. <{{ group[0].home }}>
 
 {% for row in group %}
-- Split of `{{ row.name }}`: {{ row.split }}.
+- `{{ row.name }}`: {{ row.split }}.
 {% endfor %}
 - Areas: {{ group[0].areas }}. License: {{ group[0].license }}.
-
 {% if group[0].files %}
 - Archives, unpacked into `{{ folder }}/`:
 {% for file in files(group) %}
-  [{{ file.name }}]({{ file.url }}){{ " ({:,} MB)".format((file.size / 1e6)|round|int) if file.size else "" }}\
-{{ "" if loop.last else "," }}
+  - [{{ file.name }}]({{ file.url }}){{ ", {:,} MB".format((file.size / 1e6)|round|int) if file.size else "" }}
 {% endfor %}
 {% endif %}
 {% if group[0].by_hand %}

@@ -186,8 +186,8 @@ register(
         classes=100,
         images=133_503,
         photos=133_503,
-        split="HashNet's lists: 5,000 queries from ImageNet's validation images, a database of 128,503 of its training "
-        "images, 10,000 of which are the training set",
+        split="HashNet's lists: 5,000 validation images as queries, 128,503 training images as database, 10,000 of them "
+        "as training set",
         areas="unknown",
         license="ImageNet's terms: for research, not for redistribution",
         citation="Cao et al.: HashNet: Deep Learning to Hash by Continuation. ICCV 2017; Russakovsky et al.: ImageNet "
@@ -198,10 +198,10 @@ register(
         needs=("lists/train.txt",),
         reader=lambda root: read_lists(root / "lists", root),
         by_hand=(
-            "Copy train.txt, test.txt and database.txt of HashNet (https://github.com/thuml/HashNet, pytorch/data/imagenet) "
-            "to imagenet100/lists.",
-            "Download the images named in HashNet's README, or those of ILSVRC2012 from https://image-net.org, and unpack "
-            "them anywhere below imagenet100/.",
+            "Copy train.txt, test.txt and database.txt of HashNet (https://github.com/thuml/HashNet, "
+            "pytorch/data/imagenet) to imagenet100/lists.",
+            "Download the images named in HashNet's README, or those of ILSVRC2012 from https://image-net.org, and "
+            "unpack them anywhere below imagenet100/.",
         ),
         depth=1_000,
     )

@@ -100,7 +100,7 @@ register(
             10_000,
             2_040,
             "the paper, Table 1",
-            "; its 149,685 database images are CSQ's list, which `--lists` reads",
+            "; `--lists` for CSQ's",
         ),
         reader=partial(read_nuswide, classes=FREQUENT),
     )

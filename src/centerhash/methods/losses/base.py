@@ -148,8 +148,8 @@ class Objective(nn.Module, ABC):
             found = {**output._asdict(), "labels": labels}
             shown = [f"{name} {_shown(part)}" for name, part in found.items() if part is not None]
             raise InputError(
-                f"{type(self).__name__} takes float logits (B, {bits or 'K'}) and labels (B, {classes or 'C'}) of bool "
-                f"or 0 and 1, and a head's other outputs in the labels' shape; got {', '.join(shown)}."
+                f"{type(self).__name__} expects float logits (B, {bits or 'K'}) and labels (B, {classes or 'C'}) of bool "
+                f"or 0 and 1. Other outputs of the head have the shape of the labels. Got {', '.join(shown)}."
             )
         return Batch(output, labels.bool())
 

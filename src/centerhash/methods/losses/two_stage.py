@@ -155,8 +155,8 @@ class CNNH(Objective):
         """Compute stage 2: the mean cross entropy between sigmoid(z) and the image's code."""
         if batch.places is None or not len(self.codes):
             raise InputError(
-                "CNNH learns codes of single images: call prepare() with the training images first, then the loss with "
-                "the places (B,) of a batch's images among them."
+                "CNNH learns codes of single images: call prepare() with the training images first. Then pass the "
+                "positions (B,) of a batch among them to the loss."
             )
         targets = self.codes[batch.places].to(batch.logits.dtype)
         return {"code": softplus(-targets * batch.logits).mean()}
