@@ -3,7 +3,7 @@
 import { forgetAnswers, getJson, getKept, logOut, original, searchPicture, thumbnail } from "./api.js";
 import { addFiles, removeLater, showAdding } from "./adding.js";
 import { makeCombo } from "./combo.js";
-import { $, capital, drawError, number } from "./dom.js";
+import { $, capital, counted, drawError, number } from "./dom.js";
 import { showDuplicates } from "./duplicates.js";
 import { takeFiles } from "./files.js";
 import { datesText, drawTimeline } from "./months.js";
@@ -83,7 +83,7 @@ async function showAll(asked, signal) {
   const filtered = isFiltered(asked);
   $("found-title").textContent = asked.under && !asked.having.length && !asked.without.length && !asked.named.length ? asked.under : "Photos";
   document.title = "centerhash";
-  $("status").textContent = total || !filtered ? `${number(total)}${filtered ? ` of ${number(health.size)}` : ""} photos, newest first${coming()}.` : "No photos match. Remove a filter.";
+  $("status").textContent = total || !filtered ? `${filtered ? `${number(total)} of ` : ""}${counted(filtered ? health.size : total, "photo")}, newest first${coming()}.` : "No photos match. Remove a filter.";
 }
 
 const isFiltered = (asked) => asked.having.length + asked.without.length + asked.named.length > 0 || [asked.under, asked.after, asked.before, asked.camera].some(Boolean);
@@ -120,7 +120,7 @@ async function showAnswer(asked, signal) {
   $("found-title").textContent = title;
   document.title = `${title} – centerhash`;
   const time = Math.round(performance.now() - started);
-  $("status").textContent = listed.length ? `${countOf(asked)} of ${number(answer.size)} photos, in ${time} ms` : `No photos match.${isFiltered(asked) ? " Remove a filter." : ""}`;
+  $("status").textContent = listed.length ? `${countOf(asked)} of ${counted(answer.size, "photo")}, in ${time} ms` : `No photos match.${isFiltered(asked) ? " Remove a filter." : ""}`;
   $("more").hidden = listed.length < asked.k || asked.k >= 1000;
 }
 
