@@ -109,7 +109,9 @@ def sentences(text: str) -> Iterator[tuple[int, str]]:
     for block in re.finditer(r"(?:^(?!\s*\||#|\s*$).*\n?)+", text, flags=re.MULTILINE):
         start = text.count("\n", 0, block.start()) + 1
         for item in re.split(r"^\s*(?:[-*]|\d+\.)\s", block[0], flags=re.MULTILINE):
-            for sentence in re.split(r"(?<=[.!?])\s+", " ".join(item.split())):
+            for sentence in re.split(
+                r"(?<!\bEq\.)(?<!\bSec\.)(?<!\bFig\.)(?<!\bal\.)(?<=[.!?])\s+", " ".join(item.split())
+            ):
                 if sentence:
                     yield start, sentence
 
