@@ -340,7 +340,7 @@ def _tables(settings: Settings, rows: Sequence[Row]) -> list[Markup]:
             lines.append([item.reading.title, *cells])
         heads = [f"{bits} bits", *(TITLES[name] for name in METRICS)]
         if shown:
-            lines.append(["chance", "", "", "", f"{shown[0].chance:.3f}"])
+            lines.append(["random guess", "", "", "", f"{shown[0].chance:.3f}"])
         texts.append(markdown_table(heads, lines) + "\n")
         parts.append(table(heads, lines))
     write_text(settings.folder(WHAT) / "table.md", "\n".join(texts))
@@ -360,7 +360,7 @@ def _agreement_plot(folder: Path, shown: Sequence[Shown], bits: int) -> Markup:
             if name == "largest":
                 axis.axvline(shown[0].chance, **CHANCE)
                 place_of = (shown[0].chance, 1)
-                axis.annotate("chance", place_of, xycoords=("data", "axes fraction"), fontsize=8, va="bottom")
+                axis.annotate("random guess", place_of, xycoords=("data", "axes fraction"), fontsize=8, va="bottom")
             titles = [item.reading.title for item in reversed(shown)]
             axis.set_yticks(range(len(shown)), titles if axis is axes[0] else [""] * len(shown))
             axis.set_xlabel(title)

@@ -182,7 +182,7 @@ def _map_plot(folder: Path, settings: Settings, study: Study, rows: Sequence[Row
             axis.set_xscale("log")
             axis.set_title(f"{length} bits", fontsize=10, loc="left")
             axis.set(xlabel=study.spoken)
-        axes[0].set_ylabel("mAP, peers")
+        axes[0].set_ylabel("mAP over retrieved relevant items")
         common.legend_below(figure, axes[0], 1.5)
         return common.write_figure(folder / "map", figure)
 
