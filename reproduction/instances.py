@@ -228,8 +228,8 @@ def areas_of(dataset: Dataset) -> NDArray[np.float32]:
     """The areas (N, C) of a dataset, which must have some."""
     if dataset.areas is None:
         raise DataError(
-            f"'{dataset.name}' does not say how large its objects are: use a dataset with areas (the column 'areas' of "
-            "labels.csv, or COCO's json), or name one for the test images."
+            f"'{dataset.name}' has no areas of objects. Use a dataset with areas (the column 'areas' of labels.csv, or "
+            "COCO's json), or name one for the test images."
         )
     return dataset.areas
 
@@ -360,7 +360,9 @@ def _agreement_plot(folder: Path, shown: Sequence[Shown], bits: int) -> Markup:
             if name == "largest":
                 axis.axvline(shown[0].chance, **CHANCE)
                 place_of = (shown[0].chance, 1)
-                axis.annotate("random guess", place_of, xycoords=("data", "axes fraction"), fontsize=8, va="bottom")
+                axis.annotate(
+                    "random guess", place_of, xycoords=("data", "axes fraction"), fontsize=8, va="bottom"
+                )
             titles = [item.reading.title for item in reversed(shown)]
             axis.set_yticks(range(len(shown)), titles if axis is axes[0] else [""] * len(shown))
             axis.set_xlabel(title)

@@ -142,7 +142,7 @@ def page_texts() -> Iterator[Text]:
 
 def web_texts() -> Iterator[Text]:
     """What people read on the web page and on written pages."""
-    for page in sorted((ROOT / "src").rglob("*.html")):
+    for page in sorted(page for part in ("src", "reproduction") for page in (ROOT / part).rglob("*.html")):
         parser = _Html()
         parser.feed(re.sub(r"\{[{%#].*?[%#}]\}", "", page.read_text(encoding="utf-8"), flags=re.DOTALL))
         for line, text in parser.found:
@@ -187,7 +187,7 @@ def message_texts() -> Iterator[Text]:
             return "".join(text_of(value) for value in node.values)
         return "`code`"
 
-    for file in sorted((ROOT / "src").rglob("*.py")):
+    for file in sorted(file for part in ("src", "reproduction") for file in (ROOT / part).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             call = node.exc if isinstance(node, ast.Raise) else node
             if not isinstance(call, ast.Call) or not call.args:

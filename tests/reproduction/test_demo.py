@@ -87,7 +87,7 @@ def test_report_in_a_browser(demo: DemoResult, page: Any) -> None:
     assert titles == [
         "Retrieval",
         "Search results",
-        "What the weights say",
+        "Weights of labels",
         "Weight against visible area",
         "The built-in model",
         "The weight solver",
