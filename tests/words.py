@@ -1,4 +1,4 @@
-"""Check the words of README, docs, command help, messages and web page: `python -m tests.words`, part of `make lint`.
+"""Check the words of README, docs, command help, docstrings, messages and web page: `python -m tests.words`, part of `make lint`.
 
 Code, quoted names and links are not checked. Every finding is a line: file, line, the words, and what to write instead.
 """
@@ -6,6 +6,8 @@ Code, quoted names and links are not checked. Every finding is a line: file, lin
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import json
 import re
 import sys
@@ -177,6 +179,24 @@ def help_texts() -> Iterator[Text]:
     yield from below(get_command(app), "centerhash")
 
 
+def docstring_texts() -> Iterator[Text]:
+    """The docstrings of public names: those of the Python reference, and the methods of their classes."""
+    listed = re.findall(
+        r"^::: (\S+)$", (ROOT / "docs/reference/python.md").read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
+    for name in listed:
+        module, _, last = name.rpartition(".")
+        public = getattr(importlib.import_module(module), last)
+        members = vars(public).items() if inspect.isclass(public) else ()
+        parts = [
+            (name, public),
+            *((f"{name}.{key}", each) for key, each in members if not key.startswith("_")),
+        ]
+        for place, part in parts:
+            if callable(part) or isinstance(part, property | classmethod | staticmethod):
+                yield Text(place, inspect.getdoc(part) or "")
+
+
 def message_texts() -> Iterator[Text]:
     """The text of errors, and of what commands print; inserted values are code."""
 
@@ -203,7 +223,14 @@ def main() -> int:
     """Print all findings; return 1 if there are any."""
     found = [
         problem
-        for texts in (page_texts(), web_texts(), script_texts(), help_texts(), message_texts())
+        for texts in (
+            page_texts(),
+            web_texts(),
+            script_texts(),
+            help_texts(),
+            docstring_texts(),
+            message_texts(),
+        )
         for each in texts
         for problem in problems(each.place, each.text)
     ]

@@ -102,8 +102,8 @@ class Objective(nn.Module, ABC):
     ) -> Tensor:
         """Compute the loss () of logits (B, K), or of a head's output, for labels (B, C) of bool or 0 and 1.
 
-        `places` (B,) are the positions of the images in the training set, `progress` in [0, 1) is the finished share of
-        training; few losses need them.
+        `places` (B,) are the positions of the images in the training set, and `progress` in [0, 1) is the finished
+        share of training. Few losses need them.
         """
         return self.loss_terms(output, labels, places, progress).total
 
