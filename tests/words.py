@@ -1,4 +1,4 @@
-"""Check the words of README, docs, command help, docstrings, messages and web page: `python -m tests.words`, part of `make lint`.
+"""Check the words of README, docs, help, docstrings, messages and web page: `python -m tests.words`, part of `make lint`.
 
 Code, quoted names and links are not checked. Every finding is a line: file, line, the words, and what to write instead.
 """

@@ -573,8 +573,8 @@ def _undo_moves(folder: Path, as_json: bool) -> None:
         console.print_json({"undone": counts})
         return
     _warn_some(list(done.skipped.values()))
-    counts = f"{console.counted(done.photos, 'photo')} and {console.counted(done.sidecars, 'sidecar file')}"
-    console.output(f"{counts} moved back from {folder}")
+    moved = f"{console.counted(done.photos, 'photo')} and {console.counted(done.sidecars, 'sidecar file')}"
+    console.output(f"{moved} moved back from {folder}")
 
 
 def _warn_some(reasons: list[str]) -> None:

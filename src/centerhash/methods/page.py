@@ -98,7 +98,7 @@ def _options(row: Method, notes: Notes) -> Iterator[str]:
     for name, default, meaning in lines:
         tried = ", ".join(map(_shown, space.values.get(name, [])))
         yield f"- `{_flag(name)}` {default}{f' ({tried})' if tried else ''}{meaning}"
-    usual = {
+    settings = {
         **_TRAINING,
         "assignment": "random",
         **row.options({}, 32).model_dump(by_alias=True),
@@ -107,7 +107,7 @@ def _options(row: Method, notes: Notes) -> Iterator[str]:
     other = {
         name: value
         for name, value in space.authors.items()
-        if value_at(value, 32, usual.get(name)) != usual.get(name)
+        if value_at(value, 32, settings.get(name)) != settings.get(name)
     }
     if other and notes.scores.authors is not None:
         yield "- authors: " + ", ".join(f"`{_flag(name)}` {_shown(value)}" for name, value in other.items())

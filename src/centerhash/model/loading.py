@@ -18,7 +18,8 @@ def load(source: str | Path) -> Model:
     """Load a trained model.
 
     `source` is "coco" (the built-in model), the folder of a run or of `HashModel.save`, or "hf:owner/name" or
-    "hf:owner/name@revision" on the Hugging Face hub. A folder with PyTorch weights gives a `HashModel` if PyTorch is installed; model.onnx gives a `PortableModel`.
+    "hf:owner/name@revision" on the Hugging Face hub. A folder with PyTorch weights returns a `HashModel` if PyTorch is
+    installed, and model.onnx a `PortableModel`.
     """
     if not isinstance(source, str | Path):
         raise InputError(f"a model is named by its run's folder, or 'coco', got {type(source).__name__}.")
