@@ -101,7 +101,7 @@ def backbones(as_json: JsonOption = False) -> None:
             str(row["crop"]) + ("" if row["crop"] == row["resize"] else f" of {row['resize']}"),
             str(row["pool"] or "its own"),
             f"{row['parameters']:,}",
-            "here" if row["weights_here"] else f"{row['megabytes']} MB" if row["megabytes"] else "your file",
+            "here" if row["weights_here"] else f"{row['megabytes']} MB" if row["megabytes"] else "a file",
         )
         for row in rows
     )
