@@ -252,7 +252,7 @@ Needs: base install for `datasets` and `download`; `pip install 'centerhash[trai
 centerhash datasets --root data
 ```
 
-lists the datasets and which of them are in the folder `data`.
+This command lists the datasets and which of them are in the folder `data`.
 
 ```text
 centerhash download voc2007 --root data
