@@ -49,7 +49,8 @@ Several commands have these options, with the same meaning. `DATA` is a folder i
 _JSON = """
 ## JSON output
 
-`--json` prints one line. Keys are those of `to_dict()` in Python and of the [server](http.md). Commands that list things print a list of objects, and all others one object.
+`--json` prints one line. Keys are those of `to_dict()` in Python and of the [server](http.md). Commands that list things
+print a list of objects, and all others one object.
 
 | command | keys |
 |---|---|

@@ -337,7 +337,7 @@ class ICSOptions(MethodOptions):
     ),
 )
 class ICS(CentralObjective):
-    """ICS (Zhang and Peng, 2021): solve the weights with the network fixed, then minimize the loss with the weights fixed."""
+    """ICS (Zhang and Peng, 2021): solve the weights with the network fixed, then minimize with the weights fixed."""
 
     options: ICSOptions
     kept: Tensor
