@@ -28,7 +28,7 @@ def test_tasks_go_seed_by_seed() -> None:
 
 
 def test_tasks_know_what_they_resolve_to() -> None:
-    (task,) = plan_tasks(["ics"], [16], 1, {"ics": {"options": {"lambda": "0.2"}}}, epochs=7)
+    (task,) = plan_tasks(["ics"], [16], 1, {"ics": {"options": {"lambda": "0.2"}}}, {"epochs": 7})
     expected = resolve(TrainConfig(method="ics", bits=16, epochs=7, sizes=False, options={"lambda": 0.2}))
     assert task.resolved == expected.model_dump(mode="json")
     assert task.resolved["options"]["beta"] is not None
@@ -86,9 +86,10 @@ def test_a_source_opens_the_true_split_at_the_full_depth(feature_folder: Path) -
 
 def test_rows_of_images_name_their_backbone(scene_folder: Path, feature_cache: Path) -> None:
     facts = Source(scene_folder, cache=feature_cache, device="cpu").open().facts()
-    assert facts["backbone"] == get_backbone(DEFAULT_BACKBONE).key
+    key = get_backbone(DEFAULT_BACKBONE).key
+    assert facts["backbone"] == {"name": DEFAULT_BACKBONE, "crop": 256, "pool": "mean+max", "key": key}
     assert differences(facts, facts) == []
-    assert len(differences({**facts, "backbone": "other"}, facts)) == 1
+    assert len(differences({**facts, "backbone": {"key": "other"}}, facts)) == 1
 
 
 def test_validation_scales_the_depth_and_leaves_out_the_query_itself(feature_folder: Path) -> None:
