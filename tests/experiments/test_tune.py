@@ -64,6 +64,15 @@ def _same_as_default(name: str) -> str:
     return "" if keys else "authors"
 
 
+def test_what_is_given_is_not_tuned() -> None:
+    points = candidates("csq", 16, {"learning_rate": 0.01})
+    assert all("learning_rate" not in point for point in points)
+    assert len(points) > 1
+    trials = plan_trials("csq", points, 16, {"learning_rate": 0.01, "epochs": 3}, len(points))
+    assert {trial.task.config.learning_rate for trial in trials} == {0.01}
+    assert len({trial.task.key for trial in trials}) == len(points)
+
+
 def test_few_settings_come_again_with_other_seeds() -> None:
     trials = plan_trials("lsh", [{}, {"unit": False}], 16, {"epochs": 5}, 5)
     assert [(trial.point.get("unit", True), trial.task.config.seed) for trial in trials] == [

@@ -109,8 +109,11 @@ def compare(
                 warn=console.warn,
             )
     if rows:
-        for table in terminal_tables(write_comparison(rows, folder, read_failures(folder))):
+        summary = write_comparison(rows, folder, read_failures(folder))
+        for table in terminal_tables(summary):
             console.output(table)
+        if summary.network():
+            console.output(f"network: {summary.network()}")
         console.output(f"page: {folder / 'report.html'}")
         if keep:
             console.output(f"models and codes: {folder / 'runs'}")

@@ -66,7 +66,7 @@ def train(
     """
     check_installed(*TRAINING, purpose="`centerhash train`")
 
-    from centerhash.core.options import read_options
+    from centerhash.core.options import joined, read_options
     from centerhash.data import open_dataset
     from centerhash.training.config import TrainConfig, suited
     from centerhash.training.presets import read_preset
@@ -74,7 +74,7 @@ def train(
 
     given = arguments.read_training(context.obj)
     given |= {"options": arguments.read_pairs(options)} if options else {}
-    config = read_options(TrainConfig, {**(read_preset(preset) if preset else {}), **given}, "training")
+    config = read_options(TrainConfig, joined(read_preset(preset) if preset else {}, given), "training")
     dataset = open_dataset(data, seed=config.seed, root=root, lists=lists, labels=not no_labels)
     config = suited(config, dataset)
     if not dataset.has_labels:

@@ -251,7 +251,7 @@ def terminal_tables(summary: Summary) -> list[Table]:
     """The tables for a terminal."""
     tables = []
     for title, (first, *heads), lines in _tables(summary):
-        named = title if title.startswith("Seconds") else f"{summary.title}: {title}"
+        named = title if title.startswith("Seconds") else f"{summary.first['data']}: {title}"
         tables.append(text_table(named, [first, *(f">{head}" for head in heads)], lines, dim=(RANDOM,)))
     return tables
 

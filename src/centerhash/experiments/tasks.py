@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from centerhash.codes import Packed, binarize, pack
 from centerhash.core.errors import ConfigError, DataError, first_reasons
 from centerhash.core.files import make_folder
-from centerhash.core.options import read_options
+from centerhash.core.options import joined, read_options
 from centerhash.core.progress import Progress, silent
 from centerhash.data import Dataset, Splits, open_dataset
 from centerhash.data.splits import check_splits
@@ -78,17 +78,6 @@ def make_task(given: Mapping[str, Any], **about: Any) -> Task:
     """Validate training options and make a task of them; areas do not resize the weights unless `sizes` is given."""
     config = read_options(TrainConfig, {"sizes": False, **given}, "training")
     return Task(config, resolve(config).model_dump(mode="json"), about)
-
-
-def joined(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Join training options, of which later ones override earlier ones; so do those in `head` and `options`."""
-    whole: dict[str, Any] = {}
-    for layer in layers:
-        inner = {
-            name: {**whole.get(name, {}), **layer[name]} for name in ("head", "options") if name in layer
-        }
-        whole |= {**layer, **inner}
-    return whole
 
 
 def plan_tasks(
@@ -240,18 +229,20 @@ class Source:
                 f"'{dataset.root}' holds features, which no network is needed for: omit `backbone=`, `weights=`, "
                 "`crop=` and `pool=`."
             )
+        depth = self.k
+        if self.validation:
+            held_out = validation_split(dataset)
+            share = len(held_out.splits.database) / len(dataset.splits.database)
+            depth = max(1, round(self.k * share))
+            dataset = used_images(held_out) if dataset.kind == "images" else held_out
         session = self.session(progress)
         if frozen:
             features, splits = dataset_features(dataset, self.backbone, session)
         else:
             features, splits = np.empty((dataset.size, 0), np.float32), readable_splits(dataset, session)
-        dataset = dataset.with_splits(splits)
-        if not self.validation:
-            return EvaluationSetup(dataset, features, self.k, False, session, self.backbone)
-        held_out = validation_split(dataset)
-        share = len(held_out.splits.database) / len(splits.database)
-        depth = max(1, round(self.k * share))
-        return EvaluationSetup(held_out, features, depth, True, session, self.backbone)
+        return EvaluationSetup(
+            dataset.with_splits(splits), features, depth, self.validation, session, self.backbone
+        )
 
     def session(self, progress: Progress = silent) -> Session:
         """How images are read and features computed."""
@@ -291,3 +282,20 @@ def validation_split(dataset: Dataset, seed: int = 0) -> Dataset:
         )
     held_out = np.sort(order[: len(order) // 4])
     return dataset.with_splits(Splits(np.sort(order[len(order) // 4 :]), held_out, held_out, "validation"))
+
+
+def used_images(dataset: Dataset) -> Dataset:
+    """The images of a dataset that are in one of its splits: no others need features."""
+    rows = np.unique(np.concatenate([members for _, members in dataset.splits.items()]))
+    places = np.empty(dataset.size, dtype=np.int64)
+    places[rows] = np.arange(len(rows))
+    splits = {name: places[members] for name, members in dataset.splits.items()}
+    chosen = rows.tolist()
+    return replace(
+        dataset,
+        labels=dataset.labels[rows],
+        splits=Splits(**splits, made=dataset.splits.made),
+        image_paths=tuple(dataset.image_paths[row] for row in chosen) if dataset.image_paths else None,
+        names=tuple(dataset.names[row] for row in chosen),
+        areas=None if dataset.areas is None else dataset.areas[rows],
+    )

@@ -16,10 +16,11 @@ import numpy as np
 
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import parse_json, write_json
+from centerhash.core.options import joined
 from centerhash.core.progress import Progress, silent
 from centerhash.experiments.compare import compare
 from centerhash.experiments.runner import TaskDone, select_rows
-from centerhash.experiments.tasks import Row, Source, Task, joined, make_task
+from centerhash.experiments.tasks import Row, Source, Task, make_task
 from centerhash.methods.registry import Point, get_method, search_space, training_options
 
 BEST, METRIC = "best.json", "map_peers"
