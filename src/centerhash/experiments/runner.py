@@ -68,8 +68,11 @@ def run_tasks(
     of the dataset. A task with a row runs again unless it `is_complete`.
     """
     _check_tasks(source, tasks, jobs)
-    frozen = not all(trains_network(task.config) for task in tasks)
-    setup, folder = source.open(progress, frozen=frozen), make_folder(out)
+    trained = [trains_network(task.config) for task in tasks]
+    setup = source.open(progress, frozen=not all(trained))
+    if any(trained) and setup.dataset.kind == "features":
+        raise ConfigError(f"`finetune=` needs images, and '{setup.dataset.root}' holds features: omit it.")
+    folder = make_folder(out)
     rows, failures = open_results(folder, setup.facts()), list[Row]()
     if warn is not None:
         warn(setup.dataset.warnings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from centerhash.training.distributed import ProcessGroup, join_processes
 from centerhash.training.finetuning import find_broken, fit_whole
 from centerhash.training.finish import logits_in_chunks, packed_codes
 from centerhash.training.frozen import fit_frozen
+from centerhash.training.last_stages import fit_last
 from centerhash.training.run_folder import EpochRow, fingerprint, init_or_check_run
 from centerhash.training.session import BROKEN_ADVICE, Session, dataset_features
 
@@ -113,7 +115,7 @@ def plan_tasks(
 
 def trains_network(config: TrainConfig) -> bool:
     """Whether a training run changes the backbone, so that its features are not those of the others."""
-    return bool(config.finetune)
+    return config.finetune != "off"
 
 
 def shared_backbone(training: Mapping[str, Any]) -> Backbone:
@@ -157,13 +159,19 @@ class EvaluationSetup:
         Return the model, this setup with the features of its network, and the seconds of all epochs.
         """
         config, log = resolve(task.config), list[EpochRow]()
+
+        def on_epoch(rows: list[EpochRow]) -> None:
+            log[:] = rows
+
         init_or_check_run(make_folder(folder), self.dataset, config, overwrite=False)
-        session = replace(
-            self._session(config), folder=folder, on_epoch=lambda rows: log.__setitem__(slice(None), rows)
-        )
-        model = fit_whole(self.dataset, config, session)
-        # features that only this row needs would fill the cache
-        features, _ = dataset_features(self.dataset, model.backbone(), replace(session, cache=None))
+        session = replace(self._session(config), folder=folder, on_epoch=on_epoch)
+        if config.finetune == "last":
+            model, features, _ = fit_last(self.dataset, config, session)
+        else:
+            model = fit_whole(self.dataset, config, session)
+            own = folder / "features"  # no other run can use them: they would fill the cache
+            features, _ = dataset_features(self.dataset, model.backbone(), replace(session, cache=own))
+            shutil.rmtree(own, ignore_errors=True)
         return model, replace(self, features=features), sum(row["seconds"] for row in log)
 
     def _session(self, config: TrainConfig) -> Session:
