@@ -96,6 +96,7 @@ def prose(markdown: str) -> str:
         flags=re.DOTALL | re.MULTILINE,
     )
     text = re.sub(r"`+[^`]+`+", lambda span: "code" + "\n" * span[0].count("\n"), text)
+    text = re.sub(r"\bcode(?:, code)+", "code", text)  # a list of names is one word
     text = re.sub(r"\$\$?[^$]+\$\$?", "formula", text)
     text = re.sub(
         r"^(?: {4,}|\t|:::).*$", "", text, flags=re.MULTILINE
