@@ -88,12 +88,13 @@ def _options(row: Method, notes: Notes) -> Iterator[str]:
     for name, item in row.options_class().model_fields.items():
         shown, default = item.alias or name, _default(row, name)
         if first is row or default != _default(first, name):
-            lines.append((shown, default, "" if shown in _SHARED else f": {item.description}"))
+            known = shown in _SHARED or first is not row
+            lines.append((shown, default, "" if known else f": {item.description}"))
     for name, usual in _TRAINING.items():
         if row.training.get(name, usual) != usual or name in space.values:
             lines.append((name, _shown(row.training.get(name, usual)), ""))
     if first is not row:
-        yield f"Other options are as for [`{first.name}`](#{first.name})."
+        yield f"[`{first.name}`](#{first.name}) explains the options."
     yield ""
     for name, default, meaning in lines:
         tried = ", ".join(map(_shown, space.values.get(name, [])))
