@@ -43,6 +43,7 @@ repository also has `python -m reproduction` for the demo and the tables of the 
 ## Shared options
 
 Several commands have these options, with the same meaning. `DATA` is a folder in one of the [layouts](data-layouts.md).
+`train`, `compare` and `tune` also accept the name of a [published dataset](datasets.md), with `--root`.
 `MODEL` is the folder of a finished run, `coco` (the built-in model) or `hf:owner/name`.
 """
 
