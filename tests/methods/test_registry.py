@@ -113,7 +113,7 @@ def test_commands_list_methods_and_options() -> None:
     listed = {row["name"]: row["default"] for row in cli("options", "ics", "--bits", "16", "--json").json}
     assert listed == get_method("ics").options({}, 16).model_dump(by_alias=True)
     assert "lambda" in cli("options", "ics").out
-    refused = cli("options", "isc")
+    refused = cli("options", "icz")
     assert refused.code == 2
     assert "'ics'" in refused.err
 

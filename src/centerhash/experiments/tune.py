@@ -162,23 +162,30 @@ def _epochs(method: str, budget: Budget, short: bool) -> int:
 def _write_best(
     path: Path, choices: Mapping[str, Choice], rows: Sequence[Row], bits: int, budget: Budget
 ) -> None:
-    """Write best.json, with what it was chosen on."""
+    """Write best.json, with what it was chosen on; choices of other methods stay if all else is equal."""
     if not choices:
         return
-    facts = {name: rows[0][name] for name in ("data", "split", "images")}
-    write_json(
-        path,
-        {
-            **facts,
-            "bits": bits,
-            "measure": f"{METRIC} at {rows[0]['evaluation']['k']}",
-            "budget": vars(budget),
-            "methods": {
-                method: {"setting": dict(choice.point), "score": round(choice.score, 6)}
-                for method, choice in choices.items()
-            },
-        },
-    )
+    facts = {
+        **{name: rows[0][name] for name in ("data", "split", "images")},
+        "bits": bits,
+        "measure": f"{METRIC} at {rows[0]['evaluation']['k']}",
+        "budget": vars(budget),
+    }
+    found = {
+        method: {"setting": dict(choice.point), "score": round(choice.score, 6)}
+        for method, choice in choices.items()
+    }
+    write_json(path, {**facts, "methods": {**_stored_choices(path, facts), **found}})
+
+
+def _stored_choices(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The methods of a best.json with the same facts; none if there is no such file, or it is another's."""
+    try:
+        stored: Any = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    same = isinstance(stored, dict) and all(stored.get(name) == value for name, value in facts.items())
+    return dict(stored["methods"]) if same and isinstance(stored.get("methods"), dict) else {}
 
 
 def read_best(path: str | Path, methods: Sequence[str]) -> dict[str, Point]:

@@ -152,6 +152,9 @@ _BUILT_IN = {
     "orthohash": "losses.softmax",
     "hyp2": "losses.proxy",
     "mdsh": "losses.softmax",
+    "lscsh": "losses.successors",
+    "shc": "losses.successors",
+    "crh": "losses.successors",
     "ics-softmax": "losses.softmax",
 }
 _REGISTERED: dict[str, Method] = {}

@@ -41,7 +41,7 @@ from centerhash.training.finish import (
     validation_map,
     with_visual_code,
 )
-from centerhash.training.frozen import model_spec, objective_of
+from centerhash.training.frozen import model_spec, objective_of, stored_centers
 from centerhash.training.loop import Inputs, ParameterGroup, fit_head, fit_network
 from centerhash.training.run_folder import HEAD_CHECKPOINT
 from centerhash.training.session import BROKEN_ADVICE, Session, image_features, no_log
@@ -90,7 +90,7 @@ def fit_whole(dataset: Dataset, config: TrainConfig, session: Session) -> HashMo
         )
         return validation_map(query, database, dataset.labels[validation], labels, bool(config.head.rotate))
 
-    objective, centers = objective_of(config, labels)
+    objective = objective_of(config, labels)
     network, _ = fit_network(
         build,
         image_inputs(sources, backbone, config.seed),
@@ -110,7 +110,9 @@ def fit_whole(dataset: Dataset, config: TrainConfig, session: Session) -> HashMo
     few = sources[:2_000]  # enough for rotation, label threshold and visual code
     features = image_features(few, tuned, replace(session, progress=silent)).features
     areas = known_areas(dataset, config, rows[: len(few)])
-    model = finished_model(spec, network.head, centers, features, labels[: len(few)], areas, folder)
+    model = finished_model(
+        spec, network.head, stored_centers(objective), features, labels[: len(few)], areas, folder
+    )
     return with_visual_code(model, features, np.arange(len(features)))
 
 
@@ -132,7 +134,7 @@ def _warm_head(
     """Train a head on frozen features (n, D) with labels (n, C), by the defaults of frozen training."""
     kept = ("method", "bits", "seed", "head", "options", "centers", "assignment")
     plain = resolve(TrainConfig(**{name: getattr(config, name) for name in kept}))
-    objective, _ = objective_of(config, labels)
+    objective = objective_of(config, labels)
 
     def progress(stage: str, done: int, total: int, note: str = "", /) -> None:
         session.progress("head", done, total, note)
