@@ -36,7 +36,6 @@ from centerhash.methods.weights import equal_weights
 
 _SAMPLE = 10_000  # training images of the classifier at most, evenly over all
 _CLASSIFIER_EPOCHS, _CLASSIFIER_BATCH, _CLASSIFIER_RATE = 5, 256, 1e-3
-_START = 0.3  # of theta, with the signs of the assigned centers: small, so that signs can change
 _SWEEPS = 50  # over all classes; a sweep that flips no bit ends the search
 
 
@@ -172,7 +171,7 @@ class SHCOptions(CSQOptions):
             target is the majority of their centers, as in CSQ. The classifier is linear on the frozen features; the
             authors fine-tune a network. Bits are flipped one at a time instead of a relaxation with multipliers. A
             fine-tuned backbone has no features before training, so S is then the co-occurrence of labels.""",
-        scores=Scores(0.0, None, None),
+        scores=None,
     ),
 )
 class SHC(CSQ):
@@ -257,7 +256,7 @@ class CRHOptions(MethodOptions):
             Details that the summaries leave open are chosen here: loss of several labels (as OrthoHash), number of
             stages, greedy assignment by frequency, and a codebook of the first centers and random balanced codes.
             Centers that would coincide are not taken.""",
-        scores=Scores(0.0, None, None),
+        scores=None,
     ),
 )
 class CRH(CentralObjective):
@@ -329,16 +328,16 @@ def center_cosines(centers: Tensor) -> Tensor:
 
 
 def relation_loss(cosines: Tensor, related: Tensor) -> Tensor:
-    """Mean over pairs () of s log(s / h): s = (1 + related) / 2 of the classes, h = (1 + cosine) / 2 of their centers."""
+    """Sum over pairs () of s log(s / h): s = (1 + related) / 2 of the classes, h = (1 + cosine) / 2 of their centers."""
     wanted, found = (1 + related) / 2, ((1 + cosines) / 2).clamp_min(1e-6)
-    return (wanted * torch.log(wanted / found)).mean()
+    return (wanted * torch.log(wanted / found)).sum()
 
 
 class LSCSHOptions(ICSOptions):
     """Options of LSCSH: those of ICS, and of the centers."""
 
     separate: float = Field(
-        1.0, ge=0, alias="alpha_1", description="coefficient of the centers' mean similarity"
+        1.0, ge=0, alias="alpha_1", description="coefficient of the centers' similarities"
     )
     relate: float = Field(
         0.5, ge=0, alias="alpha_2", description="coefficient of the relation of centers to co-occurrence"
@@ -351,7 +350,7 @@ class LSCSHOptions(ICSOptions):
     year=2023,
     multi_label="all labels' centers, weights solved per image",
     training={"learning_rate": 0.002},
-    space={"alpha_1": [0.1, 1.0, 10.0], "alpha_2": [0.1, 0.5, 2.0], "gamma": [0.05, 0.5]},
+    space={"alpha_1": [0.01, 0.1, 1.0], "alpha_2": [0.1, 0.5, 2.0], "gamma": [0.05, 0.5]},
     authors={
         "solver": "pgd",
         "keep": True,
@@ -367,14 +366,14 @@ class LSCSHOptions(ICSOptions):
         equations="""
             centers v_j = tanh(theta_j), learned
             codes and weights:  those of ics with these centers
-            + alpha_1 mean over pairs of classes of  h,   h = (1 + cos(v_i, v_j)) / 2
-            + alpha_2 mean over pairs of classes of  s log(s / h),   s = (1 + co-occurrence) / 2""",
+            + alpha_1 sum over pairs of classes of  h,   h = (1 + cos(v_i, v_j)) / 2
+            + alpha_2 2 / K sum over pairs of classes of  s log(s / h),   s = (1 + co-occurrence) / 2""",
         differences="""
             s is the cosine of the labels' columns; the code has BERT's vectors of the class names, from which a small
             network computes the centers. theta is learned with the head, step by step, from the assigned centers; the
-            code updates centers once per epoch from those of the untrained network. The code sums the last two terms
-            over pairs. Weights are the exact minimizer unless `solver=pgd`, with `keep=true` as in the code.""",
-        scores=Scores(0.0, None, None),
+            code updates centers once per epoch, first those of the untrained network. All terms are per bit. Weights
+            are the exact minimizer unless `solver=pgd`, with `keep=true` as in the code.""",
+        scores=None,
     ),
 )
 class LSCSH(ICS):
@@ -387,7 +386,7 @@ class LSCSH(ICS):
         self, centers: Tensor | NDArray[Any], *, options: LSCSHOptions | None = None, **values: Any
     ) -> None:
         super().__init__(centers, options=options, **values)
-        self.theta = nn.Parameter(_START * self.centers)
+        self.theta = nn.Parameter(self.centers.clone())
         pairs = len(centers) * (len(centers) - 1) // 2
         self.register_buffer("related", torch.zeros(pairs), persistent=False)
 
@@ -402,8 +401,10 @@ class LSCSH(ICS):
         terms = super().terms(batch)
         if terms and len(self.related):
             cosines = center_cosines(torch.tanh(self.theta))
-            terms["separation"] = self.options.separate * (1 + cosines.mean()) / 2
-            terms["relation"] = self.options.relate * relation_loss(cosines, self.related)
+            terms["separation"] = self.options.separate * ((1 + cosines) / 2).sum()
+            terms["relation"] = (
+                self.options.relate * 2 / batch.logits.shape[1] * relation_loss(cosines, self.related)
+            )
         return terms
 
     def targets(self) -> Tensor:
