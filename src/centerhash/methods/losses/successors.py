@@ -30,7 +30,7 @@ from centerhash.methods.losses.central import (
     weighted_distance,
 )
 from centerhash.methods.losses.softmax import margin_logits
-from centerhash.methods.registry import Notes, Scores, register_method
+from centerhash.methods.registry import Notes, register_method
 from centerhash.methods.separation import distance_range, guaranteed_distance
 from centerhash.methods.weights import equal_weights
 
