@@ -69,7 +69,8 @@ def methods_page() -> str:
 
 def _overview(row: Method, notes: Notes) -> str:
     rate = "" if row.family == "shallow" else f"{row.training.get('learning_rate', _DEFAULT_RATE):g}"
-    scores = " | ".join("" if score is None else f"{score:.3f}" for score in notes.scores)
+    found = notes.scores or (None, None, None)
+    scores = " | ".join("" if score is None else f"{score:.3f}" for score in found)
     return f"| [`{row.name}`](#{row.name}) | {row.family} | {row.multi_label} | {rate} | {scores} |"
 
 

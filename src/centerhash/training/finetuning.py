@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from centerhash.core.parallel import batches_ahead
 from centerhash.core.progress import Progress, silent
 from centerhash.data import Dataset
 from centerhash.data.images import ImageSource, load_image
-from centerhash.methods.losses.base import HeadOutput
+from centerhash.methods.losses.base import HeadOutput, Objective
 from centerhash.model.model import HashModel
 from centerhash.model.spec import TUNED
 from centerhash.networks.backbones import Backbone, get_backbone
@@ -80,7 +80,7 @@ def fit_whole(dataset: Dataset, config: TrainConfig, session: Session) -> HashMo
     def build() -> WholeNetwork:
         head = build_head(backbone.features, config.bits, config.head, labels.shape[1])
         if start is not None:
-            head.load_state_dict(start)
+            head.load_state_dict(start.head)
         return WholeNetwork(backbone.trainable(), head, trained_norms)
 
     def measure(network: WholeNetwork) -> float:
@@ -98,7 +98,7 @@ def fit_whole(dataset: Dataset, config: TrainConfig, session: Session) -> HashMo
         objective,
         config,
         session,
-        prepare=lambda: objective.prepare(np.zeros((len(rows), 0)), np.arange(len(rows)), labels),
+        prepare=lambda: prepare_objective(objective, labels, start),
         groups=lambda whole: whole.groups(config.backbone_rate),
         measure=measure if held_out else None,
     )
@@ -128,9 +128,16 @@ def _readable_rows(dataset: Dataset, session: Session) -> NDArray[np.int64]:
     return dataset.splits.without([train[position] for position in broken]).train
 
 
+class WarmStart(NamedTuple):
+    """What fine-tuning starts from: a head that was trained on frozen features, and what its loss learned."""
+
+    head: dict[str, Tensor]
+    objective: dict[str, Tensor]
+
+
 def warm_head(
     features: NDArray[np.float32], labels: NDArray[np.bool_], config: TrainConfig, session: Session
-) -> dict[str, Tensor]:
+) -> WarmStart:
     """Train a head on frozen features (n, D) with labels (n, C), by the defaults of frozen training."""
     kept = ("method", "bits", "seed", "head", "options", "centers", "assignment")
     plain = resolve(TrainConfig(**{name: getattr(config, name) for name in kept}))
@@ -141,7 +148,14 @@ def warm_head(
 
     own = replace(session, checkpoint_name=HEAD_CHECKPOINT, progress=progress, on_epoch=no_log)
     head, _ = fit_head(features, np.arange(len(labels)), labels, objective, plain, own)
-    return head.state_dict()
+    return WarmStart(head.state_dict(), objective.state_dict())
+
+
+def prepare_objective(objective: Objective, labels: NDArray[np.bool_], start: WarmStart | None) -> None:
+    """Prepare a loss for images with labels (n, C) whose features will change; centers and proxies go on from `start`."""
+    objective.prepare(np.zeros((len(labels), 0)), np.arange(len(labels)), labels)
+    if start is not None:
+        objective.load_state_dict(start.objective)
 
 
 class WholeNetwork(nn.Module):

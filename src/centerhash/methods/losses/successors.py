@@ -189,6 +189,9 @@ class SHC(CSQ):
     ) -> None:
         super().__init__(centers, seed=seed, options=options, **values)
         self.seed = seed
+        self.register_buffer(
+            "centers", self.centers
+        )  # stored with a checkpoint: fine-tuning goes on from them
 
     def prepare(self, features: NDArray[Any], rows: NDArray[np.int64], labels: NDArray[np.bool_]) -> None:
         """Compute class similarities from the training images, then move the centers."""
@@ -304,8 +307,8 @@ class CRH(CentralObjective):
         }
 
     def _advance(self, stage: int) -> None:
-        """Reassign the centers if a stage begins and the stage before has shown every class's images."""
-        if stage <= int(self.stage):
+        """Reassign the centers if a stage begins and images were seen in the stage before."""
+        if stage == int(self.stage):
             return
         self.stage.fill_(stage)
         sums, counts = self.sums.cpu().numpy(), self.counts.cpu().numpy()
