@@ -13,10 +13,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from centerhash.core.errors import ConfigError
 from centerhash.methods.centers import hash_centers
 from centerhash.methods.losses import CRH, ICS, LSCSH, SHC, OrthoHash
 from centerhash.methods.losses.central import squared_quantisation
 from centerhash.methods.losses.successors import (
+    MOST_CLASSES,
     center_cosines,
     class_scores,
     confusion,
@@ -204,6 +206,12 @@ def test_lscsh_learns_its_centers() -> None:
     with torch.no_grad():
         loss.theta[0] *= -1
     assert torch.equal(loss.trained_centers()[0], -torch.from_numpy(CENTERS)[0])
+
+
+@pytest.mark.parametrize("kind", [SHC, LSCSH])
+def test_too_many_classes_for_pairs_are_refused(kind: Any) -> None:
+    with pytest.raises(ConfigError, match="4097"):
+        kind(hash_centers(MOST_CLASSES + 1, 16, kind="bernoulli"))
 
 
 # What a model stores

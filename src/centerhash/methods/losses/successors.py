@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax, normalize
 
 from centerhash.codes import Codes
+from centerhash.core.errors import ConfigError
 from centerhash.core.options import MethodOptions
 from centerhash.methods.assignment import cooccurrence
 from centerhash.methods.centers import hash_centers
@@ -36,7 +37,15 @@ from centerhash.methods.weights import equal_weights
 
 _SAMPLE = 10_000  # training images of the classifier at most, evenly over all
 _CLASSIFIER_EPOCHS, _CLASSIFIER_BATCH, _CLASSIFIER_RATE = 5, 256, 1e-3
+MOST_CLASSES = 4096  # of SHC and LSCSH, which hold a number for every pair of classes
 _SWEEPS = 50  # over all classes; a sweep that flips no bit ends the search
+
+
+def _check_pairs(method: str, classes: int) -> None:
+    if classes > MOST_CLASSES:
+        raise ConfigError(
+            f"{method} relates every pair of classes and takes at most {MOST_CLASSES}, got {classes}: train csq or ics."
+        )
 
 
 # --- SHC: semantic centers
@@ -188,6 +197,7 @@ class SHC(CSQ):
         **values: Any,
     ) -> None:
         super().__init__(centers, seed=seed, options=options, **values)
+        _check_pairs("SHC", len(self.centers))
         self.seed = seed
         self.register_buffer(
             "centers", self.centers
@@ -389,6 +399,7 @@ class LSCSH(ICS):
         self, centers: Tensor | NDArray[Any], *, options: LSCSHOptions | None = None, **values: Any
     ) -> None:
         super().__init__(centers, options=options, **values)
+        _check_pairs("LSCSH", len(self.centers))
         self.theta = nn.Parameter(self.centers.clone())
         pairs = len(centers) * (len(centers) - 1) // 2
         self.register_buffer("related", torch.zeros(pairs), persistent=False)
