@@ -25,6 +25,7 @@ from benchmarks.reporting import arguments_of, store
 from centerhash.training.run import train
 from tests.search import crafted, system_errors
 from tests.search.damages import counted, cuts, make_index, torture
+from tests.search.sound_index import sound_index
 from tests.search.test_store_processes import full_disk, kills
 from tests.toys import feature_dataset, toy_config
 from tests.training.test_run_interrupted import killed_training
@@ -53,7 +54,7 @@ def _cut(place: Path) -> dict[str, Any]:
 def _crafted(place: Path) -> dict[str, Any]:
     """Use indexes with right checksums and wrong contents."""
     names = [case.name for case in crafted.cases()]
-    results, bad = counted(crafted.tried(names, crafted.sound_index(place / "sound"), place))
+    results, bad = counted(crafted.tried(names, sound_index(place / "sound"), place))
     assert not bad, "\n".join(bad)
     return {"cases": sum(results.values()), **results}
 
