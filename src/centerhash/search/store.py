@@ -14,7 +14,6 @@ import threading
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -66,6 +65,7 @@ from centerhash.search.uploads import IMAGES
 from centerhash.search.writer import DRAFT, Writer
 
 _KEPT_BYTES = 1 << 26  # of postings kept in memory
+_NEWEST = 1 << 14  # rows of the newest items kept in memory, at least
 _PAGE = 1 << 14  # items that compaction holds in memory
 _PAGES = 4096  # of the database, copied between two reports of a backup
 
@@ -82,13 +82,6 @@ class Loaded:
     visual: Packed
     taken: Times
     places: tuple[NDArray[np.int64], NDArray[np.uint32]]  # rows that have a file, ascending, and its folder
-
-    @cached_property
-    def newest(self) -> NDArray[np.int64]:
-        """The rows of all items with an image, last taken first; of equal times, and without a time, last added first."""
-        rows = np.flatnonzero(self.flags & (PRESENT | HAS_IMAGE) == PRESENT | HAS_IMAGE)[::-1]
-        times = np.nan_to_num(self.taken[rows], nan=-np.inf)
-        return rows[np.argsort(-times, kind="stable")]
 
     def values(self, row: int) -> tuple[Packed, Packed | None, float]:
         """Return the semantic and the visual code of a row, and when it was taken."""
@@ -124,6 +117,10 @@ class Store(ItemStore):
         self._kept: tuple[int, dict[int, Postings]] = (-1, {})  # of a commit
         self._taught: tuple[int, dict[str, Taught]] = (0, {})  # by their checksum in the state
         self._probable: tuple[int, dict[str, NDArray[np.float32]]] = (-1, {})  # of a commit
+        self._newest: tuple[int, NDArray[np.int64]] = (
+            -1,
+            np.empty(0, np.int64),
+        )  # the first rows of a commit
         self._seen = commits  # at the last `refresh`
 
     @classmethod
@@ -517,28 +514,41 @@ class Store(ItemStore):
             return PackedCodes(columns.semantic[rows], visual, columns.has_visual[rows])
 
     def _images(self, database: Database, loaded: Loaded, only: Filter) -> NDArray[np.int64]:
-        """Return the rows of the items with an image that pass the filter, last taken first."""
-        rows = loaded.newest
+        """Return the rows of the items with an image that pass the filter, last added first."""
+        shown = loaded.flags & (PRESENT | HAS_IMAGE) == PRESENT | HAS_IMAGE
         allowed = self._allowed(database, loaded, only) if only else None
-        return rows if allowed is None else rows[allowed[rows] > 0]
+        return np.flatnonzero(shown if allowed is None else shown & (allowed > 0))[::-1]
 
     def newest(self, offset: int, limit: int, only: Filter) -> tuple[list[Item], int]:
         """Return a page of the items with an image, last taken first, and the number of all that pass the filter."""
         with self._searching() as (database, loaded):
-            rows = self._images(database, loaded, only)
-            return self._items_at(database, loaded.state, rows[offset : offset + limit].tolist()), len(rows)
+            state, count = loaded.state, offset + limit
+            commits, rows = self._newest
+            total = state.images
+            if only or commits != state.commits or len(rows) < min(count, total):
+                every = self._images(database, loaded, only)
+                rows = newest_rows(every, loaded.taken, count if only else max(2 * count, _NEWEST))
+                if only:
+                    total = len(every)
+                elif len(every) == total:
+                    self._newest = (state.commits, rows)
+                else:
+                    raise database.damaged(f"the flags do not mark {total:,} images")
+            return self._items_at(database, state, rows[offset:count].tolist()), total
 
     def months(self, only: Filter) -> dict[str, int]:
         """Return the months in which photos that pass the filter were taken ("2024-06"), newest first, with counts."""
         with self._searching() as (database, loaded):
-            times = loaded.taken[self._images(database, loaded, only)][::-1]
-        times = times[~np.isnan(times)]
-        if not len(times):
-            return {}
-        first, last = np.floor(times[[0, -1]]).astype("datetime64[s]").astype("datetime64[M]")
-        months = np.arange(first, last + 2)
-        counts = np.diff(np.searchsorted(times, months.astype("datetime64[s]").astype(np.int64)))
-        return {str(months[at]): int(counts[at]) for at in np.flatnonzero(counts)[::-1]}
+            times = loaded.taken[self._images(database, loaded, only)]
+        days = np.floor(times[~np.isnan(times)] / 86400).astype(np.int64)
+        first = days.min(initial=0)
+        counts = np.bincount(days - first)
+        taken = np.flatnonzero(counts)
+        months, places = np.unique(
+            (first + taken).astype("datetime64[D]").astype("datetime64[M]"), return_inverse=True
+        )
+        totals = np.bincount(places, counts[taken])
+        return {str(month): int(total) for month, total in zip(months[::-1], totals[::-1], strict=True)}
 
     def info(self) -> dict[str, Any]:
         """Return the number of removed items that still take space, and the bytes of the database."""
@@ -616,6 +626,16 @@ class Store(ItemStore):
             if self._writer is not None:
                 self._writer.close()
                 self._writer = None
+
+
+def newest_rows(rows: NDArray[np.int64], taken: Times, count: int) -> NDArray[np.int64]:
+    """Return the first `count` of these rows, last taken first; of equal times, and without a time, in their order."""
+    times = -np.nan_to_num(taken[rows], nan=-np.inf)
+    if len(rows) > count > 0:
+        near = times <= np.partition(times, count - 1)[count - 1]
+        rows, times = rows[near], times[near]
+    first: NDArray[np.int64] = rows[np.argsort(times, kind="stable")[:count]]
+    return first
 
 
 def _with_name(database: Database, word: str) -> Iterator[tuple[int, str]]:
