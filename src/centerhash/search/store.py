@@ -56,8 +56,8 @@ from centerhash.search.database import (
     create,
     explained,
 )
-from centerhash.search.file_names import folders_named, like_pattern, names_part
 from centerhash.search.items import LEVELS, Batch, File, Filter, Item, ItemStore
+from centerhash.search.names import folders_named, like_pattern, names_part
 from centerhash.search.rankings import FILTERED, Columns, Ranking, code_distances
 from centerhash.search.teaching import PRESENT as SURE
 from centerhash.search.teaching import PackedCodes, Taught
