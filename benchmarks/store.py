@@ -185,7 +185,7 @@ def main() -> None:
             folder = Path(place) / str(count)
             measured[f"{count:,}"] = in_process("fill", folder, count) | in_process("measure", folder, count)
             show(f"{count:,} items", measured[f"{count:,}"])
-    store(options.out, measured)
+            store(options.out, measured)
 
 
 if __name__ == "__main__":
