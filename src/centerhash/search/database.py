@@ -435,6 +435,14 @@ class Database:
         return File(path, size, modified, bool(gone))
 
     @_decoding
+    def id_of(self, row: Row) -> str:
+        """Return the id of a row of `items`."""
+        id = self.checked(row)[1]
+        if not isinstance(id, str) or not is_id(id):
+            raise self.damaged("an item has no id")
+        return id
+
+    @_decoding
     def item(
         self,
         row: Row,

@@ -247,11 +247,14 @@ class Store(ItemStore):
             names, count = self._terms(database, state).names, 0
             for number in range(state.chunks):
                 files = database.files_of_chunk(number)
-                for row in database.rows_of_chunk(number):
-                    item = database.item(row, names, files.get(row[0], ()))
-                    count += bool(item.files)
-                    for path in item.paths:
-                        yield item.id, path
+                for row in database.rows_of_chunk(number) if files else ():  # codes of others have none
+                    if row[0] not in files:
+                        continue
+                    id, own = database.id_of(row), sorted(database.file(each, names) for each in files[row[0]])
+                    count += 1
+                    for file in own:
+                        if own[0].gone or not file.gone:
+                            yield id, file.path
             if count != state.images + state.hidden:
                 raise database.damaged(f"{count:,} of {state.images + state.hidden:,} images are there")
 
