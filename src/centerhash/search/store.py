@@ -135,6 +135,7 @@ class Store(ItemStore):
         self.folder, self.path = folder, folder / FILE
         self._writer, self._immutable = writer, immutable
         self._idle: list[Database] = []  # connections that no thread uses
+        self._own = threading.local()  # `snapshot` of a thread
         self._closed = False
         self._loading = threading.Lock()
         self._loaded: Loaded | None = None
@@ -167,10 +168,14 @@ class Store(ItemStore):
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[Database, State]]:
-        """Read in one transaction; within a transaction of the writer, read in that."""
+        """Read in one transaction; within a transaction of the writer or a snapshot, read in that."""
         writer = self._writer
         if writer is not None and writer.thread == threading.get_ident():
             yield writer.database, writer.state
+            return
+        snapshot: tuple[Database, Loaded] | None = getattr(self._own, "snapshot", None)
+        if snapshot is not None:
+            yield snapshot[0], snapshot[1].state
             return
         if self._closed:
             raise InputError(f"the index '{self.folder}' is closed: open it again.")
@@ -186,6 +191,16 @@ class Store(ItemStore):
                 database.sql.close()
             else:
                 self._idle.append(database)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Within the block, all that this thread reads is of one commit, in one transaction."""
+        with self._searching() as found:
+            before, self._own.snapshot = getattr(self._own, "snapshot", None), found
+            try:
+                yield
+            finally:
+                self._own.snapshot = before
 
     def back_up(self, path: Path, progress: Progress) -> None:
         """Copy the database as it is at one moment; other processes may write meanwhile."""
@@ -250,7 +265,10 @@ class Store(ItemStore):
                 for row in database.rows_of_chunk(number) if files else ():  # codes of others have none
                     if row[0] not in files:
                         continue
-                    id, own = database.id_of(row), sorted(database.file(each, names) for each in files[row[0]])
+                    id, own = (
+                        database.id_of(row),
+                        sorted(database.file(each, names) for each in files[row[0]]),
+                    )
                     count += 1
                     for file in own:
                         if own[0].gone or not file.gone:
@@ -374,6 +392,10 @@ class Store(ItemStore):
     @contextmanager
     def _searching(self) -> Iterator[tuple[Database, Loaded]]:
         """Read in one transaction, with the columns of its commit."""
+        snapshot: tuple[Database, Loaded] | None = getattr(self._own, "snapshot", None)
+        if snapshot is not None:
+            yield snapshot
+            return
         while True:
             with self._reading() as (database, state):
                 with self._loading:
