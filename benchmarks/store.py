@@ -117,7 +117,7 @@ def measure(folder: Path, count: int) -> dict[str, float]:
 
         figures |= {
             "by_id_semantic_ms": median_ms(lambda n: opened.search(BySemantic(query(n).code), 10)),
-            "by_id_ms": median_ms(lambda n: opened.search(ByBoth(query(n).code, query(n).visual), 10)),  # type: ignore[arg-type]
+            "by_id_ms": median_ms(lambda n: opened.search(ByBoth(query(n).code, query(n).visual[None]), 10)),  # type: ignore[arg-type]
             "by_labels_ms": median_ms(by_labels),
             "filtered_ms": median_ms(
                 lambda n: opened.search(BySemantic(query(n).code), 10, Filter((NAMES[n % CLASSES],)))
