@@ -102,6 +102,24 @@ def test_a_reader_and_its_threads_see_every_commit(pair: tuple[Store, ListStore]
         assert len({*versions, reader.version}) == 4
 
 
+def test_a_snapshot_is_one_commit_for_its_thread_alone(tmp_path: Path) -> None:
+    codes = np.arange(8, dtype=np.uint8).reshape(4, 2)
+    nearest = BySemantic(codes[0])
+    with Store.create(tmp_path, 16) as writer, Store.open(tmp_path, read_only=True) as reader:
+        writer.add(codes[:2], ["a", "b"])
+        with ThreadPoolExecutor(1) as pool, reader.snapshot():
+            assert len(reader) == 2
+            writer.add(codes[2:], ["c", "d"])
+            for _ in range(2):  # another thread loads the later commit
+                assert (len(reader), len(list(reader.items())), reader.present(["a", "c"])) == (2, 2, ["a"])
+                assert [item.id for item, _ in reader.search(nearest, 9)] == ["a", "b"]
+                assert len(pool.submit(reader.search, nearest, 9).result()) == 4
+            with reader.snapshot():
+                assert len(reader) == 2
+            assert len(reader) == 2
+        assert len(reader) == len(reader.search(nearest, 9)) == 4
+
+
 def test_searches_never_see_half_a_change(tmp_path: Path) -> None:
     code, stop = codes(1)[0], threading.Event()
 

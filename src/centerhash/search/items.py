@@ -239,6 +239,10 @@ class ItemStore(ABC):
         """Make all changes within the block one commit, if the store can."""
         return nullcontext()
 
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Within the block, all that this thread reads is of one commit, if the store can."""
+        return nullcontext()
+
     def taught(self) -> Mapping[str, Taught]:
         """Return the taught labels by name."""
         return {}

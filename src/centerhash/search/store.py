@@ -110,6 +110,7 @@ class Store(ItemStore):
         self.folder, self.path = folder, folder / FILE
         self._writer, self._immutable = writer, immutable
         self._idle: list[Database] = []  # connections that no thread uses
+        self._own = threading.local()  # `snapshot` of a thread
         self._closed = False
         self._loading = threading.Lock()
         self._loaded: Loaded | None = None
@@ -146,10 +147,14 @@ class Store(ItemStore):
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[Database, State]]:
-        """Read in one transaction; within a transaction of the writer, read in that."""
+        """Read in one transaction; within a transaction of the writer or a snapshot, read in that."""
         writer = self._writer
         if writer is not None and writer.thread == threading.get_ident():
             yield writer.database, writer.state
+            return
+        snapshot: tuple[Database, Loaded] | None = getattr(self._own, "snapshot", None)
+        if snapshot is not None:
+            yield snapshot[0], snapshot[1].state
             return
         if self._closed:
             raise InputError(f"the index '{self.folder}' is closed: open it again.")
@@ -165,6 +170,16 @@ class Store(ItemStore):
                 database.sql.close()
             else:
                 self._idle.append(database)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Within the block, all that this thread reads is of one commit, in one transaction."""
+        with self._searching() as found:
+            before, self._own.snapshot = getattr(self._own, "snapshot", None), found
+            try:
+                yield
+            finally:
+                self._own.snapshot = before
 
     def back_up(self, path: Path, progress: Progress) -> None:
         """Copy the database as it is at one moment; other processes may write meanwhile."""
@@ -226,11 +241,17 @@ class Store(ItemStore):
             names, count = self._terms(database, state).names, 0
             for number in range(state.chunks):
                 files = database.files_of_chunk(number)
-                for row in database.rows_of_chunk(number):
-                    item = database.item(row, names, files.get(row[0], ()))
-                    count += bool(item.files)
-                    for path in item.paths:
-                        yield item.id, path
+                for row in database.rows_of_chunk(number) if files else ():  # codes of others have none
+                    if row[0] not in files:
+                        continue
+                    id, own = (
+                        database.id_of(row),
+                        sorted(database.file(each, names) for each in files[row[0]]),
+                    )
+                    count += 1
+                    for file in own:
+                        if own[0].gone or not file.gone:
+                            yield id, file.path
             if count != state.images + state.hidden:
                 raise database.damaged(f"{count:,} of {state.images + state.hidden:,} images are there")
 
@@ -350,6 +371,10 @@ class Store(ItemStore):
     @contextmanager
     def _searching(self) -> Iterator[tuple[Database, Loaded]]:
         """Read in one transaction, with the columns of its commit."""
+        snapshot: tuple[Database, Loaded] | None = getattr(self._own, "snapshot", None)
+        if snapshot is not None:
+            yield snapshot
+            return
         while True:
             with self._reading() as (database, state):
                 with self._loading:
