@@ -30,7 +30,7 @@ paper. "The authors" means this source; other papers were not compared.
 **Notation.** z are the logits (K,) of an image, and sigma is the logistic function. v_j is the center of class j in
 {{{{-1, +1}}}}^K. y are the labels, and c is their number. s_ij is 1 if images i and j share a label, else 0.
 
-**Options** are listed with their default and, in brackets, the values tried by the grid. "Authors" lists their setting if
+**Options** are listed with their default and, in brackets, the values that `tune` tries. "Authors" lists their setting if
 it differs. `unit` scales every feature vector to unit length first. `bandwidth` is the sigma of the kernel, in root mean
 squared distances.
 
@@ -47,7 +47,7 @@ squared distances.
 [retrieved relevant items](metrics.md#mean-average-precision) at 32 bits
 ([rows](../../benchmarks/results/coco117k-tune/results.jsonl)). Deep methods tried the learning rates
 {", ".join(f"{rate:g}" for rate in LEARNING_RATES)}, and the authors' setting with {_DEFAULT_RATE:g} (HyP2: 0.001). A
-random ranking has 0.370.
+random ranking has 0.370. A method without scores is not in the grid, and its defaults are not tuned.
 
 | method | family | labels of an image | learning rate | 30 epochs | 10 epochs | authors' setting, 10 epochs |
 |---|---|---|---|---|---|---|
@@ -68,7 +68,8 @@ def methods_page() -> str:
 
 def _overview(row: Method, notes: Notes) -> str:
     rate = "" if row.family == "shallow" else f"{row.training.get('learning_rate', _DEFAULT_RATE):g}"
-    scores = " | ".join("" if score is None else f"{score:.3f}" for score in notes.scores)
+    found = notes.scores or (None, None, None)
+    scores = " | ".join("" if score is None else f"{score:.3f}" for score in found)
     return f"| [`{row.name}`](#{row.name}) | {row.family} | {row.multi_label} | {rate} | {scores} |"
 
 
@@ -110,7 +111,7 @@ def _options(row: Method, notes: Notes) -> Iterator[str]:
         for name, value in space.authors.items()
         if value_at(value, 32, settings.get(name)) != settings.get(name)
     }
-    if other and notes.scores.authors is not None:
+    if other and (notes.scores is None or notes.scores.authors is not None):
         yield "- authors: " + ", ".join(f"`{_flag(name)}` {_shown(value)}" for name, value in other.items())
 
 
