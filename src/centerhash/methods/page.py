@@ -84,18 +84,19 @@ def _section(row: Method, notes: Notes) -> Iterator[str]:
 
 
 def _options(row: Method, notes: Notes) -> Iterator[str]:
-    space, first = search_space(row), next(one for one in METHODS.values() if one.kind is row.kind)
+    space, first = search_space(row), next(one for one in METHODS.values() if issubclass(row.kind, one.kind))
+    explained = set() if first is row else set(first.options_class().model_fields)
     lines = []
     for name, item in row.options_class().model_fields.items():
         shown, default = item.alias or name, _default(row, name)
-        if first is row or default != _default(first, name):
-            known = shown in _SHARED or first is not row
+        if name not in explained or shown in space.values or default != _default(first, name):
+            known = shown in _SHARED or name in explained
             lines.append((shown, default, "" if known else f": {item.description}"))
     for name, usual in _TRAINING.items():
         if row.training.get(name, usual) != usual or name in space.values:
             lines.append((name, _shown(row.training.get(name, usual)), ""))
     if first is not row:
-        yield f"[`{first.name}`](#{first.name}) explains the options."
+        yield f"[`{first.name}`](#{first.name}) explains the other options."
     yield ""
     for name, default, meaning in lines:
         tried = ", ".join(map(_shown, space.values.get(name, [])))
