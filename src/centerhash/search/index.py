@@ -369,8 +369,8 @@ class Index:
 
     def relocate(self, id: str, old: str | Path, new: str | Path) -> None:
         """Store the new path of an image that was moved; its other paths stay."""
-        self._check_writable()
-        self.store.change_files([(id, File.at(str(Path(new).resolve())))], [str(old)])
+        with self.writing() as store:
+            store.change_files([(id, File.at(str(Path(new).resolve())))], [str(old)])
 
     def compact(self) -> None:
         """Reclaim the space of removed items, and of uploads that a crash kept from being indexed."""
@@ -564,7 +564,6 @@ class Index:
         label, and items that are added later too. Further examples of a taught label improve it; an example that is
         given again changes sides.
         """
-        self._check_writable()
         return TaughtLabels(self).teach(name, like, unlike)
 
     def taught(self) -> dict[str, TaughtLabel]:
@@ -577,12 +576,10 @@ class Index:
 
     def rename_taught(self, name: str, new: str) -> None:
         """Rename a taught label."""
-        self._check_writable()
         TaughtLabels(self).rename(name, new)
 
     def forget(self, name: str) -> None:
         """Remove a taught label; the images that carried it stay."""
-        self._check_writable()
         TaughtLabels(self).forget(name)
 
     def export_taught(self, path: str | Path) -> int:
@@ -591,7 +588,6 @@ class Index:
 
     def import_taught(self, path: str | Path) -> list[str]:
         """Add the taught labels that an index of the same model exported, and return their names."""
-        self._check_writable()
         return TaughtLabels(self).import_(Path(path))
 
     def items(self) -> Iterator[Item]:

@@ -117,13 +117,13 @@ class TaughtLabels:
 
     def teach(self, name: str, like: IdsOrPaths, unlike: IdsOrPaths) -> TaughtLabel:
         """Add examples to a new or known label, learn it and store it."""
-        with self.index.lock:
+        with self.index.writing() as store:
             labels = self.store.taught()
             name = self._known(name, labels) or self._new(name, labels)
             new = self._examples(like, unlike)
             examples = with_examples(labels[name].examples if name in labels else (), new)
             others = self.store.sample_codes(OTHERS, [one.id for one in examples])
-            self.store.save_taught({name: learn(examples, others, self.store.bits, len(self.store))})
+            store.save_taught({name: learn(examples, others, self.store.bits, len(self.store))})
         return self.all()[name]
 
     def _examples(self, like: IdsOrPaths, unlike: IdsOrPaths) -> list[Example]:
@@ -198,16 +198,16 @@ class TaughtLabels:
 
     def rename(self, name: str, new: str) -> None:
         """Rename a label."""
-        with self.index.lock:
+        with self.index.writing() as store:
             labels, name = self.store.taught(), self._get(name)
             if name.casefold() != check_name(new).casefold():
                 self._new(new, labels)
-            self.store.save_taught({name: None, new: labels[name]})
+            store.save_taught({name: None, new: labels[name]})
 
     def forget(self, name: str) -> None:
         """Remove a label."""
-        with self.index.lock:
-            self.store.save_taught({self._get(name): None})
+        with self.index.writing() as store:
+            store.save_taught({self._get(name): None})
 
     def export(self, path: Path) -> int:
         """Write all labels into a json file, atomically."""
@@ -230,11 +230,11 @@ class TaughtLabels:
             labels = from_file(content.decode(), self.index.model.digest, self.store.bits)
         except (ValueError, TypeError) as error:
             raise DataError(f"cannot import the taught labels in '{path}': {error!s:.200}.") from None
-        with self.index.lock:
+        with self.index.writing() as store:
             known = self.store.taught()
             for name in labels:
                 if self._known(name, known) is not None:
                     raise ConfigError(f"there is a taught label '{name}' already: rename or forget it first.")
                 known = {**known, self._new(name, known): labels[name]}  # so that their number is limited too
-            self.store.save_taught(dict(labels))
+            store.save_taught(dict(labels))
         return sorted(labels)
