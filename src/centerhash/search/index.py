@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import blake2b
@@ -32,6 +32,7 @@ from centerhash.core.options import Options
 from centerhash.core.progress import Progress, resolve_progress
 from centerhash.search.database import FILES
 from centerhash.search.items import (
+    Counts,
     File,
     Filter,
     Item,
@@ -502,6 +503,11 @@ class Index:
         """Return the months in which images that pass the filter were taken ("2024-06"), newest first, with counts."""
         return self.store.months(self._filter(only))
 
+    def counts(self, **only: Unpack[Only]) -> Counts:
+        """Count the items that pass the filter by label, camera and folder: what a further filter would leave."""
+        found = self.store.counts(self._filter(only))
+        return replace(found, folders=self._named_uploads(found.folders))
+
     def cameras(self) -> dict[str, int]:
         """Return every camera with the number of its images, sorted by name."""
         return self.store.cameras()
@@ -607,8 +613,12 @@ class Index:
 
     def folders(self) -> dict[str, int]:
         """Return the folders of the images with the number of images directly in each."""
+        return self._named_uploads(self.store.folders())
+
+    def _named_uploads(self, folders: Mapping[str, int]) -> dict[str, int]:
+        """Return counts by folder, with the whole path of that of uploads."""
         uploads = os.path.realpath(self.folder / IMAGES)
-        return {uploads if name == IMAGES else name: count for name, count in self.store.folders().items()}
+        return {uploads if name == IMAGES else name: count for name, count in folders.items()}
 
     @property
     def version(self) -> Hashable:

@@ -38,7 +38,11 @@ class TrainConfig(Options):
 
     method: str = setting("ics-softmax", "see `centerhash methods`", shown="ics-softmax; itq without labels")
     bits: int = setting(
-        64, "length of the codes, 8 to 1024; several for nested codes, e.g. 16,32,64", shown="64", ge=8, le=1024
+        64,
+        "length of the codes, 8 to 1024; several for nested codes, e.g. 16,32,64",
+        shown="64",
+        ge=8,
+        le=1024,
     )
     shorter: tuple[ShorterCode, ...] = Field((), description="nested codes, the shortest first; see `bits`")
     seed: int = setting(0, "seed of splits, centers, initial weights and order", ge=0)

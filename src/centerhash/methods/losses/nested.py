@@ -41,7 +41,9 @@ class NestedObjective(Objective):
         self.lengths = tuple(parts)
         self.parts = nn.ModuleList(parts.values())
 
-    def prepare(self, features: NDArray[np.floating], rows: NDArray[np.int64], labels: NDArray[np.bool_]) -> None:
+    def prepare(
+        self, features: NDArray[np.floating], rows: NDArray[np.int64], labels: NDArray[np.bool_]
+    ) -> None:
         """Prepare the loss of every length."""
         for part in self.parts:
             part.prepare(features, rows, labels)
@@ -51,7 +53,9 @@ class NestedObjective(Objective):
         found, longest = {}, self.lengths[-1]
         for bits, part in zip(self.lengths, self.parts, strict=True):
             whole = bits == longest
-            output = batch.output._replace(label_log_odds=None) if whole else HeadOutput(batch.logits[:, :bits])
+            output = (
+                batch.output._replace(label_log_odds=None) if whole else HeadOutput(batch.logits[:, :bits])
+            )
             for name, value in part.terms(batch._replace(output=output)).items():
                 found[name if whole else f"{name}_{bits}"] = value * (bits / longest)
         return found

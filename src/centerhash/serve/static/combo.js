@@ -7,8 +7,8 @@ const MOST = 60;
 
 // `choices()` gives [{ text, words, count, note }]; `pick(choice)` is called with the one chosen. In a box of `several`,
 // the last words are completed, and `pick` gets the whole text. Enter takes a suggestion only if it was walked to, or if
-// a box of one holds exactly its text.
-export function makeCombo(place, { title, placeholder = title, choices, pick, several = false }) {
+// a box of one holds exactly its text. `refresh()`, called when the box is entered, may bring other choices.
+export function makeCombo(place, { title, placeholder = title, choices, pick, several = false, refresh }) {
   const id = `combo-${boxes++}`;
   const input = element("input");
   Object.assign(input, { type: "text", placeholder, autocomplete: "off", spellcheck: false, enterKeyHint: "search" });
@@ -95,6 +95,10 @@ export function makeCombo(place, { title, placeholder = title, choices, pick, se
   input.addEventListener("input", open);
   if (!several) input.addEventListener("focus", open);
   input.addEventListener("click", open);
+  if (refresh) input.addEventListener("focus", async () => {
+    await refresh();
+    if (!list.hidden && active < 0) open();
+  });
   input.addEventListener("blur", close);
   input.addEventListener("keydown", (event) => {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
