@@ -659,8 +659,8 @@ def serve(
     For a folder of images, an index is created or updated: photos.index next to photos, or in the cache if that place is
     not writable. The page works while images are being added. The same command resumes after a stop.
 
-    New, changed and vanished images in the folders of an index are noticed within seconds, unless --no-watch or
-    --read-only is given. Other commands can change the index meanwhile.
+    New, changed and vanished images in the folders of an index are noticed within seconds, unless --no-watch,
+    --read-only or a token is given. Other commands can change the index meanwhile.
 
     Examples: `centerhash serve photos`, `centerhash serve photos.index --host 0.0.0.0 --password SECRET`
     """
@@ -703,7 +703,8 @@ def serve(
     elif model is not None:
         raise ConfigError(f"'{index}' is an index and has its model: omit --model.")
     else:
-        folders = [] if no_watch or settings.read_only else _followed(index)
+        # with a token, images are removed on the page: the next scan of their folder would add them again
+        folders = [] if no_watch or settings.read_only or settings.may_write else _followed(index)
         read_only = not (settings.may_write or folders)
         # shared: other processes may write between the changes of this one, such as `centerhash index add`
         with (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from centerhash.codes import pack
 from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
-from centerhash.core.files import write_json
+from centerhash.core.files import parse_json, write_json
 from centerhash.search.items import Item
 from centerhash.search.rankings import ByProbability
 from centerhash.search.results import Result, as_result
@@ -214,8 +215,44 @@ class TaughtLabels:
         labels = self.store.taught()
         if not labels:
             raise InputError("this index has no taught labels to export: teach one by examples first.")
-        write_json(path, to_file(labels, self.index.model.digest, self.store.bits))
+        write_json(path, to_file(labels, self._digest, self.store.bits))
         return len(labels)
+
+    @property
+    def _digest(self) -> str:
+        """Return what identifies the codes: the digest of the model, or "" for codes of other programs."""
+        return self.index.model.digest if self.index.spec.model else ""
+
+    def content(self) -> bytes:
+        """Return all labels as `export` writes them."""
+        return json.dumps(to_file(self.store.taught(), self._digest, self.store.bits)).encode()
+
+    def adopt(self, content: bytes, path: Path) -> set[str]:
+        """Add the labels that came with the codes in a file, and return those of their names that are taught labels now.
+
+        A label that is known stays as it is. Labels of another model are not added.
+        """
+        try:
+            if parse_json(content.decode()).get("model") != self._digest:
+                return set()
+            labels = from_file(content.decode(), self._digest, self.store.bits)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise DataError(f"cannot import the taught labels in '{path}': {error!s:.200}.") from None
+        with self.index.writing() as store:
+            known = self.store.taught()
+            plain = {name.casefold() for name in (*self.index.model_info.classes, *self._stored_labels())}
+            new = {
+                name: label
+                for name, label in labels.items()
+                if self._known(name, known) is None and name.casefold() not in plain
+            }
+            if new:
+                store.save_taught(new)
+        return {name for name in labels if name in new or name in known}
+
+    def _stored_labels(self) -> set[str]:
+        """Return the labels that items carry and that are not taught."""
+        return self.store.labels().keys() - self.store.taught().keys()
 
     def import_(self, path: Path) -> list[str]:
         """Add the labels of a file; none of them if one of their names is taken."""
@@ -227,7 +264,7 @@ class TaughtLabels:
         try:
             if len(content) > MAX_FILE_BYTES:
                 raise ValueError(f"it is larger than {MAX_FILE_BYTES:,} bytes")
-            labels = from_file(content.decode(), self.index.model.digest, self.store.bits)
+            labels = from_file(content.decode(), self._digest, self.store.bits)
         except (ValueError, TypeError) as error:
             raise DataError(f"cannot import the taught labels in '{path}': {error!s:.200}.") from None
         with self.index.writing() as store:

@@ -22,9 +22,9 @@ from centerhash.codes import Packed, binarize, first_bits, pack, packed_width
 from centerhash.core.errors import OutputError
 from centerhash.core.files import make_folder, write_npz
 from centerhash.core.progress import Progress, silent
-from centerhash.core.rendering import is_text
 from centerhash.data import Dataset
 from centerhash.data.splits import Splits
+from centerhash.encoding.code_files import text_array
 from centerhash.evaluation import evaluate
 from centerhash.methods.losses.central import center_similarities
 from centerhash.methods.shallow.projections import Itq, ItqOptions, iterative_quantisation
@@ -226,10 +226,8 @@ def write_code_files(
             arrays |= {"labels": dataset.labels[rows], "classes": np.array(dataset.classes, dtype=str)}
         if dataset.kind == "images" and dataset.image_paths is not None:
             chosen = rows.tolist()
-            paths = [str(dataset.image_paths[row].absolute()) for row in chosen]
-            if is_text("".join(paths)):  # other bytes in the name of a folder cannot be stored as text
-                arrays["paths"] = np.array(paths, dtype=str)
-            arrays["names"] = np.array([dataset.names[row] for row in chosen], dtype=str)
+            arrays["paths"] = text_array([str(dataset.image_paths[row].absolute()) for row in chosen])
+            arrays["names"] = text_array([dataset.names[row] for row in chosen])
         write_npz(folder / name, arrays)
 
 

@@ -34,28 +34,31 @@ def nested_centers(
 
 
 class NestedObjective(Objective):
-    """The sum of the losses of all prefixes of the logits, each in proportion to its length."""
+    """The sum of the losses of all prefixes of the logits, each with the weight (k / K)^2.
+
+    Shorter codes keep their quality at small weights, and with equal weights the longest one loses some.
+    """
 
     def __init__(self, parts: Mapping[int, Objective]) -> None:
         super().__init__()
-        self.lengths = tuple(parts)
-        self.parts = nn.ModuleList(parts.values())
+        self.by_length = dict(parts)
+        self.parts = nn.ModuleList(parts.values())  # so that their parameters are found
 
     def prepare(
         self, features: NDArray[np.floating], rows: NDArray[np.int64], labels: NDArray[np.bool_]
     ) -> None:
         """Prepare the loss of every length."""
-        for part in self.parts:
+        for part in self.by_length.values():
             part.prepare(features, rows, labels)
 
     def terms(self, batch: Batch) -> dict[str, Tensor]:
         """Compute the terms of the longest code by name, and of each shorter one with its length in the name."""
-        found, longest = {}, self.lengths[-1]
-        for bits, part in zip(self.lengths, self.parts, strict=True):
+        found, longest = {}, max(self.by_length)
+        for bits, part in self.by_length.items():
             whole = bits == longest
             output = (
                 batch.output._replace(label_log_odds=None) if whole else HeadOutput(batch.logits[:, :bits])
             )
             for name, value in part.terms(batch._replace(output=output)).items():
-                found[name if whole else f"{name}_{bits}"] = value * (bits / longest)
+                found[name if whole else f"{name}_{bits}"] = value * (bits / longest) ** 2
         return found
