@@ -44,6 +44,18 @@ def test_new_photos_appear_and_the_page_stays_in_place(
         watched.page.close()
 
 
+def wait_for_counts(watched: Watched, expected: dict[str, int]) -> None:
+    """Wait until the filter box offers these labels with these counts."""
+
+    def shown() -> dict[str, int]:
+        rows = watched.page.locator("#add-filter li").evaluate_all(
+            "all => all.map(row => [row.firstChild.textContent, row.lastChild.textContent])"
+        )
+        return {text.removeprefix("with "): int(count) for text, count in rows if text.startswith("with ")}
+
+    watched.until_here(lambda: shown() == expected, f"the counts are {expected}")
+
+
 def test_counts_in_the_filter_box_follow_the_filters(
     browser: Any, scene_index: Callable[[int], Path], tmp_path: Path
 ) -> None:
@@ -57,16 +69,7 @@ def test_counts_in_the_filter_box_follow_the_filters(
             box = watched.page.locator("#add-filter input")
             box.click()
             box.fill("with ")
-
-            def shown() -> dict[str, int]:
-                rows = watched.page.locator("#add-filter li").evaluate_all(
-                    "all => all.map(row => [row.firstChild.textContent, row.lastChild.textContent])"
-                )
-                return {
-                    text.removeprefix("with "): int(count) for text, count in rows if text.startswith("with ")
-                }
-
-            watched.until_here(lambda: shown() == expected, "the counts are those of the filtered photos")
+            wait_for_counts(watched, expected)
             if not having:
                 watched.page.locator("#add-filter li", has_text=f"with {label}").first.click()
                 watched.page.locator("#filters .chip", has_text=f"with {label}").wait_for()
