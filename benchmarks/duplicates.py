@@ -17,8 +17,8 @@ The rules of the other tools are computed here as documented, from the same deco
               (15), and mean hash of 8 x 8 bits, Medium (5): SIMILAR_VALUES of czkawka_core/src/tools/similar_images
 
 `--choose` chooses both thresholds on other photos instead, and stores the whole grid: of all pairs of hash bits and
-correlation without a wrong pair, the one with the best mean recall, then the strictest. `--speed OLD` also measures this and an
-older source folder of centerhash on the photos of `--timed`, each in its own process, one after the other.
+correlation without a wrong pair, the one with the best mean recall, then the strictest. `--speed OLD` also measures this
+and an older source folder of centerhash on the photos of `--timed`, each in its own process, one after the other.
 """
 
 from __future__ import annotations
