@@ -175,7 +175,7 @@ def jobs() -> dict[str, float]:
         np.save(data / "features.npy", generator.standard_normal((9_602, 2_560), np.float32))
         np.save(data / "labels.npy", labels)
         (data / "classes.txt").write_text("".join(f"class {number}\n" for number in range(CLASSES)))
-        tasks = plan_tasks(["csq", "orthohash"], [BITS], 2, epochs=12)
+        tasks = plan_tasks(["csq", "orthohash"], [BITS], 2, training={"epochs": 12})
 
         def run(at_once: int, threads: int) -> float:
             before = torch.get_num_threads()

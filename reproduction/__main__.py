@@ -1,4 +1,4 @@
-"""`python -m reproduction`: the demo, its emoji scenes, and the paper's tables and figures."""
+"""`python -m reproduction`: the demo, its emoji scenes, the COCO features, and the paper's tables and figures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PARTS = {
 
 app = typer.Typer(
     name="reproduction",
-    help="The demo, its emoji scenes, and the paper's tables and figures on your data.",
+    help="The demo, its emoji scenes, the COCO features of the results, and the paper's tables and figures.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -88,6 +88,44 @@ def scenes(
     with console.progress() as report:
         write_scenes(out, count, seed=seed, size=size, progress=report)
     console.output(f"{count:,} scenes in {out}: train on them with `centerhash train {out} --out run`")
+
+
+@app.command()
+def coco117k(
+    root: Annotated[Path, typer.Option(help="folder for the downloads and for the folder coco117k")],
+    images: Annotated[
+        Path | None, typer.Option(help="folder of the photos of train2017, instead of a download of 19 GB")
+    ] = None,
+    annotations: Annotated[
+        Path | None, typer.Option(help="instances_train2017.json, instead of a download of 0.3 GB")
+    ] = None,
+    mirror: Annotated[str | None, typer.Option(help="address to download from instead of COCO's")] = None,
+    device: DeviceOption = "auto",
+    cache: CacheOption = None,
+) -> None:
+    """Build the dataset of the stored table of all methods from COCO's photos: features, labels and HashNet's split.
+
+    The same command resumes after a stop.
+
+    Example: `python -m reproduction coco117k --root data`, then
+    `centerhash compare data/coco117k --methods all --seeds 3 --out table`
+    """
+    from reproduction.coco117k import build
+
+    with console.progress() as report:
+        folder = build(
+            root,
+            images=images,
+            annotations=annotations,
+            mirror=mirror,
+            cache=cache,
+            device=device,
+            progress=report,
+            log=console.log,
+        )
+    console.output(
+        f"dataset: {folder}  next: `centerhash compare {folder} --methods all --seeds 3 --out table`"
+    )
 
 
 def reproduce(

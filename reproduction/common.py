@@ -76,7 +76,8 @@ class Settings:
 
     def tasks(self, methods: Sequence[str]) -> list[Task]:
         """The training runs of methods x bits x seeds."""
-        return plan_tasks(methods, self.bits, self.seeds, self.options, self.epochs)
+        common = {} if self.epochs is None else {"epochs": self.epochs}
+        return plan_tasks(methods, self.bits, self.seeds, self.options, common)
 
     def task(
         self, method: str, bits: int, seed: int = 0, options: Mapping[str, Any] | None = None, **about: Any

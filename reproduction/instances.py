@@ -30,9 +30,7 @@ from centerhash.methods.registry import METHODS
 from centerhash.methods.weights import class_sizes, resized, softmax_weights
 from centerhash.model.model import HashModel
 from centerhash.training.config import TrainConfig
-from centerhash.training.distributed import ProcessGroup
 from centerhash.training.loop import fit_head
-from centerhash.training.session import Session
 from reproduction import common
 from reproduction.agreement import METRICS, bootstrap_intervals, measure_agreement
 from reproduction.common import Section, Settings, heading, note, paragraph, table, words
@@ -262,9 +260,7 @@ def fit_classifier(setup: EvaluationSetup, config: TrainConfig) -> nn.Module:
     """Train the head of `config` with one output per class on the training images; returned in eval mode."""
     labels, rows = setup.dataset.labels, setup.dataset.splits.train
     as_wide = config.model_copy(update={"bits": labels.shape[1]})
-    head, _ = fit_head(
-        setup.features, rows, labels[rows], Classification(), as_wide, Session(ProcessGroup(setup.device))
-    )
+    head, _ = fit_head(setup.features, rows, labels[rows], Classification(), as_wide, setup.session)
     return head
 
 

@@ -74,7 +74,7 @@ def test_an_option_means_the_same_everywhere(option: str) -> None:
     found = {
         parameter.help
         for command, parameter in options()
-        if option in parameter.opts and not (option == "--root" and command == "train")
+        if option in parameter.opts and not (option == "--root" and command in ("train", "compare", "tune"))
     }
     assert len(found) == 1
 
@@ -83,3 +83,15 @@ def test_every_setting_of_training_is_an_option_or_left_out_on_purpose() -> None
     flags = {parameter.name for command, parameter in options() if command == "train"}
     assert set(TrainConfig.model_fields) - flags == {"warm_start", "head"}
     assert set(HeadOptions.model_fields) & flags == {"hidden", "rotate", "evidence", "presence"}
+
+
+def test_a_grid_has_all_options_of_training_but_those_it_sets_itself() -> None:
+    found: dict[str, set[str]] = {}
+    for command, parameter in options():
+        found.setdefault(command, set()).add(parameter.name)
+    settings = {
+        name for name in found["train"] if name in {*TrainConfig.model_fields, *HeadOptions.model_fields}
+    }
+    for command in ("compare", "tune"):
+        assert settings - found[command] - {"options"} == {"method", "seed", "watch"}
+        assert {"root", "lists", "cache", "device", "skip_broken"} <= found[command]

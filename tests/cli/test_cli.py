@@ -96,6 +96,16 @@ def test_a_preset_sets_options_of_the_method_too(folder: Path, tmp_path: Path) -
     assert (found["method"], found["bits"], found["options"]["lambda"]) == ("ics", 24, 0.3)
 
 
+def test_options_override_those_of_a_preset_and_leave_its_others(folder: Path, tmp_path: Path) -> None:
+    text = 'method = "ics"\nbits = 24\n[options]\nlambda = 0.3\n[head]\ndropout = 0.25\n'
+    (tmp_path / "own.toml").write_text(text)
+    words = ["--preset", tmp_path / "own.toml", "--epochs", "1", "--hidden", "16", "-o", "gamma=0.5"]
+    assert cli("train", folder, "--out", tmp_path / "run", *words, "--device", "cpu").code == 0
+    found = read_config(tmp_path / "run")["config"]
+    assert (found["options"]["lambda"], found["options"]["gamma"]) == (0.3, 0.5)
+    assert (found["head"]["dropout"], found["head"]["hidden"]) == (0.25, [16])
+
+
 def test_no_hidden_layer_is_written_as_zero(folder: Path, tmp_path: Path) -> None:
     words = [*QUICK[:-4], "--hidden", "0", "--device", "cpu"]
     assert cli("train", folder, "--out", tmp_path / "run", *words).code == 0

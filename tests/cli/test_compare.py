@@ -127,7 +127,7 @@ def test_what_is_asked_for_is_read_from_text() -> None:
 
 def test_data_and_a_place_for_results_are_needed(feature_folder: Path, tmp_path: Path) -> None:
     for words in ([], [feature_folder], ["--out", tmp_path]):
-        assert "compare takes a data folder and --out DIR, or --from DIR" in refused(cli("compare", *words))
+        assert "compare takes DATA and --out DIR, or --from DIR" in refused(cli("compare", *words))
 
 
 @pytest.mark.slow

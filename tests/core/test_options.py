@@ -7,7 +7,7 @@ import pytest
 from pydantic import Field, ValidationError
 
 from centerhash.core.errors import ConfigError
-from centerhash.core.options import Options, read_options
+from centerhash.core.options import Options, joined, read_options
 from centerhash.methods.registry import get_method
 
 
@@ -104,3 +104,14 @@ def test_resolved_options_survive_json() -> None:
     found = row.options({"beta": 0.3, "form": "per_center"}, 16)
     again = row.options(json.loads(json.dumps(found.model_dump(by_alias=True))), 16)
     assert again == found
+
+
+def test_values_are_joined_layer_by_layer() -> None:
+    first = {"epochs": 3, "head": {"hidden": [8], "rotate": True}, "options": {"gamma": 1}}
+    last = {"epochs": 4, "head": {"hidden": [16]}}
+    assert joined(first, {}, last) == {
+        "epochs": 4,
+        "head": {"hidden": [16], "rotate": True},
+        "options": {"gamma": 1},
+    }
+    assert first["head"] == {"hidden": [8], "rotate": True}

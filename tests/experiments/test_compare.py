@@ -2,24 +2,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from centerhash.codes import unpack
+from centerhash.core.errors import ConfigError
 from centerhash.data import open_dataset
+from centerhash.encoding.code_files import read_run_codes
 from centerhash.experiments.compare import (
     _precision_points,
     _recall_points,
+    compare,
     comparison_page,
     train_and_evaluate,
     write_comparison,
 )
+from centerhash.experiments.runner import read_rows
 from centerhash.experiments.tables import Score, markdown, summarize
-from centerhash.experiments.tasks import Source, make_task
+from centerhash.experiments.tasks import Source, make_task, plan_tasks, shared_backbone
+from centerhash.model.model import HashModel
+from centerhash.training import loop
 from centerhash.training.run import evaluate, train
 from tests.browser import chromium
 from tests.stored import stored_row
+from tests.toys import Killed, names
 
 ROWS = [
     stored_row(method, bits, seed, 0.4 + bits / 200 + seed / 100 + 0.05 * (method == "ics"))
@@ -188,3 +197,89 @@ def test_a_line_stands_out_while_its_name_is_chosen(page: Any) -> None:
     button.click()
     page.mouse.move(0, 0)
     assert faint(name) == faint(other) == {False}
+
+
+# Runs that train their network
+
+TUNED = {"finetune": "last", "stages": 1, "crop": 64, "epochs": 2, "batch_size": 16, "head": {"hidden": [16]}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("finetune", ["last", "all"])
+def test_rows_of_trained_networks_resume_share_maps_and_are_those_of_train(
+    scene_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finetune: str
+) -> None:
+    training: dict[str, Any] = {**TUNED, "finetune": finetune, "warm_start": False}
+    if finetune == "all":
+        training |= {"stages": None}
+    tasks = plan_tasks(["csq"], [16], 2, None, training)
+    cache, out = tmp_path / "cache", tmp_path / "out"
+    source = Source(scene_folder, k=30, cache=cache, device="cpu", backbone=shared_backbone(training))
+    real, calls = loop._run_epoch, []
+
+    def dies(epoch: int, *rest: Any) -> Any:
+        calls.append(epoch)
+        if len(calls) == 4:  # in the second epoch of the second run
+            raise Killed
+        return real(epoch, *rest)
+
+    monkeypatch.setattr(loop, "_run_epoch", dies)
+    session = Source.session
+    monkeypatch.setattr(  # a checkpoint after every epoch
+        Source, "session", lambda *given: replace(session(*given), checkpoint_seconds=0.0)
+    )
+    with pytest.raises(Killed):
+        compare(source, tasks, out)
+    assert len(read_rows(out / "results.jsonl")) == 1
+    stages: list[tuple[str, int]] = []
+    rows, failures = compare(
+        source, tasks, out, progress=lambda stage, done, total, note="", /: stages.append((stage, done))
+    )
+    assert calls[4:] == [1]  # the epoch that was interrupted, and no other
+    assert failures == []
+    assert names(out) == ["results.jsonl"]  # the folders of the runs are gone
+    assert not any(path.is_dir() and path.name == "features" for path in out.rglob("*"))
+    if finetune == "last":
+        assert {done for stage, done in stages if stage == "maps"} == {40}  # all were in the cache
+    assert {(row["config"]["finetune"], row["backbone"]["crop"]) for row in rows} == {(finetune, 64)}
+    dataset, common = open_dataset(scene_folder), {"cache": cache, "device": "cpu", "progress": False}
+    model = train(dataset, config=tasks[1].config, **common)
+    expected = evaluate(model, dataset, k=30, **common)
+    assert rows[1]["evaluation"]["map_peers"] == pytest.approx(expected.map_peers, abs=0.01)
+    assert f"finetune {finetune})\n" in markdown(summarize(rows))
+
+
+@pytest.mark.slow
+def test_frozen_and_trained_rows_stand_in_one_table_and_a_kept_network_encodes_images(
+    scene_folder: Path, tmp_path: Path, feature_cache: Path
+) -> None:
+    shared = {"crop": 64, "epochs": 2, "batch_size": 16, "head": {"hidden": [16]}}
+    frozen = plan_tasks(["csq"], [16], 1, None, shared)
+    tuned = plan_tasks(["csq"], [16], 1, None, {**shared, "finetune": "last", "stages": 1})
+    source = Source(scene_folder, k=30, cache=feature_cache, device="cpu", backbone=shared_backbone(shared))
+    rows, failures = compare(source, [*frozen, *tuned], tmp_path, keep=True)
+    assert failures == []
+    variants = {line.variant for line in summarize(rows).lines}
+    assert any("finetune=off" in variant for variant in variants)
+    assert any("finetune=last" in variant for variant in variants)
+    for row in rows:
+        model = HashModel.load(tmp_path / row["run"])
+        query, _ = read_run_codes(tmp_path / row["run"])
+        paths = open_dataset(scene_folder).image_paths
+        assert paths is not None
+        codes = model.encode([paths[number] for number in query.ids.tolist()], device="cpu")
+        assert (unpack(query.packed, 16) != codes).mean() < 0.02  # maps are stored in 16 bits
+    assert "backbone.safetensors" in names(tmp_path / rows[1]["run"])
+    assert not list(tmp_path.rglob("checkpoint*"))
+
+
+def test_networks_are_trained_one_after_the_other_on_images(
+    scene_folder: Path, feature_folder: Path, tmp_path: Path
+) -> None:
+    tasks = plan_tasks(["csq"], [16], 1, None, {"finetune": "last"})
+    with pytest.raises(ConfigError, match="jobs"):
+        compare(Source(scene_folder), tasks, tmp_path, jobs=2)
+    with pytest.raises(ConfigError, match="images"):
+        compare(Source(feature_folder), tasks, tmp_path)
+    with pytest.raises(ConfigError, match="finetune"):
+        train_and_evaluate(Source(feature_folder).open(), tasks[0])

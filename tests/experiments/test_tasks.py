@@ -7,7 +7,8 @@ import pytest
 
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.data import open_dataset
-from centerhash.experiments.runner import differences
+from centerhash.experiments.compare import train_and_evaluate
+from centerhash.experiments.runner import differences, run_tasks
 from centerhash.experiments.tasks import Source, make_task, plan_tasks, validation_split
 from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
 from centerhash.training.config import TrainConfig, resolve
@@ -28,7 +29,7 @@ def test_tasks_go_seed_by_seed() -> None:
 
 
 def test_tasks_know_what_they_resolve_to() -> None:
-    (task,) = plan_tasks(["ics"], [16], 1, {"ics": {"options": {"lambda": "0.2"}}}, epochs=7)
+    (task,) = plan_tasks(["ics"], [16], 1, {"ics": {"options": {"lambda": "0.2"}}}, {"epochs": 7})
     expected = resolve(TrainConfig(method="ics", bits=16, epochs=7, sizes=False, options={"lambda": 0.2}))
     assert task.resolved == expected.model_dump(mode="json")
     assert task.resolved["options"]["beta"] is not None
@@ -86,9 +87,45 @@ def test_a_source_opens_the_true_split_at_the_full_depth(feature_folder: Path) -
 
 def test_rows_of_images_name_their_backbone(scene_folder: Path, feature_cache: Path) -> None:
     facts = Source(scene_folder, cache=feature_cache, device="cpu").open().facts()
-    assert facts["backbone"] == get_backbone(DEFAULT_BACKBONE).key
+    key = get_backbone(DEFAULT_BACKBONE).key
+    assert facts["backbone"] == {"name": DEFAULT_BACKBONE, "crop": 256, "pool": "mean+max", "key": key}
     assert differences(facts, facts) == []
-    assert len(differences({**facts, "backbone": "other"}, facts)) == 1
+    assert len(differences({**facts, "backbone": {"key": "other"}}, facts)) == 1
+
+
+def test_validation_needs_features_of_training_images_only(scene_folder: Path, feature_cache: Path) -> None:
+    """Their labels, names, areas and splits stay theirs."""
+    seen: list[int] = []
+    source = Source(scene_folder, validation=True, cache=feature_cache, device="cpu")
+    setup = source.open(lambda stage, done, total, note="", /: seen.append(total))
+    whole = open_dataset(scene_folder)
+    expected, found = validation_split(whole), setup.dataset
+    assert set(seen) == {len(whole.splits.train)} == {len(setup.features)}
+    assert whole.areas is not None
+    assert found.areas is not None
+    for name, rows in expected.splits.items():
+        own = getattr(found.splits, name)
+        assert [found.names[row] for row in own] == [whole.names[row] for row in rows]
+        assert np.array_equal(found.labels[own], whole.labels[rows])
+        assert np.array_equal(found.areas[own], whole.areas[rows])
+        assert found.image_paths is not None
+        assert [found.image_paths[row].name for row in own] == [Path(whole.names[row]).name for row in rows]
+
+
+def test_options_of_all_methods_override_tuned_ones_and_those_of_a_method_both() -> None:
+    points = {"ics": {"learning_rate": 0.1, "gamma": 0.5}}
+    (task,) = plan_tasks(["ics"], [16], 1, None, {"learning_rate": 0.2}, points)
+    assert (task.config.learning_rate, task.config.options["gamma"]) == (0.2, 0.5)
+    (task,) = plan_tasks(["ics"], [16], 1, {"ics": {"learning_rate": 0.3}}, {"learning_rate": 0.2}, points)
+    assert task.config.learning_rate == 0.3
+
+
+def test_a_network_is_for_images(feature_folder: Path, scene_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="backbone"):
+        Source(feature_folder, backbone=get_backbone("efficientnet-lite0", crop=224)).open()
+    (task,) = plan_tasks(["ics"], [16], 1, None, {"crop": 128})
+    with pytest.raises(ConfigError, match="crop"):
+        run_tasks(Source(scene_folder), [task], tmp_path / "out", train_and_evaluate)
 
 
 def test_validation_scales_the_depth_and_leaves_out_the_query_itself(feature_folder: Path) -> None:

@@ -49,7 +49,7 @@ def tuned(feature_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_the_same_number_of_different_trials(name: str) -> None:
     points = candidates(name, 32)
-    trials = plan_trials(name, points, 32, 10, 12)
+    trials = plan_trials(name, points, 32, {"epochs": 10}, 12)
     assert len({trial.task.key for trial in trials}) == 12
     assert points[0] == {}
     authors = search_space(get_method(name)).authors
@@ -59,13 +59,22 @@ def test_every_method_has_the_same_number_of_different_trials(name: str) -> None
 def _same_as_default(name: str) -> str:
     """Authors' settings that are the default are tried as the default."""
     authors = search_space(get_method(name)).authors
-    keys = {trial.task.key for trial in plan_trials(name, [{}], 32, 10, 1)}
-    keys ^= {trial.task.key for trial in plan_trials(name, [authors], 32, 10, 1)}
+    keys = {trial.task.key for trial in plan_trials(name, [{}], 32, {"epochs": 10}, 1)}
+    keys ^= {trial.task.key for trial in plan_trials(name, [authors], 32, {"epochs": 10}, 1)}
     return "" if keys else "authors"
 
 
+def test_what_is_given_is_not_tuned() -> None:
+    points = candidates("csq", 16, {"learning_rate": 0.01})
+    assert all("learning_rate" not in point for point in points)
+    assert len(points) > 1
+    trials = plan_trials("csq", points, 16, {"learning_rate": 0.01, "epochs": 3}, len(points))
+    assert {trial.task.config.learning_rate for trial in trials} == {0.01}
+    assert len({trial.task.key for trial in trials}) == len(points)
+
+
 def test_few_settings_come_again_with_other_seeds() -> None:
-    trials = plan_trials("lsh", [{}, {"unit": False}], 16, 5, 5)
+    trials = plan_trials("lsh", [{}, {"unit": False}], 16, {"epochs": 5}, 5)
     assert [(trial.point.get("unit", True), trial.task.config.seed) for trial in trials] == [
         (True, 0),
         (False, 0),
@@ -80,7 +89,7 @@ def scored(trial: Trial, score: float) -> dict[str, Any]:
 
 
 def test_means_decide_and_the_earlier_of_equal_ones_wins() -> None:
-    trials = plan_trials("lsh", [{}, {"unit": True}], 16, 5, 4)
+    trials = plan_trials("lsh", [{}, {"unit": True}], 16, {"epochs": 5}, 4)
     rows = [scored(trial, score) for trial, score in zip(trials, (0.9, 0.6, 0.1, 0.6), strict=True)]
     assert mean_scores(trials, rows) == [({"unit": True}, 0.6), ({}, 0.5)]
     equal = [scored(trial, 0.5) for trial in trials[:2]]

@@ -135,6 +135,7 @@ def test_the_embedded_backbones_read_the_whole_frame() -> None:
         "efficientnet-lite2": (288, 288, "mean+max", 2560),
         "alexnet": (256, 224, None, 4096),
         "resnet50": (256, 224, "mean", 2048),
+        "resnet50-v1": (256, 224, "mean", 2048),
     }
     cut = get_backbone("efficientnet-lite2", crop=200)
     assert (cut.resize, cut.crop) == (288, 200)

@@ -13,7 +13,9 @@ from centerhash.core.errors import ConfigError, DataError
 from centerhash.data import open_dataset
 from centerhash.experiments.tasks import EvaluationSetup, Source
 from centerhash.methods.registry import METHODS
+from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
 from centerhash.networks.heads import Head
+from centerhash.training.session import Session
 from reproduction.common import DATA, PRINTED_BITS, Settings, printed, printed_map
 from reproduction.instances import (
     Classification,
@@ -143,7 +145,7 @@ def test_classes_are_matched_by_name(tmp_path: Path) -> None:
 def test_data_without_areas_is_refused() -> None:
     dataset = feature_dataset(40)
     assert dataset.features is not None
-    setup = EvaluationSetup(dataset, dataset.features, 10, False, "cpu")
+    setup = EvaluationSetup(dataset, dataset.features, 10, False, Session(), get_backbone(DEFAULT_BACKBONE))
     with pytest.raises(DataError, match="toy"):
         TestSource(Source(Path())).open(setup)
 

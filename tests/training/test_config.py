@@ -36,15 +36,15 @@ def test_weights_may_be_a_path() -> None:
 
 
 def test_short_fine_tuning_has_defaults_of_its_own() -> None:
-    frozen, tuned = resolve(TrainConfig()), resolve(TrainConfig(finetune=True))
+    frozen, tuned = resolve(TrainConfig()), resolve(TrainConfig(finetune="all"))
     assert (frozen.epochs, frozen.batch_size, frozen.learning_rate) == (30, 256, 1e-3)
     assert (tuned.epochs, tuned.batch_size, tuned.learning_rate) == (6, 64, 1e-3)
-    assert resolve(TrainConfig(finetune=True, epochs=9)).epochs == 9
+    assert resolve(TrainConfig(finetune="all", epochs=9)).epochs == 9
 
 
 def test_a_method_without_a_network_cannot_be_fine_tuned() -> None:
     with pytest.raises(ConfigError, match="method 'itq' has no network to fine-tune"):
-        resolve(TrainConfig(finetune=True, method="itq"))
+        resolve(TrainConfig(finetune="all", method="itq"))
 
 
 def test_presets_hold_the_printed_recipe(tmp_path: Path) -> None:

@@ -42,7 +42,13 @@ from tests.toys import (
     write_images,
 )
 
-SMALL = {"finetune": True, "bits": 16, "epochs": 2, "batch_size": 16, "crop": 64}  # a twentieth of the pixels
+SMALL = {
+    "finetune": "all",
+    "bits": 16,
+    "epochs": 2,
+    "batch_size": 16,
+    "crop": 64,
+}  # a twentieth of the pixels
 BACKBONE = get_backbone("efficientnet-lite0", crop=224)
 WHOLE = get_backbone("efficientnet-lite0")
 
@@ -177,14 +183,14 @@ def test_the_backbones_statistics_follow_the_batches_where_asked() -> None:
 def test_several_processes_cannot_train_the_backbones_norms(tmp_path: Path) -> None:
     group = ProcessGroup("cpu")
     group.size = 2
-    config = toy_config(finetune=True, backbone_norms="trained")
+    config = toy_config(finetune="all", backbone_norms="trained")
     with pytest.raises(ConfigError, match="2 processes"):
         fit_whole(feature_dataset(), config, Session(group, folder=tmp_path))
 
 
 def test_features_cannot_be_fine_tuned() -> None:
     with pytest.raises(ConfigError):
-        train(feature_dataset(), config=toy_config(), finetune=True)
+        train(feature_dataset(), config=toy_config(), finetune="all")
 
 
 @pytest.mark.slow
@@ -271,7 +277,7 @@ def test_a_broken_training_image_stops_fine_tuning_unless_it_may_be_skipped(tmp_
     dataset = open_dataset(data)
     assert dataset.image_paths is not None
     Path(dataset.image_paths[int(dataset.splits.train[0])]).write_bytes(b"no picture")
-    words = ["train", data, "--finetune", "--bits", "16", "--epochs", "1", "--crop", "64"]
+    words = ["train", data, "--finetune", "all", "--bits", "16", "--epochs", "1", "--crop", "64"]
     words += ["--out", tmp_path / "run"]
     assert "1 of" in refused(cli(*words, "--cache", tmp_path / "cache"))
     done = cli(*words, "--cache", tmp_path / "cache", "--skip-broken")

@@ -131,7 +131,7 @@ def test_the_held_out_images_decide_nothing(tmp_path: Path) -> None:
 def test_fine_tuning_is_watched_too(tmp_path: Path, feature_cache: Path) -> None:
     write_scenes(tmp_path / "photos", 30, size=64)
     settings = {"bits": 16, "epochs": 1, "batch_size": 16, "watch": 2, "warm_start": False, "crop": 64}
-    train(tmp_path / "photos", out=tmp_path / "run", finetune=True, cache=feature_cache, **settings)
+    train(tmp_path / "photos", out=tmp_path / "run", finetune="all", cache=feature_cache, **settings)
     assert list(measured(tmp_path / "run")) == [1]
     assert len(stored_splits(tmp_path / "run")["validation"]) == 2
 

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from centerhash.cli import console, experiments, info, photos, teaching, training
-from centerhash.cli.arguments import SettingsCommand
+from centerhash.cli.arguments import GridCommand, SettingsCommand
 from centerhash.core.version import __version__
 
 # the panels of the help, in its order
@@ -31,6 +31,12 @@ PANELS: dict[str, tuple[Any, ...]] = {
     ),
     "Experiments": (experiments.compare, experiments.tune),
     "Info": (info.methods, info.options, info.backbones, info.datasets, info.download, info.doctor),
+}
+# commands with the settings of training as options
+SETTINGS: dict[Any, type[SettingsCommand]] = {
+    training.train: SettingsCommand,
+    experiments.compare: GridCommand,
+    experiments.tune: GridCommand,
 }
 
 
@@ -79,7 +85,7 @@ for panel, commands in PANELS.items():
         if command is photos.index_app:
             app.add_typer(command, name=_name(command), rich_help_panel=panel)
         else:
-            kind = SettingsCommand if command is training.train else None
+            kind = SETTINGS.get(command)
             app.command(cls=kind, rich_help_panel=panel)(command)
 
 

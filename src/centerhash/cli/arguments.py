@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -145,6 +145,15 @@ NoLabelsOption = Annotated[
     bool, option("use all images at any depth and ignore their labels", panel="Data", name="--no-labels")
 ]
 
+# of train, compare and tune
+DataArgument: Any = typer.Argument(
+    help="folder of a dataset, or with --root a name of `centerhash datasets`", autocompletion=complete_data
+)
+NamedRootOption = Annotated[Path | None, option("folder of the published dataset named DATA", panel="Data")]
+ListsOption = Annotated[
+    Path | None, option("folder of train.txt, test.txt, database.txt: 'path 0 1 0 ...'", panel="Data")
+]
+
 # of compare and tune
 MethodsOption = Annotated[str, option("all, or names such as csq,ics", complete_method_list)]
 BitsOption = Annotated[str, typer.Option(help="lengths of the codes")]
@@ -184,19 +193,30 @@ class SettingsCommand(TyperCommand):
     The options are built when this command runs: the classes of the settings take long to import.
     """
 
+    omitted: tuple[str, ...] = ()  # settings without an option
+
     def get_params(self, ctx: Any) -> list[Any]:
         """All parameters, in the order of the help's panels."""
         own: list[Any] = super().get_params(ctx)
-        found = [one for one in own if one.required] + _setting_options()
+        found = [one for one in own if one.required] + self._settings()
         found += [one for one in own if not one.required]
         order = {panel: place for place, panel in enumerate(PANELS)}
         return sorted(found, key=lambda one: order[getattr(one, "rich_help_panel", None)])
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
-        values = {one.name: ctx.params.pop(one.name) for one in _setting_options()}
+        values = {one.name: ctx.params.pop(one.name) for one in self._settings()}
         ctx.obj = {name: value for name, value in values.items() if value is not None}
         return super().invoke(ctx)
+
+    def _settings(self) -> list[Any]:
+        return [one for one in _setting_options() if one.name not in self.omitted]
+
+
+class GridCommand(SettingsCommand):
+    """A command that trains methods x bits x seeds with the same settings; it measures nothing during training."""
+
+    omitted = ("method", "bits", "seed", "watch")
 
 
 @cache
@@ -264,6 +284,17 @@ def read_pairs(texts: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
+def read_training(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the options of a `SettingsCommand` as settings of training, those of the head in `head`."""
+    from centerhash.networks.head_options import HeadOptions
+
+    settings = dict(given)
+    if "hidden" in settings:
+        settings["hidden"] = read_widths(settings["hidden"])
+    head = {name: settings.pop(name) for name in HeadOptions.model_fields if name in settings}
+    return {**settings, "head": head} if head else settings
+
+
 def read_widths(text: str) -> tuple[int, ...]:
     """Read the widths of hidden layers: "2048,512", or "0" for none."""
     try:
@@ -305,8 +336,8 @@ def read_bits(text: str) -> list[int]:
     return bits
 
 
-# fixed by the grid itself, or, for the backbone, the same for all
-_FIXED = ("method", "bits", "seed", "backbone", "crop", "pool", "options")
+# chosen by the grid itself, or the same for all methods: they share the features of one network
+_FIXED = ("method", "bits", "seed", "watch", "backbone", "weights", "pretrained", "crop", "pool", "options")
 
 
 def read_settings(texts: Iterable[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -348,7 +379,7 @@ def stands_alone(context: typer.Context, flag: str) -> None:
     """Reject everything beside an option that stands alone, rather than ignore it."""
     given = [
         parameter.opts[0] if parameter.param_type_name == "option" else parameter.name.upper()
-        for parameter in context.command.params
+        for parameter in context.command.get_params(context)
         if parameter.name is not None and flag not in parameter.opts
         if getattr(context.get_parameter_source(parameter.name), "name", "") == "COMMANDLINE"
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,11 +11,13 @@ from centerhash.cli import console
 from centerhash.cli.arguments import (
     BitsOption,
     CacheOption,
+    DataArgument,
     DepthOption,
     DeviceOption,
-    EpochsOption,
     JobsOption,
+    ListsOption,
     MethodsOption,
+    NamedRootOption,
     SeedsOption,
     SettingsOption,
     SkipBrokenOption,
@@ -25,6 +26,7 @@ from centerhash.cli.arguments import (
     read_bits,
     read_methods,
     read_settings,
+    read_training,
     stands_alone,
 )
 from centerhash.core.errors import ConfigError
@@ -32,10 +34,8 @@ from centerhash.core.extras import TRAINING, check_installed
 
 
 def compare(
-    context: typer.Context,
-    data: Annotated[
-        Path | None, typer.Argument(help="folder with labels.csv and images, or with features.npy")
-    ] = None,
+    context: typer.Context,  # with the settings of training, see `arguments.GridCommand`
+    data: Annotated[Path | None, DataArgument] = None,
     out: Annotated[
         Path | None, typer.Option(help="folder for results, tables and page; finished runs are kept")
     ] = None,
@@ -47,16 +47,17 @@ def compare(
     stored: Annotated[
         Path | None, typer.Option("--from", help="only write the tables of this folder")
     ] = None,
-    epochs: EpochsOption = None,
     options: SettingsOption = None,
     settings: Annotated[
         Path | None,
         option(
-            "best.json of `centerhash tune`: the setting of every method; --option overrides it",
+            "best.json of `centerhash tune`: the setting of every method; options override it",
             panel="Training",
         ),
     ] = None,
     validation: ValidationOption = False,
+    root: NamedRootOption = None,
+    lists: ListsOption = None,
     skip_broken: SkipBrokenOption = False,
     cache: CacheOption = None,
     jobs: JobsOption = 1,
@@ -69,14 +70,17 @@ def compare(
 ) -> None:
     """Train and score methods x bits x seeds on one dataset: tables, curves and times.
 
+    Options of training apply to every run. Features are computed once for all runs.
+
     Examples: `centerhash compare photos --methods csq,ics --bits 16,64 --out table`, `centerhash compare --from table`
     """
     check_installed(*TRAINING, "matplotlib", purpose="`centerhash compare`")
 
-    from centerhash.experiments.compare import is_kept, read_results, train_and_evaluate, write_comparison
-    from centerhash.experiments.runner import RESULTS, read_failures, read_rows, run_tasks, unfinished
+    from centerhash.experiments.compare import compare as run
+    from centerhash.experiments.compare import planned_runs, read_results, write_comparison
+    from centerhash.experiments.runner import read_failures
     from centerhash.experiments.tables import terminal_tables
-    from centerhash.experiments.tasks import Source, plan_tasks
+    from centerhash.experiments.tasks import Source, plan_tasks, shared_backbone
     from centerhash.experiments.tune import read_best
 
     failed: list[dict[str, Any]] = []
@@ -84,30 +88,32 @@ def compare(
         stands_alone(context, "--from")
         folder, rows = stored, read_results(stored)
     elif data is None or out is None:
-        raise ConfigError("compare takes a data folder and --out DIR, or --from DIR alone.")
+        raise ConfigError("compare takes DATA and --out DIR, or --from DIR alone.")
     else:
-        folder, names = out, read_methods(methods)
+        folder, names, training = out, read_methods(methods), read_training(context.obj)
         points = None if settings is None else read_best(settings, names)
-        tasks = plan_tasks(names, read_bits(bits), seeds, read_settings(options or [], names), epochs, points)
-        source = Source(data, k, validation, cache, device, skip_broken)
-        is_complete = partial(is_kept, out) if keep else None
-        planned = unfinished(tasks, read_rows(out / RESULTS), is_complete)
-        console.report_planned(len(tasks), len(planned))
+        own = read_settings(options or [], names)
+        tasks = plan_tasks(names, read_bits(bits), seeds, own, training, points)
+        network = shared_backbone(training)
+        source = Source(data, k, validation, cache, device, skip_broken, root, lists, network)
+        console.report_planned(len(tasks), len(planned_runs(tasks, out, keep)))
         with console.progress() as progress:
-            rows, failed = run_tasks(
+            rows, failed = run(
                 source,
                 tasks,
                 out,
-                partial(train_and_evaluate, keep=out) if keep else train_and_evaluate,
+                keep=keep,
                 jobs=jobs,
                 progress=progress,
                 on_done=console.report_task,
                 warn=console.warn,
-                is_complete=is_complete,
             )
     if rows:
-        for table in terminal_tables(write_comparison(rows, folder, read_failures(folder))):
+        summary = write_comparison(rows, folder, read_failures(folder))
+        for table in terminal_tables(summary):
             console.output(table)
+        if summary.network():
+            console.output(f"network: {summary.network()}")
         console.output(f"page: {folder / 'report.html'}")
         if keep:
             console.output(f"models and codes: {folder / 'runs'}")
@@ -115,7 +121,8 @@ def compare(
 
 
 def tune(
-    data: Annotated[Path, typer.Argument(help="folder with labels.csv and images, or with features.npy")],
+    context: typer.Context,  # with the settings of training, see `arguments.GridCommand`
+    data: Annotated[Path, DataArgument],
     out: Annotated[Path, typer.Option(help="folder for results and best.json; finished trials are kept")],
     methods: MethodsOption = "all",
     bits: Annotated[int, typer.Option(help="length of the codes")] = 32,
@@ -124,27 +131,41 @@ def tune(
     epochs_part: Annotated[int, typer.Option(min=1, help="trials have 1/N of the epochs")] = 3,
     k: DepthOption = 5000,
     device: DeviceOption = "auto",
-    epochs: EpochsOption = None,
+    root: NamedRootOption = None,
+    lists: ListsOption = None,
     skip_broken: SkipBrokenOption = False,
     cache: CacheOption = None,
     jobs: JobsOption = 1,
 ) -> None:
     """Choose settings on held-out training images, with the same number of trials for every method.
 
+    Options of training apply to every trial, and are then not tuned.
+
     Example: `centerhash tune photos --methods csq,dch --out tuned`, then
     `centerhash compare photos --methods csq,dch --settings tuned/best.json --out table`
     """
     check_installed(*TRAINING, purpose="`centerhash tune`")
 
-    from centerhash.experiments.tasks import Source
+    from centerhash.experiments.tasks import Source, shared_backbone
     from centerhash.experiments.tune import BEST, Budget, point_text
     from centerhash.experiments.tune import tune as run
 
-    budget, names = Budget(trials, full, epochs, epochs_part), read_methods(methods)
-    source = Source(data, k, True, cache, device, skip_broken)
+    training, names = read_training(context.obj), read_methods(methods)
+    budget = Budget(trials, full, training.pop("epochs", None), epochs_part)
+    network = shared_backbone(training)
+    source = Source(data, k, True, cache, device, skip_broken, root, lists, network)
     with console.progress() as progress:
         found, failed = run(
-            source, names, bits, out, budget, jobs=jobs, progress=progress, on_done=console.report_task
+            source,
+            names,
+            bits,
+            out,
+            budget,
+            training=training,
+            jobs=jobs,
+            progress=progress,
+            on_done=console.report_task,
+            warn=console.warn,
         )
     rows = (
         (

@@ -14,7 +14,9 @@ from centerhash.cli.arguments import (
     DeviceOption,
     EngineOption,
     JsonOption,
+    ListsOption,
     ModelArgument,
+    NamedRootOption,
     NoLabelsOption,
     SkipBrokenOption,
     option,
@@ -25,13 +27,7 @@ from centerhash.core.extras import TRAINING, check_installed
 
 def train(
     context: typer.Context,  # with the settings, see `arguments.SettingsCommand`
-    data: Annotated[
-        Path,
-        typer.Argument(
-            help="folder of a dataset, or with --root a name of `centerhash datasets`",
-            autocompletion=arguments.complete_data,
-        ),
-    ],
+    data: Annotated[Path, arguments.DataArgument],
     out: Annotated[Path, typer.Option(help="folder of the run; the same command resumes it")],
     preset: Annotated[
         str | None,
@@ -45,10 +41,8 @@ def train(
     ] = None,
     device: DeviceOption = "auto",
     no_labels: NoLabelsOption = False,
-    root: Annotated[Path | None, option("folder of the published dataset named DATA", panel="Data")] = None,
-    lists: Annotated[
-        Path | None, option("folder of train.txt, test.txt, database.txt: 'path 0 1 0 ...'", panel="Data")
-    ] = None,
+    root: NamedRootOption = None,
+    lists: ListsOption = None,
     skip_broken: SkipBrokenOption = False,
     cache: CacheOption = None,
     overwrite: Annotated[
@@ -75,20 +69,15 @@ def train(
     """
     check_installed(*TRAINING, purpose="`centerhash train`")
 
-    from centerhash.core.options import read_options
+    from centerhash.core.options import joined, read_options
     from centerhash.data import open_dataset
-    from centerhash.networks.head_options import HeadOptions
     from centerhash.training.config import TrainConfig, suited
     from centerhash.training.presets import read_preset
     from centerhash.training.run import train as run_training
 
-    given: dict[str, Any] = context.obj
-    if "hidden" in given:
-        given["hidden"] = arguments.read_widths(given["hidden"])
-    head = {name: given.pop(name) for name in HeadOptions.model_fields if name in given}
-    given |= {"head": head} if head else {}
+    given = arguments.read_training(context.obj)
     given |= {"options": arguments.read_pairs(options)} if options else {}
-    config = read_options(TrainConfig, {**(read_preset(preset) if preset else {}), **given}, "training")
+    config = read_options(TrainConfig, joined(read_preset(preset) if preset else {}, given), "training")
     dataset = open_dataset(data, seed=config.seed, root=root, lists=lists, labels=not no_labels)
     config = suited(config, dataset)
     if not dataset.has_labels:

@@ -75,6 +75,17 @@ def read_options(kind: type[OptionsType], values: Mapping[str, Any], what: str) 
         raise _explained(error, kind, what) from None
 
 
+def joined(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Join loose values, of which later ones override earlier ones, also within options such as `head`."""
+    whole: dict[str, Any] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            before = whole.get(name)
+            inner = before if isinstance(before, Mapping) and isinstance(value, Mapping) else None
+            whole[name] = value if inner is None else {**inner, **value}
+    return whole
+
+
 def _explained(error: ValidationError, kind: type[Options], what: str) -> ConfigError:
     """One sentence per problem."""
     return ConfigError("\n".join(_sentence(item, kind, what) for item in error.errors()))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from centerhash.core.errors import DataError
 from centerhash.core.files import make_folder, write_text
 from centerhash.encoding.code_files import DATABASE
 from centerhash.experiments.figures import Series, line_plot, page
-from centerhash.experiments.runner import RESULTS, failure_text, read_rows, rounded
+from centerhash.experiments.runner import RESULTS, failure_text, read_rows, rounded, run_tasks, unfinished
 from centerhash.experiments.tables import (
     FORMS,
     MAPS,
@@ -31,17 +34,18 @@ from centerhash.experiments.tables import (
     summarize,
     time_texts,
 )
-from centerhash.experiments.tasks import EvaluationSetup, Row, Task
+from centerhash.experiments.tasks import EvaluationSetup, Row, Source, Task, trains_network
 from centerhash.methods.registry import METHODS, get_method
 from centerhash.model.model import HashModel
 from centerhash.training.finish import code_rotation, rotation_sample, write_code_files
+from centerhash.training.run_folder import drop_checkpoints
 
 RUNS = "runs"  # below the folder of a comparison, if models and codes are kept
 PRECISION_AT = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
 def run_folder(out: Path, task: Task) -> Path:
-    """The folder that keeps the model and the codes of a task; its name ends with a digest of all settings."""
+    """The folder of the run of a task; its name ends with a digest of all settings."""
     config = task.resolved
     digest = hashlib.blake2b(task.key.encode(), digest_size=4).hexdigest()
     return out / RUNS / f"{config['method']}-{config['bits']}-seed{config['seed']}-{digest}"
@@ -52,16 +56,41 @@ def is_kept(out: Path, task: Task) -> bool:
     return (run_folder(out, task) / DATABASE).exists()
 
 
-def train_and_evaluate(setup: EvaluationSetup, task: Task, keep: Path | None = None) -> Row:
-    """Train and evaluate: the work of every task of a comparison.
+def planned_runs(tasks: Sequence[Task], out: Path, keep: bool) -> list[Task]:
+    """The tasks that `out` has no rows of, or with `keep` no models and codes."""
+    return unfinished(tasks, read_rows(out / RESULTS), partial(is_kept, out) if keep else None)
+
+
+def compare(
+    source: Source, tasks: Sequence[Task], out: str | Path, *, keep: bool = False, **running: Any
+) -> tuple[list[Row], list[Row]]:
+    """Train and evaluate the tasks that `out` has no rows of; return all its rows, and the failures of this attempt.
+
+    With `keep`, models and codes are stored in `out`/runs, also of tasks that have a row without them. `running` are
+    the other arguments of `run_tasks`.
+    """
+    work = partial(train_and_evaluate, out=Path(out), keep=keep)
+    return run_tasks(
+        source, tasks, out, work, is_complete=partial(is_kept, Path(out)) if keep else None, **running
+    )
+
+
+def train_and_evaluate(
+    setup: EvaluationSetup, task: Task, out: Path | None = None, keep: bool = False
+) -> Row:
+    """Train and evaluate: the work of every task of a comparison in the folder `out`.
 
     A deep method is scored with its logits as trained and rotated, since the rotation comes after training; the
-    evaluation is of the form that its configuration selects. With `keep`, the folder of the comparison, model and codes
-    are stored there, too.
+    evaluation is of the form that its configuration selects. A run that trains its network works in its folder below
+    `out`, where a later attempt resumes it; with `keep`, every run leaves its model and codes there.
     """
     splits = setup.dataset.splits
     started = time.perf_counter()
-    model = setup.train(task)
+    if trains_network(task.config) and out is not None:
+        model, setup, train_seconds = setup.finetune(task, run_folder(out, task))
+    else:
+        model = setup.train(task)
+        train_seconds = time.perf_counter() - started
     trained = time.perf_counter()
     deep = get_method(model.spec.method).family != "shallow"
     if deep:
@@ -76,7 +105,7 @@ def train_and_evaluate(setup: EvaluationSetup, task: Task, keep: Path | None = N
     row = {
         "config": dict(task.resolved),
         "evaluation": rounded(found.to_dict()),
-        "train_seconds": round(trained - started, 3),
+        "train_seconds": round(train_seconds, 3),
         "encode_seconds": round(encoded - trained, 3),
         "images_per_second": round((len(query) + len(database)) / (encoded - trained), 1),
         "evaluate_seconds": round(time.perf_counter() - encoded, 3),
@@ -87,11 +116,16 @@ def train_and_evaluate(setup: EvaluationSetup, task: Task, keep: Path | None = N
         both = (other, found) if model.spec.head.rotate else (found, other)
         for form, scores in zip(FORMS, both, strict=True):
             row |= {f"{name}_{form}": rounded(getattr(scores, name)) for name in MAPS}
-    if keep is not None:
-        folder = make_folder(run_folder(keep, task))
+    if out is not None and keep:
+        folder = make_folder(run_folder(out, task))
         model.save(folder)
         write_code_files(folder, model.bits, (query, database), setup.dataset, splits)
-        row["run"] = folder.relative_to(keep).as_posix()
+        drop_checkpoints(folder)
+        row["run"] = folder.relative_to(out).as_posix()
+    elif out is not None and not is_kept(out, task):
+        shutil.rmtree(run_folder(out, task), ignore_errors=True)
+        with suppress(OSError):  # other runs are there, or this one needed no folder
+            (out / RUNS).rmdir()
     return row
 
 

@@ -28,7 +28,16 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from centerhash.core.errors import CenterhashError, ConfigError, DataError
 from centerhash.core.files import append_line, make_folder, parse_json, write_text
 from centerhash.core.progress import Progress, silent
-from centerhash.experiments.tasks import EvaluationSetup, Row, Source, Task, identity_text, task_name
+from centerhash.experiments.tasks import (
+    EvaluationSetup,
+    Row,
+    Source,
+    Task,
+    identity_text,
+    task_name,
+    trains_network,
+)
+from centerhash.training.config import backbone_of
 from centerhash.training.run_folder import versions
 
 RESULTS, FAILURES = "results.jsonl", "failures.jsonl"
@@ -58,9 +67,12 @@ def run_tasks(
     With several jobs, each task runs in a worker process with its share of the threads. `warn` receives the warnings
     of the dataset. A task with a row runs again unless it `is_complete`.
     """
-    if jobs < 1:
-        raise ConfigError(f"jobs must be at least 1, got {jobs}.")
-    setup, folder = source.open(progress), make_folder(out)
+    _check_tasks(source, tasks, jobs)
+    trained = [trains_network(task.config) for task in tasks]
+    setup = source.open(progress, frozen=not all(trained))
+    if any(trained) and setup.dataset.kind == "features":
+        raise ConfigError(f"`finetune=` needs images, and '{setup.dataset.root}' holds features: omit it.")
+    folder = make_folder(out)
     rows, failures = open_results(folder, setup.facts()), list[Row]()
     if warn is not None:
         warn(setup.dataset.warnings)
@@ -90,6 +102,22 @@ def run_tasks(
         if on_done is not None:
             on_done(done, len(tasks), task, row)
     return rows, failures
+
+
+def _check_tasks(source: Source, tasks: Sequence[Task], jobs: int) -> None:
+    """Reject tasks of several networks: all rows of an experiment share its features."""
+    if jobs < 1:
+        raise ConfigError(f"jobs must be at least 1, got {jobs}.")
+    if jobs > 1 and any(trains_network(task.config) for task in tasks):
+        raise ConfigError(
+            f"runs with `finetune=` use all CPUs and run one after the other: omit `jobs={jobs}`."
+        )
+    for task in tasks:
+        if not trains_network(task.config) and backbone_of(task.config) != source.backbone:
+            raise ConfigError(
+                f"all training runs share the features of one network, and {task.name} needs another: set "
+                "`backbone=`, `weights=`, `crop=` and `pool=` for all. With `pretrained=False` only one seed is possible."
+            )
 
 
 def unfinished(
@@ -170,8 +198,9 @@ def differences(row: Row, facts: Row) -> list[str]:
     if row["fingerprint"] != facts["fingerprint"]:
         same = " with other labels or splits" if row["data"] == facts["data"] else ""
         found.append(f"data was {row['data']}, now {facts['data']}{same}")
-    if row.get("backbone") != facts.get("backbone"):  # datasets of features have none
-        found.append(f"features were of {row.get('backbone')}, now of {facts.get('backbone')}")
+    before, now = (values.get("backbone", {}).get("key") for values in (row, facts))  # of features None
+    if before != now:
+        found.append(f"features were of {before}, now of {now}")
     for name in ("split", "images"):
         if row[name] != facts[name]:
             found.append(f"{name} was {row[name]}, now {facts[name]}")

@@ -99,8 +99,25 @@ class Summary:
         means = [line.scores[bits].mean(metric) for line in self.lines if bits in line.scores]
         return max((mean for mean in means if mean is not None), default=None)
 
+    def network(self) -> str:
+        """The backbone of all rows, and what was trained of it if they agree; empty for features of unknown origin."""
+        if "backbone" not in self.first:
+            return ""
+        backbone = self.first["backbone"]
+        rows = [row for line in self.lines for score in line.scores.values() for row in score.rows]
+        trained = {str(row["config"]["finetune"]) for row in rows}
+        parts = [backbone["name"], f"crop {backbone['crop']}"]
+        parts += [f"pool {backbone['pool']}"] if backbone["pool"] else []
+        return ", ".join([*parts, f"finetune {' and '.join(sorted(trained))}"])
+
+    @property
+    def title(self) -> str:
+        """What the tables are of: the dataset, and the network in parentheses."""
+        network = self.network()
+        return f"{self.first['data']} ({network})" if network else str(self.first["data"])
+
     def about(self) -> str:
-        """One sentence on what was metricd."""
+        """Describe what was measured in one sentence."""
         images, evaluation = self.first["images"], self.first["evaluation"]
         own = ", each without its own item," if evaluation.get("exclude_self") else ""
         return (
@@ -250,7 +267,7 @@ _TABLE = """\
 {%- endmacro -%}
 """
 _PAGE = """\
-# {{ summary.first.data }}
+# {{ summary.title }}
 
 {{ summary.about() }}
 {% for title, heads, lines in tables %}
@@ -313,7 +330,7 @@ def latex(summary: Summary) -> str:
     heads = ["method", *(f"{bits} bits" for bits in summary.bits)]
     tables = []
     for metric, name in MAPS.items():
-        title = f"{summary.first['data']}, mAP@{summary.depth:,} over {name}"
+        title = f"{summary.title}, mAP@{summary.depth:,} over {name}"
         title += spread if summary.most_seeds > 1 else ""
         lines = [
             [

@@ -7,7 +7,7 @@ best.json                          the chosen setting of each method, for `cente
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,12 @@ import numpy as np
 
 from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import parse_json, write_json
+from centerhash.core.options import joined
 from centerhash.core.progress import Progress, silent
-from centerhash.experiments.compare import train_and_evaluate
-from centerhash.experiments.runner import TaskDone, run_tasks, select_rows
+from centerhash.experiments.compare import compare
+from centerhash.experiments.runner import TaskDone, select_rows
 from centerhash.experiments.tasks import Row, Source, Task, make_task
 from centerhash.methods.registry import Point, get_method, search_space, training_options
-from centerhash.training.config import TrainConfig
 
 BEST, METRIC = "best.json", "map_peers"
 
@@ -67,31 +67,38 @@ def point_text(point: Point) -> str:
     return ", ".join(f"{name}={value}" for name, value in point.items()) or "default"
 
 
-def candidates(method: str, bits: int) -> list[Point]:
-    """Points of a method, no two of the same training: the default, the authors', then all others in a fixed order."""
-    row = get_method(method)
+def candidates(method: str, bits: int, training: Mapping[str, Any] | None = None) -> list[Point]:
+    """Points of a method, no two of the same training: the default, the authors', then all others in a fixed order.
+
+    Settings in `training` are fixed, so that no point has them.
+    """
+    row, fixed = get_method(method), training or {}
     space = search_space(row)
     points = space.points()
     order = np.random.default_rng(0).permutation(len(points))
     found: dict[str, Point] = {}
-    for point in [{}, space.authors, *(points[place] for place in order)]:
-        found.setdefault(_trial(method, point, bits, 0, 1).task.key, point)
+    for whole in [{}, space.authors, *(points[place] for place in order)]:
+        point = {name: value for name, value in whole.items() if name not in fixed}
+        found.setdefault(_trial(method, point, bits, 0, {**fixed, "epochs": 1}).task.key, point)
     return list(found.values())
 
 
-def _trial(method: str, point: Point, bits: int, seed: int, epochs: int) -> Trial:
-    given = training_options(get_method(method), point, bits)
-    task = make_task({**given, "method": method, "bits": bits, "seed": seed, "epochs": epochs})
+def _trial(method: str, point: Point, bits: int, seed: int, training: Mapping[str, Any]) -> Trial:
+    given = joined(training_options(get_method(method), point, bits), training)
+    task = make_task({**given, "method": method, "bits": bits, "seed": seed})
     return Trial(point, replace(task, note=point_text(point)))
 
 
-def plan_trials(method: str, points: Sequence[Point], bits: int, epochs: int, count: int) -> list[Trial]:
+def plan_trials(
+    method: str, points: Sequence[Point], bits: int, training: Mapping[str, Any], count: int
+) -> list[Trial]:
     """`count` trials of the points in their order; where there are fewer, they come again with the next seeds.
 
-    So a method with few settings has as many trainings as any other, and its scores are means over them.
+    So a method with few settings has as many trainings as any other, and its scores are means over them. `training` are
+    the options that all of them share, such as epochs.
     """
     return [
-        _trial(method, points[number % len(points)], bits, number // len(points), epochs)
+        _trial(method, points[number % len(points)], bits, number // len(points), training)
         for number in range(count)
     ]
 
@@ -114,25 +121,31 @@ def tune(
     out: str | Path,
     budget: Budget,
     *,
+    training: Mapping[str, Any] | None = None,
     jobs: int = 1,
     progress: Progress = silent,
     on_done: TaskDone | None = None,
+    warn: Callable[[Sequence[str]], None] | None = None,
 ) -> tuple[dict[str, Choice], list[Row]]:
     """Try, train the best again in full, write best.json; return the choices and the failures of this attempt.
 
-    All on three quarters of the training list, scored on the rest: the queries are never read.
+    All on three quarters of the training list, scored on the rest: the queries are never read. `training` are options
+    of training that all methods share and that are not tuned.
     """
-    held_out = replace(source, validation=True)
+    held_out, fixed = replace(source, validation=True), dict(training or {})
 
     def rows_of(trials: Mapping[str, Sequence[Trial]], stage: str) -> tuple[list[Row], list[Row]]:
         tasks = [trial.task for own in trials.values() for trial in own]
-        common: dict[str, Any] = {"stage": stage, "jobs": jobs, "progress": progress, "on_done": on_done}
-        return run_tasks(held_out, tasks, out, train_and_evaluate, **common)
+        running: dict[str, Any] = {"stage": stage, "jobs": jobs, "progress": progress, "on_done": on_done}
+        return compare(held_out, tasks, out, warn=warn if stage == "trials" else None, **running)
 
     def planned(method: str, points: Sequence[Point], count: int, short: bool) -> list[Trial]:
-        return plan_trials(method, points, bits, _epochs(method, budget, short), count)
+        epochs = _epochs(method, budget, short, fixed)
+        return plan_trials(method, points, bits, {**fixed, "epochs": epochs}, count)
 
-    trials = {method: planned(method, candidates(method, bits), budget.trials, True) for method in methods}
+    trials = {
+        method: planned(method, candidates(method, bits, fixed), budget.trials, True) for method in methods
+    }
     rows, failed = rows_of(trials, "trials")
     ranked = {method: mean_scores(own, rows) for method, own in trials.items()}
     best = {method: [point for point, _ in found[: budget.full]] for method, found in ranked.items() if found}
@@ -146,26 +159,30 @@ def tune(
             parts = {json.dumps(tried): value for tried, value in ranked[method]}
             finished = len(select_rows(rows, [trial.task for trial in trials[method]]))
             choices[method] = Choice(point, score, parts[json.dumps(point)], parts.get("{}"), finished)
-    _write_best(Path(out) / BEST, choices, rows, bits, budget)
+    _write_best(Path(out) / BEST, choices, rows, bits, budget, fixed)
     # a shallow trial and its full training are one task, which may have failed in both rounds
     return choices, list({json.dumps(row["config"]): row for row in [*failed, *again]}.values())
 
 
-def _epochs(method: str, budget: Budget, short: bool) -> int:
+def _epochs(method: str, budget: Budget, short: bool, training: Mapping[str, Any]) -> int:
     """Epochs of a full training, or of a `short` trial; a shallow method has none to save."""
-    row = get_method(method)
-    usual = row.training.get("epochs", TrainConfig().epochs)
+    usual = make_task({**training, "method": method}).resolved["epochs"]
     whole = int(usual if budget.epochs is None else budget.epochs)
-    return max(1, whole // budget.epochs_part) if short and row.family != "shallow" else whole
+    return max(1, whole // budget.epochs_part) if short and get_method(method).family != "shallow" else whole
 
 
 def _write_best(
-    path: Path, choices: Mapping[str, Choice], rows: Sequence[Row], bits: int, budget: Budget
+    path: Path,
+    choices: Mapping[str, Choice],
+    rows: Sequence[Row],
+    bits: int,
+    budget: Budget,
+    training: Mapping[str, Any],
 ) -> None:
     """Write best.json, with what it was chosen on."""
     if not choices:
         return
-    facts = {name: rows[0][name] for name in ("data", "split", "images")}
+    facts = {name: rows[0][name] for name in ("data", "backbone", "split", "images") if name in rows[0]}
     write_json(
         path,
         {
@@ -173,6 +190,7 @@ def _write_best(
             "bits": bits,
             "measure": f"{METRIC} at {rows[0]['evaluation']['k']}",
             "budget": vars(budget),
+            "training": dict(training),
             "methods": {
                 method: {"setting": dict(choice.point), "score": round(choice.score, 6)}
                 for method, choice in choices.items()

@@ -39,7 +39,10 @@ _REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,127}", re.ASCII)
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 _MOST_LABELS = 1000  # listed in a card
 # settings of a configuration that the command line has an option of the same name for
-_OPTIONS = ("method", "bits", "epochs", "seed", "backbone", "batch_size", "learning_rate", "crop", "pool")
+_OPTIONS = (
+    *("method", "bits", "epochs", "seed", "backbone", "finetune", "stages", "batch_size", "learning_rate"),
+    *("crop", "pool"),
+)
 
 
 def cache_folder() -> Path:
@@ -240,7 +243,6 @@ def _command(data: dict[str, Any], config: dict[str, Any]) -> tuple[str, str]:
     for name in _OPTIONS:
         if config.get(name) is not None:
             words += [f"--{name.replace('_', '-')}", _line(config[name])]
-    words += ["--finetune"] if config.get("finetune") else []
     for name, value in (config.get("options") or {}).items():
         words += ["-o", f"{name}={_line(value)}"]
     return shlex.join([*words, "--out", "run"]), json.dumps(config, indent=2, ensure_ascii=False)

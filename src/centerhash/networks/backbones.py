@@ -234,6 +234,17 @@ def build_resnet50(name: str, weights: Path | None, pool: str | None) -> nn.Modu
     return network
 
 
+@_register("resnet50-v1", width=2048, pool="mean", parameters=23_508_032, weights=None, **_IMAGENET)
+def build_resnet50_v1(name: str, weights: Path | None, pool: str | None) -> nn.Module:
+    """ResNet-50 as He et al. published it and Keras has it: strides in the first convolution of a block."""
+
+    network = build_resnet50(name, weights, pool)
+    for layer in (network.layer2, network.layer3, network.layer4):
+        first = layer[0]  # type: ignore[index]  # a Sequential
+        first.conv1.stride, first.conv2.stride = (2, 2), (1, 1)  # type: ignore[union-attr]
+    return network
+
+
 def backbone_rows() -> list[dict[str, str | int | bool | None]]:
     """The named backbones as plain rows; quick, since nothing is loaded."""
     return [
@@ -245,8 +256,8 @@ def backbone_rows() -> list[dict[str, str | int | bool | None]]:
             "pool": row.pool,
             "parameters": row.parameters,
             "megabytes": row.megabytes,
-            "weights_here": row.is_here,
-            "weights": str(row.weights),
+            "weights_here": row.weights is not None and row.is_here,
+            "weights": "a file" if row.weights is None else str(row.weights),
         }
         for row in BACKBONES.values()
     ]
@@ -278,6 +289,8 @@ def get_backbone(
         source = WeightFile(Path(weights))
         source.fetch()  # a missing file is an error before anything else happens
         return dataclasses.replace(row, weights=source)
+    if pretrained and row.weights is None:
+        raise ConfigError(f"{name} has no published weights in PyTorch's form: pass a file as `weights=`.")
     return row if pretrained else dataclasses.replace(row, weights=None, seed=seed)
 
 

@@ -90,7 +90,18 @@ class TrainConfig(Options):
         shown="its own",
         choices=("mean", "max", "mean+max"),
     )
-    finetune: bool = setting(False, "train the backbone too", shown="off")
+    finetune: str = setting(
+        "off",
+        "train the backbone too: its last stages, on maps that are computed once, or all of it",
+        choices=("off", "last", "all"),
+    )
+    stages: int | None = setting(
+        None,
+        "number of stages that --finetune last trains",
+        "Backbone",
+        shown="2; 1 of ResNet and AlexNet",
+        ge=1,
+    )
     backbone_rate: float = setting(
         0.1, "learning rate of the backbone, as a share of the head's", "Backbone", ge=0
     )
@@ -186,7 +197,7 @@ def resolve(config: TrainConfig) -> TrainConfig:
         for given, problem in (
             (head.presence, "has no head that could read presence: leave it out"),
             (config.watch, "has no epochs to watch: leave out `watch=`"),
-            (config.finetune, "has no network to fine-tune: train it without finetune"),
+            (config.finetune != "off", "has no network to fine-tune: omit `finetune=`"),
             (config.shorter, "has no nested codes: train one length after the other"),
         ):
             if given:
@@ -196,7 +207,11 @@ def resolve(config: TrainConfig) -> TrainConfig:
             f"method '{method.name}' gives every bit its own slice of the features, so its codes cannot be nested: "
             "train one length after the other."
         )
-    if config.finetune:
+    if config.stages is not None and config.finetune != "last":
+        raise ConfigError(
+            '`stages=` is the number of stages that `finetune="last"` trains: pass both, or neither.'
+        )
+    if config.finetune != "off":
         defaults |= _FINETUNE
     unset = {name: value for name, value in defaults.items() if name not in config.model_fields_set}
     options, *shorter = (

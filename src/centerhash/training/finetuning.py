@@ -75,7 +75,7 @@ def fit_whole(dataset: Dataset, config: TrainConfig, session: Session) -> HashMo
     start = None
     if config.warm_start:
         features = image_features(sources, backbone, session).features
-        start = _warm_head(features, labels, config, session)
+        start = warm_head(features, labels, config, session)
 
     def build() -> WholeNetwork:
         head = build_head(backbone.features, config.bits, config.head, labels.shape[1])
@@ -104,7 +104,7 @@ def fit_whole(dataset: Dataset, config: TrainConfig, session: Session) -> HashMo
         measure=measure if held_out else None,
     )
     if group.is_main:
-        write_backbone(network, folder / TUNED)
+        write_backbone(network.backbone, folder / TUNED)
     group.barrier()
     tuned = get_backbone(config.backbone, folder / TUNED, crop=config.crop, pool=config.pool)
     spec = model_spec(dataset, config, backbone.features, tuned).model_copy(update={"tuned": True})
@@ -127,7 +127,7 @@ def _readable_rows(dataset: Dataset, session: Session) -> NDArray[np.int64]:
     return dataset.splits.without([train[position] for position in broken]).train
 
 
-def _warm_head(
+def warm_head(
     features: NDArray[np.float32], labels: NDArray[np.bool_], config: TrainConfig, session: Session
 ) -> dict[str, Tensor]:
     """Train a head on frozen features (n, D) with labels (n, C), by the defaults of frozen training."""
@@ -240,9 +240,8 @@ def find_broken(sources: Sequence[ImageSource], progress: Progress = silent) -> 
     return broken
 
 
-def write_backbone(network: WholeNetwork, path: Path) -> None:
-    """Store the tuned backbone as `get_backbone(name, weights=path)` reads it."""
-    normalized = network.backbone
+def write_backbone(normalized: nn.Module, path: Path) -> None:
+    """Store a tuned backbone, made by `Backbone.trainable`, as `get_backbone(name, weights=path)` reads it."""
     if not isinstance(normalized.network, nn.Module):
         raise DataError("the backbone has no network inside: it was not made by Backbone.trainable.")
     tensors = {name: tensor.contiguous() for name, tensor in normalized.network.state_dict().items()}

@@ -27,6 +27,7 @@ from centerhash.training.distributed import ProcessGroup, join_processes
 from centerhash.training.finetuning import fit_whole
 from centerhash.training.finish import packed_codes, with_visual_code, write_results
 from centerhash.training.frozen import fit_frozen
+from centerhash.training.last_stages import fit_last
 from centerhash.training.loggers import Logger, check_logger, opened
 from centerhash.training.run_folder import (
     EpochRow,
@@ -57,7 +58,7 @@ def train(
     bits: int | Sequence[int] | None = None,
     config: TrainConfig | None = None,
     out: str | Path | None = None,
-    finetune: bool | None = None,
+    finetune: str | None = None,
     cache: str | Path | None = "auto",
     device: str = "auto",
     overwrite: bool = False,
@@ -80,7 +81,8 @@ def train(
             folder for it, such as run/32.
         config: a configuration to start from; keywords override it.
         out: folder of the run.
-        finetune: train the backbone too, on augmented images.
+        finetune: train the backbone too: "last" trains its last stages on maps that are computed once, "all" the
+            whole network on augmented images; "off" by default.
         cache: folder of cached image features; "auto" is the user's cache folder, None disables caching.
         device: to compute on, such as "cpu" or "cuda"; "auto" uses a GPU if there is one.
         overwrite: start again if `out` holds another run.
@@ -141,6 +143,8 @@ def _configured(config: TrainConfig | None, settings: Mapping[str, Any]) -> Trai
             see = "Options of a method go into options={...}."
             raise unknown_name("setting of training", name, own | set(TrainConfig.model_fields), see)
     kept = {} if config is None else {name: getattr(config, name) for name in config.model_fields_set}
+    if "bits" in settings:  # other lengths replace all
+        kept.pop("shorter", None)
     return TrainConfig(**{**kept, **settings})
 
 
@@ -148,7 +152,7 @@ def _train_in_memory(
     dataset: Dataset, config: TrainConfig, session: Session, logger: str | Logger | None
 ) -> HashModel:
     """Train without keeping anything but the model."""
-    if not config.finetune:
+    if config.finetune == "off":
         with opened(logger, None, config) as on_epoch:
             return _train_frozen(dataset, config, replace(session, on_epoch=on_epoch))[0]
     if session.group.size > 1:
@@ -156,7 +160,9 @@ def _train_in_memory(
     home = TemporaryDirectory(prefix="centerhash-", ignore_cleanup_errors=True)
     try:
         with opened(logger, None, config) as on_epoch:
-            model = fit_whole(dataset, config, replace(session, folder=Path(home.name), on_epoch=on_epoch))
+            own = replace(session, folder=Path(home.name), on_epoch=on_epoch)
+            last = config.finetune == "last"
+            model = fit_last(dataset, config, own)[0] if last else fit_whole(dataset, config, own)
     except BaseException:
         home.cleanup()
         raise
@@ -179,11 +185,8 @@ def _train_into(
             log_epoch(log)
 
         session = replace(session, on_epoch=on_epoch)
-        if config.finetune:
-            model = fit_whole(dataset, config, session)
-            features, splits = dataset_features(dataset, model.backbone(), session)
-        else:
-            model, features, splits = _train_frozen(dataset, config, session)
+        fit = _train_frozen if config.finetune == "off" else _finetuned
+        model, features, splits = fit(dataset, config, session)
     if session.group.is_main:
         write_results(folder, model, features, dataset, splits, session)
     session.group.barrier()
@@ -197,6 +200,16 @@ def _train_frozen(
     features, splits = dataset_features(dataset, backbone_of(config), session)
     model = fit_frozen(dataset.with_splits(splits), features, config, session)
     return with_visual_code(model, features, session.split_off(splits.train)[0]), features, splits
+
+
+def _finetuned(
+    dataset: Dataset, config: TrainConfig, session: Session
+) -> tuple[HashModel, NDArray[Any], Splits]:
+    """Train the backbone too; return the features of the tuned one, and the splits without broken images, as well."""
+    if config.finetune == "last":
+        return fit_last(dataset, config, session)
+    model = fit_whole(dataset, config, session)
+    return model, *dataset_features(dataset, model.backbone(), session)
 
 
 def evaluate(

@@ -260,8 +260,8 @@ centerhash train voc2007 --root data --out run
 ```
 
 `--root` is the folder that holds one folder per dataset, or the folder of the dataset itself. In Python, use
-`ch.open_dataset("voc2007", root="data")`. Only `train` and `open_dataset` accept names. `inspect`, `compare` and `tune`
-open folders in one of the [layouts](data-layouts.md); COCO's folder is one.
+`ch.open_dataset("voc2007", root="data")`. `compare` and `tune` accept names in the same way as `train`. `inspect` opens
+folders in one of the [layouts](data-layouts.md); COCO's folder is one.
 
 | name | dataset | classes | labeled images | of | mAP@k |
 |---|---|---|---|---|---|

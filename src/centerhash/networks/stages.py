@@ -1,0 +1,127 @@
+"""A backbone in two: a trunk that stays as it is, so that its maps are computed once, and a tail that is trained.
+
+Both are made of the network's own layers: training the tail changes the whole network.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from centerhash.core.errors import ConfigError
+from centerhash.networks.backbones import Backbone
+
+_AGREEMENT = (
+    1e-4  # of the largest feature, between the network and its two parts: other kernels round otherwise
+)
+
+
+class _Tokens(nn.Module):
+    """All that a vision transformer of timm does before its first block."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        network: Any = self.network
+        tokens: Tensor = network.norm_pre(network.patch_drop(network._pos_embed(network.patch_embed(pixels))))
+        return tokens
+
+
+class _TokenPool(nn.Module):
+    """All that a vision transformer of timm does after its last block."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.norm, self.last_norm, self.attention = network.norm, network.fc_norm, network.attn_pool
+        self._network = [network]  # in a list: its other layers are no part of this one
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        features: Tensor = self._network[0].forward_head(self.norm(tokens))
+        return features
+
+
+def stages_of(network: nn.Module) -> tuple[list[nn.Module], int]:
+    """Return a network as stages to be run one after the other, and how many of the last are worth training.
+
+    ConfigError for a network of another family than EfficientNet, ResNet, AlexNet and vision transformers.
+    """
+    own: dict[str, Any] = dict(network.named_children())
+    if own.keys() >= {"conv_stem", "bn1", "blocks", "conv_head", "bn2", "global_pool"}:
+        *blocks, last = own["blocks"]
+        top = nn.Sequential(last, own["conv_head"], own["bn2"], own["global_pool"])
+        return [nn.Sequential(own["conv_stem"], own["bn1"]), *blocks, top], 2
+    if own.keys() >= {"conv1", "bn1", "maxpool", "layer1", "layer2", "layer3", "layer4"}:
+        stem = nn.Sequential(own["conv1"], own["bn1"], own.get("relu") or own["act1"], own["maxpool"])
+        top = nn.Sequential(own["layer4"], own.get("avgpool") or own["global_pool"], nn.Flatten())
+        return [stem, own["layer1"], own["layer2"], own["layer3"], top], 1
+    if own.keys() == {"features", "avgpool", "classifier"}:
+        return [
+            nn.Sequential(own["features"], own["avgpool"]),
+            nn.Sequential(nn.Flatten(), own["classifier"]),
+        ], 1
+    if own.keys() >= {"patch_embed", "blocks", "norm", "fc_norm"} and hasattr(network, "_pos_embed"):
+        *blocks, last = own["blocks"]
+        return [_Tokens(network), *blocks, nn.Sequential(last, _TokenPool(network))], 2
+    raise ConfigError(
+        f'{type(network).__name__} has no stages that could be trained apart: `finetune="last"` is for EfficientNet, '
+        'ResNet, AlexNet and vision transformers. Use `finetune="all"`.'
+    )
+
+
+@dataclass(frozen=True)
+class SplitBackbone:
+    """A backbone whose last `stages` are trained on the maps of the others."""
+
+    whole: Backbone
+    trunk: Backbone  # its features are the maps, flattened
+    stages: int
+    shape: tuple[int, ...]  # of the map of one image
+
+    def trainable(self) -> tuple[nn.Module, nn.Module]:
+        """Return the whole network with its preprocessing, and the tail that is a part of it: maps to features."""
+        whole = self.whole.trainable()
+        network: Any = whole.network
+        return whole, nn.Sequential(*stages_of(network)[0][-self.stages :])
+
+
+def split_backbone(backbone: Backbone, stages: int | None = None) -> SplitBackbone:
+    """Split a backbone before its last `stages`; None: as many as its family is worth.
+
+    The two parts are compared with the whole once, on a random image.
+    """
+    network: Any = backbone.trainable().eval()
+    parts, usual = stages_of(network.network)
+    count = usual if stages is None else stages
+    if count >= len(parts):
+        raise ConfigError(
+            f"{backbone.name} has {len(parts)} stages: `stages={count}` must be 1 to {len(parts) - 1}. Use "
+            '`finetune="all"` to train all of them.'
+        )
+    pixels = torch.randint(0, 256, (1, backbone.crop, backbone.crop, 3), dtype=torch.uint8)
+    with torch.inference_mode():
+        expected = network(pixels)
+        network.network = nn.Sequential(*parts[:-count])
+        maps = network(pixels)
+        found = nn.Sequential(*parts[-count:])(maps)
+    if found.shape != expected.shape or not float((found - expected).abs().max()) <= _AGREEMENT * float(
+        expected.abs().max()
+    ):
+        raise ConfigError(
+            f'the stages of {backbone.name} do not add up to the network: use `finetune="all"`.'
+        )
+
+    def build(name: str, weights: Path | None, pool: str | None) -> nn.Module:
+        parts, _ = stages_of(backbone.build(backbone.name, weights, backbone.pool))
+        return nn.Sequential(*parts[:-count], nn.Flatten())
+
+    trunk = dataclasses.replace(
+        backbone, name=f"{backbone.name}-but-{count}", width=maps[0].numel(), pool=None, build=build
+    )
+    return SplitBackbone(backbone, trunk, count, tuple(maps.shape[1:]))

@@ -1,0 +1,191 @@
+"""The last stages of a backbone, trained with the head on maps that the stages below computed once.
+
+An epoch costs what the trained stages cost. An image comes mirrored with probability 0.5, drawn from (seed, epoch,
+image) alone, so a run that resumes sees the same maps as an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from centerhash.core.errors import ConfigError
+from centerhash.core.parallel import batches_ahead
+from centerhash.core.progress import Progress
+from centerhash.data import Dataset
+from centerhash.data.splits import Splits, check_splits
+from centerhash.model.model import HashModel
+from centerhash.model.spec import TUNED
+from centerhash.networks.backbones import get_backbone
+from centerhash.networks.encoder import Encoder, FeatureTable
+from centerhash.networks.heads import build_head
+from centerhash.networks.maps import Maps, MapTable, compute_maps
+from centerhash.networks.stages import SplitBackbone, split_backbone
+from centerhash.training.config import TrainConfig, backbone_of
+from centerhash.training.finetuning import WholeNetwork, warm_head, write_backbone
+from centerhash.training.finish import (
+    finished_model,
+    known_areas,
+    network_logits,
+    rotation_sample,
+    validation_map,
+    with_visual_code,
+)
+from centerhash.training.frozen import model_spec, objective_of
+from centerhash.training.loop import Inputs, fit_network
+from centerhash.training.session import BROKEN_ADVICE, Session
+
+_CHUNK = 256  # maps per pass through the tail without gradients
+
+
+def fit_last(
+    dataset: Dataset, config: TrainConfig, session: Session
+) -> tuple[HashModel, NDArray[np.float32], Splits]:
+    """Train tail and head by a resolved configuration; return the model, and features (N, D) and splits of the data.
+
+    Features and splits are as `dataset_features` of the tuned backbone gives them, computed from the maps.
+    """
+    group, folder = session.group, session.folder
+    assert folder is not None
+    if config.backbone_norms == "trained" and group.size > 1:
+        raise ConfigError(
+            f"{group.size} processes cannot agree on the statistics of batch norms: train them in one process, or "
+            "leave them frozen."
+        )
+    if session.cache is None:
+        raise ConfigError('`finetune="last"` keeps maps of all images on disk: name a folder as `cache=`.')
+    backbone = backbone_of(config)
+    split = split_backbone(backbone, config.stages)
+    maps, splits = _dataset_maps(dataset, split, session)
+    dataset = dataset.with_splits(splits)
+    rows, validation = session.split_off(splits.train[dataset.labels[splits.train].any(axis=1)])
+    labels = dataset.labels[rows]
+    whole, tail = split.trainable()
+    start = None
+    if config.warm_start:
+        features = tail_features(tail, maps, rows.tolist(), split, group.device, session.progress)
+        start = warm_head(features, labels, config, session)
+
+    def build() -> WholeNetwork:
+        head = build_head(backbone.features, config.bits, config.head, labels.shape[1])
+        if start is not None:
+            head.load_state_dict(start)
+        return WholeNetwork(tail.train(), head, config.backbone_norms == "trained")
+
+    def measure(network: WholeNetwork) -> float:
+        query, database = (
+            network_logits(network, _plain(maps, side.tolist(), split), group.device)
+            for side in (validation, rows)
+        )
+        rotate, shorter = bool(config.head.rotate), config.lengths[:-1]
+        return validation_map(query, database, dataset.labels[validation], labels, rotate, shorter)
+
+    objective, centers = objective_of(config, labels)
+    network, _ = fit_network(
+        build,
+        map_inputs(maps, rows.tolist(), split, config.seed),
+        labels,
+        objective,
+        config,
+        session,
+        prepare=lambda: objective.prepare(np.zeros((len(rows), 0)), np.arange(len(rows)), labels),
+        groups=lambda trained: trained.groups(config.backbone_rate),
+        measure=measure if len(validation) else None,
+    )
+    if group.is_main:
+        write_backbone(whole, folder / TUNED)
+    group.barrier()
+    used = np.union1d(np.union1d(splits.train, splits.query), splits.database)
+    features = np.zeros((dataset.size, backbone.features), np.float32)
+    features[used] = tail_features(
+        network.backbone, maps, used.tolist(), split, group.device, session.progress
+    )
+    tuned = get_backbone(config.backbone, folder / TUNED, crop=config.crop, pool=config.pool)
+    spec = model_spec(dataset, config, backbone.features, tuned).model_copy(update={"tuned": True})
+    order = rotation_sample(rows)
+    areas = known_areas(dataset, config, rows[order])
+    model = finished_model(spec, network.head, centers, features[rows[order]], labels[order], areas, folder)
+    return with_visual_code(model, features, rows), features, splits
+
+
+def _dataset_maps(dataset: Dataset, split: SplitBackbone, session: Session) -> tuple[MapTable, Splits]:
+    """Compute the maps of a dataset's images, mirrored ones for training too; broken images leave the splits.
+
+    With several processes, each computes its share into the cache, then all read from there.
+    """
+    if dataset.image_paths is None or dataset.kind != "images":
+        raise ConfigError(
+            "fine-tuning needs images: this dataset holds features, and their network is unknown."
+        )
+    assert session.cache is not None
+    paths, group, cache = dataset.image_paths, session.group, session.cache
+    encoder = Encoder(split.trunk, device=group.device)
+    train = session.split_off(dataset.splits.train)[0].tolist()
+
+    def maps(rows: slice, progress: Progress) -> MapTable:
+        inside = range(*rows.indices(len(paths)))
+        flipped = [row - inside.start for row in train if row in inside]
+        return compute_maps(paths[rows], flipped, split.trunk, cache, encoder, progress)
+
+    if group.size > 1:
+        maps(group.share(len(paths)), session.progress)
+        group.barrier()
+    table = maps(slice(0, len(paths)), session.progress)
+    if not session.skip_broken:
+        broken = FeatureTable(np.zeros((len(paths), 0), np.float32), table.broken, 0)
+        broken.raise_if_broken(f"The maps of all others are kept. {BROKEN_ADVICE}")
+    splits = dataset.splits.without(sorted(table.broken))
+    check_splits(splits, dataset.size)
+    return table, splits
+
+
+def map_inputs(maps: MapTable, rows: Sequence[int], split: SplitBackbone, seed: int) -> Inputs:
+    """Make the input of the training loop: maps (B, *shape), each mirrored with probability 0.5, read ahead."""
+
+    def inputs(batches: Sequence[Tensor], epoch: int) -> Iterator[Tensor]:
+        mirrored = np.random.default_rng((seed, epoch)).integers(2, size=len(rows)).astype(bool)
+
+        def read(position: int) -> Maps:
+            return maps.read([rows[position]], [bool(mirrored[position])])
+
+        for futures in batches_ahead(read, (batch.tolist() for batch in batches), 3):
+            found = [future.result() for future in futures]
+            yield _as_maps(
+                np.concatenate(found) if found else np.zeros((0, split.trunk.features), np.float16), split
+            )
+
+    return inputs
+
+
+def _plain(maps: MapTable, rows: Sequence[int], split: SplitBackbone) -> Iterator[Tensor]:
+    for start in range(0, len(rows), _CHUNK):
+        yield _as_maps(maps.read(rows[start : start + _CHUNK]), split)
+
+
+def _as_maps(flat: NDArray[Any], split: SplitBackbone) -> Tensor:
+    maps = torch.from_numpy(flat.astype(np.float32)).reshape(len(flat), *split.shape)
+    return maps.contiguous(memory_format=torch.channels_last) if maps.ndim == 4 else maps
+
+
+def tail_features(
+    tail: nn.Module,
+    maps: MapTable,
+    rows: Sequence[int],
+    split: SplitBackbone,
+    device: torch.device,
+    progress: Progress,
+) -> NDArray[np.float32]:
+    """Compute features (n, D) of images from their maps; the tail is left in eval mode."""
+    tail = tail.eval().to(device)
+    found = np.zeros((len(rows), split.whole.features), np.float32)
+    with torch.inference_mode():
+        for number, batch in enumerate(_plain(maps, rows, split)):
+            start = number * _CHUNK
+            found[start : start + len(batch)] = tail(batch.to(device)).float().cpu().numpy()
+            progress("features", start + len(batch), len(rows))
+    return found
