@@ -7,7 +7,7 @@ const MOST = 60;
 
 // `choices()` gives [{ text, words, count, note }]; `pick(choice)` is called with the one chosen. In a box of `several`,
 // the last words are completed, and `pick` gets the whole text. Enter takes a suggestion only if it was walked to, or if
-// a box of one holds exactly its text. `refresh()`, called when the box is entered, may bring other choices.
+// a box of one holds exactly its text. `refresh()`, called when the list opens, may bring other choices.
 export function makeCombo(place, { title, placeholder = title, choices, pick, several = false, refresh }) {
   const id = `combo-${boxes++}`;
   const input = element("input");
@@ -49,9 +49,11 @@ export function makeCombo(place, { title, placeholder = title, choices, pick, se
     list.replaceChildren(...shown.map(option));
     if (!shown.length && several) return close();
     if (!shown.length) list.append(element("li", "nothing", "no match"));
+    const opened = list.hidden;
     list.hidden = false;
     input.setAttribute("aria-expanded", "true");
     move(!several && typed && fitting[0]?.rank === 0 ? 0 : -1);
+    if (opened && refresh) refresh().then(() => !list.hidden && active < 0 && open());
   }
 
   function option(row, at) {
@@ -95,10 +97,6 @@ export function makeCombo(place, { title, placeholder = title, choices, pick, se
   input.addEventListener("input", open);
   if (!several) input.addEventListener("focus", open);
   input.addEventListener("click", open);
-  if (refresh) input.addEventListener("focus", async () => {
-    await refresh();
-    if (!list.hidden && active < 0) open();
-  });
   input.addEventListener("blur", close);
   input.addEventListener("keydown", (event) => {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
