@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from centerhash.codes import Codes
-from centerhash.methods.assignment import assign_centers
+from centerhash.methods.assignment import MOST_CLASSES, assign_centers
 from centerhash.methods.centers import hash_centers
 from centerhash.methods.losses.base import Batch, HeadOutput, Objective
 
@@ -23,14 +23,34 @@ def nested_centers(
 ) -> Codes:
     """Create centers (C, K) of the largest of ascending lengths, whose first bits are centers of each other length.
 
-    Every block of bits has centers of its own. With `assign`, classes that share images in labels (N, C) get near ones.
+    They are the centers of one length K with their bits in another order. With `assign`, classes that share images in
+    labels (N, C) get near ones, as a mean over all lengths.
     """
-    blocks, before = [], 0
-    for bits in lengths:
-        drawn = hash_centers(labels.shape[1], bits - before, seed + before, kind)
-        blocks.append(assign_centers(drawn, labels) if assign else drawn)
-        before = bits
-    return np.concatenate(blocks, axis=1)
+    longest = lengths[-1]
+    centers = hash_centers(labels.shape[1], longest, seed, kind)
+    if len(lengths) > 1 and len(centers) <= MOST_CLASSES:
+        centers = centers[:, separating_order(centers, lengths[-2])]
+    if assign:
+        repeated = [centers[:, :bits] for bits in lengths for _ in range(longest // bits)]
+        centers = assign_centers(np.concatenate(repeated, axis=1), labels)[:, -longest:]
+    return centers
+
+
+def separating_order(centers: Codes, count: int) -> NDArray[np.int64]:
+    """Order the bits of centers (C, K) so that each of the first `count` separates the nearest ones best, greedily.
+
+    The sum of exp(inner product) over all pairs of prefixes is kept small: with weights W = exp(inner products) so far,
+    the next bit is the column v with the smallest v' W v.
+    """
+    columns, inner = centers.astype(np.float64), np.zeros((len(centers), len(centers)))
+    left = list(range(centers.shape[1]))
+    first: list[int] = []
+    for _ in range(count):
+        weights = np.exp(inner - len(first))
+        rest = columns[:, left]
+        first.append(left.pop(int(np.einsum("ck,cd,dk->k", rest, weights, rest, optimize=True).argmin())))
+        inner += np.outer(columns[:, first[-1]], columns[:, first[-1]])
+    return np.array([*first, *left])
 
 
 class NestedObjective(Objective):
