@@ -12,13 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from centerhash.core.errors import DataError, InputError, OutputError
 from centerhash.search import rankings, store
 from centerhash.search.database import COMMITS, FILE, State, marks
 from centerhash.search.items import File, Filter, Item, PhotoInfo
 from centerhash.search.rankings import ByBoth, BySemantic
-from centerhash.search.store import Store
+from centerhash.search.store import Store, newest_rows
 from tests.reference.index import (
     BITS,
     ListStore,
@@ -42,7 +44,7 @@ def scanned(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few items fill several chunks."""
-    for module in ("database", "store"):
+    for module in ("database", "store", "writer"):
         monkeypatch.setattr(f"centerhash.search.{module}.CHUNK", 16)
 
 
@@ -446,3 +448,13 @@ def test_an_item_holds_no_column_of_the_store(pair: tuple[Store, ListStore]) -> 
     for item in (made.search(BySemantic(codes(1)[0]), 1)[0][0], made.get(["0001"])[0]):
         assert item.code.base is None or item.code.base.nbytes < 64
         replace(item, id="x")
+
+
+@given(
+    times=st.lists(st.one_of(st.integers(-3, 3).map(float), st.just(float("nan"))), max_size=20),
+    count=st.integers(0, 25),
+)
+def test_newest_rows_are_those_of_a_plain_sort(times: list[float], count: int) -> None:
+    rows = np.arange(len(times))[::-1]
+    by_hand = sorted(rows, key=lambda row: np.inf if np.isnan(times[row]) else -times[row])
+    assert newest_rows(rows, np.array(times, float), count).tolist() == by_hand[:count]

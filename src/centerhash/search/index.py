@@ -59,9 +59,9 @@ from centerhash.search.query import (
     with_taught,
     without_model,
 )
-from centerhash.search.results import Added, Result, Results, as_result
+from centerhash.search.results import Added, Result, Results, add_taught, as_result
 from centerhash.search.store import Store
-from centerhash.search.taught import Suggestions, TaughtLabel, TaughtLabels, add_taught
+from centerhash.search.taught import Suggestions, TaughtLabel, TaughtLabels
 from centerhash.search.typed import Typed, check_known, read_typed
 from centerhash.search.uploads import ID_DIGITS, IMAGES, Uploads, has_file
 from centerhash.search.views import with_rotations

@@ -56,7 +56,10 @@ class TrainConfig(Options):
     )
     weight_decay: float = setting(1e-4, "weight decay", "Training", shown="0.0001", ge=0)  # printed: 0.9
     schedule: str = setting(
-        "cosine", "schedule of the learning rate", "Training", choices=("cosine", "steps", "constant")
+        "cosine",
+        "schedule of the learning rate",
+        "Training",
+        choices=("cosine", "steps", "decay", "constant"),
     )
     accumulate: int = setting(1, "gradient accumulation steps per batch, to save memory", "Training", ge=1)
     precision: Precision = setting(

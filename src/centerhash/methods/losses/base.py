@@ -217,6 +217,10 @@ class CentralObjective(Objective):
         slots = label_slots(batch.labels)
         return scatter_weights(self.slot_weights(batch, slots), slots, labels.shape[1])
 
+    def trained_centers(self) -> Tensor:
+        """Return the centers (C, K) of -1 and +1 that a model stores after training; few losses change theirs."""
+        return torch.where(self.centers >= 0, 1, -1).to(torch.int8)
+
     @abstractmethod
     def image_terms(self, batch: Batch) -> dict[str, Tensor]:
         """Compute terms per image (B,) by name, multiplied by their coefficients; every image has a label."""
