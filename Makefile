@@ -62,7 +62,7 @@ checks: setup
 # FEATURES: a file (N, 2560) of the built-in model's features, to sample codes from rather than from a mixture
 RESULTS ?= benchmarks/results
 bench: setup
-	for part in speed search store loading encoding load busy milvus memory; do \
+	for part in speed centers search store loading encoding load busy milvus memory; do \
 	  case $$part in milvus) drawn="$(addprefix --features ,$(FEATURES))";; *) drawn=;; esac; \
 	  $(BIN)/python -m benchmarks.$$part --out $(RESULTS)/$$part.json $$drawn || exit 1; \
 	done

@@ -43,6 +43,7 @@ repository also has `python -m reproduction` for the demo and the tables of the 
 ## Shared options
 
 Several commands have these options, with the same meaning. `DATA` is a folder in one of the [layouts](data-layouts.md).
+`train`, `compare` and `tune` also accept the name of a [published dataset](datasets.md), with `--root`.
 `MODEL` is the folder of a finished run, `coco` (the built-in model) or `hf:owner/name`.
 """
 
@@ -63,7 +64,7 @@ print a list of objects, all others print one object.
 | `inspect` | `images`, `classes`, `labels_per_image`, `splits`, `warnings` and others; `broken`, `copies`, \
 `relabeled` and `sizes` are null with `--no-images` |
 | `methods`, `options`, `backbones`, `datasets` | one object per row |
-| `export` | `path`, `numbers`, `size`, `compared_on`, `images`, `equal_bits`, `equal_codes`, `map_before`, `map_after` |
+| `export` | `path`, `numbers`, `size`, `compared_on`, `images`, `equal_bits`, `equal_codes` |
 | `doctor` | `versions`, `extras`, `machine`, `engines`, `stores`, `backbones`, `cache`, `notes`, `problems` |
 
 What next: [search your photos](../tutorials/your-photos.md), [train on your labels](../tutorials/train-your-labels.md).

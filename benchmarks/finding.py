@@ -31,13 +31,12 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageOps
 
 from benchmarks.reporting import ROOT, arguments_of, show, store
-from centerhash.search import Index, index, rankings
+from centerhash.search import Index, rankings
 from centerhash.search.index import is_index
 from centerhash.search.items import LEVELS
-from centerhash.search.query import Query, query_by_features
+from centerhash.search.query import Query
 from centerhash.search.rankings import Columns
 from centerhash.search.typed import read_typed
-from centerhash.search.views import query_views
 
 GRID = tuple(step / 100 for step in range(2, 62, 2))
 SLACK, LEAST_RIGHT = 0.01, 0.1
@@ -220,7 +219,7 @@ MADE: Mapping[str, Copy] = {
 
 def found_again(opened: Index) -> dict[str, Any]:
     """Return how often the original is first, by each way to search; before: by one view, without copies first."""
-    generator, encoder = np.random.default_rng(0), opened.encoder()
+    generator = np.random.default_rng(0)
     items = list(opened.items())
     chosen = [items[row] for row in generator.choice(len(items), COPIES, replace=False)]
     figures: dict[str, Any] = {"photos": len(items), "queries": COPIES}
@@ -233,11 +232,14 @@ def found_again(opened: Index) -> dict[str, Any]:
         for item in chosen:
             with Image.open(item.path or "") as image:
                 copy = np.asarray(make(image.convert("RGB"), generator).convert("RGB"))
-            views = query_views(encoder.pixels(copy))
-            query = query_by_features(opened.model, encoder.engine.features(views))
+            query = opened._query_by_image(
+                copy, rotations=True
+            )  # once: the network takes nearly all of the time
             assert query.visual is not None
             for by, way in WAYS.items():
                 count[way] += first(query, by) == item.id
+            upright = replace(query, visual=query.visual[:-3])
+            count["default without rotations"] += first(upright, "both") == item.id
             with patch.object(rankings, "NEAR", -1):
                 alone = replace(query, visual=query.visual[:1])
                 for by, way in (("both", "default before"), ("visual", "visual before")):
@@ -248,14 +250,13 @@ def found_again(opened: Index) -> dict[str, Any]:
 
 
 def times_as_long(opened: Index, file: Path, repeats: int = 15) -> float:
-    """Return how much longer a search by a photo takes with views than without, decoding included."""
+    """Return how much longer a search by a photo takes with rotations than without, decoding included."""
     seconds: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(repeats):
-        for views in (True, False):
-            with patch.object(index, "query_views", query_views if views else lambda pixels: pixels[None]):
-                started = time.perf_counter()
-                opened.search(file)
-                seconds[views].append(time.perf_counter() - started)
+        for rotations in (True, False):
+            started = time.perf_counter()
+            opened.search(file, rotations=rotations)
+            seconds[rotations].append(time.perf_counter() - started)
     return float(np.median(seconds[True]) / np.median(seconds[False]))
 
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.memory [--out benchmarks/results/memory.json]
 
-Every job runs in a process of its own, once small and once large. What counts is the process's own memory; codes and
-features are mapped from their files, which the system keeps in memory as long as nothing else needs it. The growth per
-item stands beside the bytes of one code.
+Every job runs in a process of its own, once small and once large. What counts is the process's own memory; features are
+mapped from their files, which the system keeps in memory as long as nothing else needs it. The growth per item stands
+beside the bytes of one code.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def indexing(folder: Path, count: int) -> float:
 
 
 def storing(folder: Path, count: int) -> float:
-    """The flat store alone, to which so many items are added, 256 at a time as `index add` does."""
+    """The store alone, to which so many items are added, 256 at a time as `index add` does."""
     return peak(["-c", STORE, str(folder), str(count)])
 
 
@@ -151,12 +151,12 @@ def _words(place: Path) -> list[str]:
 
 
 def encoding(folder: Path, count: int) -> float:
-    """`encode` of so many rows of features, into parts."""
+    """`encode` of so many rows of features, into shards."""
     return peak(_words(made(FEATURES, folder, count)))
 
 
 def importing(folder: Path, count: int) -> float:
-    """`index import` of so many codes from the parts that `encode` wrote."""
+    """`index import` of so many codes from the shards that `encode` wrote."""
     place = made(FEATURES, folder, count)
     index = [*_CENTERHASH, "index"]
     for words in (_words(place), [*index, "create", str(place / "index"), "--model", str(place / "run")]):
@@ -178,7 +178,7 @@ WORK = {
     indexing: (2_000, 100_000),
     storing: (2_000, 100_000),
     encoding: (200_000, 1_000_000),
-    importing: (2_000_000, 4_000_000),  # segments grow to a million items, and memory with them
+    importing: (2_000_000, 4_000_000),  # commits grow with the index, and the memory of a writer with them
     evaluation: (56_230, 112_459),
     serving: (1_000_000, 10_000_000),
 }

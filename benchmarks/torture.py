@@ -2,7 +2,8 @@
 
     python -m benchmarks.torture [--only PART] [--out benchmarks/results/torture.json]
 
-Results are stored only if every promise was kept. The tests do the same in short. Takes about 35 minutes; needs strace.
+Results are stored only if every promise was kept; those of one part replace that part only, with its commit. The tests
+do the same in short. Takes about 35 minutes; needs strace.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 # processes are forked, and a fork loses all threads but one: read by libraries that are imported below
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
 
+import json
 import shutil
 import tempfile
 import time
@@ -21,10 +23,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reporting import arguments_of, store
+from benchmarks.reporting import arguments_of, commit, store
 from centerhash.training.run import train
 from tests.search import crafted, system_errors
 from tests.search.damages import counted, cuts, make_index, torture
+from tests.search.sound_index import sound_index
 from tests.search.test_store_processes import full_disk, kills
 from tests.toys import feature_dataset, toy_config
 from tests.training.test_run_interrupted import killed_training
@@ -53,7 +56,7 @@ def _cut(place: Path) -> dict[str, Any]:
 def _crafted(place: Path) -> dict[str, Any]:
     """Use indexes with right checksums and wrong contents."""
     names = [case.name for case in crafted.cases()]
-    results, bad = counted(crafted.tried(names, crafted.sound_index(place / "sound"), place))
+    results, bad = counted(crafted.tried(names, sound_index(place / "sound"), place))
     assert not bad, "\n".join(bad)
     return {"cases": sum(results.values()), **results}
 
@@ -106,11 +109,15 @@ def main() -> None:
     if options.only in (None, "calls") and shutil.which("strace") is None:
         parser.error(system_errors.MISSING)
     figures = dict[str, Any]()
+    if options.only is not None and options.out is not None and options.out.exists():
+        stored = json.loads(options.out.read_text())
+        figures = {name: stored[name] for name, _ in PARTS.values() if name in stored}
     for part, (name, run) in PARTS.items():
         if options.only in (None, part):
             begun = time.monotonic()
             with tempfile.TemporaryDirectory(prefix="centerhash-torture-") as place:
-                figures[name] = {**run(Path(place)), "seconds": round(time.monotonic() - begun, 1)}
+                found = run(Path(place))
+            figures[name] = {**found, "seconds": round(time.monotonic() - begun, 1), "commit": commit()}
             print(
                 f"{name}: {', '.join(f'{key} {value}' for key, value in figures[name].items())}", flush=True
             )

@@ -30,7 +30,10 @@ from centerhash.networks.encoder import Encoder
 NAME, LABELED = "coco117k", 117_266
 PART = "train2017"
 ANNOTATIONS = f"annotations/instances_{PART}.json"
-SPEEDS = (100, 30)  # photos per second on two cores, with OpenVINO and with PyTorch
+SPEEDS = (
+    100,
+    35,
+)  # photos per second on two cores by ONNX Runtime and PyTorch, of `python -m benchmarks.encoding`
 _CHUNK = 8192  # photos between two looks into the cache
 
 

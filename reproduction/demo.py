@@ -1,7 +1,15 @@
-"""The demo: emoji scenes, features, training, evaluation, and a report in one HTML file."""
+"""The demo: emoji scenes, features, training, evaluation, and a report in one HTML file.
+
+The settings of each method are those of demo.json, chosen on a quarter of the scenes' training images with the same
+number of trials for every method; queries were never used. After a first demo:
+
+    centerhash tune demo/scenes --methods csq,ewcs,ics,ics-softmax --bits 64 --trials 6 --full 1 --cache demo/cache \\
+        --out demo/tuned && cp demo/tuned/best.json reproduction/demo.json
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -24,7 +32,8 @@ from centerhash.data import Dataset, open_dataset
 from centerhash.encoding.code_files import evaluate_files, read_run_codes
 from centerhash.evaluation import Evaluation, evaluate, ranking
 from centerhash.experiments.figures import look
-from centerhash.methods.registry import METHODS
+from centerhash.experiments.tune import read_best
+from centerhash.methods.registry import METHODS, get_method, training_options
 from centerhash.model.base import Model
 from centerhash.model.loading import load
 from centerhash.search.results import thumbnail
@@ -42,6 +51,7 @@ BUILT_IN = "coco"
 DEMO_METHODS = ("csq", "ewcs", "ics", "ics-softmax")
 WEIGHTED = ("ewcs", "ics", "ics-softmax")  # their weights are compared with the true shares
 SHOWN = "ics-softmax"  # its search results and weights are shown
+SETTINGS = Path(__file__).with_name("demo.json")  # best.json of `centerhash tune`
 PRECISION_AT = (1, 10, 100)
 GRID_QUERIES, FEW_QUERIES, GRID_NEAREST, EXAMPLES = 6, 4, 8, 12
 
@@ -72,6 +82,7 @@ class DemoResult:
     areas: NDArray[np.float32]  # (Q, C) of the queries
     convergence: Convergence
     logs: dict[str, list[dict[str, float]]]
+    runs: dict[str, Path]
     seconds: float
 
     def table(self) -> Table:
@@ -117,12 +128,16 @@ def run_demo(
     session = Session(ProcessGroup(device), **cache, progress=progress)
     features, _ = dataset_features(dataset, backbone_of(TrainConfig()), session)
     chosen = {} if epochs is None else {"epochs": epochs}
-    models, evaluations, logs = {}, {}, {}
+    points = read_best(SETTINGS, DEMO_METHODS)
+    models, evaluations, logs, runs = {}, {}, {}, {}
     for number, method in enumerate(DEMO_METHODS):
-        run = folder / "runs" / f"{method}-{bits}-{seed}"
         progress("methods", number, len(DEMO_METHODS), METHODS[method].title)
         # the report compares weights with areas, so training must not have used any
-        config = TrainConfig(method=method, bits=bits, seed=seed, sizes=False, **chosen)
+        own = training_options(get_method(method), points[method], bits)
+        config = TrainConfig(
+            **{**own, "method": method, "bits": bits, "seed": seed, "sizes": False, **chosen}
+        )
+        runs[method] = run = folder / "runs" / _run_name(config)
         models[method] = train(dataset, config=config, out=run, **cache, device=device, progress=False)
         depth = len(dataset.splits.database)
         evaluations[method] = evaluate_files([run], k=depth, precision_at=PRECISION_AT)
@@ -144,11 +159,18 @@ def run_demo(
         areas=areas,
         convergence=solver_convergence(*batch_distances(models["ics"], features, dataset, 256)),
         logs=logs,
+        runs=runs,
         seconds=time.monotonic() - started,
     )
     write_json(folder / "results.json", _raw(result))
     write_text(result.report, _report(result))
     return result
+
+
+def _run_name(config: TrainConfig) -> str:
+    """Name a run by its settings, so that an older demo with others is left alone."""
+    digest = hashlib.blake2b(config.model_dump_json().encode(), digest_size=4).hexdigest()
+    return f"{config.method}-{config.bits}-{config.seed}-{digest}"
 
 
 def evaluate_built_in(model: Model, dataset: Dataset, *, cache: Path, device: str = "auto") -> BuiltIn:
@@ -196,8 +218,7 @@ def _raw(result: DemoResult) -> dict[str, Any]:
 
 def _report(result: DemoResult) -> str:
     splits, seen = result.dataset.splits, result.built_in
-    run = result.report.parent / "runs" / f"{SHOWN}-{result.bits}-{result.seed}"
-    query, database = (unpack(found.packed, found.bits) for found in read_run_codes(run))
+    query, database = (unpack(found.packed, found.bits) for found in read_run_codes(result.runs[SHOWN]))
     built_in = _search_results(result, seen.codes[splits.query], seen.codes[splits.database], FEW_QUERIES)
     for line in built_in:
         names = seen.names[line[0]["row"]]

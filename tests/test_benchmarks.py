@@ -56,5 +56,6 @@ def test_the_badge_and_its_figures_are_written(tmp_path: Path, monkeypatch: pyte
 def test_the_stored_table_has_every_method_with_its_defaults_of_now() -> None:
     # `centerhash compare` with this folder trains nothing again
     rows = read_rows(RESULTS / "coco117k" / "results.jsonl")
-    wanted = plan_tasks([name for name, row in METHODS.items() if row.built_in], [16, 32, 64], 3)
+    named = [name for name, row in METHODS.items() if row.built_in and row.notes and row.notes.scores]
+    wanted = plan_tasks(named, [16, 32, 64], 3)
     assert not unfinished(wanted, rows)

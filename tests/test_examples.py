@@ -12,7 +12,6 @@ import torch
 
 import centerhash as ch
 from centerhash.methods.registry import get_method
-from reproduction.scenes import write_scenes
 from tests.toys import toy_config
 
 ROOT = Path(__file__).parent.parent
@@ -78,11 +77,10 @@ def test_a_torch_dataset_goes_in_and_comes_out(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.slow
 def test_the_pipeline_leads_from_images_to_answers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    scene_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pipeline = loaded(EXAMPLES / "pipeline.py", "pipeline")
-    photos = write_scenes(tmp_path / "photos", 40, size=64)
-    by_image, by_labels = pipeline.main(photos, tmp_path / "work", epochs=4)
+    by_image, by_labels = pipeline.main(scene_folder, tmp_path, epochs=4)
     assert by_image[0].distance == 0  # the query itself is in the index
     assert len(by_image) == len(by_labels) == 5
     assert sorted(label.weight for label in by_labels.labels) == pytest.approx([0.3, 0.7])

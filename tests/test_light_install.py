@@ -141,35 +141,33 @@ for name in ("train", "evaluate", "HashModel", "losses", "evaluate_codes"):
     run_python(program, folder)
 
 
-@pytest.mark.parametrize(
-    ("line", "extra"),
-    [
-        ("train photos --out made", "train"),
-        ("evaluate made", "train"),
-        ("compare photos --out made", "train"),
-        ("tune photos --out made", "train"),
-        ("export coco --out made.onnx", "train"),
-        ("publish made owner/name", "train"),
-        ("methods", "train"),
-        ("options ics", "train"),
-        ("encode coco photos --out made", "parquet"),
-        ("encode coco photos --out made --runner ray", "ray"),
-        ("index export any.index made.parquet --to parquet", "parquet"),
-        ("index export any.index made --to faiss", "faiss"),
-        ("inspect photos --out made", "plots"),
-        ("explain hf:owner/name photos/0.png", "train"),
-        ("search any.index photos/0.png --engine openvino", "fast"),
-    ],
-)
-def test_what_needs_an_extra_names_it_before_any_work(folder: Path, line: str, extra: str) -> None:
-    if line.startswith("search") and not (folder / "any.index").exists():
-        succeed(folder, "index create any.index", "index add any.index photos")
+NEEDS = {
+    "train photos --out made": "train",
+    "evaluate made": "train",
+    "compare photos --out made": "train",
+    "tune photos --out made": "train",
+    "export coco --out made.onnx": "train",
+    "publish made owner/name": "train",
+    "methods": "train",
+    "options ics": "train",
+    "encode coco photos --out made": "parquet",
+    "encode coco photos --out made --runner ray": "ray",
+    "index export any.index made.parquet --to parquet": "parquet",
+    "index export any.index made --to faiss": "faiss",
+    "inspect photos --out made": "plots",
+    "explain hf:owner/name photos/0.png": "train",
+    "search any.index photos/0.png --engine openvino": "fast",
+}
+
+
+def test_what_needs_an_extra_names_it_before_any_work(folder: Path) -> None:
+    succeed(folder, "index create any.index", "index add any.index photos")
     before = sorted(folder.iterdir())
-    ((code, out, err),) = run_lines(folder, line)
-    assert (code, out) == (2, ""), err
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1, err
-    assert f"pip install 'centerhash[{extra}]'" in err
+    for (line, extra), (code, out, err) in zip(NEEDS.items(), run_lines(folder, *NEEDS), strict=True):
+        assert (code, out) == (2, ""), (line, err)
+        assert err.startswith("error: "), line
+        assert err.count("\n") == 1, err
+        assert f"pip install 'centerhash[{extra}]'" in err, line
     assert sorted(folder.iterdir()) == before
 
 

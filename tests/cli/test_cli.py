@@ -124,7 +124,7 @@ def test_warnings_are_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "reasons"),
     [
-        (["--method", "isc"], ["unknown method 'isc'. Did you mean 'ics'?"]),
+        (["--method", "icz"], ["unknown method 'icz'. Did you mean 'ics'?"]),
         (["-o", "lambda"], ["NAME=VALUE, got 'lambda'"]),
         (["-o", "=3"], ["NAME=VALUE, got '=3'"]),
         (["--hidden", "wide"], ["--hidden", "got 'wide'"]),

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from PIL import Image
 
 from centerhash.core.errors import ImageError
 from centerhash.data import sandboxed_decoder
-from centerhash.data.images import load_pixels
+from centerhash.data.images import load_views
 from centerhash.data.sandboxed_decoder import Preprocessing, SandboxedDecoder
 from tests.data.pictures import encoded, jpeg_of_scans, photo
 from tests.toys import PATIENCE
@@ -43,16 +44,15 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     return seen
 
 
-def test_pixels_and_errors_are_those_of_load_pixels(
+def test_views_and_errors_are_those_of_load_views(
     decoder: SandboxedDecoder, started: list[subprocess.Popen[bytes]]
 ) -> None:
     for kind in ("PNG", "JPEG", "WEBP"):
         data = encoded(photo(300, 200), kind)
-        expected = load_pixels(data, 64, 56, interpolation="bicubic", max_pixels=10_000_000)
-        assert np.array_equal(decoder.decode(data), expected)
+        assert np.array_equal(decoder.decode(data), load_views(data, **asdict(SMALL)))
     for broken in (b"", b"text", jpeg_of_scans(64, 101), encoded(Image.new("1", (4000, 4000)))):
         with pytest.raises(ImageError) as plain:
-            load_pixels(broken, max_pixels=10_000_000)
+            load_views(broken, **asdict(SMALL))
         with pytest.raises(ImageError) as caught:
             decoder.decode(broken)
         assert str(caught.value) == str(plain.value)
@@ -79,9 +79,9 @@ def test_memory_is_limited() -> None:
         narrow.memory = 20_000_000
         with pytest.raises(ImageError, match="cannot read image bytes: there is not enough memory"):
             narrow.decode(large)
-        assert narrow.decode(encoded(photo(30, 20))).shape == (56, 56, 3)
+        assert narrow.decode(encoded(photo(30, 20))).shape == (1, 56, 56, 3)
     with closing(SandboxedDecoder(SMALL, PATIENCE)) as wide:
-        assert wide.decode(large).shape == (56, 56, 3)
+        assert wide.decode(large).shape == (1, 56, 56, 3)
 
 
 @linux
@@ -119,6 +119,6 @@ def test_threads_have_processes_of_their_own(decoder: SandboxedDecoder) -> None:
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(decoder.decode, sources))
     assert all(
-        np.array_equal(pixels, load_pixels(data, 64, 56, interpolation="bicubic"))
-        for pixels, data in zip(found, sources, strict=True)
+        np.array_equal(views, load_views(data, **asdict(SMALL)))
+        for views, data in zip(found, sources, strict=True)
     )

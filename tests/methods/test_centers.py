@@ -21,10 +21,11 @@ from centerhash.methods.centers import (
     paley_two,
     sylvester,
 )
+from centerhash.methods.separation import guaranteed_distance
 from tests.reference.center_statistics import center_statistics
 
 ORDERS_OUT_OF_REACH = [92, 116, 156, 172, 184, 188, 232, 236]
-sizes = st.tuples(st.integers(1, 300), st.integers(9, 96))
+sizes = st.tuples(st.integers(1, 120), st.integers(9, 96))
 
 
 def pairs(centers: NDArray[np.int8]) -> NDArray[np.int64]:
@@ -189,11 +190,22 @@ def test_numpy_integers_are_fine() -> None:
     )
 
 
+@pytest.mark.parametrize("bits", [64, 128, 256])
 @pytest.mark.parametrize("kind", ["auto", "random"])
-def test_forty_thousand_classes_take_seconds(kind: str) -> None:
-    centers = hash_centers(40_000, 64, kind=kind)
-    assert centers.shape == (40_000, 64)
+def test_forty_thousand_classes(kind: str, bits: int) -> None:
+    """Different codes that are nowhere nearer than random codes are likely to be, with balanced bits."""
+    centers = hash_centers(40_000, bits, kind=kind)
+    assert centers.shape == (40_000, bits)
     assert all_different(centers)
+    assert np.abs((centers > 0).mean(axis=0) - 0.5).max() < 0.02  # of each bit over all classes
+    some = centers[:: 40_000 // 50].astype(np.float32)
+    distances = (bits - some @ centers.astype(np.float32).T) / 2
+    nearest = np.sort(distances, axis=1)[:, 1]  # after the center itself
+    if kind == "random":
+        assert (centers.sum(axis=1, dtype=np.int64) == 0).all()  # half of the bits of each center
+        assert nearest.min() >= bits / 8
+    else:
+        assert nearest.min() >= guaranteed_distance(40_000, bits)
 
 
 def test_nearly_all_codes_in_use() -> None:

@@ -48,6 +48,8 @@ from tests.toys import QUICK, cli, cli_process, feature_dataset, toy_config, wri
 ROOT = Path(__file__).parents[2]
 HINGE = ROOT / "examples" / "hinge.py"
 BUILT_IN = [row for row in METHODS.values() if row.built_in]
+NOT_IN_THE_GRID = ("lscsh", "shc", "crh")  # their trials are not stored yet
+IN_THE_GRID = [row for row in BUILT_IN if row.name not in NOT_IN_THE_GRID]
 
 
 def test_every_built_in_name_is_registered_by_its_module() -> None:
@@ -113,7 +115,7 @@ def test_commands_list_methods_and_options() -> None:
     listed = {row["name"]: row["default"] for row in cli("options", "ics", "--bits", "16", "--json").json}
     assert listed == get_method("ics").options({}, 16).model_dump(by_alias=True)
     assert "lambda" in cli("options", "ics").out
-    refused = cli("options", "isc")
+    refused = cli("options", "icz")
     assert refused.code == 2
     assert "'ics'" in refused.err
 
@@ -158,6 +160,10 @@ def test_every_point_is_a_training_that_can_be(row: Method) -> None:
     assert set(space.authors) & set(space.values) or not space.authors
     for name, value in space.authors.items():
         assert value in space.values.get(name, [value]), name
+    assert row.notes is not None
+    if row.notes.scores is None:
+        assert row.name in NOT_IN_THE_GRID
+        return
     means = grid_means(row.name)
     best = json.loads(max(means, key=lambda setting: means[setting]))
     own = make_task({"method": row.name, "bits": 32, "seed": 0}).resolved
@@ -191,10 +197,11 @@ def grid_means(method: str) -> dict[str, float]:
     return {setting: sum(found) / len(found) for setting, found in scores.items()}
 
 
-@pytest.mark.parametrize("row", BUILT_IN, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", IN_THE_GRID, ids=lambda row: row.name)
 def test_scores_of_the_notes_are_those_of_the_grid(row: Method) -> None:
     assert row.notes is not None
     best = json.loads((ROOT / "benchmarks" / "results" / "coco117k-tune" / "best.json").read_text())
+    assert row.notes.scores is not None
     default, short, authors = row.notes.scores
     assert default == pytest.approx(best["methods"][row.name]["score"], abs=6e-4)
     epochs = TrainConfig().epochs // (1 if row.family == "shallow" else 3)

@@ -15,6 +15,7 @@ import onnxruntime
 import pytest
 import torch
 import typer
+from onnx import numpy_helper
 from PIL import ExifTags, Image
 from torch import nn
 from typer.testing import CliRunner
@@ -175,13 +176,28 @@ def test_codes_are_compared_bit_by_bit() -> None:
         compare_codes(before, after[:2], 10)
 
 
-def test_map_is_that_of_every_image_among_the_others() -> None:
-    """Images 0 and 1 share a label, as do 2 and 3; the second codes pair 0 with 2 and 1 with 3."""
-    before = np.array([[0], [0b1], [0b11111110], [0b11111111]], dtype=np.uint8)
-    labels = np.array([[True, False], [True, False], [False, True], [False, True]])
-    found = compare_codes(before, before[[0, 2, 1, 3]], 8, labels)
-    assert found.map_before == pytest.approx(1.0)
-    assert found.map_after == pytest.approx((1 / 2 + 1 / 2 + 1 / 2 + 1 / 2) / 4)
+def test_a_named_tensor_is_stored_in_half_precision(model: HashModel, photos: Path, tmp_path: Path) -> None:
+    def tensors(path: Path) -> dict[str, onnx.TensorProto]:
+        return {tensor.name: tensor for tensor in onnx.load(path).graph.initializer}
+
+    whole, rounded = tmp_path / "whole.onnx", tmp_path / "rounded.onnx"
+    export_model(model, whole, images=[photos])
+    sizes = {
+        name: len(tensor.raw_data)
+        for name, tensor in tensors(whole).items()
+        if tensor.data_type == onnx.TensorProto.FLOAT
+    }
+    name = max(sizes, key=sizes.__getitem__)
+    export_model(model, rounded, images=[photos], half=[name])
+    stored = tensors(rounded)
+    assert name not in stored
+    assert len(stored[f"{name}_stored"].raw_data) == sizes[name] // 2
+    assert np.array_equal(
+        numpy_helper.to_array(stored[f"{name}_stored"]),
+        numpy_helper.to_array(tensors(whole)[name]).astype(np.float16),
+    )
+    with pytest.raises(ConfigError, match="unknown"):
+        export_model(model, tmp_path / "none.onnx", images=[photos], half=["unknown"])
 
 
 # The command

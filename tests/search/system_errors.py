@@ -15,7 +15,7 @@ import numpy as np
 
 from centerhash.search import Index, verify_index
 from centerhash.search.database import FILES
-from tests.search.crafted import sound_index
+from tests.search.sound_index import sound_index
 from tests.toys import PATIENCE, command, process_environment, write_images
 
 MISSING = "strace is missing: install it (apt-get install strace)"

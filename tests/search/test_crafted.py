@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.search.crafted import cases, sound_index, tried
+from tests.search.crafted import cases, tried
+from tests.search.sound_index import sound_index
 
 pytestmark = pytest.mark.slow
 

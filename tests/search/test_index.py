@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from centerhash.data.images import load_image
 from centerhash.model.model import HashModel
 from centerhash.search import Index, Result, verify_index
 from centerhash.search.items import File, Item
+from centerhash.search.rankings import NEAR
 from centerhash.training.run import train
 from tests.toys import CLASSES, names, separable, toy_config
 
@@ -169,6 +171,26 @@ def test_search_by_an_image(opened: Index, pictures: list[Path]) -> None:
     image = Image.open(pictures[0]).convert("RGB")
     for same in (str(pictures[0]), pictures[0].read_bytes(), image, np.asarray(image), image.convert("RGBA")):
         assert pairs(opened.search(same, k=3)) == pairs(results[:3])
+
+
+def test_a_rotated_copy_and_a_screenshot_are_found(opened: Index, pictures: list[Path]) -> None:
+    image = np.asarray(Image.open(pictures[0]).convert("RGB"))
+    height, width, _ = image.shape
+    screen = np.full((2 * height, width, 3), 20, np.uint8)
+    screen[height // 2 : height // 2 + height] = image
+    for copy in (np.rot90(image), np.rot90(image, 2), np.rot90(image, 3), screen):
+        first = opened.search(copy, k=1)[0]
+        assert (first.id, (first.visual or 0) <= NEAR) == (id_of(pictures[0]), True)
+    alone = opened.search(np.rot90(image), k=14, rotations=False)
+    turned = opened.search(np.rot90(image), k=14)
+    visual = {row.id: row.visual or 0 for row in alone}
+    assert all((row.visual or 0) <= visual[row.id] for row in turned)
+    assert (turned[0].visual or 0) < visual[turned[0].id]
+
+
+def test_a_search_does_not_wait_for_a_change(opened: Index, pictures: list[Path]) -> None:
+    with ThreadPoolExecutor(1) as pool, opened.lock:
+        assert pool.submit(opened.search, pictures[0], k=1).result(timeout=60)[0].id == id_of(pictures[0])
 
 
 def test_search_by_an_id_leaves_the_item_itself_out(opened: Index, pictures: list[Path]) -> None:

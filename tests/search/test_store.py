@@ -12,13 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from centerhash.core.errors import DataError, InputError, OutputError
 from centerhash.search import rankings, store
 from centerhash.search.database import COMMITS, FILE, State, marks
 from centerhash.search.items import File, Filter, Item, PhotoInfo
 from centerhash.search.rankings import ByBoth, BySemantic
-from centerhash.search.store import Store
+from centerhash.search.store import Store, newest_rows
 from tests.reference.index import (
     BITS,
     ListStore,
@@ -42,7 +44,7 @@ def scanned(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few items fill several chunks."""
-    for module in ("database", "store"):
+    for module in ("database", "store", "writer"):
         monkeypatch.setattr(f"centerhash.search.{module}.CHUNK", 16)
 
 
@@ -98,6 +100,24 @@ def test_a_reader_and_its_threads_see_every_commit(pair: tuple[Store, ListStore]
         check_contents(reader, model)
         check_searches(reader, model)
         assert len({*versions, reader.version}) == 4
+
+
+def test_a_snapshot_is_one_commit_for_its_thread_alone(tmp_path: Path) -> None:
+    codes = np.arange(8, dtype=np.uint8).reshape(4, 2)
+    nearest = BySemantic(codes[0])
+    with Store.create(tmp_path, 16) as writer, Store.open(tmp_path, read_only=True) as reader:
+        writer.add(codes[:2], ["a", "b"])
+        with ThreadPoolExecutor(1) as pool, reader.snapshot():
+            assert len(reader) == 2
+            writer.add(codes[2:], ["c", "d"])
+            for _ in range(2):  # another thread loads the later commit
+                assert (len(reader), len(list(reader.items())), reader.present(["a", "c"])) == (2, 2, ["a"])
+                assert [item.id for item, _ in reader.search(nearest, 9)] == ["a", "b"]
+                assert len(pool.submit(reader.search, nearest, 9).result()) == 4
+            with reader.snapshot():
+                assert len(reader) == 2
+            assert len(reader) == 2
+        assert len(reader) == len(reader.search(nearest, 9)) == 4
 
 
 def test_searches_never_see_half_a_change(tmp_path: Path) -> None:
@@ -428,3 +448,13 @@ def test_an_item_holds_no_column_of_the_store(pair: tuple[Store, ListStore]) -> 
     for item in (made.search(BySemantic(codes(1)[0]), 1)[0][0], made.get(["0001"])[0]):
         assert item.code.base is None or item.code.base.nbytes < 64
         replace(item, id="x")
+
+
+@given(
+    times=st.lists(st.one_of(st.integers(-3, 3).map(float), st.just(float("nan"))), max_size=20),
+    count=st.integers(0, 25),
+)
+def test_newest_rows_are_those_of_a_plain_sort(times: list[float], count: int) -> None:
+    rows = np.arange(len(times))[::-1]
+    by_hand = sorted(rows, key=lambda row: np.inf if np.isnan(times[row]) else -times[row])
+    assert newest_rows(rows, np.array(times, float), count).tolist() == by_hand[:count]

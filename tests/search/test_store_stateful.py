@@ -153,7 +153,7 @@ class StoreMachine(RuleBasedStateMachine):
 def test_any_history(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    for module in ("database", "store"):
+    for module in ("database", "store", "writer"):
         monkeypatch.setattr(f"centerhash.search.{module}.CHUNK", chunk)
     run_state_machine_as_test(
         lambda: StoreMachine(tmp_path_factory.mktemp("store")),

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from centerhash.core.errors import ConfigError
-from centerhash.search.file_names import folders_named, names_part
-from centerhash.search.names import word_table
+from centerhash.search.names import folders_named, names_part, word_table
 from centerhash.search.typed import MOST_TEXT, read_typed
 
 COCO = tuple(row for row in word_table() if not row.startswith("("))

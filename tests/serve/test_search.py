@@ -116,6 +116,23 @@ def test_forms_that_hold_no_picture(reader: TestClient) -> None:
     assert reader.post("/search", content=b"--x", headers=torn).status_code == 400
 
 
+def test_rotated_copies_are_searched_for_only_if_asked(
+    reader: TestClient, pictures: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, search = list[bool](), pictures.search
+
+    def remember(*given: Any, rotations: bool = True, **query: Any) -> Results:
+        asked.append(rotations)
+        return search(*given, rotations=rotations, **query)
+
+    monkeypatch.setattr(pictures, "search", remember)
+    for query in ({}, {"rotations": "true"}, {"rotations": "false"}):
+        assert reader.post("/search", params=query, files={"image": png()}).status_code == 200
+    assert asked == [False, True, False]
+    wrong = reader.post("/search", params={"rotations": "perhaps"}, files={"image": png()})
+    assert (wrong.status_code, wrong.json()["error"].partition(":")[0]) == (422, "rotations")
+
+
 def test_labels_of_the_model_with_their_counts(reader: TestClient, pictures: Index) -> None:
     rows = reader.get("/labels").json()["labels"]
     assert [row["label"] for row in rows] == list(CLASSES)

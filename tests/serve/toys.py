@@ -39,6 +39,9 @@ class ColourEncoder:
     def pixels(self, image: bytes) -> NDArray[np.uint8]:
         return load_pixels(image, 24, 24)
 
+    def views(self, image: bytes) -> NDArray[np.uint8]:
+        return self.pixels(image)[None]
+
     def features(self, images: Sequence[bytes]) -> NDArray[np.float32]:
         return self.engine.features(np.stack([self.pixels(image) for image in images]))
 

@@ -4,8 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from centerhash.core.errors import ConfigError
+from centerhash.methods.centers import hash_centers
+from centerhash.methods.losses import ICS, ICSOptions
+from centerhash.methods.weights import project_to_simplex
 from centerhash.training.config import TrainConfig, resolve
 from centerhash.training.presets import preset_names, read_preset
 from tests.toys import cli, refused
@@ -47,9 +51,33 @@ def test_a_method_without_a_network_cannot_be_fine_tuned() -> None:
         resolve(TrainConfig(finetune="all", method="itq"))
 
 
+def test_the_recipe_of_lscsh_takes_its_step() -> None:
+    """One step of 0.1 along the gradient of the batch's mean of BCE(code, weighted mean of centers) + 0.001 w log w."""
+    config = resolve(TrainConfig(**read_preset("lscsh-recipe")))
+    assert (config.epochs, config.batch_size, config.backbone_rate) == (90, 32, 0.01)
+    assert (config.optimizer, config.weight_decay, config.schedule) == ("adam", 1e-5, "decay")
+    assert config.options["keep"]
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(32, 64, generator=generator, dtype=torch.float64)
+    labels = torch.rand(32, 6, generator=generator) < 0.5
+    labels[:, 0] |= ~labels.any(dim=1)
+    centers = torch.from_numpy(hash_centers(6, 64)).double()
+    weights = (labels / labels.sum(1, keepdim=True)).double().requires_grad_()
+    target, code = (weights @ centers + 1) / 2, torch.sigmoid(logits)
+    loss = -(target * torch.log(code) + (1 - target) * torch.log(1 - code)).sum(1).mean()
+    loss = loss + 0.001 * torch.special.xlogy(weights, weights).sum(1).mean()
+    [gradient] = torch.autograd.grad(loss, weights)
+    expected = project_to_simplex((weights - 0.1 * gradient.nan_to_num()).detach(), labels)
+    found = ICS(centers, options=ICSOptions(**config.options)).double().weights(logits, labels)
+    assert float((found - labels / labels.sum(1, keepdim=True)).abs().max()) > 1e-3
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+
+
 def test_presets_hold_the_printed_recipe(tmp_path: Path) -> None:
-    assert preset_names() == ["paper-alexnet", "paper-alexnet-csq", "paper-resnet50", "paper-resnet50-csq"]
-    for name in preset_names():
+    recipe, *papers = preset_names()
+    assert recipe == "lscsh-recipe"
+    assert papers == ["paper-alexnet", "paper-alexnet-csq", "paper-resnet50", "paper-resnet50-csq"]
+    for name in papers:
         printed = TrainConfig(**read_preset(name))
         assert (printed.optimizer, printed.weight_decay) == ("adam", 0.9)
         assert (printed.centers, printed.assignment) == ("printed", "random")

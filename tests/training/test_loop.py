@@ -86,8 +86,13 @@ def test_the_learning_rate_by_hand() -> None:
         ("steps", 0.66, 0.02),
         ("steps", 0.67, 0.002),
         ("steps", 0.999, 0.002),
+        ("decay", 0.0, 0.2),
+        ("decay", 0.33, 0.2),
+        ("decay", 1 / 3, 0.14),
+        ("decay", 2 / 3, 0.098),
+        ("decay", 0.99, 0.098),
     ):
-        config = toy_config(schedule=schedule, learning_rate=0.2)
+        config = toy_config(schedule=schedule, learning_rate=0.2, epochs=30)
         assert learning_rate(config, progress) == pytest.approx(expected, abs=1e-12)
 
 

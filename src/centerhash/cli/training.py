@@ -32,7 +32,7 @@ def train(
     preset: Annotated[
         str | None,
         option(
-            "paper-alexnet, paper-resnet50 (or -csq), or your own .toml; options override it",
+            "paper-alexnet, paper-resnet50 (or -csq), lscsh-recipe, or your own .toml; options override it",
             arguments.complete_presets,
         ),
     ] = None,

@@ -130,10 +130,10 @@ def svg_text(figure: Figure) -> str:
     return re.sub(r"^.*?(?=<svg)", "", text, flags=re.DOTALL)
 
 
-def png_bytes(figure: Figure, dots: int = 144) -> bytes:
-    """The figure as a PNG file with so many dots per inch, for where vector graphics cannot go."""
+def png_bytes(figure: Figure) -> bytes:
+    """The figure as a PNG file, for where vector graphics cannot go."""
     stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=dots, metadata={"Software": None})
+    figure.savefig(stream, format="png", dpi=144, metadata={"Software": None})
     return stream.getvalue()
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageFile
 
 from centerhash.core.errors import ImageError, InputError
+from centerhash.data.borders import inner_box
 from centerhash.data.layouts.parquet import is_stored_image, stored_image
 
 ImageSource: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.uint8]
@@ -215,6 +216,21 @@ def load_pixels(
     """Load an image as the network sees it, (crop, crop, 3) uint8, decoding large JPEGs at a reduced size."""
     image = load_image(source, max_pixels=max_pixels, at_least=2 * resize)
     return squash_and_crop(image, resize, crop, interpolation)
+
+
+def load_views(
+    source: ImageSource, resize: int, crop: int, *, interpolation: str, max_pixels: int
+) -> NDArray[np.uint8]:
+    """As `load_pixels`, (n, crop, crop, 3): the image, and the part between its borders if it has some."""
+    image = load_image(source, max_pixels=max_pixels, at_least=2 * resize)
+    square = squash_and_crop(image, resize, resize, interpolation)
+    start = (resize - crop) // 2
+    views, box = [square[start : start + crop, start : start + crop]], inner_box(square)
+    if box is not None:  # cut out of the image itself: the square holds fewer pixels of it
+        sides = np.tile([image.width / resize, image.height / resize], 2)
+        inner = image.crop(tuple(np.rint(sides * box).astype(int).tolist()))
+        views.append(squash_and_crop(inner, resize, crop, interpolation))
+    return np.stack(views)
 
 
 def squash_and_crop(

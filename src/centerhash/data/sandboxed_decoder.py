@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.errors import ImageError
-from centerhash.data.images import load_pixels
+from centerhash.data.images import load_views
 
 _PIXELS, _ERROR = b"P", b"E"  # first byte of a reply; its length follows, then pixels or an error's text
 _PACKAGES = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ _ADVICE = "Shrink it, or save it again as JPEG or PNG"
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """The arguments of `load_pixels`."""
+    """The arguments of `load_views`."""
 
     resize: int
     crop: int
@@ -51,7 +51,7 @@ class SandboxedDecoder:
         self._closed = False
 
     def decode(self, data: bytes) -> NDArray[np.uint8]:
-        """Decode as `load_pixels`: (crop, crop, 3); ImageError also for images that exceed a limit."""
+        """Decode as `load_views`: (n, crop, crop, 3); ImageError also for images that exceed a limit."""
         process = self._acquire()
         late = threading.Event()
 
@@ -79,7 +79,7 @@ class SandboxedDecoder:
         if kind == _ERROR:
             raise ImageError(reply.decode())
         crop = self.preprocessing.crop
-        return np.frombuffer(reply, dtype=np.uint8).reshape(crop, crop, 3).copy()
+        return np.frombuffer(reply, dtype=np.uint8).reshape(-1, crop, crop, 3).copy()
 
     def _acquire(self) -> subprocess.Popen[bytes]:
         with self._lock:
@@ -154,7 +154,7 @@ def decode_all(preprocessing: Preprocessing, source: IO[bytes], target: IO[bytes
         except EOFError:
             return
         try:
-            kind, reply = _PIXELS, load_pixels(data, **asdict(preprocessing)).tobytes()
+            kind, reply = _PIXELS, load_views(data, **asdict(preprocessing)).tobytes()
         except ImageError as error:
             kind, reply = _ERROR, str(error).encode()
         target.write(kind)

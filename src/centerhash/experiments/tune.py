@@ -179,24 +179,31 @@ def _write_best(
     budget: Budget,
     training: Mapping[str, Any],
 ) -> None:
-    """Write best.json, with what it was chosen on."""
+    """Write best.json, with what it was chosen on; choices of other methods stay if all else is equal."""
     if not choices:
         return
-    facts = {name: rows[0][name] for name in ("data", "backbone", "split", "images") if name in rows[0]}
-    write_json(
-        path,
-        {
-            **facts,
-            "bits": bits,
-            "measure": f"{METRIC} at {rows[0]['evaluation']['k']}",
-            "budget": vars(budget),
-            "training": dict(training),
-            "methods": {
-                method: {"setting": dict(choice.point), "score": round(choice.score, 6)}
-                for method, choice in choices.items()
-            },
-        },
-    )
+    facts: dict[str, Any] = {
+        **{name: rows[0][name] for name in ("data", "backbone", "split", "images") if name in rows[0]},
+        "bits": bits,
+        "measure": f"{METRIC} at {rows[0]['evaluation']['k']}",
+        "budget": vars(budget),
+        "training": dict(training),
+    }
+    found = {
+        method: {"setting": dict(choice.point), "score": round(choice.score, 6)}
+        for method, choice in choices.items()
+    }
+    write_json(path, {**facts, "methods": {**_stored_choices(path, facts), **found}})
+
+
+def _stored_choices(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The methods of a best.json with the same facts; none if there is no such file, or it is another's."""
+    try:
+        stored: Any = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    same = isinstance(stored, dict) and all(stored.get(name, {}) == value for name, value in facts.items())
+    return dict(stored["methods"]) if same and isinstance(stored.get("methods"), dict) else {}
 
 
 def read_best(path: str | Path, methods: Sequence[str]) -> dict[str, Point]:

@@ -49,6 +49,7 @@ Trials had 10 epochs, and the best three of each method ran again with 30. Deep 
 {", ".join(f"{rate:g}" for rate in LEARNING_RATES)}. Trials with the authors' setting used {_DEFAULT_RATE:g}
 (HyP2: 0.001). Shallow methods have no epochs. All rows are in
 [results.jsonl](../../benchmarks/results/coco117k-tune/results.jsonl); a random ranking has 0.370.
+A method without scores is not in the grid, and its defaults are not tuned.
 
 | method | family | labels of an image | learning rate | 30 epochs | 10 epochs | authors' setting, 10 epochs |
 |---|---|---|---|---|---|---|
@@ -69,7 +70,8 @@ def methods_page() -> str:
 
 def _overview(row: Method, notes: Notes) -> str:
     rate = "" if row.family == "shallow" else f"{row.training.get('learning_rate', _DEFAULT_RATE):g}"
-    scores = " | ".join("" if score is None else f"{score:.3f}" for score in notes.scores)
+    found = notes.scores or (None, None, None)
+    scores = " | ".join("" if score is None else f"{score:.3f}" for score in found)
     return f"| [`{row.name}`](#{row.name}) | {row.family} | {row.multi_label} | {rate} | {scores} |"
 
 

@@ -48,7 +48,7 @@ class Notes(NamedTuple):
     source: str  # code or text that the method was compared with
     equations: str
     differences: str  # from the source, and how to select its form
-    scores: Scores
+    scores: Scores | None  # None if the stored grid does not have the method
 
 
 class About(TypedDict, total=False):
@@ -152,6 +152,9 @@ _BUILT_IN = {
     "orthohash": "losses.softmax",
     "hyp2": "losses.proxy",
     "mdsh": "losses.softmax",
+    "lscsh": "losses.successors",
+    "shc": "losses.successors",
+    "crh": "losses.successors",
     "ics-softmax": "losses.softmax",
 }
 _REGISTERED: dict[str, Method] = {}

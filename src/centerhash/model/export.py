@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -26,7 +26,6 @@ from centerhash.core.files import atomic
 from centerhash.core.progress import Progress, silent
 from centerhash.core.version import __version__
 from centerhash.data.listing import list_images
-from centerhash.evaluation import evaluate
 from centerhash.methods.losses.base import CentralObjective, HeadOutput
 from centerhash.methods.losses.central import ICS, center_similarities
 from centerhash.methods.losses.softmax import IcsSoftmax
@@ -52,13 +51,11 @@ _TINY = float(np.finfo(np.float32).tiny)  # a negative value must not round to 0
 
 @dataclass(frozen=True)
 class CodeComparison:
-    """How two codes of the same images differ: shares of equal bits and codes, and both mAPs if labels are given."""
+    """How two codes of the same images differ: shares of equal bits and codes."""
 
     images: int
     equal_bits: float
     equal_codes: float
-    map_before: float | None = None
-    map_after: float | None = None
 
 
 @dataclass(frozen=True)
@@ -90,13 +87,8 @@ class Exported:
         }
 
 
-def compare_codes(
-    before: Packed, after: Packed, bits: int, labels: NDArray[np.bool_] | None = None
-) -> CodeComparison:
-    """Compare two packed codes (N, ceil(K/8)) of the same images; with labels (N, C) also their mAP.
-
-    For mAP every image queries all others (leave-one-out, whole ranking, divided by the relevant items found).
-    """
+def compare_codes(before: Packed, after: Packed, bits: int) -> CodeComparison:
+    """Compare two packed codes (N, ceil(K/8)) of the same images."""
     before, after = check_packed(before, bits, "codes before"), check_packed(after, bits, "codes after")
     if len(before) != len(after):
         raise InputError(f"{len(before):,} and {len(after):,} codes are not of the same images.")
@@ -104,16 +96,7 @@ def compare_codes(
     count = len(before)
     equal_bits = 1 - float(wrong.sum()) / (count * bits) if count else 1.0
     equal_codes = float((wrong == 0).mean()) if count else 1.0
-    if labels is None or count < 2:
-        return CodeComparison(count, equal_bits, equal_codes)
-    map_before, map_after = (_leave_one_out(codes, bits, labels) for codes in (before, after))
-    return CodeComparison(count, equal_bits, equal_codes, map_before, map_after)
-
-
-def _leave_one_out(codes: Packed, bits: int, labels: NDArray[np.bool_]) -> float:
-    settings: dict[str, Any] = dict.fromkeys(("query_ids", "database_ids"), np.arange(len(codes)))
-    settings |= {"bits": bits, "k": len(codes), "exclude_self": True}
-    return evaluate(codes, codes, labels, labels, **settings).map_peers
+    return CodeComparison(count, equal_bits, equal_codes)
 
 
 def export_model(
@@ -122,12 +105,13 @@ def export_model(
     *,
     int8: bool = False,
     images: Sequence[str | Path] | None = None,
+    half: Collection[str] = (),
     progress: Progress = silent,
 ) -> Exported:
     """Write a model as one file, if its codes equal PyTorch's on `images` (by default, sample photos).
 
     With `int8` the backbone computes in 8 bits: half of the images calibrate its ranges, the other half is compared. A
-    model of features is compared on random ones.
+    model of features is compared on random ones. Tensors of the file that `half` names are rounded to half precision.
     """
     if not isinstance(model, HashModel):
         raise ConfigError(f"{model!r} is an ONNX file already: copy the {PORTABLE} in '{model.folder}'.")
@@ -153,7 +137,7 @@ def export_model(
     if int8:
         progress("export", 2, 4, "quantizing")
         onnx_bytes = _quantized(onnx_bytes, inputs[::2])
-    onnx_bytes = with_metadata(_compact(onnx_bytes), metadata_of(model, backbone))
+    onnx_bytes = with_metadata(_compact(onnx_bytes, half), metadata_of(model, backbone))
     progress("export", 3, 4, "comparing")
     comparison = _compared(onnx_bytes, network, model, check)
     if comparison.equal_bits < LEAST_AGREEMENT[numbers]:
@@ -233,17 +217,24 @@ def _converted(network: Deployed, backbone: Backbone | None, features: int) -> b
     return traced(network, torch.zeros(2, features), "features", network.outputs)
 
 
-def _compact(model: bytes) -> bytes:
-    """Store tensors in half or single precision if that loses nothing; they are cast back inside the network."""
+def _compact(model: bytes, half: Collection[str]) -> bytes:
+    """Store tensors in half or single precision if that loses nothing; they are cast back inside the network.
+
+    Those that `half` names are stored in half precision although they lose digits.
+    """
     import onnx
     from onnx import numpy_helper
 
     proto = onnx.load_from_string(model)
     graph, casts = proto.graph, []
+    if unknown := {*half} - {tensor.name for tensor in graph.initializer}:
+        raise ConfigError(f"the exported network has no tensor {sorted(unknown)}.")
     for place, tensor in enumerate(graph.initializer):
         values = numpy_helper.to_array(tensor)
         if values.dtype not in (np.float32, np.float64) or values.size < _SMALL:
             continue
+        if tensor.name in half:
+            values = values.astype(np.float16).astype(values.dtype)
         with np.errstate(over="ignore"):
             narrow = (values.astype(kind) for kind in (np.float16, np.float32) if kind != values.dtype)
             small = next((one for one in narrow if np.array_equal(one.astype(values.dtype), values)), None)

@@ -102,9 +102,9 @@ class Backbone:
             fold_batch_norms(network)
         return network.to(device)
 
-    def trainable(self, device: torch.device | str = "cpu") -> nn.Module:
+    def trainable(self) -> nn.Module:
         """The network in train mode with its batch norms, uint8 images (B, H, W, 3) in, features (B, D) out."""
-        return self._network().train().to(device)
+        return self._network().train()
 
     def _network(self) -> nn.Module:
         import torch

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from centerhash.core.errors import DataError, ImageError, first_reasons
 from centerhash.core.parallel import batches_ahead
 from centerhash.core.progress import Progress, silent
-from centerhash.data.images import MAX_PIXELS, ImageSource, content_key, load_pixels
+from centerhash.data.images import MAX_PIXELS, ImageSource, content_key, load_pixels, load_views
 from centerhash.data.sandboxed_decoder import Preprocessing, SandboxedDecoder
 from centerhash.networks.backbones import Backbone, choose_device
 from centerhash.networks.cache import SHARD, FeatureCache, network_cache
@@ -144,8 +144,18 @@ class Encoder:
     def pixels(self, image: ImageSource) -> NDArray[np.uint8]:
         """Decode one image to the pixels (crop, crop, 3) that the network reads; ImageError when it is broken."""
         if self._sandbox is not None and isinstance(image, bytes):
-            return self._sandbox.decode(image)
+            first: NDArray[np.uint8] = self._sandbox.decode(image)[0]
+            return first
         return pixels_of(image, self.backbone, self._max_pixels)
+
+    def views(self, image: ImageSource) -> NDArray[np.uint8]:
+        """As `pixels`, (n, crop, crop, 3): the image, and the part between its borders if it has some."""
+        if self._sandbox is not None and isinstance(image, bytes):
+            return self._sandbox.decode(image)
+        how = self.backbone
+        return load_views(
+            image, how.resize, how.crop, interpolation=how.interpolation, max_pixels=self._max_pixels
+        )
 
     def features(self, images: Sequence[ImageSource]) -> NDArray[np.float32]:
         """Features (n, D) of images: files, bytes, PIL images or uint8 arrays; broken ones raise DataError."""

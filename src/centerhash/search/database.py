@@ -83,6 +83,7 @@ FILES_OF = "SELECT row, folder, name, size, modified, gone, checksum FROM files 
 ADVICE = "restore a backup, or create the index again and add its images"
 _SLOT = struct.Struct("<QI")  # of items.commits: a number of commits and its checksum
 _ASKED = 10_000  # values in one SQL statement
+_FEW_BYTES = 1 << 20  # of rows that are read without a look at the size of the file
 
 SCHEMA = {
     "state": "CREATE TABLE state (bits INTEGER, generation INTEGER, commits INTEGER, rows INTEGER, items INTEGER, "
@@ -249,10 +250,12 @@ class Database:
         All of them come from different bytes of the file. In a crafted file, rows can share their pages, or pages can
         lead to the same rows again and again.
         """
-        last, left = None, self._size()
+        last, read, most = None, 0, _FEW_BYTES
         for row in self.sql.execute(query, values):
-            left -= sum(len(value) for value in row if isinstance(value, str | bytes))
-            if left < 0 or (ascending and last is not None and row[0] <= last):
+            read += sum([len(value) for value in row if isinstance(value, (str, bytes))])
+            if read > most:
+                most = max(most, self._size())
+            if read > most or (ascending and last is not None and row[0] <= last):
                 raise self.damaged("its rows are not in order, or share their bytes")
             last = row[0]
             yield row
@@ -433,6 +436,14 @@ class Database:
             raise self.damaged("the name, size, time or folder of a file makes no sense")
         path = os.path.join(names[folder], own)  # noqa: PTH118 - as the path was split
         return File(path, size, modified, bool(gone))
+
+    @_decoding
+    def id_of(self, row: Row) -> str:
+        """Return the id of a row of `items`."""
+        id = self.checked(row)[1]
+        if not isinstance(id, str) or not is_id(id):
+            raise self.damaged("an item has no id")
+        return id
 
     @_decoding
     def item(

@@ -31,8 +31,8 @@ from centerhash.core.files import atomic, atomic_folder, parse_json, write_text
 from centerhash.core.progress import Progress
 from centerhash.core.version import __version__
 from centerhash.search.items import VISUAL_BITS, Item, LabelScores
-from centerhash.search.results import Added, as_result
-from centerhash.search.taught import TaughtLabels, taught_probabilities
+from centerhash.search.results import Added, as_result, taught_probabilities
+from centerhash.search.taught import TaughtLabels
 from centerhash.search.teaching import PRESENT, Taught
 
 if TYPE_CHECKING:

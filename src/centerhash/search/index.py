@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
 
 import numpy as np
@@ -59,12 +60,12 @@ from centerhash.search.query import (
     with_taught,
     without_model,
 )
-from centerhash.search.results import Added, Result, Results, as_result
+from centerhash.search.results import Added, Result, Results, add_taught, as_result
 from centerhash.search.store import Store
-from centerhash.search.taught import Suggestions, TaughtLabel, TaughtLabels, add_taught
+from centerhash.search.taught import Suggestions, TaughtLabel, TaughtLabels
 from centerhash.search.typed import Typed, check_known, read_typed
 from centerhash.search.uploads import ID_DIGITS, IMAGES, Uploads, has_file
-from centerhash.search.views import query_views
+from centerhash.search.views import with_rotations
 
 if TYPE_CHECKING:  # what reads images takes long to import, so it is when the first one comes
     from centerhash.data.images import ImageSource
@@ -113,6 +114,7 @@ class Index:
         self.uploads = Uploads(folder)
         self.lock = store.lock  # one thread changes the index at a time; searches do not wait
         self._encoding: dict[str, Any] = {}  # how images are read: device, engine, max_pixels
+        self._preparing = Lock()  # of the encoder: there is one, with its decoders
         self._model: PortableModel | None = None
         self._encoder: Encoder | None = None
 
@@ -193,12 +195,11 @@ class Index:
         """Return the model that makes the codes; it is loaded on first use."""
         if not self.spec.model:
             raise no_model("add and search codes, or create an index with a model")
-        with self.lock:
-            if self._model is None:
-                from centerhash.model.portable import PortableModel
+        if self._model is None:  # not under `lock`, which a search would wait for while a change is written
+            from centerhash.model.portable import PortableModel
 
-                self._model = PortableModel.load(self.folder / MODEL)
-            return self._model
+            self._model = PortableModel.load(self.folder / MODEL)
+        return self._model
 
     def encoder(self) -> Encoder:
         """Return what reads images; it is loaded on first use."""
@@ -207,8 +208,9 @@ class Index:
                 "the model of this index was trained on features and has no backbone, so it cannot read images: "
                 "search by an id or by labels, add codes with `centerhash index import`, or train on images."
             )
-        self._encoder = self._encoder or self.model.encoder(**self._encoding)
-        return self._encoder
+        with self._preparing:
+            self._encoder = self._encoder or self.model.encoder(**self._encoding)
+            return self._encoder
 
     @property
     def used_engine(self) -> Engine | None:
@@ -397,6 +399,7 @@ class Index:
         k: int = 10,
         by: str = "both",
         within: int | None = None,
+        rotations: bool = True,
         **only: Unpack[Only],
     ) -> Results:
         """Return the `k` items nearest to an image, an item of the index by its `id`, `labels` with weights, or a `code`.
@@ -410,56 +413,60 @@ class Index:
         and every word of `named` in the names of their file or folders. They were taken on or after the first day of
         `after`, before that of `before` ("2024", "2024-06" or "2024-06-01"), by a `camera` whose name contains this
         text. Photos that do not fit the labels of a query are no results, so there may be fewer than `k`. An item is
-        not among its own results.
+        not among its own results. An image is compared rotated by 90, 180 and 270 degrees as well, which takes four
+        times as long; `rotations=False` skips this.
         """
         if type(k) is not int or k < 1:
             raise InputError(f"k must be a whole number of at least 1, got {k!r}.")
-        if isinstance(labels, str):
-            ranked = with_taught(self.model_info, self.store.taught()).classes
-            if not ranked:
-                raise no_model("search by an id or by a code, or teach a label")
-            typed = check_known(self.read(labels), ranked)
-            labels = {label: weight for label, weight in typed.weights.items() if label in ranked}
-            others = [label for label in typed.weights if label not in labels]
-            only["having"] = [*_names(only.get("having", ())), *others]
-            only["without"] = [*_names(only.get("without", ())), *typed.without]
-            only["named"] = [*_names(only.get("named", ())), *typed.named]
-            if typed and not labels:  # nothing to rank by
-                newest, _ = self.newest(0, k, **only)
-                return Results(newest, (), np.zeros(self.model_info.bits, np.int8), len(self))
-        passing = self._filter(only)
-        query = self._query(image, id, labels, code)
-        ranking = query.ranking(self.model_info, by, within)
-        hits = self.store.search(ranking, k if query.item is None else k + 1, passing)
-        asked = None if query.weights is None else list(query.weights)
-        kept = [(item, distance) for item, distance in hits if item.id != query.item][:k]
-        found = [as_result(item, distance, self.uploads, query.visual, asked) for item, distance in kept]
-        found = add_taught(found, [item for item, _ in kept], self.store.taught(), asked)
-        return Results(found, query.explained, query.code, len(self))
-
-    def _query(
-        self, image: ImageSource | None, id: str | None, labels: LabelQuery | None, code: Any
-    ) -> Query:
         given = {"image": image, "id": id, "labels": labels, "code": code}
         names = [name for name, value in given.items() if value is not None]
         if len(names) != 1:
             raise InputError(
                 f"search by exactly one of an image, an id, labels or a code, got {' and '.join(names) or 'none'}."
             )
-        if id is not None:
-            return query_by_item(self.model_info, self.store.get([id])[0])
-        if labels is not None:
-            return query_by_labels(with_taught(self.model_info, self.store.taught()), labels)
-        if code is not None:
-            return query_by_code(self.model_info, code)
+        if image is not None:  # not within the snapshot, which is to be short
+            query = self._query_by_image(image, rotations)
+        with self.store.snapshot():
+            if isinstance(labels, str):
+                ranked = with_taught(self.model_info, self.store.taught()).classes
+                if not ranked:
+                    raise no_model("search by an id or by a code, or teach a label")
+                typed = check_known(self.read(labels), ranked)
+                labels = {label: weight for label, weight in typed.weights.items() if label in ranked}
+                others = [label for label in typed.weights if label not in labels]
+                only["having"] = [*_names(only.get("having", ())), *others]
+                only["without"] = [*_names(only.get("without", ())), *typed.without]
+                only["named"] = [*_names(only.get("named", ())), *typed.named]
+                if typed and not labels:  # nothing to rank by
+                    newest, _ = self.newest(0, k, **only)
+                    return Results(newest, (), np.zeros(self.model_info.bits, np.int8), len(self))
+            if id is not None:
+                query = query_by_item(self.model_info, self.store.get([id])[0])
+            elif labels is not None:
+                query = query_by_labels(with_taught(self.model_info, self.store.taught()), labels)
+            elif code is not None:
+                query = query_by_code(self.model_info, code)
+            ranking = query.ranking(self.model_info, by, within)
+            hits = self.store.search(ranking, k if query.item is None else k + 1, self._filter(only))
+            asked = None if query.weights is None else list(query.weights)
+            kept = [(item, distance) for item, distance in hits if item.id != query.item][:k]
+            found = [as_result(item, distance, self.uploads, query.visual, asked) for item, distance in kept]
+            found = add_taught(found, [item for item, _ in kept], self.store.taught(), asked)
+            return Results(found, query.explained, query.code, len(self))
+
+    def _query_by_image(self, image: ImageSource, rotations: bool) -> Query:
+        """Return a query by an image, and by further views of it if items have visual codes."""
         from PIL import Image
 
         if not isinstance(image, str | Path | bytes | Image.Image | np.ndarray):
             raise InputError(
                 f"an image is a path, bytes, a PIL image or a uint8 array, got {type(image).__name__}."
             )
-        encoder, pixels = self.encoder(), self.encoder().pixels(image)
-        views = query_views(pixels) if self.model.visual_bits is not None else pixels[None]
+        encoder, views = self.encoder(), self.encoder().views(image)
+        if self.model.visual_bits is None:
+            views = views[:1]
+        elif rotations:
+            views = with_rotations(views)
         return query_by_features(self.model, encoder.engine.features(views))
 
     def read(self, text: str) -> Typed:

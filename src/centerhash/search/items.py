@@ -139,7 +139,7 @@ class Filter:
 
     A folder is the beginning of a stored path, including its last separator. Photos were taken from the time `after`
     on, earlier than `before`, as `PhotoInfo.taken` counts, and with one of the `cameras`. Every word of `named` begins
-    a part of the name of a file or of one of its folders: see `file_names.names_part`.
+    a part of the name of a file or of one of its folders: see `names.names_part`.
     """
 
     having: tuple[str, ...] = ()
@@ -250,6 +250,10 @@ class ItemStore(ABC):
 
     def transaction(self) -> AbstractContextManager[Any]:
         """Make all changes within the block one commit, if the store can."""
+        return nullcontext()
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Within the block, all that this thread reads is of one commit, if the store can."""
         return nullcontext()
 
     def taught(self) -> Mapping[str, Taught]:

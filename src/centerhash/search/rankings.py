@@ -96,9 +96,11 @@ class ByVisual:
         if not len(columns.visual):
             return np.empty(0, np.int64)
         shown = columns.has_visual if allowed is None else columns.has_visual & allowed
+        nearest = _nearest(columns.visual, self.visual[0], k, shown, self.within)
+        if len(self.visual) == 1:  # its copies are the first of these
+            return nearest
         limit = NEAR if self.within is None else min(NEAR, self.within)
-        copies = near_copies(columns, self.visual, k, shown, limit)
-        return _joined(copies, _nearest(columns.visual, self.visual[0], k, shown, self.within), k)
+        return _joined(near_copies(columns, self.visual, k, shown, limit), nearest, k)
 
 
 @dataclass(frozen=True, eq=False)

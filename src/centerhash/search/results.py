@@ -7,7 +7,7 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from html import escape
 from pathlib import Path
@@ -21,6 +21,7 @@ from centerhash.core.rendering import Listed, to_frame
 from centerhash.model.explanation import Explained
 from centerhash.search.items import Item
 from centerhash.search.rankings import NEAR
+from centerhash.search.teaching import PRESENT, PackedCodes, Taught
 from centerhash.search.uploads import Uploads
 
 _EPOCH = datetime(1970, 1, 1)
@@ -190,6 +191,39 @@ def as_result(
         photo.width,
         photo.height,
     )
+
+
+def taught_probabilities(items: Sequence[Item], taught: Mapping[str, Taught]) -> list[dict[str, float]]:
+    """Return the probabilities of all taught labels for each item, 1 or 0 for their examples."""
+    found: list[dict[str, float]] = [{} for _ in items]
+    if not items:
+        return found
+    codes = PackedCodes.of_codes([item.code for item in items], [item.visual for item in items])
+    for name, label in taught.items():
+        examples = {one.id: float(one.like) for one in label.examples}
+        for item, row, likely in zip(items, found, label.probabilities(codes).tolist(), strict=True):
+            row[name] = examples.get(item.id, likely)
+    return found
+
+
+def add_taught(
+    results: Sequence[Result],
+    items: Sequence[Item],
+    taught: Mapping[str, Taught],
+    asked: Sequence[str] | None = None,
+) -> list[Result]:
+    """Return results with the taught labels that their items carry, and the probabilities of those or of the query."""
+    if not taught:
+        return list(results)
+    found = []
+    for result, likely in zip(results, taught_probabilities(items, taught), strict=True):
+        carried = [name for name, value in likely.items() if value >= PRESENT and name not in result.labels]
+        shown = [name for name in (carried if asked is None else asked) if name in likely]
+        probability = {**(result.probability or {}), **{name: likely[name] for name in shown}}
+        found.append(
+            replace(result, labels=(*result.labels, *carried), probability=probability or result.probability)
+        )
+    return found
 
 
 def wall_clock(taken: float) -> datetime:

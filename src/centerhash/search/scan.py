@@ -32,6 +32,7 @@ THREAD_BYTES = (
     1 << 23
 )  # to read per thread: handing a scan of less to another thread takes longer than it saves
 SPARE = 1024  # items a thread has room for beyond k
+HALF = 64  # visual bits in which a row without a visual code is said to differ
 WIDEST_INTERLEAVED = 5  # rows of more words are added up word by word: LLVM would gather them instead
 
 ROOM = 1 << 14  # near pairs that a call has room for at first
@@ -86,8 +87,8 @@ def _keep(
 
 
 @cache
-def _scanner(width: int) -> Callable[..., None]:
-    """Compile the scan of rows of `width` words: a constant, so that LLVM unrolls the loop over them."""
+def _scanner(width: int, weight: int) -> Callable[..., None]:
+    """Compile the scan of rows of `width` words: constants, so that LLVM unrolls loops and does not multiply."""
 
     def scan(
         query: Words,
@@ -98,7 +99,6 @@ def _scanner(width: int) -> Callable[..., None]:
         allowed: Mask,
         first: int,
         k: int,
-        weight: int,
         within: int,
         state: Integers,
         counts: Integers,
@@ -112,7 +112,18 @@ def _scanner(width: int) -> Callable[..., None]:
             rows = database[start:end]
             cut = np.uint64(min(state[CUT] // weight, within))
             near: Any = 0
-            if width <= WIDEST_INTERLEAVED:
+            if width <= WIDEST_INTERLEAVED and visual.shape[0]:
+                flat, views, shown = rows.reshape(-1), visual[start:end].reshape(-1), has_visual[start:end]
+                most = np.uint64(state[CUT])
+                for item in range(np.uint64(rows.shape[0])):
+                    distance = np.uint64(0)
+                    for word in range(np.uint64(width)):
+                        distance += differing(query[word], flat[item * np.uint64(width) + word])
+                    place = np.uint64(2) * item
+                    apart = differing(seen[0], views[place]) + differing(seen[1], views[place + np.uint64(1)])
+                    total = np.uint64(weight) * distance + (apart if shown[item] else np.uint64(HALF))
+                    near += (distance <= cut) & (total <= most)
+            elif width <= WIDEST_INTERLEAVED:
                 flat = rows.reshape(-1)
                 for item in range(np.uint64(rows.shape[0])):  # unsigned: no test for negative indices
                     distance = np.uint64(0)
@@ -136,15 +147,15 @@ def _scanner(width: int) -> Callable[..., None]:
                     distance += differing(query[column], rows[row, column])
                 if np.int64(distance) > within:
                     continue
-                total = weight * np.int64(distance)
+                exact = weight * np.int64(distance)
                 if visual.shape[0]:
                     if has_visual[start + row]:
                         for column in range(visual.shape[1]):
-                            total += np.int64(differing(seen[column], visual[start + row, column]))
+                            exact += np.int64(differing(seen[column], visual[start + row, column]))
                     else:
-                        total += 32 * visual.shape[1]
-                if total <= state[CUT]:
-                    _keep(first + start + row, total, k, state, counts, positions, totals)
+                        exact += HALF
+                if exact <= state[CUT]:
+                    _keep(first + start + row, exact, k, state, counts, positions, totals)
             start = end
 
     return compiled(scan)
@@ -170,8 +181,8 @@ def nearest(
     visual query is `seen` (2,), and a row without a visual code counts as one in which half of the bits differ.
     """
     rows = len(database)
-    threads = max(1, min(database.nbytes // THREAD_BYTES, cpu_count()))
-    k, scan = min(k, rows), _scanner(query.size)
+    threads = max(1, min((database.nbytes + visual.nbytes) // THREAD_BYTES, cpu_count()))
+    k, scan = min(k, rows), _scanner(query.size, weight)
     states, counts = np.zeros((threads, 3), np.int64), np.zeros((threads, largest + 1), np.int64)
     states[:, CUT] = largest
     positions, totals = np.empty((2, threads, k + SPARE), np.int64)
@@ -188,7 +199,6 @@ def nearest(
             NO_MASK if allowed is None else allowed[own],
             own.start,
             k,
-            weight,
             within,
             states[part],
             counts[part],

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from centerhash.codes import pack
 from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
 from centerhash.core.files import parse_json, write_json
-from centerhash.search.items import Item
 from centerhash.search.rankings import ByProbability
-from centerhash.search.results import Result, as_result
+from centerhash.search.results import Result, add_taught, as_result
 from centerhash.search.teaching import (
     MAX_TAUGHT,
     OTHERS,
-    PRESENT,
     Example,
-    PackedCodes,
     Taught,
     check_name,
     from_file,
@@ -64,39 +61,6 @@ class Suggestions:
         """Return its fields."""
         rows = {"likely": self.likely, "uncertain": self.uncertain}
         return {"name": self.name, **{kind: [row.to_dict() for row in found] for kind, found in rows.items()}}
-
-
-def taught_probabilities(items: Sequence[Item], taught: Mapping[str, Taught]) -> list[dict[str, float]]:
-    """Return the probabilities of all taught labels for each item, 1 or 0 for their examples."""
-    found: list[dict[str, float]] = [{} for _ in items]
-    if not items:
-        return found
-    codes = PackedCodes.of_codes([item.code for item in items], [item.visual for item in items])
-    for name, label in taught.items():
-        examples = {one.id: float(one.like) for one in label.examples}
-        for item, row, likely in zip(items, found, label.probabilities(codes).tolist(), strict=True):
-            row[name] = examples.get(item.id, likely)
-    return found
-
-
-def add_taught(
-    results: Sequence[Result],
-    items: Sequence[Item],
-    taught: Mapping[str, Taught],
-    asked: Sequence[str] | None = None,
-) -> list[Result]:
-    """Return results with the taught labels that their items carry, and the probabilities of those or of the query."""
-    if not taught:
-        return list(results)
-    found = []
-    for result, likely in zip(results, taught_probabilities(items, taught), strict=True):
-        carried = [name for name, value in likely.items() if value >= PRESENT and name not in result.labels]
-        shown = [name for name in (carried if asked is None else asked) if name in likely]
-        probability = {**(result.probability or {}), **{name: likely[name] for name in shown}}
-        found.append(
-            replace(result, labels=(*result.labels, *carried), probability=probability or result.probability)
-        )
-    return found
 
 
 class TaughtLabels:

@@ -62,6 +62,14 @@ class _Search(_Only):
     within: int | None = Field(None, ge=0, description="only results at this Hamming distance or less")
 
 
+class _SearchUpload(_Search):
+    """A search by an image that is sent."""
+
+    rotations: bool = Field(
+        False, description="also find rotated copies of the image, which takes four times as long"
+    )
+
+
 class _SearchBy(_Search):
     """A search by the id of an item, or by labels."""
 
@@ -137,7 +145,7 @@ def add_search(app: FastAPI, served: ServedIndex) -> None:
 
     @app.post(
         "/search",
-        openapi_extra=_UPLOAD | _described(_Search),
+        openapi_extra=_UPLOAD | _described(_SearchUpload),
         response_model=schemas.SearchAnswer,
         responses=_failures(400, 408, 413, 415, 422),
     )
@@ -146,7 +154,7 @@ def add_search(app: FastAPI, served: ServedIndex) -> None:
 
         Example: `curl -F image=@photo.jpg 'http://127.0.0.1:8000/search?k=5'`
         """
-        query = _read_query(request, _Search)
+        query = _read_query(request, _SearchUpload)
         served.images.check()
         data, _ = await _read_image(request)
         return _json(await served.images.run(partial(served.search, data, **dict(query))))

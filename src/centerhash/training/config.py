@@ -66,7 +66,10 @@ class TrainConfig(Options):
     )
     weight_decay: float = setting(1e-4, "weight decay", "Training", shown="0.0001", ge=0)  # printed: 0.9
     schedule: str = setting(
-        "cosine", "schedule of the learning rate", "Training", choices=("cosine", "steps", "constant")
+        "cosine",
+        "schedule of the learning rate",
+        "Training",
+        choices=("cosine", "steps", "decay", "constant"),
     )
     accumulate: int = setting(1, "gradient accumulation steps per batch, to save memory", "Training", ge=1)
     precision: Precision = setting(
@@ -202,6 +205,11 @@ def resolve(config: TrainConfig) -> TrainConfig:
         ):
             if given:
                 raise ConfigError(f"method '{method.name}' {problem}.")
+    if config.shorter and getattr(method.kind, "moves_centers", False):
+        raise ConfigError(
+            f"method '{method.name}' changes its centers during training, so its codes cannot be nested: train one "
+            "length after the other."
+        )
     if head.divide and config.shorter:
         raise ConfigError(
             f"method '{method.name}' gives every bit its own slice of the features, so its codes cannot be nested: "

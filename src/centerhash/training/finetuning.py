@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from centerhash.core.parallel import batches_ahead
 from centerhash.core.progress import Progress, silent
 from centerhash.data import Dataset
 from centerhash.data.images import ImageSource, load_image
-from centerhash.methods.losses.base import HeadOutput
+from centerhash.methods.losses.base import HeadOutput, Objective
 from centerhash.model.model import HashModel
 from centerhash.model.spec import TUNED
 from centerhash.networks.backbones import Backbone, get_backbone
@@ -41,7 +41,7 @@ from centerhash.training.finish import (
     validation_map,
     with_visual_code,
 )
-from centerhash.training.frozen import model_spec, objective_of
+from centerhash.training.frozen import model_spec, objective_of, stored_centers
 from centerhash.training.loop import Inputs, ParameterGroup, fit_head, fit_network
 from centerhash.training.run_folder import HEAD_CHECKPOINT
 from centerhash.training.session import BROKEN_ADVICE, Session, image_features, no_log
@@ -80,7 +80,7 @@ def fit_whole(dataset: Dataset, config: TrainConfig, session: Session) -> HashMo
     def build() -> WholeNetwork:
         head = build_head(backbone.features, config.bits, config.head, labels.shape[1])
         if start is not None:
-            head.load_state_dict(start)
+            head.load_state_dict(start.head)
         return WholeNetwork(backbone.trainable(), head, trained_norms)
 
     def measure(network: WholeNetwork) -> float:
@@ -91,7 +91,7 @@ def fit_whole(dataset: Dataset, config: TrainConfig, session: Session) -> HashMo
         rotate, shorter = bool(config.head.rotate), config.lengths[:-1]
         return validation_map(query, database, dataset.labels[validation], labels, rotate, shorter)
 
-    objective, centers = objective_of(config, labels)
+    objective = objective_of(config, labels)
     network, _ = fit_network(
         build,
         image_inputs(sources, backbone, config.seed),
@@ -99,7 +99,7 @@ def fit_whole(dataset: Dataset, config: TrainConfig, session: Session) -> HashMo
         objective,
         config,
         session,
-        prepare=lambda: objective.prepare(np.zeros((len(rows), 0)), np.arange(len(rows)), labels),
+        prepare=lambda: prepare_objective(objective, labels, start),
         groups=lambda whole: whole.groups(config.backbone_rate),
         measure=measure if held_out else None,
     )
@@ -111,7 +111,9 @@ def fit_whole(dataset: Dataset, config: TrainConfig, session: Session) -> HashMo
     few = sources[:2_000]  # enough for rotation, label threshold and visual code
     features = image_features(few, tuned, replace(session, progress=silent)).features
     areas = known_areas(dataset, config, rows[: len(few)])
-    model = finished_model(spec, network.head, centers, features, labels[: len(few)], areas, folder)
+    model = finished_model(
+        spec, network.head, stored_centers(objective), features, labels[: len(few)], areas, folder
+    )
     return with_visual_code(model, features, np.arange(len(features)))
 
 
@@ -127,20 +129,34 @@ def _readable_rows(dataset: Dataset, session: Session) -> NDArray[np.int64]:
     return dataset.splits.without([train[position] for position in broken]).train
 
 
+class WarmStart(NamedTuple):
+    """What fine-tuning starts from: a head that was trained on frozen features, and what its loss learned."""
+
+    head: dict[str, Tensor]
+    objective: dict[str, Tensor]
+
+
 def warm_head(
     features: NDArray[np.float32], labels: NDArray[np.bool_], config: TrainConfig, session: Session
-) -> dict[str, Tensor]:
+) -> WarmStart:
     """Train a head on frozen features (n, D) with labels (n, C), by the defaults of frozen training."""
     kept = ("method", "bits", "shorter", "seed", "head", "options", "centers", "assignment")
     plain = resolve(TrainConfig(**{name: getattr(config, name) for name in kept}))
-    objective, _ = objective_of(config, labels)
+    objective = objective_of(config, labels)
 
     def progress(stage: str, done: int, total: int, note: str = "", /) -> None:
         session.progress("head", done, total, note)
 
     own = replace(session, checkpoint_name=HEAD_CHECKPOINT, progress=progress, on_epoch=no_log)
     head, _ = fit_head(features, np.arange(len(labels)), labels, objective, plain, own)
-    return head.state_dict()
+    return WarmStart(head.state_dict(), objective.state_dict())
+
+
+def prepare_objective(objective: Objective, labels: NDArray[np.bool_], start: WarmStart | None) -> None:
+    """Prepare a loss for images with labels (n, C) whose features will change; centers and proxies go on from `start`."""
+    objective.prepare(np.zeros((len(labels), 0)), np.arange(len(labels)), labels)
+    if start is not None:
+        objective.load_state_dict(start.objective)
 
 
 class WholeNetwork(nn.Module):

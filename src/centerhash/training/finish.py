@@ -2,7 +2,9 @@
 
 Training compares directions of logits with the centers, and a rotation of both keeps all angles. An image with several
 labels lies between centers, where many logits are near 0 and their signs carry little information; a rotation spreads
-it over all bits. It is ITQ's, started from the identity (Gong and Lazebnik, 2011).
+it over all bits. It is ITQ's, started from the identity (Gong and Lazebnik, 2011). To rotate the outputs of a trained
+network is not new: H2Q (Schwengber et al., Deep Hashing via Householder Quantization, 2023) learns Householder
+reflections for it. Different here are the way to the rotation and the centers, which are rotated along.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from centerhash.data import Dataset
-from centerhash.methods.losses.base import Objective
+from centerhash.methods.losses.base import CentralObjective, Objective
 from centerhash.methods.losses.nested import NestedObjective, nested_centers
 from centerhash.methods.registry import get_method
 from centerhash.model.model import HashModel
@@ -52,7 +52,7 @@ def fit_frozen(dataset: Dataset, features: NDArray[Any], config: TrainConfig, se
         return HashModel(
             spec, {f"encoder.{name}": torch.from_numpy(np.array(value)) for name, value in arrays}
         )
-    objective, centers = objective_of(config, labels)
+    objective = objective_of(config, labels)
 
     def measure(head: nn.Module) -> float:
         query, database = (
@@ -67,7 +67,7 @@ def fit_frozen(dataset: Dataset, features: NDArray[Any], config: TrainConfig, se
     )
     order = rotation_sample(rows)
     areas = known_areas(dataset, config, rows[order])
-    return finished_model(spec, head, centers, features[rows[order]], labels[order], areas)
+    return finished_model(spec, head, stored_centers(objective), features[rows[order]], labels[order], areas)
 
 
 def _batches(features: NDArray[Any], rows: NDArray[np.int64]) -> Iterator[Tensor]:
@@ -101,8 +101,8 @@ def model_spec(dataset: Dataset, config: TrainConfig, features: int, backbone: B
     )
 
 
-def objective_of(config: TrainConfig, labels: NDArray[np.bool_]) -> tuple[Objective, Tensor | None]:
-    """Make the loss of a deep method for training labels (n, C), and the centers (C, K) of a central one."""
+def objective_of(config: TrainConfig, labels: NDArray[np.bool_]) -> Objective:
+    """Make the loss of a deep method for training labels (n, C), with the centers (C, K) of a central one."""
     method, classes, centers = get_method(config.method), labels.shape[1], None
     if method.family == "central":
         assign = config.assignment == "cooccurrence"
@@ -121,4 +121,11 @@ def objective_of(config: TrainConfig, labels: NDArray[np.bool_]) -> tuple[Object
             config.lengths, (*(part.options for part in config.shorter), config.options), strict=True
         )
     }
-    return NestedObjective(parts) if config.shorter else parts[config.bits], centers
+    return NestedObjective(parts) if config.shorter else parts[config.bits]
+
+
+def stored_centers(objective: Objective) -> Tensor | None:
+    """Return the centers (C, K) that a model stores, as they are after training; None without centers."""
+    if isinstance(objective, NestedObjective):
+        return stored_centers(objective.longest)
+    return objective.trained_centers().cpu() if isinstance(objective, CentralObjective) else None

@@ -27,7 +27,7 @@ from centerhash.networks.heads import build_head
 from centerhash.networks.maps import Maps, MapTable, compute_maps
 from centerhash.networks.stages import SplitBackbone, split_backbone
 from centerhash.training.config import TrainConfig, backbone_of
-from centerhash.training.finetuning import WholeNetwork, warm_head, write_backbone
+from centerhash.training.finetuning import WholeNetwork, prepare_objective, warm_head, write_backbone
 from centerhash.training.finish import (
     finished_model,
     known_areas,
@@ -36,7 +36,7 @@ from centerhash.training.finish import (
     validation_map,
     with_visual_code,
 )
-from centerhash.training.frozen import model_spec, objective_of
+from centerhash.training.frozen import model_spec, objective_of, stored_centers
 from centerhash.training.loop import Inputs, fit_network
 from centerhash.training.session import BROKEN_ADVICE, Session
 
@@ -74,7 +74,7 @@ def fit_last(
     def build() -> WholeNetwork:
         head = build_head(backbone.features, config.bits, config.head, labels.shape[1])
         if start is not None:
-            head.load_state_dict(start)
+            head.load_state_dict(start.head)
         return WholeNetwork(tail.train(), head, config.backbone_norms == "trained")
 
     def measure(network: WholeNetwork) -> float:
@@ -85,7 +85,7 @@ def fit_last(
         rotate, shorter = bool(config.head.rotate), config.lengths[:-1]
         return validation_map(query, database, dataset.labels[validation], labels, rotate, shorter)
 
-    objective, centers = objective_of(config, labels)
+    objective = objective_of(config, labels)
     network, _ = fit_network(
         build,
         map_inputs(maps, rows.tolist(), split, config.seed),
@@ -93,7 +93,7 @@ def fit_last(
         objective,
         config,
         session,
-        prepare=lambda: objective.prepare(np.zeros((len(rows), 0)), np.arange(len(rows)), labels),
+        prepare=lambda: prepare_objective(objective, labels, start),
         groups=lambda trained: trained.groups(config.backbone_rate),
         measure=measure if len(validation) else None,
     )
@@ -109,6 +109,7 @@ def fit_last(
     spec = model_spec(dataset, config, backbone.features, tuned).model_copy(update={"tuned": True})
     order = rotation_sample(rows)
     areas = known_areas(dataset, config, rows[order])
+    centers = stored_centers(objective)
     model = finished_model(spec, network.head, centers, features[rows[order]], labels[order], areas, folder)
     return with_visual_code(model, features, rows), features, splits
 

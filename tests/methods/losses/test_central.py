@@ -53,7 +53,7 @@ def test_kept_weights_go_on_from_the_epoch_before() -> None:
     loss = ICS(CENTERS, **options).double()
     loss.prepare(np.zeros((len(logits), 0)), np.arange(len(logits)), labels.flip(0).numpy())
     slots = label_slots(labels)
-    distances = loss.slot_distances(Batch(HeadOutput(logits), labels), slots)
+    distances = loss.slot_distances(Batch(HeadOutput(logits), labels), slots, loss.centers)
     for steps in (10, 20):  # two epochs with the same network are one descent of twice the steps
         loss(logits, labels, places)
         expected = printed_weights(distances, slots.mask, 0.1, 0.1, steps)

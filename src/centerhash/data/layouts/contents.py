@@ -239,10 +239,10 @@ def duplicates(names: Iterable[Name]) -> list[Name]:
     return [name for name, count in Counter(names).items() if count > 1]
 
 
-def first_few(names: Sequence[str], count: int = 5) -> str:
-    """Quote the first names of a long list and count the others."""
-    shown = ", ".join(f"'{name}'" for name in names[:count])
-    more = len(names) - count
+def first_few(names: Sequence[str]) -> str:
+    """Quote the first five names of a long list and count the others."""
+    shown = ", ".join(f"'{name}'" for name in names[:5])
+    more = len(names) - 5
     return f"{shown} and {more:,} more" if more > 0 else shown
 
 

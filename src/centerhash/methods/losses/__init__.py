@@ -2,9 +2,9 @@
 
     loss = ICS(centers)(logits, labels)     # a scalar Tensor
 
-Central: ICS, IcsSoftmax, CSQ, DPN, EWCS, OrthoHash, MDSH, from hash centers (C, K). Pairs and triplets: DPSH, DHN,
-HashNet, DCH, IDHN, DNNH. Learned vectors per class: HyP2, GreedyHash. Codes found first: CNNH. A custom loss is a class
-on `Objective` or `CentralObjective`.
+Central: ICS, IcsSoftmax, CSQ, DPN, EWCS, OrthoHash, MDSH, from hash centers (C, K); LSCSH, SHC and CRH, which change
+them. Pairs and triplets: DPSH, DHN, HashNet, DCH, IDHN, DNNH. Learned vectors per class: HyP2, GreedyHash. Codes found
+first: CNNH. A custom loss is a class on `Objective` or `CentralObjective`.
 """
 
 from __future__ import annotations
@@ -44,10 +44,19 @@ from centerhash.methods.losses.softmax import (
     OrthoHash,
     OrthoHashOptions,
 )
+from centerhash.methods.losses.successors import (
+    CRH,
+    LSCSH,
+    SHC,
+    CRHOptions,
+    LSCSHOptions,
+    SHCOptions,
+)
 from centerhash.methods.losses.two_stage import CNNH, CNNHOptions
 
 __all__ = [
     "CNNH",
+    "CRH",
     "CSQ",
     "DCH",
     "DHN",
@@ -57,9 +66,12 @@ __all__ = [
     "EWCS",
     "ICS",
     "IDHN",
+    "LSCSH",
     "MDSH",
+    "SHC",
     "Batch",
     "CNNHOptions",
+    "CRHOptions",
     "CSQOptions",
     "CentralObjective",
     "DCHOptions",
@@ -78,12 +90,14 @@ __all__ = [
     "IDHNOptions",
     "IcsSoftmax",
     "IcsSoftmaxOptions",
+    "LSCSHOptions",
     "LossTerms",
     "MDSHOptions",
     "MethodOptions",
     "Objective",
     "OrthoHash",
     "OrthoHashOptions",
+    "SHCOptions",
 ]
 
 

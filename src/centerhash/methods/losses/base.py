@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -191,6 +191,7 @@ class CentralObjective(Objective):
     `centers` (C, K) of -1 and +1 are a tensor or an array, as returned by `hash_centers`.
     """
 
+    moves_centers: ClassVar[bool] = False  # whether training changes the centers
     centers: Tensor
 
     def __init__(
@@ -216,6 +217,10 @@ class CentralObjective(Objective):
         batch = self.checked(output, labels)
         slots = label_slots(batch.labels)
         return scatter_weights(self.slot_weights(batch, slots), slots, labels.shape[1])
+
+    def trained_centers(self) -> Tensor:
+        """Return the centers (C, K) of -1 and +1 that a model stores after training; few losses change theirs."""
+        return torch.where(self.centers >= 0, 1, -1).to(torch.int8)
 
     @abstractmethod
     def image_terms(self, batch: Batch) -> dict[str, Tensor]:

@@ -365,7 +365,7 @@ class ICS(CentralObjective):
         lambda R does not depend on the network and is omitted.
         """
         slots = label_slots(batch.labels)
-        distances = self.slot_distances(batch, slots)
+        distances = self.slot_distances(batch, slots, self.targets())
         weights = self.solve(distances.detach(), slots, self.start(batch, slots))
         if self.options.keep and batch.places is not None:
             self.kept[batch.places, : weights.shape[1]] = weights.to(self.kept.dtype)
@@ -377,13 +377,17 @@ class ICS(CentralObjective):
             "quantisation": self.options.gamma * self.scale * quantisation_loss(batch.logits),
         }
 
-    def slot_distances(self, batch: Batch, slots: LabelSlots) -> Tensor:
+    def targets(self) -> Tensor:
+        """Return the centers (C, K) that the network is trained towards."""
+        return self.centers
+
+    def slot_distances(self, batch: Batch, slots: LabelSlots, centers: Tensor) -> Tensor:
         """Compute distances (B, L) to the centers of an image's labels."""
-        return self.scale * center_distances(batch.logits, self.centers).gather(1, slots.classes)
+        return self.scale * center_distances(batch.logits, centers).gather(1, slots.classes)
 
     def slot_weights(self, batch: Batch, slots: LabelSlots) -> Tensor:
         """Compute weights (B, L) for these outputs of the network."""
-        return self.solve(self.slot_distances(batch, slots), slots)
+        return self.solve(self.slot_distances(batch, slots, self.centers), slots)
 
     def start(self, batch: Batch, slots: LabelSlots) -> Tensor | None:
         """Return weights (B, L) of the previous epoch, if they are kept and the images are known."""

@@ -64,6 +64,11 @@ class NestedObjective(Objective):
         self.by_length = dict(parts)
         self.parts = nn.ModuleList(parts.values())  # so that their parameters are found
 
+    @property
+    def longest(self) -> Objective:
+        """The loss of the longest code."""
+        return self.by_length[max(self.by_length)]
+
     def prepare(
         self, features: NDArray[np.floating], rows: NDArray[np.int64], labels: NDArray[np.bool_]
     ) -> None:

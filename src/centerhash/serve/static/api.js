@@ -21,7 +21,7 @@ export async function getKept(address, signal) {
 }
 
 export async function searchPicture(key, file, query, signal) {
-  const address = `search?${query}`;
+  const address = `search?${query}&rotations=true`;
   const name = `${key} ${address}`;
   if (!answers.has(name)) keep(name, await read(await ask(address, { method: "POST", body: formOf(file), signal })));
   return answers.get(name);
