@@ -16,8 +16,9 @@ The rules of the other tools are computed here as documented, from the same deco
   czkawka     gradient hash of 16 x 16 bits (neighboring pixels compared, Lanczos3), presets High (5 bits) and Medium
               (15), and mean hash of 8 x 8 bits, Medium (5): SIMILAR_VALUES of czkawka_core/src/tools/similar_images
 
-`--choose` reports thresholds on other photos: the defaults were chosen there. `--speed OLD` also measures this and an
-older source folder of centerhash on the photos of `--timed`, each in its own process, one after the other.
+`--choose` chooses both thresholds on other photos instead, and stores the whole grid: of all pairs of hash bits and
+correlation without a wrong pair, the one with the best mean recall, then the strictest. `--speed OLD` also measures this
+and an older source folder of centerhash on the photos of `--timed`, each in its own process, one after the other.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import imagehash
 import numpy as np
@@ -137,14 +139,35 @@ def scored(found: Iterable[Pair], pairs: dict[Pair, str]) -> dict[str, Any]:
     return rows
 
 
-def own_pairs(folder: Path) -> list[Pair]:
+def own_pairs(folder: Path) -> dict[Pair, float]:
+    """The pairs that are found, with the correlation of their pixels."""
     with bars() as progress:
         found = folder_duplicates(folder, progress=progress)
-    return [
-        (Path(group.keep.path or "").name, Path(one.path or "").name)
+    return {
+        (Path(group.keep.path or "").name, Path(one.path or "").name): one.correlation or 1.0
         for group in found
         for one in group.others
-    ]
+    }
+
+
+HASH_GRID, CORRELATION_GRID = (8, 10, 12, 14), (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
+
+
+def chosen_thresholds(folder: Path, pairs: dict[Pair, str]) -> dict[str, Any]:
+    """Measure all thresholds, and choose: see the top of this module. Equal files need no threshold."""
+    grid = []
+    for bits in HASH_GRID:
+        with patch.multiple(duplicates, HASH_BITS=bits, CORRELATION=min(CORRELATION_GRID)):
+            found = own_pairs(folder)
+        for least in CORRELATION_GRID:
+            rows = scored((pair for pair, score in found.items() if score >= least), pairs)
+            wrong = rows.pop("strangers") + sum(row["wrong"] for row in rows.values())
+            recall = sum(row["recall"] for row in rows.values()) / len(rows)
+            grid.append({"hash_bits": bits, "correlation": least, "recall": round(recall, 4), "wrong": wrong})
+            print(grid[-1], flush=True)
+    right = [row for row in grid if not row["wrong"]]
+    best = max(right, key=lambda row: (row["recall"], row["correlation"], -row["hash_bits"]))
+    return {"chosen": best, "used": {"hash_bits": HASH_BITS, "correlation": CORRELATION}, "grid": grid}
 
 
 # --- the rules of other tools
@@ -244,32 +267,28 @@ def main() -> None:
     parser.add_argument(
         "--made", type=Path, default=Path("duplicates-made"), help="new folder for the library"
     )
-    parser.add_argument("--choose", action="store_true", help="several thresholds on other photos")
+    parser.add_argument("--choose", action="store_true", help="choose thresholds on other photos")
     parser.add_argument(
         "--speed", type=Path, help="source folder of an older centerhash to compare times with"
     )
     parser.add_argument("--timed", type=Path, help="folder of photos for --speed")
     given: argparse.Namespace = parser.parse_args()
     pairs = make_library(given.photos, given.made, part=0 if given.choose else 1)
-    found: dict[str, Any] = {}
     if given.choose:
-        for correlation in (0.5, 0.6, 0.7, 0.8, 0.9):
-            duplicates.CORRELATION = correlation
-            found[f"correlation {correlation}"] = scored(own_pairs(given.made), pairs)
-    else:
-        started, used = time.perf_counter(), time.process_time()
-        found["centerhash"] = scored(own_pairs(given.made), pairs)
-        took = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - used}
-        for name, (bits_of, most) in OTHERS.items():
-            found[name] = scored(other_pairs(given.made, bits_of, most), pairs)
+        store(given.out, {"images": LIBRARY + len(pairs), "choice": chosen_thresholds(given.made, pairs)})
+        return
+    started, used = time.perf_counter(), time.process_time()
+    found: dict[str, Any] = {"centerhash": scored(own_pairs(given.made), pairs)}
+    took = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - used}
+    for name, (bits_of, most) in OTHERS.items():
+        found[name] = scored(other_pairs(given.made, bits_of, most), pairs)
     for name, rows in found.items():
         print(name)
         for kind, row in rows.items():
             print(f"  {kind:>20}: {row}", flush=True)
     settings = {"hash_bits": HASH_BITS, "correlation": CORRELATION, "views": len(view_boxes())}
     results: dict[str, Any] = {"settings": settings, "images": LIBRARY + len(pairs), "found": found}
-    if not given.choose:
-        results["took"] = {name: round(value, 2) for name, value in took.items()}
+    results["took"] = {name: round(value, 2) for name, value in took.items()}
     if given.speed is not None:
         results["speed"] = speed(given.speed, given.timed or given.made)
     store(given.out, results)

@@ -72,6 +72,14 @@ def check_bits(bits: int) -> int:
     return int(bits)
 
 
+def first_bits(packed: Packed, bits: int) -> Packed:
+    """Return the first `bits` bits of longer packed codes (N, W): (N, ceil(bits/8))."""
+    first = packed[:, : packed_width(bits)].copy()
+    if bits % 8:
+        first[:, -1] &= 0xFF << (8 - bits % 8) & 0xFF
+    return first
+
+
 def packed_width(bits: int) -> int:
     """Bytes of a packed code of K bits: ceil(K/8)."""
     return (bits + 7) // 8

@@ -81,7 +81,7 @@ def test_an_option_means_the_same_everywhere(option: str) -> None:
 
 def test_every_setting_of_training_is_an_option_or_left_out_on_purpose() -> None:
     flags = {parameter.name for command, parameter in options() if command == "train"}
-    assert set(TrainConfig.model_fields) - flags == {"warm_start", "head"}
+    assert set(TrainConfig.model_fields) - flags == {"warm_start", "head", "shorter"}
     assert set(HeadOptions.model_fields) & flags == {"hidden", "rotate", "evidence", "presence"}
 
 

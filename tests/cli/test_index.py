@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import subprocess
@@ -233,7 +234,7 @@ def test_export_and_import(stored: Path, image_run: Path, tmp_path: Path) -> Non
     assert "8 codes added, 0 already known; 8 items" in cli("index", "import", copy, file).text
     assert "0 codes added, 8 already known; 8 items" in cli("index", "import", copy, file).text
     with np.load(file) as arrays:
-        id = str(arrays["names"][0])
+        id = json.loads(arrays["names"].tobytes())[0]
     first, second = (cli("search", place, "--id", id, "--json").json for place in (stored, copy))
     assert first["results"] == second["results"]
     assert cli("evaluate", file, file, "--json").json["queries"] == 8

@@ -168,7 +168,7 @@ def test_exclude_self_goes_by_the_ids(tmp_path: Path) -> None:
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    names = np.array([f"image {row}" for row in range(12)])
+    names = tuple(f"image {row}" for row in range(12))
     stored = CodeFile(20, pack(CODES), names, names, LABELS, tuple("abcde"), np.arange(12))
     write_codes(tmp_path / "codes.npz", stored)
     found = read_codes(tmp_path / "codes.npz")
@@ -176,3 +176,26 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         assert np.array_equal(getattr(found, name), getattr(stored, name))
     assert (found.bits, found.classes) == (20, tuple("abcde"))
     assert found.label_names(()) == [tuple(np.array(list("abcde"))[row].tolist()) for row in LABELS]
+
+
+def test_one_long_text_does_not_widen_the_others(tmp_path: Path) -> None:
+    paths = [f"/photos/{row}.jpg" for row in range(11)] + ["/" + "x" * 100_000]
+    write_codes(tmp_path / "codes.npz", CodeFile(20, pack(CODES), paths=paths))
+    assert (tmp_path / "codes.npz").stat().st_size < 110_000
+    assert read_codes(tmp_path / "codes.npz").paths == tuple(paths)
+
+
+def test_bytes_of_a_path_that_are_no_text(tmp_path: Path) -> None:
+    paths = [f"/photos/{row}\udc80\0é" for row in range(12)]
+    write_codes(tmp_path / "codes.npz", CodeFile(20, pack(CODES), paths=paths))
+    assert read_codes(tmp_path / "codes.npz").paths == tuple(paths)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [b"", b"{}", b"[1]", b'["a"]', b"\xff", b'["\\ud800"]' * 12, b'["' + b'a", "' * 10 + b'\\ud800", "b"]'],
+)
+def test_rejected_texts(tmp_path: Path, wrong: bytes) -> None:
+    arrays = {"codes": CODES, "names": np.frombuffer(wrong, np.uint8)}
+    with pytest.raises(DataError, match="names"):
+        read_codes(write(tmp_path / "codes.npz", **arrays))

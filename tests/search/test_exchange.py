@@ -14,7 +14,7 @@ from centerhash.codes import Packed, pack, unpack
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.files import read_npz, write_npz
 from centerhash.encoding.bulk import encode_shards, encode_to_file
-from centerhash.encoding.code_files import evaluate_files
+from centerhash.encoding.code_files import evaluate_files, read_codes
 from centerhash.encoding.shards import read_shards
 from centerhash.model.model import HashModel
 from centerhash.search import Added, Index, exchange
@@ -111,7 +111,7 @@ def test_export_and_import(odd: Index, odd_model: HashModel, tmp_path: Path) -> 
     file = tmp_path / "out.npz"
     assert odd.export(file) == 5
     arrays = read_npz(file)
-    assert arrays["names"].tolist() == IDS
+    assert json.loads(arrays["names"].tobytes()) == IDS == list(read_codes(file).names or ())
     others = {"not a class", *(name for row in LABELS for name in row)} - set(CLASSES)
     assert arrays["classes"].tolist() == [*CLASSES, *sorted(others)]
     assert evaluate_files([file, file]).queries == 5
@@ -121,6 +121,32 @@ def test_export_and_import(odd: Index, odd_model: HashModel, tmp_path: Path) -> 
             assert (item.id, item.path, item.scores) == (same.id, same.path, same.scores)
             assert (item.code.tolist(), set(item.labels)) == (same.code.tolist(), set(same.labels))
             assert np.array_equal(item.visual, same.visual)  # type: ignore[arg-type] # also of None
+
+
+def test_taught_labels_are_exported_and_imported(odd: Index, odd_model: HashModel, tmp_path: Path) -> None:
+    odd.teach("Bella", like=IDS[:2], unlike=IDS[3:])
+    carried = odd.counts(having="Bella").labels["Bella"]
+    odd.export(tmp_path / "out.npz")
+    odd.export(tmp_path / "folder", to="npy")
+    lines = [json.loads(line) for line in (tmp_path / "folder" / "items.jsonl").read_text().splitlines()]
+    assert sum("Bella" in line["labels"] for line in lines) == carried >= 2
+    with Index.create(tmp_path / "copy", odd_model) as copy:
+        for _ in range(2):  # also if all is known
+            copy.import_codes(tmp_path / "out.npz")
+            assert copy.taught() == odd.taught()
+            assert all("Bella" not in item.labels for item in copy)  # it is computed, not stored
+            assert "Bella" in copy.get(IDS[0]).labels
+            found = [row.id for row in copy.search(labels="Bella", k=5)]
+            assert found == [row.id for row in odd.search(labels="Bella", k=5)]
+
+
+def test_taught_labels_of_another_model_are_plain_labels(odd: Index, tmp_path: Path) -> None:
+    odd.teach("Bella", like=IDS[:2])
+    odd.export(tmp_path / "out.npz")
+    with Index.create(tmp_path / "copy", bits=odd.model_info.bits) as other:
+        other.import_codes(tmp_path / "out.npz")
+        assert other.taught() == {}
+        assert "Bella" in next(item for item in other if item.id == IDS[0]).labels
 
 
 # --- shards

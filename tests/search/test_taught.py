@@ -303,8 +303,14 @@ def test_codes_of_other_programs_can_be_taught(tmp_path: Path) -> None:
         found = codes.search(labels="marked", k=20)
         assert sum(row.id < name(20) for row in found) >= 12
         assert len(codes.search(id=name(0), having="marked", k=200)) + 1 == codes.labels()["marked"]
-        with pytest.raises(ConfigError, match="no model"):
-            codes.export_taught(tmp_path / "labels.json")
+        assert codes.export_taught(tmp_path / "labels.json") == 1
+    for bits_of_other in (64, 32):
+        with Index.create(tmp_path / f"other-{bits_of_other}", bits=bits_of_other) as other:
+            if bits_of_other == 64:
+                assert other.import_taught(tmp_path / "labels.json") == ["marked"]
+            else:
+                with pytest.raises(DataError, match="other bits"):
+                    other.import_taught(tmp_path / "labels.json")
 
 
 def test_an_index_has_a_limited_number_of_taught_labels(

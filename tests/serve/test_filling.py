@@ -57,7 +57,7 @@ def test_the_server_answers_while_images_come(
 ) -> None:
     done: list[Added] = []
     with Index.create(tmp_path / "index", image_run) as index:
-        filling = Filling(index, photos, done.append)
+        filling = Filling(index, [photos], done.append)
         app = create_app(index, adding=lambda: filling.left)
         with TestClient(app, base_url="http://localhost") as client, filling:
             assert gate.reached.wait(PATIENCE)
@@ -76,14 +76,14 @@ def test_a_stop_keeps_what_is_stored_and_the_next_one_resumes(
 ) -> None:
     done: list[Added] = []
     with Index.create(tmp_path / "index", image_run) as index:
-        with Filling(index, photos, done.append) as filling:
+        with Filling(index, [photos], done.append) as filling:
             assert gate.reached.wait(PATIENCE)
             filling._watch.stop.set()
             gate.open.set()
         assert done == []
         before = len(index)
         assert before < 70
-        with Filling(index, photos, done.append):
+        with Filling(index, [photos], done.append):
             wait_until(lambda: done, "the rest is added")
         assert (done[0].added, done[0].known, len(index)) == (70 - before, before, 70)
 
@@ -92,7 +92,7 @@ def test_a_folder_that_is_missing_is_added_when_it_comes(image_run: Path, tmp_pa
     done: list[Added] = []
     with (
         Index.create(tmp_path / "index", image_run) as index,
-        Filling(index, tmp_path / "drive", done.append) as filling,
+        Filling(index, [tmp_path / "drive"], done.append) as filling,
     ):
         wait_until(lambda: done and filling.left == 0, "it was looked for")
         write_images(tmp_path / "new", 2)
@@ -114,7 +114,7 @@ def test_what_goes_wrong_is_logged_and_the_server_lives(
 
     with Index.create(tmp_path / "index", image_run) as index:
         monkeypatch.setattr(Index, "add", damaged)
-        with Filling(index, photos, lambda done: None) as filling:
+        with Filling(index, [photos], lambda done: None) as filling:
             wait_until(lambda: filling.left == 0, "the thread has ended")
     assert "the disk is full" in caplog.text
 

@@ -183,6 +183,7 @@ JobsOption = Annotated[
 # Options of training, from the fields of its configuration
 
 PANELS = (None, "Training", "Head", "Backbone", "Data", "Running")
+_SEVERAL = ("bits",)  # settings that accept several values with commas
 _COMPLETED = {"method": complete_methods, "backbone": complete_backbones}
 
 
@@ -238,6 +239,7 @@ def _setting_options() -> list[Any]:
             )
             types = get_args(field.annotation) or (field.annotation,)
             plain: Any = next((kind for kind in types if kind in (bool, int, float)), str)
+            plain = str if name in _SEVERAL else plain
             annotation: Any = Annotated[plain | None, made]
             parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
 

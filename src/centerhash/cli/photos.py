@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -640,6 +641,9 @@ def serve(
         typer.Option(help="folder that the page moves duplicates to, with the token; it can move them back"),
     ] = None,
     read_only: Annotated[bool, typer.Option(help="reject all changes, also with a token")] = False,
+    no_watch: Annotated[
+        bool, typer.Option("--no-watch", help="do not follow the folders that were added to the index")
+    ] = False,
     log_requests: Annotated[
         bool, typer.Option("--log-requests", help="print method, path, status and time of every request")
     ] = False,
@@ -657,6 +661,9 @@ def serve(
     For a folder of images, an index is created or updated: photos.index next to photos, or in the cache if that folder is
     read-only. The page works while images are being added. The same command resumes after a stop.
 
+    New, changed and vanished images in the folders of an index are noticed within seconds, unless --no-watch,
+    --read-only or a token is given. Other commands can change the index meanwhile.
+
     Examples: `centerhash serve photos`, `centerhash serve photos.index --host 0.0.0.0 --password SECRET`
     """
     given: dict[str, Any] = dict(locals())  # by name; most are fields of Settings
@@ -666,11 +673,16 @@ def serve(
     from centerhash.search.index import is_index
     from centerhash.search.results import missing_text
     from centerhash.serve.app import reading, serve_index
+    from centerhash.serve.background import Filling
     from centerhash.serve.limits import Settings
 
     def announce(addresses: list[str], opened: Index) -> None:
         place = f"{index} is served at {addresses[0]} (stop with Ctrl-C)"
         _announce(place, addresses, opened, settings, host)
+
+    def ended(done: Added) -> None:
+        if done.has_changed:
+            console.report_added(done, f"{len(opened):,} items in {index}")
 
     def counted(missing: int) -> None:
         if missing:
@@ -687,13 +699,31 @@ def serve(
             "--duplicates-to needs a --token, and no --read-only: only with it are files moved."
         )
     if not is_index(index):
+        if no_watch:
+            raise ConfigError(f"'{index}' is no index: create one first, or omit --no-watch.")
         _serve_images(index, model, settings, host, port)
     elif model is not None:
         raise ConfigError(f"'{index}' is an index and has its model: omit --model.")
     else:
-        # without the right to write, another process may have it: `centerhash index add` works beside this server
-        with Index.open(index, read_only=not settings.may_write, **reading(settings)) as opened:
-            serve_index(opened, settings, host, port, announce, counted)
+        # with a token, images are removed on the page: the next scan of their folder would add them again
+        folders = [] if no_watch or settings.read_only or settings.may_write else _followed(index)
+        read_only = not (settings.may_write or folders)
+        # shared: other processes may write between the changes of this one, such as `centerhash index add`
+        with (
+            Index.open(index, read_only=read_only, shared=not read_only, **reading(settings)) as opened,
+            console.progress() as report,
+        ):
+            filling = Filling(opened, folders, ended, report) if folders else None
+            serve_index(opened, settings, host, port, announce, counted, filling)
+
+
+def _followed(folder: Path) -> list[Path]:
+    """Return the folders that were added to an index as a whole, if it can be changed and reads images."""
+    from centerhash.search import Index
+
+    with Index.open(folder, read_only=True) as index:
+        able = index.model_info.backbone is not None and os.access(folder, os.W_OK)
+        return [Path(root) for root in index.store.roots()] if able else []
 
 
 def _announce(place: str, addresses: list[str], index: Index, settings: Settings, host: str) -> None:
@@ -733,7 +763,7 @@ def _serve_images(images: Path, model: str | None, settings: Settings, host: str
         console.report_added(done, f"{console.counted(len(opened), 'item')} in {opened.folder}")
 
     with opened, console.progress() as report:
-        serve_index(opened, settings, host, port, announce, filling=Filling(opened, images, ended, report))
+        serve_index(opened, settings, host, port, announce, filling=Filling(opened, [images], ended, report))
 
 
 def mcp(index: IndexArgument) -> None:

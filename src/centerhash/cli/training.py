@@ -60,6 +60,9 @@ def train(
 
     Images without labels are enough: `itq` is then trained unless you choose lsh or sh.
 
+    Several lengths, such as --bits 16,32,64, train nested codes: the first 16 bits are the 16-bit code. Each shorter
+    length has its own folder in the run, such as run/16.
+
     Several processes: `torchrun --nproc-per-node 2 -m centerhash train ...` with the same options.
 
     Example: `centerhash train photos --method ics --bits 64 --out run`
@@ -95,8 +98,9 @@ def train(
             logger=logger,
             progress=report,
         )
+    shorter = "".join(f", {out / str(part.bits)} ({part.bits} bits)" for part in config.shorter)
     after = f"evaluate {out}" if dataset.has_labels else f"index create {dataset.name}.index --model {out}"
-    console.output(f"run: {out}  next: `centerhash {after}`")
+    console.output(f"run: {out}{shorter}  next: `centerhash {after}`")
 
 
 def evaluate(

@@ -97,6 +97,8 @@ def _sentence(item: Any, kind: type[Options], what: str) -> str:
         names = option_names(_kind_at(kind, item["loc"][:-1]))
         hint = did_you_mean(str(item["loc"][-1]), names)
         return f"unknown option '{key}' of {what}.{hint} Allowed: {', '.join(names) or 'none'}."
+    if not item["loc"]:  # of several options together
+        return f"{what}: {item['msg'].removeprefix('Value error, ')}."
     return f"option '{key}' of {what} cannot be {item['input']!r}: {item['msg']}."
 
 

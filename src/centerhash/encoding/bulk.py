@@ -232,7 +232,7 @@ def encode_to_file(
     codes = CodeFile(
         model.bits,
         pack(model.encode_features(features)),
-        names=None if isinstance(inputs.ids, range) else np.array(inputs.ids, dtype=str)[kept],
+        names=None if isinstance(inputs.ids, range) else [inputs.ids[int(row)] for row in kept],
         labels=None if labels is None else labels[kept],
         classes=None if labels is None else inputs.classes,
         ids=None if numbers is None else numbers[kept],

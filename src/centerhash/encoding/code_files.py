@@ -1,13 +1,16 @@
 """Code files: packed codes and columns of their items in one .npz, the only file layout of codes.
 
 Arrays: `packed` (N, ceil(K/8)) uint8 and `bits`, or `codes` (N, K) of -1 and +1, of 0 and 1, or bool. Optional:
-`names` and `paths` (N,) text; `labels` (N, C) with `classes` (C,) text; `ids` (N,) integers, which identify a query's
-own database item; `visual` (N, 16) uint8, packed visual codes; `probabilities` and `shares` (N, C) uint8, in 255ths.
-A row of zeros in one of the last three marks an item without it.
+`names` and `paths`, N texts as the bytes of a json list; `labels` (N, C) with `classes` (C,) text; `ids` (N,) integers,
+which identify a query's own database item; `visual` (N, 16) uint8, packed visual codes; `probabilities` and `shares`
+(N, C) uint8, in 255ths; `taught`, the bytes of json: labels that were taught to an index. A row of zeros in `visual`,
+`probabilities` or `shares` marks an item without it. Names and paths of other programs may be arrays (N,) of text; an
+array of numpy has the width of its longest text in every row, so none are written.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +26,8 @@ from centerhash.data.layouts.contents import load_array
 from centerhash.evaluation import Evaluation
 
 # optional columns and their dimensions
-_COLUMNS = {"names": 1, "paths": 1, "ids": 1, "labels": 2, "visual": 2, "probabilities": 2, "shares": 2}
+_COLUMNS = {"ids": 1, "labels": 2, "visual": 2, "probabilities": 2, "shares": 2}
+_TEXTS = ("names", "paths")  # optional columns of text
 QUERY, DATABASE = "query.npz", "database.npz"  # of a run
 _EYE = ": (N, C) are needed, of class numbers `numpy.eye(C, dtype=bool)[labels]`"
 
@@ -34,14 +38,15 @@ class CodeFile:
 
     bits: int
     packed: Packed
-    names: NDArray[np.str_] | None = None
-    paths: NDArray[np.str_] | None = None
+    names: Sequence[str] | None = None
+    paths: Sequence[str] | None = None
     labels: NDArray[Any] | None = None  # (N, C) of bool, or of 0 and 1
     classes: tuple[str, ...] | None = None
     ids: NDArray[np.int64] | None = None
     visual: Packed | None = None  # (N, 16)
     probabilities: NDArray[np.uint8] | None = None  # (N, C)
     shares: NDArray[np.uint8] | None = None  # (N, C)
+    taught: bytes | None = None  # as `search.teaching.to_file` returns it
 
     def label_names(self, default_classes: Sequence[str]) -> list[tuple[str, ...]] | None:
         """Name every item's labels; columns without names are those of `default_classes`."""
@@ -59,9 +64,37 @@ def write_codes(path: str | Path, codes: CodeFile) -> None:
     for name in _COLUMNS:
         if getattr(codes, name) is not None:
             arrays[name] = getattr(codes, name)
+    for name in _TEXTS:
+        if getattr(codes, name) is not None:
+            arrays[name] = text_array(getattr(codes, name))
+    if codes.taught is not None:
+        arrays["taught"] = np.frombuffer(codes.taught, np.uint8)
     if codes.classes is not None:
         arrays["classes"] = np.array(codes.classes, dtype=str)
     write_npz(path, arrays)
+
+
+def text_array(texts: Sequence[str]) -> NDArray[np.uint8]:
+    """Return texts as the bytes of a json list, for a code file."""
+    return np.frombuffer(json.dumps(list(texts)).encode(), np.uint8)
+
+
+def _texts_of(name: str, array: NDArray[Any], count: int) -> tuple[str, ...]:
+    """Return the N texts of a column: the bytes of a json list, or an array of text."""
+    if array.dtype != np.uint8:
+        if array.shape != (count,):
+            raise InputError(f"{name} of shape {array.shape} do not fit {count:,} codes")
+        return tuple(array.astype(str).tolist())
+    try:
+        texts = json.loads(array.tobytes())  # not `parse_json`: a path may have bytes that are no text
+        json.dumps(texts, ensure_ascii=False).encode(errors="surrogateescape")
+    except (ValueError, RecursionError):
+        texts = None
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise InputError(f"{name} must be texts, or the bytes of a json list of texts")
+    if len(texts) != count:
+        raise InputError(f"{name} of shape ({len(texts)},) do not fit {count:,} codes")
+    return tuple(texts)
 
 
 def read_codes(path: str | Path, bits: int | None = None, labels: Path | None = None) -> CodeFile:
@@ -80,15 +113,18 @@ def read_codes(path: str | Path, bits: int | None = None, labels: Path | None = 
             if array is not None and (array.ndim != dimensions or len(array) != len(packed)):
                 advice = _EYE if name == "labels" and array.ndim == 1 else ""
                 raise InputError(f"{name} of shape {array.shape} do not fit {len(packed):,} codes{advice}")
+        texts = {name: _texts_of(name, arrays[name], len(packed)) for name in _TEXTS if name in arrays}
         _check_labels(arrays.get("labels"))
         if "classes" in arrays and arrays["classes"].ndim != 1:
             raise InputError(f"classes must be names (C,), got shape {arrays['classes'].shape}")
     except InputError as error:
         raise DataError(f"'{path}': {error}".rstrip(".") + ".") from None
-    texts = {name: arrays[name].astype(str) for name in ("names", "paths") if name in arrays}
     classes = tuple(map(str, arrays["classes"].tolist())) if "classes" in arrays else None
-    others = {name: arrays.get(name) for name in _COLUMNS if name not in ("names", "paths")}
-    return CodeFile(bits, packed, texts.get("names"), texts.get("paths"), classes=classes, **others)
+    others = {name: arrays.get(name) for name in _COLUMNS}
+    taught = arrays["taught"].tobytes() if "taught" in arrays else None
+    return CodeFile(
+        bits, packed, texts.get("names"), texts.get("paths"), classes=classes, taught=taught, **others
+    )
 
 
 def _read_packed(arrays: Mapping[str, NDArray[Any]], given: int | None) -> tuple[int, Packed]:

@@ -153,6 +153,9 @@ def _lines(method: str, rows: Sequence[Row]) -> list[Line]:
     varying = [
         key for key in dict.fromkeys(key for found in settings for key in found) if _varies(key, settings)
     ]
+    if "finetune" in varying:  # it decides the defaults of epochs and rates, which then need no mention
+        parts = [[one for one in settings if one["finetune"] == kind] for kind in ("off", "last", "all")]
+        varying = ["finetune", *(key for key in varying if any(_varies(key, part) for part in parts))]
     groups: dict[str, dict[int, list[Row]]] = {}
     for row, found in zip(rows, settings, strict=True):
         variant = ", ".join(f"{key.rpartition('.')[2]}={found.get(key)}" for key in varying)

@@ -182,7 +182,7 @@ def _write_best(
     """Write best.json, with what it was chosen on; choices of other methods stay if all else is equal."""
     if not choices:
         return
-    facts = {
+    facts: dict[str, Any] = {
         **{name: rows[0][name] for name in ("data", "backbone", "split", "images") if name in rows[0]},
         "bits": bits,
         "measure": f"{METRIC} at {rows[0]['evaluation']['k']}",

@@ -193,14 +193,10 @@ class Model(ABC):
         return self._weights(features, labels)
 
     def predict_labels(self, features: NDArray[Any]) -> NDArray[np.bool_]:
-        """Predict labels (N, C) by probability, or by similarity to the centers; at least one per image."""
+        """Predict labels (N, C): those that are more probable than not, or else by similarity to the centers."""
         if self.has_probabilities:
-            scores, cut = self.label_probabilities(features), PRESENT
-        else:
-            scores, cut = self.similarities(features), self.spec.label_threshold or 0.0
-        labels = scores >= cut
-        labels[np.arange(len(labels)), scores.argmax(axis=1)] = True
-        return labels
+            return self.label_probabilities(features) >= PRESENT
+        return self.similarities(features) >= (self.spec.label_threshold or 0.0)
 
     def label_names(self, features: NDArray[Any]) -> list[tuple[str, ...]]:
         """Name the labels predicted for features (N, D); none for a method without centers."""

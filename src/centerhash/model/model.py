@@ -186,6 +186,34 @@ class HashModel(Model):
         """Return the tensors of the model by name, as they are stored."""
         return dict(self._tensors)
 
+    def at(self, bits: int) -> HashModel:
+        """Return the model of a shorter nested code, whose codes are the first `bits` bits of this one's."""
+        if bits == self.bits:
+            return self
+        lengths = {part.bits: part for part in self.spec.shorter}
+        if bits not in lengths:
+            shown = ", ".join(map(str, (*lengths, self.bits)))
+            raise InputError(
+                f"this model has codes of {shown} bits, got {bits!r:.20}: train with `bits=16,32,64` for nested codes."
+            )
+        part = lengths[bits]
+        spec = self.spec.model_copy(
+            update={
+                "bits": bits,
+                "options": part.options,
+                "label_threshold": part.label_threshold,
+                "shorter": tuple(other for other in self.spec.shorter if other.bits < bits),
+            }
+        )
+        head = build_head(spec.features, bits, spec.head, len(spec.classes)).state_dict()
+        shapes = {f"encoder.{name}": tensor.shape for name, tensor in head.items()}
+        shapes |= {name: torch.Size((len(spec.classes), bits)) for name in ("centers", "directions")}
+        tensors = {
+            name: tensor[tuple(map(slice, shapes.get(name, tensor.shape)))].clone()
+            for name, tensor in self._tensors.items()
+        }
+        return HashModel(spec, tensors, self.folder)
+
     @property
     def digest(self) -> str:
         """Digest of everything that determines the codes; the path of a weight file does not."""

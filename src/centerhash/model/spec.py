@@ -21,6 +21,14 @@ TORCH_FILES = ("model.json", "model.safetensors")
 FILES = (*TORCH_FILES, TUNED, PORTABLE)
 
 
+class ShorterCode(Options):
+    """A shorter code of a model: the first bits of its code, with the options of the method at this length."""
+
+    bits: int = Field(ge=8, le=1024)
+    options: dict[str, Any] = Field(default_factory=dict)
+    label_threshold: float | None = None
+
+
 class ModelSpec(Options):
     """Everything about a model except its tensors; stored as model.json."""
 
@@ -47,6 +55,7 @@ class ModelSpec(Options):
     label_threshold: float | None = Field(
         None, description="cosine to a center from which its label is predicted"
     )
+    shorter: tuple[ShorterCode, ...] = Field((), description="nested codes, the shortest first")
     seed: int
 
     @property

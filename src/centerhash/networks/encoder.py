@@ -144,7 +144,8 @@ class Encoder:
     def pixels(self, image: ImageSource) -> NDArray[np.uint8]:
         """Decode one image to the pixels (crop, crop, 3) that the network reads; ImageError when it is broken."""
         if self._sandbox is not None and isinstance(image, bytes):
-            return self._sandbox.decode(image)[0]
+            first: NDArray[np.uint8] = self._sandbox.decode(image)[0]
+            return first
         return pixels_of(image, self.backbone, self._max_pixels)
 
     def views(self, image: ImageSource) -> NDArray[np.uint8]:

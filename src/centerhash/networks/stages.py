@@ -39,7 +39,9 @@ class _TokenPool(nn.Module):
 
     def __init__(self, network: Any) -> None:
         super().__init__()
-        self.norm, self.last_norm, self.attention = network.norm, network.fc_norm, network.attn_pool
+        self.norm = network.norm
+        for name in ("attn_pool", "fc_norm"):  # so that they are trained
+            self.add_module(name, getattr(network, name))
         self._network = [network]  # in a list: its other layers are no part of this one
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -1,13 +1,15 @@
 """Import and export: codes without images into an index, and all items of an index for other programs.
 
-    npz         one code file, for `import_codes` and `centerhash evaluate`, with visual codes, probabilities and shares
+    npz         one code file, for `import_codes` and `centerhash evaluate`, with visual codes, probabilities, shares and
+                taught labels
     npy         a folder: codes.npy (N, ceil(K/8)) uint8, and items.jsonl with id, labels and path of every row
     parquet     one file: id, code (ceil(K/8) bytes), labels (list of text), path
     faiss       a folder: codes.faiss, whose ids are rows, and ids.json, the id of every row
     pgvector    a folder: items.copy for COPY, with create.sql and query.sql
 
 Items are in the order in which they were added. The most significant bit comes first, +1 is 1 and -1 is 0; in bytes,
-bits past K are 0. A path that is not valid Unicode has its other bytes as \\udc.. in all formats but npz.
+bits past K are 0. A path that is not valid Unicode has its other bytes as \\udc... Labels are those that an item carries,
+also taught ones. An index of the same model learns the taught labels of an npz; in others they become plain labels.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from centerhash.core.files import atomic, atomic_folder, parse_json, write_text
 from centerhash.core.progress import Progress
 from centerhash.core.version import __version__
 from centerhash.search.items import VISUAL_BITS, Item, LabelScores
-from centerhash.search.results import Added, as_result
+from centerhash.search.results import Added, as_result, taught_probabilities
+from centerhash.search.taught import TaughtLabels
+from centerhash.search.teaching import PRESENT, Taught
 
 if TYPE_CHECKING:
     from centerhash.encoding.code_files import CodeFile
@@ -97,13 +101,16 @@ def _of_file(index: Index, path: Path) -> Coded:
 
     codes = read_codes(path, index.model_info.bits)
     rows = range(len(codes.packed))
-    names = [f"{path.stem}-{row}" for row in rows] if codes.names is None else codes.names.tolist()
+    names = [f"{path.stem}-{row}" for row in rows] if codes.names is None else codes.names
     try:
         labels = codes.label_names(index.model_info.classes)
         scores = _scores(codes, codes.classes or index.model_info.classes)
     except DataError as error:
         raise DataError(f"'{path}': {error}") from None
-    paths = None if codes.paths is None else [name or None for name in codes.paths.tolist()]
+    if codes.taught is not None and labels is not None:
+        taught = TaughtLabels(index).adopt(codes.taught, path)
+        labels = [tuple(name for name in row if name not in taught) for row in labels]
+    paths = None if codes.paths is None else [name or None for name in codes.paths]
     visual = None if codes.visual is None else [code if code.any() else None for code in codes.visual]
     return codes.packed, names, labels, paths, visual, scores
 
@@ -130,8 +137,9 @@ def _write_npz(index: Index, path: Path, items: Sequence[Item]) -> None:
     """
     from centerhash.encoding.code_files import CodeFile, write_codes
 
-    info = index.model_info
-    used = {name for item in items for name in (*item.labels, *item.scores)}
+    info, taught = index.model_info, index.store.taught()
+    carried = _carried(items, taught)
+    used = {name for item, names in zip(items, carried, strict=True) for name in (*names, *item.scores)}
     classes = (*info.classes, *sorted(used.difference(info.classes)))
     column = {name: place for place, name in enumerate(classes)}
     labels = np.zeros((len(items), len(classes)), dtype=np.bool_)
@@ -140,7 +148,7 @@ def _write_npz(index: Index, path: Path, items: Sequence[Item]) -> None:
     scores = np.zeros((2, len(items), len(classes)), dtype=np.uint8)
     for row, item in enumerate(items):
         packed[row] = item.code
-        labels[row, [column[name] for name in item.labels]] = True
+        labels[row, [column[name] for name in carried[row]]] = True
         visual[row] = 0 if item.visual is None else item.visual
         for name, pair in item.scores.items():
             scores[:, row, column[name]] = pair
@@ -149,13 +157,14 @@ def _write_npz(index: Index, path: Path, items: Sequence[Item]) -> None:
         CodeFile(
             info.bits,
             packed,
-            names=np.array([item.id for item in items], dtype=str),
-            paths=np.array([as_result(item, 0, index.uploads).path or "" for item in items], dtype=str),
+            names=[item.id for item in items],
+            paths=[as_result(item, 0, index.uploads).path or "" for item in items],
             labels=labels,
             classes=classes,
             visual=visual if visual.any() else None,
             probabilities=scores[0] if scores.any() else None,
             shares=scores[1] if scores.any() else None,
+            taught=TaughtLabels(index).content() if taught else None,
         ),
     )
 
@@ -260,14 +269,26 @@ def export_items(index: Index, out: Path, to: str, report: Progress) -> int:
             _write_npz(index, out, list(items()))
             return done
         with nullcontext(out) if to in _FILES else atomic_folder(out) as place:
-            _WRITERS[to]((_row(item, index) for item in items()), place, index.model_info.bits)
+            _WRITERS[to](_rows(items(), index), place, index.model_info.bits)
         return done
 
 
-def _row(item: Item, index: Index) -> Row:
-    place = None if item.path is None else index.uploads.path(item.path)
-    path = None if place is None else str(place).encode(errors="backslashreplace").decode()
-    return Row(item.id, item.code.tobytes(), tuple(item.labels), path)
+def _rows(items: Iterator[Item], index: Index) -> Iterator[Row]:
+    taught = index.store.taught()
+    while page := list(islice(items, _ROWS)):
+        for item, labels in zip(page, _carried(page, taught), strict=True):
+            place = None if item.path is None else index.uploads.path(item.path)
+            path = None if place is None else str(place).encode(errors="backslashreplace").decode()
+            yield Row(item.id, item.code.tobytes(), labels, path)
+
+
+def _carried(items: Sequence[Item], taught: Mapping[str, Taught]) -> list[tuple[str, ...]]:
+    """Return the labels that each item carries, then the taught ones."""
+    likely = taught_probabilities(items, taught)
+    return [
+        (*item.labels, *(name for name, value in own.items() if value >= PRESENT))
+        for item, own in zip(items, likely, strict=True)
+    ]
 
 
 def _packed(codes: bytes | bytearray, bits: int) -> Packed:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import blake2b
@@ -33,6 +33,7 @@ from centerhash.core.options import Options
 from centerhash.core.progress import Progress, resolve_progress
 from centerhash.search.database import FILES
 from centerhash.search.items import (
+    Counts,
     File,
     Filter,
     Item,
@@ -371,8 +372,8 @@ class Index:
 
     def relocate(self, id: str, old: str | Path, new: str | Path) -> None:
         """Store the new path of an image that was moved; its other paths stay."""
-        self._check_writable()
-        self.store.change_files([(id, File.at(str(Path(new).resolve())))], [str(old)])
+        with self.writing() as store:
+            store.change_files([(id, File.at(str(Path(new).resolve())))], [str(old)])
 
     def compact(self) -> None:
         """Reclaim the space of removed items, and of uploads that a crash kept from being indexed."""
@@ -513,6 +514,11 @@ class Index:
         """Return the months in which images that pass the filter were taken ("2024-06"), newest first, with counts."""
         return self.store.months(self._filter(only))
 
+    def counts(self, **only: Unpack[Only]) -> Counts:
+        """Count the items that pass the filter by label, camera and folder: what a further filter would leave."""
+        found = self.store.counts(self._filter(only))
+        return replace(found, folders=self._named_uploads(found.folders))
+
     def cameras(self) -> dict[str, int]:
         """Return every camera with the number of its images, sorted by name."""
         return self.store.cameras()
@@ -575,7 +581,6 @@ class Index:
         label, and items that are added later too. Further examples of a taught label improve it; an example that is
         given again changes sides.
         """
-        self._check_writable()
         return TaughtLabels(self).teach(name, like, unlike)
 
     def taught(self) -> dict[str, TaughtLabel]:
@@ -588,12 +593,10 @@ class Index:
 
     def rename_taught(self, name: str, new: str) -> None:
         """Rename a taught label."""
-        self._check_writable()
         TaughtLabels(self).rename(name, new)
 
     def forget(self, name: str) -> None:
         """Remove a taught label; the images that carried it stay."""
-        self._check_writable()
         TaughtLabels(self).forget(name)
 
     def export_taught(self, path: str | Path) -> int:
@@ -602,7 +605,6 @@ class Index:
 
     def import_taught(self, path: str | Path) -> list[str]:
         """Add the taught labels that an index of the same model exported, and return their names."""
-        self._check_writable()
         return TaughtLabels(self).import_(Path(path))
 
     def items(self) -> Iterator[Item]:
@@ -622,8 +624,12 @@ class Index:
 
     def folders(self) -> dict[str, int]:
         """Return the folders of the images with the number of images directly in each."""
+        return self._named_uploads(self.store.folders())
+
+    def _named_uploads(self, folders: Mapping[str, int]) -> dict[str, int]:
+        """Return counts by folder, with the whole path of that of uploads."""
         uploads = os.path.realpath(self.folder / IMAGES)
-        return {uploads if name == IMAGES else name: count for name, count in self.store.folders().items()}
+        return {uploads if name == IMAGES else name: count for name, count in folders.items()}
 
     @property
     def version(self) -> Hashable:

@@ -154,6 +154,15 @@ class Filter:
         return self != Filter()
 
 
+@dataclass(frozen=True)
+class Counts:
+    """How many items a further filter by each label, camera or folder would leave; those without any are left out."""
+
+    labels: dict[str, int]
+    cameras: dict[str, int]
+    folders: dict[str, int]  # images directly in each
+
+
 class ItemStore(ABC):
     """Items that can be searched by Hamming distance; public methods check their input, a store implements the rest."""
 
@@ -181,6 +190,10 @@ class ItemStore(ABC):
     @abstractmethod
     def months(self, only: Filter) -> dict[str, int]:
         """Return the months in which photos that pass the filter were taken ("2024-06"), newest first, with counts."""
+
+    @abstractmethod
+    def counts(self, only: Filter) -> Counts:
+        """Count the items that pass the filter by label, camera and folder."""
 
     @abstractmethod
     def cameras(self) -> dict[str, int]:

@@ -41,6 +41,7 @@ from centerhash.search.items import (
     TIMES,
     VISUAL_BITS,
     Batch,
+    Counts,
     File,
     Filter,
     Item,
@@ -269,6 +270,16 @@ class MilvusStore(ItemStore):
         times = [item.photo.taken for item in self._passing(only) if item.files]
         counts = Counter(f"{wall_clock(taken):%Y-%m}" for taken in times if taken is not None)
         return dict(sorted(counts.items(), reverse=True))
+
+    def counts(self, only: Filter) -> Counts:
+        """Count the items that pass the filter by label, camera and folder; all are read."""
+        labels, cameras, folders = Counter[str](), Counter[str](), Counter[str]()
+        for item in self._passing(only):
+            probable = (name for name, (level, _) in item.scores.items() if level >= FILTERED * LEVELS)
+            labels.update({*item.labels, *probable})
+            cameras.update(() if item.photo.camera is None else (item.photo.camera,))
+            folders.update({os.path.dirname(path) for path in item.paths})  # noqa: PTH120 - of many items
+        return Counts(*(dict(sorted(one.items())) for one in (labels, cameras, folders)))
 
     def _passing(self, only: Filter) -> Iterator[Item]:
         return (item_of(row) for row in self._scan(_FIELDS, expression(only)))

@@ -56,6 +56,8 @@ _ACCENTS = re.compile("[\u0300-\u036f]")
 # scripts without blanks between words
 _UNSPACED = "\u3005\u3041-\u309f\u30a0-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
 _TOKEN = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}]+|[^\w\s'’‘`-]")
+_KATAKANA, _HIRAGANA = re.compile("[\u30a0-\u30ff]+"), re.compile("[\u3041-\u309f]")
+_LEAST_HEAD, _LEAST_KATAKANA = 2, 3  # characters of the last part of a compound
 _KEYS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 _SUGGESTED = 3  # names that an error text lists
 _LISTED = 100  # labels that an error text lists
@@ -137,6 +139,21 @@ class Vocabulary:
     def labels_of(self, name: Tokens) -> list[str]:
         """Return the labels that a name may mean."""
         return list(dict.fromkeys(each.label for each in self.meanings.get(name, ()) if each.role == LABEL))
+
+    def head(self, text: str) -> tuple[Meaning, ...]:
+        """Return what the last part of a compound without blanks means, if it is a label: 小型飛行機 is a 飛行機.
+
+        Short parts do not count, nor those in hiragana, in which most words end like others.
+        """
+        for start in range(1, len(text) - 1):
+            last = text[start:]
+            least = _LEAST_KATAKANA if _KATAKANA.fullmatch(last) else _LEAST_HEAD
+            if (text,) in self.others or len(last) < least or _HIRAGANA.search(last):
+                continue
+            found = tuple(each for each in self.meanings.get((last,), ()) if each.role == LABEL)
+            if found:
+                return found
+        return ()
 
     def suggestions(self, word: str) -> list[str]:
         """Return the labels that a misspelled word may mean, the nearest first; none for other known words."""

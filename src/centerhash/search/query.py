@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from centerhash.codes import Codes, Packed, as_codes, check_codes, check_packed, pack, packed_width, unpack
 from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
 from centerhash.core.files import refuse_links
+from centerhash.model.base import PRESENT
 from centerhash.model.explanation import Explained
 from centerhash.model.portable import read_spec
 from centerhash.model.spec import PORTABLE
@@ -374,11 +375,16 @@ def explain_code(info: ModelInfo, code: Codes, weights: Mapping[str, float]) -> 
 def labels_of_code(
     info: ModelInfo, code: Codes, labels: Sequence[str], scores: LabelScores
 ) -> list[Explained]:
-    """Explain a stored code (K,) by the labels it carries, or by its nearest centers if they are no classes.
+    """Explain a stored code (K,) by the labels it carries; if they are no classes, by those that are probable.
 
-    Weights are the stored shares, or without stored shares how likely each label is given the code.
+    Without stored scores, the nearest centers explain it. Weights are the stored shares, or without stored shares how
+    likely each label is given the code.
     """
     chosen = [label for label in info.classes if label in labels]
+    if not chosen and scores:
+        chosen = [label for label, (level, _) in scores.items() if level >= PRESENT * LEVELS]
+        if not chosen:
+            return []
     if not chosen:
         directions = info.centers if info.directions is None else info.directions
         cosines = directions.astype(np.float32) @ code / info.bits

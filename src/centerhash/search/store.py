@@ -56,7 +56,7 @@ from centerhash.search.database import (
     create,
     explained,
 )
-from centerhash.search.items import LEVELS, Batch, File, Filter, Item, ItemStore
+from centerhash.search.items import LEVELS, Batch, Counts, File, Filter, Item, ItemStore
 from centerhash.search.names import folders_named, like_pattern, names_part
 from centerhash.search.rankings import FILTERED, Columns, Ranking, code_distances
 from centerhash.search.teaching import PRESENT as SURE
@@ -435,13 +435,34 @@ class Store(ItemStore):
         """
         mask = np.zeros(loaded.state.rows, np.uint8)
         for name in names:
-            entries = self._postings(database, loaded.state, kind, name)
-            probable = (entries["kind"] & SCORED > 0) & (entries["probability"] >= FILTERED * LEVELS)
-            mask[entries["row"][(entries["kind"] & CARRIED > 0) | probable]] = 1
-            likely = self._probabilities(database, loaded, name) if kind == LABEL else None
-            if likely is not None:
-                mask[likely >= SURE] = 1
+            mask[self._rows_carrying(database, loaded, kind, name)] = 1
         return mask
+
+    def _rows_carrying(self, database: Database, loaded: Loaded, kind: str, name: str) -> NDArray[Any]:
+        """Return the rows that carry a label, or are of a camera."""
+        entries = self._postings(database, loaded.state, kind, name)
+        probable = (entries["kind"] & SCORED > 0) & (entries["probability"] >= FILTERED * LEVELS)
+        rows: NDArray[Any] = entries["row"][(entries["kind"] & CARRIED > 0) | probable]
+        likely = self._probabilities(database, loaded, name) if kind == LABEL else None
+        return rows if likely is None else np.union1d(rows, np.flatnonzero(likely >= SURE))
+
+    def counts(self, only: Filter) -> Counts:
+        """Count the items that pass the filter by label, camera and folder."""
+        with self._searching() as (database, loaded):
+            terms, allowed = self._terms(database, loaded.state), self._allowed(database, loaded, only)
+            if allowed is None:
+                allowed = np.ones(loaded.state.rows, np.uint8)
+            keys = {*terms.numbers, *((LABEL, name) for name in self._taught_labels(database, loaded.state))}
+            found: dict[str, dict[str, int]] = {LABEL: {}, CAMERA: {}}
+            for kind, name in sorted(keys):
+                if kind in found and (
+                    count := np.count_nonzero(allowed[self._rows_carrying(database, loaded, kind, name)])
+                ):
+                    found[kind][name] = int(count)
+            rows, places = loaded.places
+            inside = np.bincount(places[allowed[rows] > 0], minlength=len(terms.names))
+            folders = {terms.names[number]: int(inside[number]) for number in np.flatnonzero(inside)}
+            return Counts(found[LABEL], found[CAMERA], folders)
 
     def _named(self, database: Database, loaded: Loaded, word: str) -> Flags:
         """Return the mask (N,) of the rows with a word in the name of a file or of its folders."""

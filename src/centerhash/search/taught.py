@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from centerhash.codes import pack
 from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
-from centerhash.core.files import write_json
+from centerhash.core.files import parse_json, write_json
 from centerhash.search.rankings import ByProbability
 from centerhash.search.results import Result, add_taught, as_result
 from centerhash.search.teaching import (
@@ -81,13 +82,13 @@ class TaughtLabels:
 
     def teach(self, name: str, like: IdsOrPaths, unlike: IdsOrPaths) -> TaughtLabel:
         """Add examples to a new or known label, learn it and store it."""
-        with self.index.lock:
+        with self.index.writing() as store:
             labels = self.store.taught()
             name = self._known(name, labels) or self._new(name, labels)
             new = self._examples(like, unlike)
             examples = with_examples(labels[name].examples if name in labels else (), new)
             others = self.store.sample_codes(OTHERS, [one.id for one in examples])
-            self.store.save_taught({name: learn(examples, others, self.store.bits, len(self.store))})
+            store.save_taught({name: learn(examples, others, self.store.bits, len(self.store))})
         return self.all()[name]
 
     def _examples(self, like: IdsOrPaths, unlike: IdsOrPaths) -> list[Example]:
@@ -162,24 +163,60 @@ class TaughtLabels:
 
     def rename(self, name: str, new: str) -> None:
         """Rename a label."""
-        with self.index.lock:
+        with self.index.writing() as store:
             labels, name = self.store.taught(), self._get(name)
             if name.casefold() != check_name(new).casefold():
                 self._new(new, labels)
-            self.store.save_taught({name: None, new: labels[name]})
+            store.save_taught({name: None, new: labels[name]})
 
     def forget(self, name: str) -> None:
         """Remove a label."""
-        with self.index.lock:
-            self.store.save_taught({self._get(name): None})
+        with self.index.writing() as store:
+            store.save_taught({self._get(name): None})
 
     def export(self, path: Path) -> int:
         """Write all labels into a json file, atomically."""
         labels = self.store.taught()
         if not labels:
             raise InputError("this index has no taught labels to export: teach one by examples first.")
-        write_json(path, to_file(labels, self.index.model.digest, self.store.bits))
+        write_json(path, to_file(labels, self._digest, self.store.bits))
         return len(labels)
+
+    @property
+    def _digest(self) -> str:
+        """Return what identifies the codes: the digest of the model, or "" for codes of other programs."""
+        return self.index.model.digest if self.index.spec.model else ""
+
+    def content(self) -> bytes:
+        """Return all labels as `export` writes them."""
+        return json.dumps(to_file(self.store.taught(), self._digest, self.store.bits)).encode()
+
+    def adopt(self, content: bytes, path: Path) -> set[str]:
+        """Add the labels that came with the codes in a file, and return those of their names that are taught labels now.
+
+        A label that is known stays as it is. Labels of another model are not added.
+        """
+        try:
+            if parse_json(content.decode()).get("model") != self._digest:
+                return set()
+            labels = from_file(content.decode(), self._digest, self.store.bits)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise DataError(f"cannot import the taught labels in '{path}': {error!s:.200}.") from None
+        with self.index.writing() as store:
+            known = self.store.taught()
+            plain = {name.casefold() for name in (*self.index.model_info.classes, *self._stored_labels())}
+            new = {
+                name: label
+                for name, label in labels.items()
+                if self._known(name, known) is None and name.casefold() not in plain
+            }
+            if new:
+                store.save_taught(new)
+        return {name for name in labels if name in new or name in known}
+
+    def _stored_labels(self) -> set[str]:
+        """Return the labels that items carry and that are not taught."""
+        return self.store.labels().keys() - self.store.taught().keys()
 
     def import_(self, path: Path) -> list[str]:
         """Add the labels of a file; none of them if one of their names is taken."""
@@ -191,14 +228,14 @@ class TaughtLabels:
         try:
             if len(content) > MAX_FILE_BYTES:
                 raise ValueError(f"it is larger than {MAX_FILE_BYTES:,} bytes")
-            labels = from_file(content.decode(), self.index.model.digest, self.store.bits)
+            labels = from_file(content.decode(), self._digest, self.store.bits)
         except (ValueError, TypeError) as error:
             raise DataError(f"cannot import the taught labels in '{path}': {error!s:.200}.") from None
-        with self.index.lock:
+        with self.index.writing() as store:
             known = self.store.taught()
             for name in labels:
                 if self._known(name, known) is not None:
                     raise ConfigError(f"there is a taught label '{name}' already: rename or forget it first.")
                 known = {**known, self._new(name, known): labels[name]}  # so that their number is limited too
-            self.store.save_taught(dict(labels))
+            store.save_taught(dict(labels))
         return sorted(labels)

@@ -204,6 +204,9 @@ def _split_unspaced(text: str, words: Vocabulary) -> list[_Piece]:
                     best[end, now] = (cost + added, [*pieces, _Piece((word,), meanings)])
     ends = [found for (end, _), found in best.items() if end == len(text)]
     cost, pieces = min(ends, key=lambda found: found[0])
+    pieces = [
+        piece if piece.meanings else piece._replace(meanings=words.head(piece.words[0])) for piece in pieces
+    ]
     if all(not piece.meanings or piece.words[0] in _PARTICLES for piece in pieces):
         return [_Piece((text,), ())]
     return pieces

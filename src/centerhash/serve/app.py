@@ -147,6 +147,7 @@ def _add_status(
             writable=settings.may_write,
             password=settings.password is not None,
             max_upload_mb=settings.max_upload_mb,
+            changes=str(served.index.version),
             version=__version__,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,18 +28,22 @@ class _Stopped(Exception):
 
 
 class Filling:
-    """Keeps an index in step with a folder in a thread while the block runs; `left` images are still to be added.
+    """Keeps an index in step with folders in a thread while the block runs; `left` images are still to be added.
 
     `ended` is called after the first scan, and after every later change.
     """
 
     def __init__(
-        self, index: Index, images: Path, ended: Callable[[Added], None], progress: Progress = silent
+        self,
+        index: Index,
+        folders: Sequence[Path],
+        ended: Callable[[Added], None],
+        progress: Progress = silent,
     ) -> None:
-        self.index, self.images = index, images
+        self.index, self.folders = index, ", ".join(map(str, folders))
         self.left = 1  # until the files have been listed, all that is known is that there is something
         self._progress, self._ended = progress, ended
-        self._watch = Watch(index, [images], self._changed, self._report, batch=_BATCH)
+        self._watch = Watch(index, folders, self._changed, self._report, batch=_BATCH)
         self._thread = threading.Thread(target=self._run, name="adding", daemon=True)
 
     def __enter__(self) -> Self:
@@ -54,9 +58,9 @@ class Filling:
         try:
             self._watch.run()
         except _Stopped:
-            log.info("stopped while %s was added", self.images)
+            log.info("stopped while %s was added", self.folders)
         except CenterhashError as error:
-            log.error("%s is no longer followed: %s", self.images, error)
+            log.error("no longer following %s: %s", self.folders, error)
         finally:
             self.left = 0
 

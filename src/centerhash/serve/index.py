@@ -152,6 +152,19 @@ class ServedIndex:
         rows = [schemas.MonthCount(month=month, count=count) for month, count in found.items()]
         return schemas.MonthsAnswer(months=rows)
 
+    def counts(self, under: str | None, **only: Any) -> schemas.CountsAnswer:
+        """How many images a further filter by each label, camera or folder would leave."""
+        path = self._path_of(under)
+        if under is not None and path is None:
+            return schemas.CountsAnswer(labels={}, cameras={}, folders={})
+        found, names = self.index.counts(under=path, **only), self.folders().names
+        folders = Counter[str]()
+        for folder, count in found.folders.items():
+            for place in (Path(folder), *Path(folder).parents):
+                if str(place) in names:
+                    folders[names[str(place)]] += count
+        return schemas.CountsAnswer(labels=found.labels, cameras=found.cameras, folders=folders)
+
     def cameras(self) -> schemas.CamerasAnswer:
         """All cameras."""
         rows = [schemas.CameraCount(camera=name, count=count) for name, count in self.index.cameras().items()]

@@ -222,6 +222,14 @@ def add_collection(app: FastAPI, served: ServedIndex) -> None:
         """
         return await served.codes.run(partial(served.months, **dict(query)))
 
+    @app.get("/counts", responses=_failures(400))
+    async def counts(query: Annotated[_Only, Query()]) -> schemas.CountsAnswer:
+        """How many of the images that pass the filters a further filter by each label, camera or folder would leave.
+
+        Example: `curl 'http://127.0.0.1:8000/counts?having=dog'`
+        """
+        return await served.codes.run(partial(served.counts, **dict(query)))
+
     @app.get("/cameras", responses=_failures())
     async def cameras() -> schemas.CamerasAnswer:
         """The cameras, with the number of images of each."""

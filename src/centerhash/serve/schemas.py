@@ -243,6 +243,14 @@ class Removed(BaseModel):
     size: int = Field(description="items in the index")
 
 
+class CountsAnswer(BaseModel):
+    """How many images a further filter would leave; labels, cameras and folders without any are left out."""
+
+    labels: dict[str, int]
+    cameras: dict[str, int]
+    folders: dict[str, int] = Field(description="images in each folder and below it")
+
+
 class Health(BaseModel):
     """That the server is up, and what it serves."""
 
@@ -255,6 +263,7 @@ class Health(BaseModel):
     writable: bool = Field(description="whether images can be added and removed, with the token")
     password: bool = Field(description="whether everything else needs the password")
     max_upload_mb: float = Field(description="largest upload in megabytes")
+    changes: str = Field(description="another value whenever the index has changed")
     version: str
 
 

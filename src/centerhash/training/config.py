@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from centerhash.core.errors import ConfigError
 from centerhash.core.options import Options, setting
 from centerhash.methods.centers import KINDS
 from centerhash.methods.registry import METHODS, get_method
+from centerhash.model.spec import ShorterCode
 from centerhash.networks.backbones import DEFAULT_BACKBONE, Backbone, get_backbone
 from centerhash.networks.head_options import HeadOptions
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 Precision: TypeAlias = Literal["32", "bf16", "16"]  # of the arithmetic: bits, 16 and bf16 mixed with 32
 
 WITHOUT_LABELS = "itq"  # the method for images without labels
+_LEAST_STEP = 8  # bits between two lengths of nested codes
 _FINETUNE = {"epochs": 6, "batch_size": 64, "learning_rate": 1e-3}  # of short fine-tuning from a trained head
 
 
@@ -34,7 +37,14 @@ class TrainConfig(Options):
     """
 
     method: str = setting("ics-softmax", "see `centerhash methods`", shown="ics-softmax; itq without labels")
-    bits: int = setting(64, "length of the codes, 8 to 1024", ge=8, le=1024)
+    bits: int = setting(
+        64,
+        "length of the codes, 8 to 1024; several for nested codes, e.g. 16,32,64",
+        shown="64",
+        ge=8,
+        le=1024,
+    )
+    shorter: tuple[ShorterCode, ...] = Field((), description="nested codes, the shortest first; see `bits`")
     seed: int = setting(0, "seed of splits, centers, initial weights and order", ge=0)
     epochs: int = setting(30, "passes over the training images", shown="30; 6 with --finetune", ge=1)
     batch_size: int = setting(
@@ -128,6 +138,32 @@ class TrainConfig(Options):
     head: HeadOptions = HeadOptions()
     options: dict[str, Any] = Field(default_factory=dict, description="options of the method")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_lengths(cls, values: Any) -> Any:
+        """Read several lengths, as a list or as text with commas, as the longest and shorter ones."""
+        given = values.get("bits") if isinstance(values, dict) else None
+        lengths = given.split(",") if isinstance(given, str) and "," in given else given
+        if not isinstance(lengths, list | tuple):
+            return values
+        try:
+            *shorter, longest = sorted({int(length) for length in lengths})
+        except (TypeError, ValueError):
+            raise ValueError(f"bits are lengths such as 64 or 16,32,64, got {given!r:.80}") from None
+        return {**values, "bits": longest, "shorter": [{"bits": length} for length in shorter]}
+
+    @model_validator(mode="after")
+    def _steps_between_lengths(self) -> Self:
+        if any(second - first < _LEAST_STEP for first, second in pairwise(self.lengths)):
+            shown = ", ".join(map(str, self.lengths))
+            raise ValueError(f"lengths of nested codes differ by at least {_LEAST_STEP} bits, got {shown}")
+        return self
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """All lengths of the codes, ascending; one unless they are nested."""
+        return (*(part.bits for part in self.shorter), self.bits)
+
 
 def backbone_of(config: TrainConfig) -> Backbone:
     """Return the backbone of a configuration."""
@@ -165,9 +201,20 @@ def resolve(config: TrainConfig) -> TrainConfig:
             (head.presence, "has no head that could read presence: leave it out"),
             (config.watch, "has no epochs to watch: leave out `watch=`"),
             (config.finetune != "off", "has no network to fine-tune: omit `finetune=`"),
+            (config.shorter, "has no nested codes: train one length after the other"),
         ):
             if given:
                 raise ConfigError(f"method '{method.name}' {problem}.")
+    if config.shorter and getattr(method.kind, "moves_centers", False):
+        raise ConfigError(
+            f"method '{method.name}' changes its centers during training, so its codes cannot be nested: train one "
+            "length after the other."
+        )
+    if head.divide and config.shorter:
+        raise ConfigError(
+            f"method '{method.name}' gives every bit its own slice of the features, so its codes cannot be nested: "
+            "train one length after the other."
+        )
     if config.stages is not None and config.finetune != "last":
         raise ConfigError(
             '`stages=` is the number of stages that `finetune="last"` trains: pass both, or neither.'
@@ -175,5 +222,11 @@ def resolve(config: TrainConfig) -> TrainConfig:
     if config.finetune != "off":
         defaults |= _FINETUNE
     unset = {name: value for name, value in defaults.items() if name not in config.model_fields_set}
-    options = method.options(config.options, config.bits).model_dump(by_alias=True)
-    return config.model_copy(update={**unset, "options": options, "head": head})
+    options, *shorter = (
+        method.options(config.options, bits).model_dump(by_alias=True) for bits in config.lengths[::-1]
+    )
+    nested = tuple(
+        part if part.options else part.model_copy(update={"options": own})
+        for part, own in zip(config.shorter, shorter[::-1], strict=True)
+    )
+    return config.model_copy(update={**unset, "options": options, "shorter": nested, "head": head})

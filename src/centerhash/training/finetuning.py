@@ -88,7 +88,8 @@ def fit_whole(dataset: Dataset, config: TrainConfig, session: Session) -> HashMo
             network_logits(network, plain_inputs(side, backbone, config.batch_size), group.device)
             for side in (held_out, sources)
         )
-        return validation_map(query, database, dataset.labels[validation], labels, bool(config.head.rotate))
+        rotate, shorter = bool(config.head.rotate), config.lengths[:-1]
+        return validation_map(query, database, dataset.labels[validation], labels, rotate, shorter)
 
     objective = objective_of(config, labels)
     network, _ = fit_network(
@@ -139,7 +140,7 @@ def warm_head(
     features: NDArray[np.float32], labels: NDArray[np.bool_], config: TrainConfig, session: Session
 ) -> WarmStart:
     """Train a head on frozen features (n, D) with labels (n, C), by the defaults of frozen training."""
-    kept = ("method", "bits", "seed", "head", "options", "centers", "assignment")
+    kept = ("method", "bits", "shorter", "seed", "head", "options", "centers", "assignment")
     plain = resolve(TrainConfig(**{name: getattr(config, name) for name in kept}))
     objective = objective_of(config, labels)
 

@@ -20,13 +20,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from centerhash.codes import Packed, binarize, pack, packed_width
+from centerhash.codes import Packed, binarize, first_bits, pack, packed_width
 from centerhash.core.errors import OutputError
-from centerhash.core.files import write_npz
+from centerhash.core.files import make_folder, write_npz
 from centerhash.core.progress import Progress, silent
-from centerhash.core.rendering import is_text
 from centerhash.data import Dataset
 from centerhash.data.splits import Splits
+from centerhash.encoding.code_files import text_array
 from centerhash.evaluation import evaluate
 from centerhash.methods.losses.central import center_similarities
 from centerhash.methods.shallow.projections import Itq, ItqOptions, iterative_quantisation
@@ -52,18 +52,26 @@ def rotation_sample(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.argsort(rows)[:_SAMPLE]  # in the order of the file: fast for memory-mapped features
 
 
-def code_rotation(logits: NDArray[Any], rounds: int = ROUNDS) -> NDArray[np.float64]:
-    """Find the rotation (K, K) that brings the directions of logits (n, K) nearest to binary codes."""
-    wide = logits.astype(np.float64)
-    lengths = np.linalg.norm(wide, axis=1, keepdims=True)
-    directions = wide / np.where(lengths > 0, lengths, 1) * np.sqrt(wide.shape[1])
-    rotation, _ = iterative_quantisation(directions, rounds, np.eye(wide.shape[1]))
+def code_rotation(
+    logits: NDArray[Any], rounds: int = ROUNDS, shorter: Sequence[int] = ()
+) -> NDArray[np.float64]:
+    """Find the rotation (K, K) that brings the directions of logits (n, K) nearest to binary codes.
+
+    Of nested codes with `shorter` lengths, the bits between two lengths are rotated among themselves.
+    """
+    rotation, start = np.zeros((logits.shape[1], logits.shape[1])), 0
+    for end in (*shorter, logits.shape[1]):
+        block = logits[:, start:end].astype(np.float64)
+        norms = np.linalg.norm(block, axis=1, keepdims=True)
+        directions = block / np.where(norms > 0, norms, 1) * np.sqrt(end - start)
+        rotation[start:end, start:end], _ = iterative_quantisation(directions, rounds, np.eye(end - start))
+        start = end
     return rotation
 
 
-def rotate_head(head: nn.Module, logits: NDArray[Any]) -> Tensor:
+def rotate_head(head: nn.Module, logits: NDArray[Any], shorter: Sequence[int] = ()) -> Tensor:
     """Set the head's rotation (K, K) from its training logits (n, K), and return it."""
-    rotation = torch.from_numpy(code_rotation(logits)).float()
+    rotation = torch.from_numpy(code_rotation(logits, shorter=shorter)).float()
     for layer in head.modules():
         if isinstance(layer, Rotation):
             layer.matrix.copy_(rotation)
@@ -85,11 +93,12 @@ def validation_map(
     query_labels: NDArray[np.bool_],
     database_labels: NDArray[np.bool_],
     rotate: bool,
+    shorter: Sequence[int] = (),
 ) -> float:
     """Estimate the mAP of held-out logits (m, K) that query training logits (n, K)."""
     sides: list[NDArray[Any]] = [query, database]
     if rotate:  # as the finished model will
-        rotation = code_rotation(database[:: -(-len(database) // _QUICK_SAMPLE)], _QUICK_ROUNDS)
+        rotation = code_rotation(database[:: -(-len(database) // _QUICK_SAMPLE)], _QUICK_ROUNDS, shorter)
         sides = [side @ rotation for side in sides]
     codes, others = (pack(binarize(side)) for side in sides)
     bits = query.shape[1]
@@ -115,14 +124,18 @@ def finished_model(
         return HashModel(spec, {**{f"encoder.{k}": v for k, v in head.state_dict().items()}, **own}, folder)
 
     if spec.head.rotate:
-        rotation = rotate_head(head, model().logits(features))
+        rotation = rotate_head(head, model().logits(features), [part.bits for part in spec.shorter])
         if centers is not None:
             directions = centers.float() @ rotation
             own = {"centers": torch.where(directions >= 0, 1, -1).to(torch.int8), "directions": directions}
     if own:
-        rotated = model()
-        threshold = label_threshold(rotated.logits(features), labels, rotated.directions)
-        spec = spec.model_copy(update={"label_threshold": threshold})
+        logits, directions = model().logits(features), model().directions
+
+        def threshold(bits: int) -> dict[str, float]:
+            return {"label_threshold": label_threshold(logits[:, :bits], labels, directions[:, :bits])}
+
+        shorter = tuple(part.model_copy(update=threshold(part.bits)) for part in spec.shorter)
+        spec = spec.model_copy(update={**threshold(spec.bits), "shorter": shorter})
     return model() if areas is None else with_sizes(model(), features, labels, areas)
 
 
@@ -191,11 +204,16 @@ def write_results(
     splits = replace(splits, train=train)
     held_out = {"validation": validation} if len(validation) else {}
     write_npz(folder / "splits.npz", {**dict(splits.items()), **held_out})
+    packed = packed_codes(model, features, (splits.query, splits.database), session.progress)
+    for place, one in ((folder / str(part.bits), model.at(part.bits)) for part in model.spec.shorter):
+        make_folder(place)
+        one.save(place)
+        _save_portable(one, place)
+        write_code_files(place, one.bits, [first_bits(codes, one.bits) for codes in packed], dataset, splits)
     model.save(folder)
     _save_portable(model, folder)
     if model.has_centers:
         _write_weights(folder, model, features, dataset.labels, train)
-    packed = packed_codes(model, features, (splits.query, splits.database), session.progress)
     write_code_files(folder, model.bits, packed, dataset, splits)
     drop_checkpoints(folder)
 
@@ -210,10 +228,8 @@ def write_code_files(
             arrays |= {"labels": dataset.labels[rows], "classes": np.array(dataset.classes, dtype=str)}
         if dataset.kind == "images" and dataset.image_paths is not None:
             chosen = rows.tolist()
-            paths = [str(dataset.image_paths[row].absolute()) for row in chosen]
-            if is_text("".join(paths)):  # other bytes in the name of a folder cannot be stored as text
-                arrays["paths"] = np.array(paths, dtype=str)
-            arrays["names"] = np.array([dataset.names[row] for row in chosen], dtype=str)
+            arrays["paths"] = text_array([str(dataset.image_paths[row].absolute()) for row in chosen])
+            arrays["names"] = text_array([dataset.names[row] for row in chosen])
         write_npz(folder / name, arrays)
 
 

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from centerhash.data import Dataset
-from centerhash.methods.assignment import assign_centers
-from centerhash.methods.centers import hash_centers
 from centerhash.methods.losses.base import CentralObjective, Objective
+from centerhash.methods.losses.nested import NestedObjective, nested_centers
 from centerhash.methods.registry import get_method
 from centerhash.model.model import HashModel
 from centerhash.model.spec import ModelSpec
@@ -60,7 +59,8 @@ def fit_frozen(dataset: Dataset, features: NDArray[Any], config: TrainConfig, se
             network_logits(head, _batches(features, side), session.group.device)
             for side in (validation, rows)
         )
-        return validation_map(query, database, dataset.labels[validation], labels, bool(config.head.rotate))
+        rotate, shorter = bool(config.head.rotate), config.lengths[:-1]
+        return validation_map(query, database, dataset.labels[validation], labels, rotate, shorter)
 
     head, _ = fit_head(
         features, rows, labels, objective, config, session, measure if len(validation) else None
@@ -81,6 +81,7 @@ def model_spec(dataset: Dataset, config: TrainConfig, features: int, backbone: B
         method=config.method,
         options=config.options,
         bits=config.bits,
+        shorter=config.shorter,
         features=features,
         classes=dataset.classes,
         head=config.head,
@@ -104,13 +105,27 @@ def objective_of(config: TrainConfig, labels: NDArray[np.bool_]) -> Objective:
     """Make the loss of a deep method for training labels (n, C), with the centers (C, K) of a central one."""
     method, classes, centers = get_method(config.method), labels.shape[1], None
     if method.family == "central":
-        drawn = hash_centers(classes, config.bits, config.seed, config.centers)
-        assigned = assign_centers(drawn, labels) if config.assignment == "cooccurrence" else drawn
-        centers = torch.from_numpy(assigned)
-    options = method.options(config.options, config.bits)
-    return method.objective(classes, config.bits, centers, options, config.seed)
+        assign = config.assignment == "cooccurrence"
+        centers = torch.from_numpy(
+            nested_centers(config.lengths, labels, config.seed, config.centers, assign=assign)
+        )
+    parts = {
+        bits: method.objective(
+            classes,
+            bits,
+            None if centers is None else centers[:, :bits],
+            method.options(options, bits),
+            config.seed,
+        )
+        for bits, options in zip(
+            config.lengths, (*(part.options for part in config.shorter), config.options), strict=True
+        )
+    }
+    return NestedObjective(parts) if config.shorter else parts[config.bits]
 
 
 def stored_centers(objective: Objective) -> Tensor | None:
     """Return the centers (C, K) that a model stores, as they are after training; None without centers."""
+    if isinstance(objective, NestedObjective):
+        return stored_centers(objective.longest)
     return objective.trained_centers().cpu() if isinstance(objective, CentralObjective) else None

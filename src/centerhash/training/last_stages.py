@@ -82,7 +82,8 @@ def fit_last(
             network_logits(network, _plain(maps, side.tolist(), split), group.device)
             for side in (validation, rows)
         )
-        return validation_map(query, database, dataset.labels[validation], labels, bool(config.head.rotate))
+        rotate, shorter = bool(config.head.rotate), config.lengths[:-1]
+        return validation_map(query, database, dataset.labels[validation], labels, rotate, shorter)
 
     objective = objective_of(config, labels)
     network, _ = fit_network(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -55,7 +55,7 @@ def train(
     data: Dataset | str | Path,
     *,
     method: str | None = None,
-    bits: int | None = None,
+    bits: int | Sequence[int] | None = None,
     config: TrainConfig | None = None,
     out: str | Path | None = None,
     finetune: str | None = None,
@@ -76,7 +76,9 @@ def train(
     Args:
         data: a dataset, or the path of one; missing splits are drawn with the seed.
         method: name of a method, such as "ics"; "ics-softmax" by default, "itq" for images without labels.
-        bits: K, the length of the codes, 8 to 1024; 64 by default.
+        bits: K, the length of the codes, 8 to 1024; 64 by default. Several lengths train nested codes: a shorter code
+            is the beginning of a longer one. `HashModel.at` returns the model of a shorter length, and `out` has a
+            folder for it, such as run/32.
         config: a configuration to start from; keywords override it.
         out: folder of the run.
         finetune: train the backbone too: "last" trains its last stages on maps that are computed once, "all" the
@@ -141,6 +143,8 @@ def _configured(config: TrainConfig | None, settings: Mapping[str, Any]) -> Trai
             see = "Options of a method go into options={...}."
             raise unknown_name("setting of training", name, own | set(TrainConfig.model_fields), see)
     kept = {} if config is None else {name: getattr(config, name) for name in config.model_fields_set}
+    if "bits" in settings:  # other lengths replace all
+        kept.pop("shorter", None)
     return TrainConfig(**{**kept, **settings})
 
 

@@ -11,6 +11,7 @@ backbone.safetensors     if the backbone was fine-tuned
 weights.npz        central methods: learned weight of every label of every training image
 query.npz, database.npz  code files with labels, rows, and names of image files; the database is
                    written last and marks a finished run
+16/, 32/           of nested codes: model and code files of each shorter length
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -89,8 +91,10 @@ def write_log(folder: Path, log: list[EpochRow]) -> None:
 def init_or_check_run(folder: Path, dataset: Dataset, config: TrainConfig, overwrite: bool) -> None:
     """Write config.json for a new run, or check that the folder holds this very run already."""
     checkpoints = (path.name for path in folder.glob(_CHECKPOINTS))
+    nested = tuple(str(part.bits) for part in config.shorter)
     refuse_links(
-        folder, ("config.json", *_MODEL, PORTABLE, *CODES, *checkpoints, *_LOGS, "tensorboard", "wandb")
+        folder,
+        ("config.json", *_MODEL, PORTABLE, *CODES, *checkpoints, *_LOGS, "tensorboard", "wandb", *nested),
     )
     _delete(folder, folder.glob(".*.part"))  # of an interrupted write
     settings = config.model_dump(mode="json")
@@ -113,6 +117,10 @@ def init_or_check_run(folder: Path, dataset: Dataset, config: TrainConfig, overw
                 "folder, or overwrite this run."
             )
     _delete(folder, (folder / name for name in (*CODES, "weights.npz", *_MODEL, PORTABLE, TUNED, *_LOGS)))
+    for place in _shorter_folders(folder):
+        _delete(place, (place / name for name in (*CODES, *_MODEL, PORTABLE, TUNED)))
+        with suppress(OSError):  # something of the user's is in it
+            place.rmdir()
     drop_checkpoints(folder)
     origin = {
         "splits": dataset.splits.made,
@@ -121,6 +129,15 @@ def init_or_check_run(folder: Path, dataset: Dataset, config: TrainConfig, overw
         "warnings": list(dataset.warnings),
     }
     write_json(path, {**identity, **origin})
+
+
+def _shorter_folders(folder: Path) -> list[Path]:
+    """Return the folders of shorter nested codes."""
+    return [
+        place
+        for place in folder.iterdir()
+        if place.name.isdecimal() and place.is_dir() and not place.is_symlink()
+    ]
 
 
 def _has_work(folder: Path) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -191,6 +191,7 @@ class CentralObjective(Objective):
     `centers` (C, K) of -1 and +1 are a tensor or an array, as returned by `hash_centers`.
     """
 
+    moves_centers: ClassVar[bool] = False  # whether training changes the centers
     centers: Tensor
 
     def __init__(

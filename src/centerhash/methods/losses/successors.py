@@ -186,6 +186,7 @@ class SHC(CSQ):
     """SHC (Chen et al., 2025): centers of classes that a classifier confuses are near each other."""
 
     options: SHCOptions
+    moves_centers = True
 
     def __init__(
         self,
@@ -274,6 +275,7 @@ class CRH(CentralObjective):
     """CRH (Yin et al., 2026): classes choose the codes of a codebook nearest to their images again and again."""
 
     options: CRHOptions
+    moves_centers = True
     sums: Tensor
     counts: Tensor
     stage: Tensor
@@ -389,6 +391,7 @@ class LSCSH(ICS):
     """LSCSH (2023): ICS with centers that are learned, kept apart, and related as the classes are."""
 
     options: LSCSHOptions
+    moves_centers = True
     related: Tensor
 
     def __init__(

@@ -3,7 +3,7 @@
 import { forgetAnswers, getJson, getKept, logOut, original, searchPicture, thumbnail } from "./api.js";
 import { addFiles, removeLater, showAdding } from "./adding.js";
 import { makeCombo } from "./combo.js";
-import { $, capital, counted, drawError, number } from "./dom.js";
+import { $, capital, drawError, number, photos } from "./dom.js";
 import { showDuplicates } from "./duplicates.js";
 import { takeFiles } from "./files.js";
 import { datesText, drawTimeline } from "./months.js";
@@ -11,19 +11,18 @@ import { copyLink, hidePhoto, showPhoto } from "./photo.js";
 import { drawExample, drawFilters, drawPopular, drawUnknown, drawWeights, filterChoices, weightsNow } from "./query.js";
 import { asking, nothing, PAGE, readState, requestOf, writeState } from "./state.js";
 import { offerTeaching, setUpTeaching } from "./teach.js";
-import { clearTiles, drawResults, dropTile, walkTiles } from "./tiles.js";
+import { clearTiles, drawResults, dropTile, keepingPlace, walkTiles } from "./tiles.js";
 import { withToken } from "./token.js";
 import { makeWall } from "./wall.js";
 
 const DEBOUNCE = 60; // milliseconds that a slider must rest before the server is asked
-const POLL = 2000; // between two looks at an index that is being filled
+const POLL = { adding: 2000, else: 5000 }; // milliseconds between two looks at whether the index has changed
 const POPULAR = 18;
 
 const pictures = new Map(); // those picked in this visit: { file, url } by number
 let health = { size: undefined, max_upload_mb: 20, bits: 0, writable: false };
 let labels = []; // [{ label, count, center, also }]
-let folders = []; // [{ folder, count }]
-let cameras = []; // [{ camera, count }]
+let counts = { labels: {}, folders: {}, cameras: {} }; // of the photos that pass the filters, for the filter box
 let state = readState(location.hash);
 let stop = new AbortController();
 let shown = ""; // the address, without the photo shown large, of what is on the page
@@ -49,8 +48,10 @@ async function show() {
   drawPhoto();
 }
 
-async function showList() {
+// `quiet`: the same is shown again because the index has changed, and what is on the screen stays in its place.
+async function showList(quiet = false) {
   clearTimeout(moving); // what a slider was going to ask is asked now
+  moving = undefined;
   stop.abort(); // an answer to an older question must not be drawn over a newer one
   stop = new AbortController();
   const { signal } = stop;
@@ -58,12 +59,12 @@ async function showList() {
   const asked = state;
   shown = withoutPhoto(asked);
   drawQuestion(asked);
-  document.body.classList.add("waiting");
+  if (!quiet) document.body.classList.add("waiting");
   try {
     if (!health.size) showEmpty();
-    else if (asked.kind === "all") await showAll(asked, signal);
+    else if (asked.kind === "all") await showAll(asked, signal, quiet);
     else if (asked.kind === "duplicates") await showGroups(signal);
-    else await showAnswer(asked, signal);
+    else await showAnswer(asked, signal, quiet);
   } catch (error) {
     if (signal.aborted || withoutPhoto(asked) !== withoutPhoto(state)) return;
     showFailure(asked, error);
@@ -77,13 +78,13 @@ function showEmpty() {
   $("status").textContent = "";
 }
 
-async function showAll(asked, signal) {
-  const [total] = await Promise.all([wall.show(requestOf(asked), signal), drawTimeline(requestOf(asked), signal, (dates) => go({ ...state, ...dates }))]);
+async function showAll(asked, signal, quiet) {
+  const [total] = await Promise.all([wall[quiet ? "again" : "show"](requestOf(asked), signal), drawTimeline(requestOf(asked), signal, (dates) => go({ ...state, ...dates }))]);
   listed = wall.items;
   const filtered = isFiltered(asked);
   $("found-title").textContent = asked.under && !asked.having.length && !asked.without.length && !asked.named.length ? asked.under : "Photos";
   document.title = "centerhash";
-  $("status").textContent = total || !filtered ? `${filtered ? `${number(total)} of ` : ""}${counted(filtered ? health.size : total, "photo")}, newest first${coming()}.` : "No photos match. Remove a filter.";
+  $("status").textContent = total || !filtered ? `${filtered ? `${number(total)} of ` : ""}${photos(filtered ? health.size : total)}, newest first${coming()}.` : "No photos match. Remove a filter.";
 }
 
 const isFiltered = (asked) => asked.having.length + asked.without.length + asked.named.length > 0 || [asked.under, asked.after, asked.before, asked.camera].some(Boolean);
@@ -100,7 +101,7 @@ async function showGroups(signal) {
   document.title = "Duplicates – centerhash";
 }
 
-async function showAnswer(asked, signal) {
+async function showAnswer(asked, signal, quiet) {
   const query = requestOf(asked);
   if (query === undefined) {
     clearTiles();
@@ -115,12 +116,15 @@ async function showAnswer(asked, signal) {
   drawWeights(weighed, weightActions);
   const names = weighed.filter(([, weight]) => weight > 0).map(([name]) => name);
   listed = answer.results;
-  drawResults(listed, { state: { ...asked, labels: weighed }, bits: answer.bits, asked: new Set([...names, ...asked.having]) }, actions);
+  const context = { state: { ...asked, labels: weighed }, bits: answer.bits, asked: new Set([...names, ...asked.having]) };
+  const draw = () => drawResults(listed, context, actions);
+  if (quiet) keepingPlace(draw);
+  else draw();
   const title = titleOf(asked, names);
   $("found-title").textContent = title;
   document.title = `${title} – centerhash`;
   const time = Math.round(performance.now() - started);
-  $("status").textContent = listed.length ? `${countOf(asked)} of ${counted(answer.size, "photo")}, in ${time} ms` : `No photos match.${isFiltered(asked) ? " Remove a filter." : ""}`;
+  $("status").textContent = listed.length ? `${countOf(asked)} of ${photos(answer.size)}, in ${time} ms` : `No photos match.${isFiltered(asked) ? " Remove a filter." : ""}`;
   $("more").hidden = listed.length < asked.k || asked.k >= 1000;
 }
 
@@ -199,11 +203,17 @@ function drawQuestion(asked) {
 
 // --- one photo, large
 
-function drawPhoto() {
-  if (!state.photo) return undefined;
+// Whether there are photos before and after the one shown large; its place among them.
+function drawSteps() {
   const at = listed.findIndex((item) => item.id === state.photo);
   $("previous").hidden = at <= 0;
   $("next").hidden = at < 0 || (at === listed.length - 1 && !(state.kind === "all" && wall.hasMore()));
+  return at;
+}
+
+function drawPhoto() {
+  if (!state.photo) return undefined;
+  const at = drawSteps();
   $("remove").hidden = !health.writable;
   for (const near of [listed[at - 1], listed[at + 1]]) if (near?.path) new Image().src = original(near.id); // at hand when it is asked for
   const asked = state.kind === "all" || state.kind === "duplicates" ? undefined : { state, bits: health.bits };
@@ -270,7 +280,10 @@ const weightActions = {
     state = next;
     history[replace ? "replaceState" : "pushState"](null, "", writeState(next));
     clearTimeout(moving);
-    moving = setTimeout(show, DEBOUNCE);
+    moving = setTimeout(() => {
+      moving = undefined;
+      show();
+    }, DEBOUNCE);
   },
   remove(name) {
     goLabels(weightsNow().filter(([other]) => other !== name));
@@ -386,28 +399,23 @@ async function start() {
     title: "Labels to search for", placeholder: "dog, person …", pick: ask, several: true,
     choices: () => labels.filter((row) => row.center).map((row) => ({ text: row.label, words: row.also, count: row.count })),
   });
-  makeCombo($("add-filter"), { title: "Filter by a label, folder or camera", placeholder: "Filter", choices: () => filterChoices(labels, folders, cameras), pick: addFilter });
+  makeCombo($("add-filter"), {
+    title: "Filter by a label, folder or camera", placeholder: "Filter", pick: addFilter, refresh: countAgain,
+    choices: () => filterChoices(counts, new Map(labels.map((row) => [row.label, row.also]))),
+  });
   $("words").open = matchMedia("(min-width: 820px)").matches; // on a phone the results come first
   await prepare();
 }
 
-// What the index holds; asked again for as long as photos are being added to it.
+// What the index holds.
 async function prepare() {
   const before = health.size;
   try {
-    [health, { labels }, { folders }, { cameras }] = await Promise.all(["health", "labels", "folders", "cameras"].map((name) => getJson(name)));
+    [health, { labels }] = await Promise.all(["health", "labels"].map((name) => getJson(name)));
   } catch (error) {
     return drawError("The page could not be loaded.", error.message);
   }
-  $("question").hidden = !labels.some((row) => row.center);
-  $("empty").hidden = health.size > 0 || health.adding > 0;
-  $("fill").textContent = `centerhash index add ${health.index} PHOTOS`;
-  $("add").hidden = !health.writable;
-  $("log-out").hidden = !health.password;
-  offerTeaching(health.writable, health.size);
-  const searchable = labels.filter((row) => row.center && row.count).sort((a, b) => b.count - a.count);
-  drawPopular(searchable.slice(0, POPULAR), (label) => goLabels([[label, 1]]));
-  if (health.adding) setTimeout(prepare, POLL);
+  drawPage();
   if (health.size !== before) {
     if (before) wall.forget();
     forgetAnswers();
@@ -417,16 +425,81 @@ async function prepare() {
   return undefined;
 }
 
-// Other labels on the same photos: what is on the page is asked for again.
-async function relabeled() {
+function drawPage() {
+  $("question").hidden = !labels.some((row) => row.center);
+  $("empty").hidden = health.size > 0 || health.adding > 0;
+  $("fill").textContent = `centerhash index add ${health.index} PHOTOS`;
+  $("add").hidden = !health.writable;
+  $("log-out").hidden = !health.password;
+  offerTeaching(health.writable, health.size);
+  const searchable = labels.filter((row) => row.center && row.count).sort((a, b) => b.count - a.count);
+  drawPopular(searchable.slice(0, POPULAR), (label) => goLabels([[label, 1]]));
+}
+
+// What the filter box offers: counts of the photos that pass the filters on the page.
+async function countAgain() {
+  try {
+    counts = await getKept(`counts?${requestOf(asking(state, {}))}`);
+  } catch (error) {
+    if (error.status === undefined) throw error; // a fault of this page; a server that does not answer leaves the old counts
+  }
+}
+
+// --- changes by others: a folder that is followed, another process, another page
+
+async function follow() {
+  for (;;) {
+    await new Promise((done) => setTimeout(done, health.adding ? POLL.adding : POLL.else));
+    if (!document.hidden) await lookAgain();
+  }
+}
+
+async function lookAgain() {
+  try {
+    const now = await getJson("health");
+    if (now.changes === health.changes && now.adding === health.adding) return;
+    const old = labels;
+    const same = now.changes === health.changes;
+    [health, labels] = [now, same ? labels : (await getJson("labels")).labels];
+    drawPage();
+    if (!same) await redraw(withoutLabels(old));
+  } catch (error) {
+    if (error.status === undefined) throw error; // a fault of this page; a server that is away may come back
+  }
+}
+
+// The same once more, with what the index holds now. Duplicates stay: comparing all photos again takes long.
+async function redraw(next = state) {
   forgetAnswers();
-  wall.forget();
-  await prepare();
-  shown = "";
-  return show();
+  if (withoutPhoto(next) !== withoutPhoto(state)) return go(next, true);
+  if (state.kind !== "all") wall.forget(); // loaded anew when one comes back to it
+  if (moving || state.kind === "duplicates") return undefined;
+  await showList(true);
+  return drawSteps();
+}
+
+// What is asked for without labels that were there before and are no longer; `renamed` gives new names.
+function withoutLabels(old, renamed = {}) {
+  const known = new Set(labels.map((row) => row.label));
+  const gone = new Set(old.map((row) => row.label).filter((name) => !known.has(name)));
+  const kept = (name) => !gone.has(name) || name in renamed;
+  const now = (name) => renamed[name] ?? name;
+  const filters = Object.fromEntries(["having", "without"].map((key) => [key, state[key].filter(kept).map(now)]));
+  const asked = state.labels.filter(([name]) => kept(name)).map(([name, weight]) => [now(name), weight]);
+  const kind = state.kind === "labels" && !asked.length ? "all" : state.kind;
+  return { ...state, ...filters, labels: asked, kind };
+}
+
+// Taught labels have changed by this page, which knows their new names.
+async function relabeled(renamed) {
+  const old = labels;
+  [health, { labels }] = await Promise.all(["health", "labels"].map((name) => getJson(name)));
+  drawPage();
+  return redraw(withoutLabels(old, renamed));
 }
 
 const wall = makeWall(actions);
 listen();
 setUpTeaching({ changed: relabeled, search: (label) => goLabels([[label, 1]]) });
 const prepared = start();
+prepared.then(follow);

@@ -7,8 +7,8 @@ const MOST = 60;
 
 // `choices()` gives [{ text, words, count, note }]; `pick(choice)` is called with the one chosen. In a box of `several`,
 // the last words are completed, and `pick` gets the whole text. Enter takes a suggestion only if it was walked to, or if
-// a box of one holds exactly its text.
-export function makeCombo(place, { title, placeholder = title, choices, pick, several = false }) {
+// a box of one holds exactly its text. `refresh()`, called when the list opens, may bring other choices.
+export function makeCombo(place, { title, placeholder = title, choices, pick, several = false, refresh }) {
   const id = `combo-${boxes++}`;
   const input = element("input");
   Object.assign(input, { type: "text", placeholder, autocomplete: "off", spellcheck: false, enterKeyHint: "search" });
@@ -49,9 +49,11 @@ export function makeCombo(place, { title, placeholder = title, choices, pick, se
     list.replaceChildren(...shown.map(option));
     if (!shown.length && several) return close();
     if (!shown.length) list.append(element("li", "nothing", "no match"));
+    const opened = list.hidden;
     list.hidden = false;
     input.setAttribute("aria-expanded", "true");
     move(!several && typed && fitting[0]?.rank === 0 ? 0 : -1);
+    if (opened && refresh) refresh().then(() => !list.hidden && active < 0 && open());
   }
 
   function option(row, at) {

@@ -2,7 +2,7 @@
 
 export const $ = (id) => document.getElementById(id);
 export const number = (value) => value.toLocaleString("en");
-export const counted = (value, noun) => `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
+export const photos = (count) => `${number(count)} ${count === 1 ? "photo" : "photos"}`;
 export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 export const percent = (value) => `${Math.round(100 * value)} %`;
 

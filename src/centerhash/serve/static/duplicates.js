@@ -1,7 +1,7 @@
 // Photos that are there more than once, in groups. One of each is kept, by a rule or by a click; the others can be moved.
 
 import { forgetAnswers, getJson, moveDuplicates, undoDuplicates } from "./api.js";
-import { $, button, counted, drawError, element, number } from "./dom.js";
+import { $, button, drawError, element, number, photos } from "./dom.js";
 import { tile } from "./tiles.js";
 import { withToken } from "./token.js";
 
@@ -22,7 +22,7 @@ export async function showDuplicates(actions, signal, again) {
   }
   signal.throwIfAborted();
   const count = answer.groups.length;
-  $("status").textContent = count ? `${counted(count, "group")} among ${counted(answer.images, "photo")}` : `No two of ${number(answer.images)} photos are the same.`;
+  $("status").textContent = count ? `${number(count)} ${count === 1 ? "group" : "groups"} among ${photos(answer.images)}` : `No two of ${photos(answer.images)} are the same.`;
   const kinds = ["same", "near", "similar"].flatMap((kind) => section(kind, answer, actions, again));
   $("groups").replaceChildren(...tools(answer, again), ...kinds);
   return answer.groups.flatMap((group) => group.items);
@@ -79,7 +79,7 @@ async function act(request, again) {
     const moved = await withToken(request);
     if (!moved) return;
     const { photos, skipped } = moved;
-    drawError(skipped ? `${counted(skipped, "photo")} not moved.` : "", skipped ? "Files that changed, links and missing files are not moved. Load the page again." : "");
+    drawError(skipped ? `${photos(skipped)} ${skipped === 1 ? "stays" : "stay"} where ${skipped === 1 ? "it is" : "they are"}.` : "", skipped ? "Files that have changed, are links, or are gone are not moved. Load the page again." : "");
     if (photos) forgetAnswers();
     await again();
   } catch (error) {

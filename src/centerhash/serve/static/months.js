@@ -1,7 +1,7 @@
 // Dates: headings by month on the wall, and a timeline of all months with the number of their photos.
 
 import { getKept } from "./api.js";
-import { $, button, counted, element, number } from "./dom.js";
+import { $, button, element, number, photos } from "./dom.js";
 
 const LEAST = 0.12; // height of the smallest bar
 
@@ -49,7 +49,7 @@ export async function drawTimeline(query, signal, pick) {
       const bar = button("bar", "", () => pick({ after: month, before: following(month) }));
       bar.style.setProperty("--height", Math.max(LEAST, count / most).toFixed(3));
       bar.title = `${monthName(month)}: ${number(count)}`;
-      bar.setAttribute("aria-label", `${monthName(month)}, ${counted(count, "photo")}`);
+      bar.setAttribute("aria-label", `${monthName(month)}, ${photos(count)}`);
       return bar;
     });
     const label = button("year", year, () => pick({ after: year, before: following(year) }));

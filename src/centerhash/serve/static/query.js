@@ -63,14 +63,16 @@ export function drawFilters(filters) {
   }));
 }
 
-// What the filter box offers: photos with a label, without it, in a folder, or by a camera.
-export function filterChoices(labels, folders, cameras) {
-  const carried = labels.filter((row) => row.count);
+// What the filter box offers: photos with a label, without it, in a folder, or by a camera, each with the number of photos
+// that it would leave. `also` gives the other words for a label.
+export function filterChoices({ labels, folders, cameras }, also) {
+  const rows = (counts) => Object.entries(counts);
+  const words = (label) => [label, ...(also.get(label) ?? [])];
   return [
-    ...carried.map((row) => ({ text: `with ${row.label}`, words: [row.label, ...row.also], count: row.count, key: "having", name: row.label })),
-    ...folders.map((row) => ({ text: `in ${row.folder}`, words: row.folder.toLowerCase().split("/"), count: row.count, key: "under", name: row.folder })),
-    ...cameras.map((row) => ({ text: `by ${row.camera}`, words: row.camera.toLowerCase().split(" "), count: row.count, key: "camera", name: row.camera })),
-    ...carried.map((row) => ({ text: `without ${row.label}`, words: [row.label, ...row.also], count: -row.count, note: "", key: "without", name: row.label })),
+    ...rows(labels).map(([name, count]) => ({ text: `with ${name}`, words: words(name), count, key: "having", name })),
+    ...rows(folders).map(([name, count]) => ({ text: `in ${name}`, words: name.toLowerCase().split("/"), count, key: "under", name })),
+    ...rows(cameras).map(([name, count]) => ({ text: `by ${name}`, words: name.toLowerCase().split(" "), count, key: "camera", name })),
+    ...rows(labels).map(([name, count]) => ({ text: `without ${name}`, words: words(name), count: -count, note: "", key: "without", name })),
   ];
 }
 

@@ -1,7 +1,7 @@
 // Labels of one's own: select photos, name what they show, then confirm or reject what the label finds.
 
 import { forgetTaught, getJson, renameTaught, teachLabel, thumbnail } from "./api.js";
-import { $, button, counted, element, number } from "./dom.js";
+import { $, button, element, number, photos } from "./dom.js";
 import { withToken } from "./token.js";
 
 const OFFERED = 12; // photos to confirm or reject at a time
@@ -53,7 +53,7 @@ async function openDialog() {
   $("teaching-form").hidden = !picked.size;
   $("teaching-answers").hidden = true;
   $("teaching-list").replaceChildren();
-  say(picked.size ? `From ${counted(picked.size, "photo")}. Choose a known label to add to it.` : "");
+  say(picked.size ? `From ${photos(picked.size)}. Choose a known label to add to it.` : "");
   $("teaching").showModal();
   if (picked.size) $("teaching-name").focus();
   try {
@@ -93,12 +93,12 @@ function drawList(labels) {
 }
 
 function listed(label) {
-  const text = `${counted(label.items, "photo")}, from ${number(label.like.length)} that show it and ${number(label.unlike.length)} that do not`;
+  const text = `${photos(label.items)}, from ${number(label.like.length)} that show it and ${number(label.unlike.length)} that do not`;
   const row = element("li", "", element("b", "", label.name), element("small", "", text));
   const rename = async () => {
     const to = prompt("New name", label.name)?.trim();
     if (!to || to === label.name) return;
-    if (await change(async (key) => drawList((await renameTaught(label.name, to, key)).labels))) after.changed();
+    if (await change(async (key) => drawList((await renameTaught(label.name, to, key)).labels))) after.changed({ [label.name]: to });
   };
   const forget = async () => {
     if (!confirm(`Remove the label “${label.name}”? The photos stay.`)) return;
@@ -144,7 +144,7 @@ async function showSuggestions(label) {
   $("teaching-list").replaceChildren();
   $("teaching-answers").hidden = false;
   $("teaching-title").textContent = `Is it “${name}”?`;
-  say(label ? `${counted(label.items, "photo")} with this label. Each answer improves it.` : "Each answer improves it.");
+  say(label ? `${photos(label.items)} ${label.items === 1 ? "carries" : "carry"} it now. Each answer improves it.` : "Each answer improves it.");
   $("teaching-likely").replaceChildren(...found.likely.map(choice));
   $("teaching-uncertain").replaceChildren(...found.uncertain.map(choice));
   $("teaching-send").disabled = true;

@@ -12,6 +12,15 @@ const KEPT = 400;
 
 const tiles = new Map(); // of results, by id: a photo that stays is not loaded again
 
+// Changes the grid without moving what one looks at: the first photo on the screen stays where it is, unless it is the top.
+export function keepingPlace(draw) {
+  const first = scrollY > 0 ? [...$("grid").querySelectorAll("li[data-id]")].find((row) => row.getBoundingClientRect().bottom > 0) : undefined;
+  const before = first?.getBoundingClientRect().top;
+  draw();
+  const again = first && $("grid").querySelector(`[data-id="${CSS.escape(first.dataset.id)}"]`);
+  if (again) scrollBy({ top: again.getBoundingClientRect().top - before, behavior: "instant" });
+}
+
 // Search results, with words below; `context` is { state, bits, asked }.
 export function drawResults(results, context, actions) {
   const rows = results.map((result) => {
@@ -26,16 +35,23 @@ export function drawResults(results, context, actions) {
 }
 
 // More of the collection, without words, under a heading for each month.
-export function appendItems(items, actions) {
+export function appendItems(items, actions, kept = new Map()) {
   $("grid").className = "grid wall";
   let last = $("grid").lastElementChild?.dataset.month;
   for (const item of items) {
     const month = monthOf(item);
     if (month !== last) $("grid").append(...heading(item, last === undefined));
-    const row = tile(item, actions);
+    const row = kept.get(item.id) ?? tile(item, actions);
     row.dataset.month = last = month;
     $("grid").append(row);
   }
+}
+
+// The same part of the collection once more: photos that stay are not loaded again.
+export function redrawItems(items, actions) {
+  const kept = new Map([...$("grid").querySelectorAll("li[data-id]")].map((row) => [row.dataset.id, row]));
+  clearTiles();
+  appendItems(items, actions, kept);
 }
 
 export function clearTiles() {

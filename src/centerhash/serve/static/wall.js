@@ -2,13 +2,14 @@
 
 import { getJson } from "./api.js";
 import { $ } from "./dom.js";
-import { appendItems, clearTiles } from "./tiles.js";
+import { appendItems, clearTiles, keepingPlace, redrawItems } from "./tiles.js";
 
 const AT_ONCE = 120; // photos per request
+const MOST = 1000; // that a request may ask for
 const AHEAD = "1600px"; // how far below the screen the next ones are fetched
 
 export function makeWall(actions) {
-  const wall = { items: [], more, show, hasMore, forget, drop };
+  const wall = { items: [], more, show, again, hasMore, forget, drop };
   let query; // whose photos these are
   let total = 0;
   let offset = 0;
@@ -30,6 +31,26 @@ export function makeWall(actions) {
     } else {
       appendItems(wall.items, actions);
     }
+    return total;
+  }
+
+  // As many photos as are on the page, as they are now; what is on the screen stays in its place.
+  async function again(asked, stop) {
+    if (asked !== query || !wall.items.length) return show(asked, stop);
+    signal = stop;
+    await loading;
+    const [wanted, fresh] = [Math.max(offset, AT_ONCE), new Map()];
+    let answer;
+    for (let at = 0; at < wanted; at += MOST) {
+      answer = await getJson(`items?offset=${at}&limit=${Math.min(MOST, wanted - at)}${asked ? `&${asked}` : ""}`, stop);
+      if (asked !== query || stop.aborted) return total;
+      for (const item of answer.items) fresh.set(item.id, item);
+    }
+    [total, offset] = [answer.total, wanted];
+    seen.clear();
+    for (const id of fresh.keys()) seen.add(id);
+    wall.items.splice(0, wall.items.length, ...fresh.values());
+    keepingPlace(() => redrawItems(wall.items, actions));
     return total;
   }
 
