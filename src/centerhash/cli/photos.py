@@ -188,7 +188,7 @@ def info(index: IndexArgument, as_json: JsonOption = False) -> None:
         for name, value in {**facts, **details}.items()
     ]
     most = sorted(labels.items(), key=lambda pair: (-pair[1], pair[0]))
-    more = f", and {len(most) - 10:,} more labels" if len(most) > 10 else ""
+    more = f", and {len(most) - 10:,} more" if len(most) > 10 else ""
     shown = ", ".join(f"{name} {count:,}" for name, count in most[:10]) + more or "none"
     console.table(str(index), ("", ""), [*rows, ("labels", shown)])
 
