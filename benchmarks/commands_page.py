@@ -51,7 +51,7 @@ _JSON = """
 ## JSON output
 
 `--json` prints one line. Keys are those of `to_dict()` in Python and of the [server](http.md). Commands that list things
-print a list of objects, all others print one object.
+print a list of objects, and all others one object.
 
 | command | keys |
 |---|---|

@@ -86,7 +86,7 @@ class DemoResult:
     seconds: float
 
     def table(self) -> Table:
-        """The results of every method and the chance level, for a terminal."""
+        """The results of every method and of a random ranking, for a terminal."""
         first = next(iter(self.evaluations.values()))
         title = f"emoji scenes, {self.bits} bits, {first.queries:,} queries against {first.database:,} images"
         numbers = ("mAP", "over tie orders", "precision@10", "NDCG", "weight vs. area (Pearson)")
@@ -100,8 +100,8 @@ class DemoResult:
             line(METHODS[name].title, found, agreed.get(name, "")) for name, found in self.evaluations.items()
         ]
         rows.append(line("built-in model", self.built_in.evaluation))
-        rows.append(["chance", f"{first.chance_textbook:.3f}"])
-        return text_table(title, ("method", *(f">{name}" for name in numbers)), rows, dim=("chance",))
+        rows.append(["random ranking", f"{first.chance_textbook:.3f}"])
+        return text_table(title, ("method", *(f">{name}" for name in numbers)), rows, dim=("random ranking",))
 
 
 def run_demo(

@@ -226,8 +226,8 @@ def areas_of(dataset: Dataset) -> NDArray[np.float32]:
     """The areas (N, C) of a dataset, which must have some."""
     if dataset.areas is None:
         raise DataError(
-            f"'{dataset.name}' does not say how large its objects are: use a dataset with areas (the column 'areas' of "
-            "labels.csv, or COCO's json), or name one for the test images."
+            f"'{dataset.name}' has no areas of objects. Use a dataset with areas (the column 'areas' of labels.csv, or "
+            "COCO's json), or name one for the test images."
         )
     return dataset.areas
 
@@ -336,7 +336,7 @@ def _tables(settings: Settings, rows: Sequence[Row]) -> list[Markup]:
             lines.append([item.reading.title, *cells])
         heads = [f"{bits} bits", *(TITLES[name] for name in METRICS)]
         if shown:
-            lines.append(["chance", "", "", "", f"{shown[0].chance:.3f}"])
+            lines.append(["random guess", "", "", "", f"{shown[0].chance:.3f}"])
         texts.append(markdown_table(heads, lines) + "\n")
         parts.append(table(heads, lines))
     write_text(settings.folder(WHAT) / "table.md", "\n".join(texts))
@@ -356,7 +356,9 @@ def _agreement_plot(folder: Path, shown: Sequence[Shown], bits: int) -> Markup:
             if name == "largest":
                 axis.axvline(shown[0].chance, **CHANCE)
                 place_of = (shown[0].chance, 1)
-                axis.annotate("chance", place_of, xycoords=("data", "axes fraction"), fontsize=8, va="bottom")
+                axis.annotate(
+                    "random guess", place_of, xycoords=("data", "axes fraction"), fontsize=8, va="bottom"
+                )
             titles = [item.reading.title for item in reversed(shown)]
             axis.set_yticks(range(len(shown)), titles if axis is axes[0] else [""] * len(shown))
             axis.set_xlabel(title)

@@ -178,11 +178,11 @@ def _map_plot(folder: Path, settings: Settings, study: Study, rows: Sequence[Row
                 )
             some = [row for form in forms for row in study.select(rows, form, length)]
             if some:
-                axis.axhline(_mean(some, "chance_peers"), **CHANCE, label="chance")
+                axis.axhline(_mean(some, "chance_peers"), **CHANCE, label="random ranking")
             axis.set_xscale("log")
             axis.set_title(f"{length} bits", fontsize=10, loc="left")
             axis.set(xlabel=study.spoken)
-        axes[0].set_ylabel("mAP, peers")
+        axes[0].set_ylabel("mAP over retrieved relevant items")
         common.legend_below(figure, axes[0], 1.5)
         return common.write_figure(folder / "map", figure)
 

@@ -365,8 +365,8 @@ def _init_or_check(folder: Path, settings: Mapping[str, int]) -> None:
         ) from error
     if found != settings:
         raise DataError(
-            f"'{folder}' was begun with other settings ({found}) than asked for now "
-            f"({settings}); choose another folder, or the same settings to resume this one."
+            f"'{folder}' was begun with other settings ({found}) than {settings}. "
+            "Choose another folder, or the same settings to resume this one."
         )
 
 
@@ -382,7 +382,7 @@ def _rows(make: Callable[[int], Row], count: int, workers: int) -> Iterator[Row]
     except BrokenProcessPool as error:
         raise OutputError(
             f"one of {workers} processes making scenes ended too early (out of memory, or a script without "
-            '`if __name__ == "__main__":`); run it again with workers=1, it resumes where it stopped.'
+            '`if __name__ == "__main__":`). Run it again with workers=1; it resumes.'
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)

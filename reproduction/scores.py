@@ -96,7 +96,7 @@ def _html_table(summary: Summary, name: str) -> Markup:
         ours = _ours(summary, line, Markup("<b>{}</b>"))
         lines.append([named, *ours, *map(Markup, _theirs(summary, line, name))])
     chance = [f"{summary.chance(metric):.3f}" for metric in MAPS for _ in summary.bits]
-    return table(heads, [*lines, ["chance", *chance, *[""] * (len(DATA) * count)]], groups)
+    return table(heads, [*lines, ["random ranking", *chance, *[""] * (len(DATA) * count)]], groups)
 
 
 def _ours(summary: Summary, line: Line, bold: str = "{}") -> list[str]:
@@ -142,11 +142,11 @@ def _plot(folder: Path, summary: Summary, tables: Sequence[str]) -> Markup:
             axis.set_ylim(-0.7, len(titles) - 0.3)
             axis.axvline(summary.chance("map_peers"), **CHANCE)
             axis.set_title(f"{bits} bits", fontsize=10, loc="left")
-            axis.set(xlabel=f"mAP@{summary.depth:,}, peers")
+            axis.set(xlabel=f"mAP@{summary.depth:,}, retrieved relevant")
         for name in tables:
             mark, label = _MARKS[name]
             axes[-1].plot([], [], mark, **hollow, label=f"{label}, COCO")
         axes[-1].plot([], [], "o", color="#222222", label="ours")
-        axes[-1].plot([], [], color="#777777", linestyle=(0, (1, 3)), label="chance, ours")
+        axes[-1].plot([], [], color="#777777", linestyle=(0, (1, 3)), label="random ranking, ours")
         common.legend_below(figure, axes[-1], 2.0)
         return common.write_figure(folder / "map", figure)

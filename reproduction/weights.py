@@ -137,7 +137,7 @@ def _parsed(cell: str, where: str) -> Boxes:
         return _BOXES.validate_json(cell)
     except ValidationError:
         raise DataError(
-            f"{where}: the cell 'boxes' is not json of label -> [[x centre, y centre, width, height], ...], "
+            f"{where}: the cell 'boxes' is not json of label -> [[x center, y center, width, height], ...], "
             f"numbers from 0 to 1: {cell[:80]!r}."
         ) from None
 

@@ -108,7 +108,7 @@ def test_finding_photos() -> None:
 def test_the_built_in_model() -> None:
     found = json.loads((ROOT / "src/centerhash/builtin/coco/figures.json").read_text())
     text = " ".join(page("docs/how-it-works.md").split())
-    assert f"On {found['queries']:,} photos" in text
+    assert f"On {found['queries']:,} other photos" in text
     assert f"is {found['presence_ap']:.3f} over the 80 classes" in text
     assert f"trained on {found['trained_on']:,} photos" in text
 

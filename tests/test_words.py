@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.words import MOST_WORDS, help_texts, message_texts, page_texts, problems, web_texts
+from tests.words import (
+    MOST_WORDS,
+    docstring_texts,
+    help_texts,
+    message_texts,
+    page_texts,
+    problems,
+    web_texts,
+)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +59,9 @@ def test_all_that_people_read_is_looked_at() -> None:
     helps = {text.place: text.text for text in help_texts()}
     assert "similar" in helps["centerhash search --help"]
     assert helps["centerhash search within"]
+    docstrings = {text.place: text.text for text in docstring_texts()}
+    assert docstrings["centerhash.search.Index"]
+    assert docstrings["centerhash.search.Index.search"]
     messages = [text.text for text in message_texts()]
     assert "nothing to remove: give ids, paths of images or folders, or --missing." in messages
     assert any(text.startswith("no damage found in `code`") for text in messages)

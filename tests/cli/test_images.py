@@ -40,7 +40,7 @@ def test_broken_pictures_are_listed(image_run: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "codes.npz").exists()
     done = cli(*words, "--device", "cpu", "--skip-broken")
     assert done.code == 0
-    assert "1 codes of 32 bits" in done.out
+    assert "1 code of 32 bits" in done.out
     text = refused(cli("explain", image_run, tmp_path / "cut.jpg", "--device", "cpu"))
     assert "cut.jpg" in text
     assert "truncated" in text

@@ -160,7 +160,7 @@ def test_adding_again_skips_and_broken_images_warn(own: Path, pictures: list[Pat
     done = cli("index", "add", own, *pictures, place, "--device", "cpu")
     assert done.code == 0
     assert "2 images added, 8 already known; 10 items" in done.text
-    assert "warning: 7 images could not be read and were skipped" in done.text
+    assert "warning: 7 images skipped as unreadable" in done.text
     assert "broken 4.jpg" in done.err
     assert "broken 5.jpg" not in done.err
     assert "... and 2 more" in done.text

@@ -44,7 +44,7 @@ def test_results_are_stored_raw(demo: DemoResult) -> None:
     assert stored["weights_against_area"]["ewcs"]["centred_pearson"] == pytest.approx(0, abs=1e-9)
     assert stored["data"]["images"] == SCENES
     titles, scores, *_ = (list(column.cells) for column in demo.table().columns)
-    assert titles == ["CSQ", "E-WCS", "ICS", "ICS-softmax (ours)", "built-in model", "chance"]
+    assert titles == ["CSQ", "E-WCS", "ICS", "ICS-softmax (ours)", "built-in model", "random ranking"]
     assert scores[0] == f"{demo.evaluations['csq'].map_textbook:.3f}"
 
 
@@ -87,7 +87,7 @@ def test_report_in_a_browser(demo: DemoResult, page: Any) -> None:
     assert titles == [
         "Retrieval",
         "Search results",
-        "What the weights say",
+        "Weights of labels",
         "Weight against visible area",
         "The built-in model",
         "The weight solver",

@@ -498,7 +498,7 @@ def test_months_timeline_and_large_previews(browser: Any, tmp_path: Path, featur
         assert len(set(tops)) == 8  # a heading has a row of its own, and the photos of a month have one
         bars = page.locator("#timeline .bar")
         assert [bars.nth(at).get_attribute("aria-label") for at in range(4)] == [
-            *("January 2001, 1 photos", "May 2023, 1 photos", "June 2024, 2 photos", "July 2024, 1 photos")
+            *("January 2001, 1 photo", "May 2023, 1 photo", "June 2024, 2 photos", "July 2024, 1 photo")
         ]
         bars.nth(2).click()
         watched.until_here(lambda: watched.ids() == ["1", "2"], "only June is shown")

@@ -124,6 +124,11 @@ def table(
     output(text_table(title, columns, rows, show_lines=show_lines))
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the singular for 1."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def features_by(engine: Engine | None) -> str:
     """Which engine computed the features, as the end of a sentence; what it has to say of itself is a warning."""
     if engine is None:
@@ -138,10 +143,10 @@ def report_added(done: Added, now: str) -> None:
 
     if done.broken:
         shown = first_reasons(done.broken.values())
-        warn([f"{len(done.broken):,} images could not be read and were skipped:\n{shown}"])
+        warn([f"{counted(len(done.broken), 'image')} skipped as unreadable:\n{shown}"])
     moved = f", {done.moved:,} under a new path" if done.moved else ""
     gone = f", {done.gone:,} files are gone" if done.gone else ""
-    lines = [f"{done.added:,} images added, {done.known:,} already known{moved}{gone}; {now}"]
+    lines = [f"{counted(done.added, 'image')} added, {done.known:,} already known{moved}{gone}; {now}"]
     if done.given or done.predicted:
         lines.append(f"labels of the added images: {done.given:,} given, {done.predicted:,} predicted")
     if done.skipped:

@@ -101,14 +101,14 @@ def backbones(as_json: JsonOption = False) -> None:
             str(row["crop"]) + ("" if row["crop"] == row["resize"] else f" of {row['resize']}"),
             str(row["pool"] or "its own"),
             f"{row['parameters']:,}",
-            "here" if row["weights_here"] else f"{row['megabytes']} MB",
+            "here" if row["weights_here"] else f"{row['megabytes']} MB" if row["megabytes"] else "a file",
         )
         for row in rows
     )
     columns = ("name", ">features", ">input", "pool", ">parameters", ">weights")
     console.table("backbones", columns, shown)
     for row in rows:
-        if not row["weights_here"]:
+        if row["megabytes"] and not row["weights_here"]:
             console.output(f"{row['name']}: {row['weights']}")
     console.output("Also timm:NAME, any network of timm; --weights FILE reads your own weights.")
 

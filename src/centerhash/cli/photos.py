@@ -100,7 +100,7 @@ def add(
     with Index.open(index, device=device, engine=engine) as opened, console.progress() as report:
         done = opened.add(images, labels=labels, batch=batch, progress=report)
         count, by = len(opened), console.features_by(opened.used_engine)
-    console.report_added(done, f"{count:,} items in {index}{by}")
+    console.report_added(done, f"{console.counted(count, 'item')} in {index}{by}")
 
 
 @index_app.command()
@@ -131,7 +131,7 @@ def watch(
                 raise ConfigError(f"no such folder: '{place}'.")
 
         def changed(done: Added) -> None:
-            console.report_added(done, f"{len(opened):,} items in {index}")
+            console.report_added(done, f"{console.counted(len(opened), 'item')} in {index}")
 
         console.output(f"watching {', '.join(map(str, places))} (stop with Ctrl-C)")
         with console.progress() as report:
@@ -164,7 +164,7 @@ def remove(
     console.warn(
         [f"'{item}' is neither an id nor a path of this index." for item, ids in meant.items() if not ids]
     )
-    console.output(f"{removed:,} removed, {count:,} items left in {index}")
+    console.output(f"{removed:,} removed, {console.counted(count, 'item')} left in {index}")
 
 
 @index_app.command()
@@ -188,7 +188,7 @@ def info(index: IndexArgument, as_json: JsonOption = False) -> None:
         for name, value in {**facts, **details}.items()
     ]
     most = sorted(labels.items(), key=lambda pair: (-pair[1], pair[0]))
-    more = f", and {len(most) - 10:,} more labels" if len(most) > 10 else ""
+    more = f", and {len(most) - 10:,} more" if len(most) > 10 else ""
     shown = ", ".join(f"{name} {count:,}" for name, count in most[:10]) + more or "none"
     console.table(str(index), ("", ""), [*rows, ("labels", shown)])
 
@@ -226,7 +226,7 @@ def list_(
                 console.print_json(counts)
             else:
                 rows = [(month, f"{count:,}") for month, count in counts.items()]
-                console.table(f"{sum(counts.values()):,} images", ("month", ">images"), rows)
+                console.table(console.counted(sum(counts.values()), "image"), ("month", ">images"), rows)
             return
         found, total = opened.newest(skip, k, **only)
     if as_json:
@@ -237,7 +237,7 @@ def list_(
         (_day(row), row.id, row.camera or "-", _labels_shown(row), "\n".join(row.paths) or "-")
         for row in found
     ]
-    console.table(f"{len(found):,} of {total:,} images, the newest first", heads, lines)
+    console.table(f"{len(found):,} of {console.counted(total, 'image')}, the newest first", heads, lines)
 
 
 @index_app.command()
@@ -271,7 +271,7 @@ def compact(index: IndexArgument) -> None:
     with Index.open(index) as opened:
         opened.compact()
         count = len(opened)
-    console.output(f"{count:,} items in {index}")
+    console.output(f"{console.counted(count, 'item')} in {index}")
 
 
 @index_app.command()
@@ -287,7 +287,7 @@ def backup(
 
     with Index.open(index, read_only=True) as opened, console.progress() as report:
         count = opened.backup(folder, progress=report)
-    console.output(f"{count:,} items in {folder}")
+    console.output(f"{console.counted(count, 'item')} in {folder}")
 
 
 @index_app.command("import")
@@ -310,7 +310,8 @@ def import_(
     with Index.open(index) as opened:
         done = opened.import_codes(codes)
         count = len(opened)
-    console.output(f"{done.added:,} codes added, {done.known:,} already known; {count:,} items in {index}")
+    added = f"{console.counted(done.added, 'code')} added, {done.known:,} already known"
+    console.output(f"{added}; {console.counted(count, 'item')} in {index}")
 
 
 @index_app.command()
@@ -338,7 +339,7 @@ def export(
 
     with Index.open(index, read_only=True) as opened, console.progress() as report:
         count = opened.export(out, to, progress=report)
-    console.output(f"{count:,} codes in {out}")
+    console.output(f"{console.counted(count, 'code')} in {out}")
 
 
 def search(
@@ -419,7 +420,7 @@ def search(
         numbers = [str(row.distance), "-" if row.visual is None else str(row.visual)][: 1 + compared]
         day = [_day(row)] * dated
         rows.append((*numbers, row.id, *day, _labels_shown(row), "\n".join(row.paths) or "-"))
-    console.table(f"{len(results):,} results{by}", heads, rows)
+    console.table(f"{console.counted(len(results), 'result')}{by}", heads, rows)
 
 
 def _day(row: Result) -> str:
@@ -556,7 +557,7 @@ def _show_moves(moves: dict[str, Any], folder: Path, dry_run: bool) -> None:
         console.table("would be moved", ("from", "to"), facts["files"][:_SHOWN])
         if len(facts["files"]) > _SHOWN:
             console.output(f"and {len(facts['files']) - _SHOWN:,} more files: --json lists them.")
-    counts = f"{facts['photos']:,} photos and {facts['sidecars']:,} sidecar files"
+    counts = f"{console.counted(facts['photos'], 'photo')} and {console.counted(facts['sidecars'], 'sidecar file')}"
     if dry_run:
         console.output(f"{counts} would be moved to {folder}; the same command without --dry-run moves them.")
     else:
@@ -573,7 +574,8 @@ def _undo_moves(folder: Path, as_json: bool) -> None:
         console.print_json({"undone": counts})
         return
     _warn_some(list(done.skipped.values()))
-    console.output(f"{done.photos:,} photos and {done.sidecars:,} sidecar files moved back from {folder}")
+    moved = f"{console.counted(done.photos, 'photo')} and {console.counted(done.sidecars, 'sidecar file')}"
+    console.output(f"{moved} moved back from {folder}")
 
 
 def _warn_some(reasons: list[str]) -> None:
@@ -598,7 +600,7 @@ def _show_duplicates(found: Duplicates) -> None:
         ]
         rows.append((group.kind, f"{keep}{size}", group.rule, "\n".join(changed)))
     heads = ("kind", "keep", "because of", "others")
-    console.table(f"{found.looked_at:,} images, groups: {counts}{place}", heads, rows)
+    console.table(f"{console.counted(found.looked_at, 'image')}, groups: {counts}{place}", heads, rows)
     if len(found) > _SHOWN:
         console.output(
             f"and {len(found) - _SHOWN:,} more groups: --json and --csv list them, --page shows them."
@@ -656,8 +658,8 @@ def serve(
 ) -> None:
     """Serve an index or a folder of photos: a web page and a JSON API.
 
-    For a folder of images, an index is created or updated: photos.index next to photos, or in the cache if that place is
-    not writable. The page works while images are being added. The same command resumes after a stop.
+    For a folder of images, an index is created or updated: photos.index next to photos, or in the cache if that folder is
+    read-only. The page works while images are being added. The same command resumes after a stop.
 
     New, changed and vanished images in the folders of an index are noticed within seconds, unless --no-watch,
     --read-only or a token is given. Other commands can change the index meanwhile.
@@ -733,7 +735,7 @@ def _announce(place: str, addresses: list[str], index: Index, settings: Settings
     if len(addresses) > 1:
         console.output(f"also at {', '.join(addresses[1:])}")
     changes = "changes with the token" if settings.may_write else "read-only"
-    console.output(f"{len(index):,} images, {index.model_info.bits}-bit codes, {changes}")
+    console.output(f"{console.counted(len(index), 'image')}, {index.model_info.bits}-bit codes, {changes}")
     if is_local(host):
         return
     if (code := qr_code(addresses[0])) is not None:
@@ -758,7 +760,7 @@ def _serve_images(images: Path, model: str | None, settings: Settings, host: str
         _announce(place, addresses, index, settings, host)
 
     def ended(done: Added) -> None:
-        console.report_added(done, f"{len(opened):,} items in {opened.folder}")
+        console.report_added(done, f"{console.counted(len(opened), 'item')} in {opened.folder}")
 
     with opened, console.progress() as report:
         serve_index(opened, settings, host, port, announce, filling=Filling(opened, [images], ended, report))

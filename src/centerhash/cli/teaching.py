@@ -38,7 +38,7 @@ def teach(
 ) -> None:
     """Teach a label by examples in the index; more examples improve it. No image is encoded again.
 
-    Example: `centerhash index teach photos.index Bella --like photos/bella --unlike photos/other_dog.jpg`
+    Example: `centerhash index teach photos.index Bella --like photos/bella --unlike photos/rex.jpg`
     """
     from centerhash.search import Index
 

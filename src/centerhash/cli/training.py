@@ -81,7 +81,9 @@ def train(
     dataset = open_dataset(data, seed=config.seed, root=root, lists=lists, labels=not no_labels)
     config = suited(config, dataset)
     if not dataset.has_labels:
-        console.output(f"{data}: {len(dataset):,} images without labels, so {config.method} is trained")
+        console.output(
+            f"{data}: {console.counted(len(dataset), 'image')} without labels, so {config.method} is trained"
+        )
     console.warn(dataset.warnings)
     with console.progress() as report:
         run_training(
@@ -225,7 +227,9 @@ def encode(
     if done.broken:
         console.warn([broken_text(done.broken, done.count + len(done.broken))])
     before = f", {done.found:,} of them from before" if done.found else ""
-    console.output(f"{done.count:,} codes in {done.shards:,} shards{before}: {out}")
+    console.output(
+        f"{console.counted(done.count, 'code')} in {console.counted(done.shards, 'shard')}{before}: {out}"
+    )
 
 
 def _encode_file(source: str, images: list[str], out: Path, cache: Path | None, **reading: Any) -> None:
@@ -240,7 +244,7 @@ def _encode_file(source: str, images: list[str], out: Path, cache: Path | None, 
         )
     console.warn(written.warnings)
     by = console.features_by(written.engine)
-    console.output(f"{written.count:,} codes of {model.bits} bits in {out}{by}")
+    console.output(f"{console.counted(written.count, 'code')} of {model.bits} bits in {out}{by}")
 
 
 def explain(

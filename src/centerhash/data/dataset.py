@@ -141,8 +141,8 @@ class Dataset:
     def to_torch(self, split: str | None = None, transform: Transform | None = None) -> TorchItems:
         """Return a torch Dataset of "train", "query", "database", or all rows, for a DataLoader and your own loop.
 
-        Items are pairs: features (D,) float32, or the result of `transform` for the upright RGB image, by default
-        uint8 (3, height, width); and labels (C,) bool. An image is read on access.
+        Items are pairs of features (D,) float32 and labels (C,) bool. Instead of features, datasets of images have the
+        result of `transform` for the upright RGB image, by default uint8 (3, height, width), read on access.
         """
         from centerhash.data.torch_items import TorchItems, as_tensor
 

@@ -62,8 +62,8 @@ def read_items(dataset: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
             raise InputError(f"item {row} must be a pair of features and labels, got {type(item).__name__}.")
         if isinstance(item[0], Image.Image) or getattr(item[0], "ndim", 1) > 1:
             raise InputError(
-                f"item {row} is an image, and all of them would have to stay in memory: give features (D,), or the "
-                "files of the images to Dataset.from_images."
+                f"item {row} is an image, and images do not fit into memory: give features (D,), or pass the files "
+                "to Dataset.from_images."
             )
         values = [as_array(part, f"the {name} of item {row}") for part, name in zip(item, names, strict=True)]
         if not columns:  # the first item says how wide they are

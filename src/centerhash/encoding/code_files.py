@@ -224,8 +224,8 @@ def read_code_pair(
     if query.labels is None or database.labels is None:
         lacking = paths[0 if query.labels is None else -1]
         raise DataError(
-            f"scoring needs labels, and the codes of '{lacking}' have none: train on images with labels, encode such "
-            "images, or give them (array `labels`, (N, C), or `query_labels=` and `database_labels=`, .npy files)."
+            f"scoring needs labels, and the codes of '{lacking}' have none. Encode images with labels, or give the array "
+            "`labels` (N, C), or `query_labels=` and `database_labels=` (.npy files)."
         )
     if query.classes and database.classes and query.classes != database.classes:
         raise DataError("queries and database have labels of different classes: encode one dataset.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 
-from centerhash.methods.registry import LEARNING_RATES, METHODS, Method, Notes, search_space
+from centerhash.methods.registry import LEARNING_RATES, METHODS, Method, Notes, search_space, value_at
 
 _TRAINING = {"centers": "auto", "assignment": "cooccurrence"}  # settings of training, and their usual values
 _SHARED = ("unit", "bandwidth")  # options that are explained once, above the table of methods
@@ -22,34 +22,32 @@ Needs: `pip install 'centerhash[train]'`
 centerhash train photos --method csq --bits 32 -o gamma=0.1 --out run
 ```
 
-`-o NAME=VALUE` sets an option of a method. `centerhash methods --markdown` generates this page.
+`-o NAME=VALUE` sets an option. `centerhash methods --markdown` generates this page.
 
-**Sources.** Each method was written from its equations and then compared with the source that its section names: public
-code, or for ICS the text of the paper. "The authors" means this source; other papers were not compared. The column
-"authors" lists their setting.
+**Sources.** Each method was compared with the source that its section names: public code, or for ICS the text of the
+paper. "The authors" means this source; other papers were not compared.
 
 **Notation.** z are the logits (K,) of an image, and sigma is the logistic function. v_j is the center of class j in
 {{{{-1, +1}}}}^K. y are the labels, and c is their number. s_ij is 1 if images i and j share a label, else 0.
+
+**Options** are listed with their default and, in brackets, the values that `tune` tries. "Authors" lists their setting if
+it differs. `unit` scales every feature vector to unit length first. `bandwidth` is the sigma of the kernel, in root mean
+squared distances.
 
 **Differences of many methods.**
 
 - All deep methods train one head on frozen features, or a fine-tuned backbone. The authors train AlexNet (DPSH: or
   CNN-F; MDSH: ResNet-50).
 - Pairwise losses are means over the pairs of two different images of a batch. The authors sum.
-- Central methods assign Hadamard or well-separated centers to classes by co-occurrence, unless `--centers` and
-  `--assignment` select other ones. The authors assign theirs at random.
+- Central methods assign Hadamard or well-separated centers to classes by co-occurrence (`--centers auto`, `--assignment
+  cooccurrence`). The authors assign theirs at random.
 
-**Shared options.** `unit` scales every feature vector to unit length first. `bandwidth` is the sigma of the kernel,
-in root mean squared distances.
-
-**Defaults** are the settings with the best validation mAP in a stored grid of 12 trials per method, one of them the
-authors' setting. `centerhash tune coco117k --methods all` ran it: 32 bits, a quarter of the COCO training set held
-out and used as both queries and database, mAP@107 over [retrieved relevant items](metrics.md#mean-average-precision).
-Trials had 10 epochs, and the best three of each method ran again with 30. Deep methods tried the learning rates
-{", ".join(f"{rate:g}" for rate in LEARNING_RATES)}. Trials with the authors' setting used {_DEFAULT_RATE:g}
-(HyP2: 0.001). Shallow methods have no epochs. All rows are in
-[results.jsonl](../../benchmarks/results/coco117k-tune/results.jsonl); a random ranking has 0.370.
-A method without scores is not in the grid, and its defaults are not tuned.
+**Scores.** Defaults have the best validation mAP in a grid of 12 trials per method, one of them the authors' setting
+([how it was run](../explanation/results.md#choice-of-settings)). The table lists mAP@107 over
+[retrieved relevant items](metrics.md#mean-average-precision) at 32 bits
+([rows](../../benchmarks/results/coco117k-tune/results.jsonl)). Deep methods tried the learning rates
+{", ".join(f"{rate:g}" for rate in LEARNING_RATES)}, and the authors' setting with {_DEFAULT_RATE:g} (HyP2: 0.001). A
+random ranking has 0.370. A method without scores is not in the grid, and its defaults are not tuned.
 
 | method | family | labels of an image | learning rate | 30 epochs | 10 epochs | authors' setting, 10 epochs |
 |---|---|---|---|---|---|---|
@@ -82,28 +80,44 @@ def _section(row: Method, notes: Notes) -> Iterator[str]:
     yield f"**{row.title}**, *{row.paper}*, {row.year} ([source](../../src/{path}.py)): {about}\n"
     yield f"```text\n{inspect.cleandoc(notes.equations)}\n```\n"
     yield f"Compared with {notes.source}. {inspect.cleandoc(notes.differences)}"
-    yield from _options(row)
+    yield from _options(row, notes)
 
 
-def _options(row: Method) -> Iterator[str]:
-    space, first = search_space(row), next(one for one in METHODS.values() if one.kind is row.kind)
+def _options(row: Method, notes: Notes) -> Iterator[str]:
+    space, first = search_space(row), next(one for one in METHODS.values() if issubclass(row.kind, one.kind))
+    explained = set() if first is row else set(first.options_class().model_fields)
     lines = []
     for name, item in row.options_class().model_fields.items():
         shown, default = item.alias or name, _default(row, name)
-        if first is row or default != _default(first, name):
-            meaning = "" if shown in _SHARED else (item.description or "").replace("|", "\\|")
-            lines.append((shown, default, meaning))
+        if name not in explained or shown in space.values or default != _default(first, name):
+            known = shown in _SHARED or name in explained
+            lines.append((shown, default, "" if known else f": {item.description}"))
     for name, usual in _TRAINING.items():
-        if name in row.training or name in space.authors or name in space.values:
+        if row.training.get(name, usual) != usual or name in space.values:
             lines.append((name, _shown(row.training.get(name, usual)), ""))
     if first is not row:
-        yield f"Other options are as for [`{first.name}`](#{first.name})."
-    yield "\n| option | default | tuned over | authors | meaning |\n|---|---|---|---|---|"
+        yield f"[`{first.name}`](#{first.name}) explains the other options."
+    yield ""
     for name, default, meaning in lines:
         tried = ", ".join(map(_shown, space.values.get(name, [])))
-        own = _shown(space.authors[name]) if name in space.authors else ""
-        flag = f"--{name}" if name in _TRAINING else name
-        yield f"| `{flag}` | {default} | {tried} | {own} | {meaning} |"
+        yield f"- `{_flag(name)}` {default}{f' ({tried})' if tried else ''}{meaning}"
+    settings = {
+        **_TRAINING,
+        "assignment": "random",
+        **row.options({}, 32).model_dump(by_alias=True),
+        **row.training,
+    }
+    other = {
+        name: value
+        for name, value in space.authors.items()
+        if value_at(value, 32, settings.get(name)) != settings.get(name)
+    }
+    if other and (notes.scores is None or notes.scores.authors is not None):
+        yield "- authors: " + ", ".join(f"`{_flag(name)}` {_shown(value)}" for name, value in other.items())
+
+
+def _flag(name: str) -> str:
+    return f"--{name}" if name in _TRAINING else name
 
 
 def _default(row: Method, name: str) -> str:

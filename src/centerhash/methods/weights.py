@@ -1,16 +1,16 @@
 """Center weights, public as `centerhash.weights`: how much each label's center counts for one image (Sec. 3.3 and 3.4).
 
-Every function takes a batch of rows (B, L) with a mask (B, L) of the entries in use, so images with any
-number of labels are solved together; L is C, or the largest number of labels in the batch (see `LabelSlots`).
-The weights of a row are non-negative, zero outside the mask and sum to 1; a row without labels is all zero.
+Every function accepts a batch of rows (B, L) with a mask (B, L) of the entries in use. Images with any number of labels
+are solved together: L is C, or the largest number of labels in the batch (see `LabelSlots`). The weights of a row are
+non-negative, zero outside the mask and sum to 1; a row without labels is all zero.
 
-The weight step minimises, with the network fixed and `d` (B, L) the distances to the centers,
+The weight step minimizes, with the network fixed and `d` (B, L) the distances to the centers,
 
     joint        bent(sum_j w_j d_j)  +  lambda * sum_j w_j log w_j        Eq. (4), (10)
     per_center   sum_j bent(w_j d_j)  +  lambda * sum_j w_j log w_j        Eq. (8), (10)
 
-with bent(x) = (softplus(beta x) - log 2) / beta: the paper's -log p, divided by beta and 0 at x = 0, so that
-beta bends the curve and decides neither its scale nor its height.
+with bent(x) = (softplus(beta x) - log 2) / beta. This is the paper's -log p, divided by beta and 0 at x = 0. beta bends
+the curve, and does not change its scale or height.
 
 `printed_*` is the step as the paper prints it, whose gradient is not that of this objective (docs/explanation/paper.md).
 """
@@ -285,8 +285,8 @@ def resized(weights: Tensor, sizes: Tensor) -> Tensor:
 def class_sizes(weights: Tensor, labels: Tensor, areas: Tensor, ridge: float = 1e-3) -> Tensor:
     """Fit the typical log size (C,) of each class, so that weights (N, C) agree with areas (N, C).
 
-    Minimizes -mean_i sum_j a_ij log w'_ij + ridge |s|^2 with w' = resized(w, s) and a the areas' shares of
-    their sum: a convex problem in C numbers. Images with one label or without areas are skipped. In float64.
+    Minimizes -mean_i sum_j a_ij log w'_ij + ridge |s|^2 with w' = resized(w, s). a are the areas' shares of their sum.
+    The problem is convex. Images with one label or without areas are skipped. In float64.
     """
     visible = torch.where(labels, areas, 0).double()
     known = (labels.sum(dim=1) > 1) & (visible.sum(dim=1) > 0)

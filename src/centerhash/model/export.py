@@ -206,8 +206,8 @@ def shares_of(model: HashModel) -> Shares:
             scale, form = objective.scale, objective.options.form
             return Shares(by="ics", beta=objective.beta, entropy=objective.entropy, scale=scale, form=form)
     raise ConfigError(
-        f"a model of method '{model.spec.method}' cannot be exported, since {kind.__name__} computes the weights of "
-        "labels in its own way: remove its slot_weights, or use the model itself."
+        f"a model of method '{model.spec.method}' cannot be exported: {kind.__name__} computes the weights of labels "
+        "in its own way. Remove its slot_weights, or use the model itself."
     )
 
 

@@ -147,8 +147,8 @@ def push(
     check_repository(repository)
     if spec.needs_local_weights:
         raise ConfigError(
-            f"this model needs your own backbone weights ('{spec.without_paths().weights}'), which are not uploaded: "
-            "train with published weights, or fine-tune the backbone, which is then part of the model."
+            f"this model needs your own backbone weights ('{spec.without_paths().weights}'), which are not uploaded. "
+            "Train with published weights, or fine-tune the backbone, which is then part of the model."
         )
     api = HfApi(endpoint=constants.ENDPOINT)
     try:

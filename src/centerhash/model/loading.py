@@ -15,10 +15,11 @@ BUILTIN = ("coco",)  # models that come with the package, made by benchmarks/bui
 
 
 def load(source: str | Path) -> Model:
-    """Load a trained model: "coco", which comes with the package; the folder of a run or of `HashModel.save`;
-    or "hf:owner/name" or "hf:owner/name@revision" on the Hugging Face hub.
+    """Load a trained model.
 
-    A folder with PyTorch weights gives a `HashModel` if PyTorch is installed; model.onnx gives a `PortableModel`.
+    `source` is "coco" (the built-in model), the folder of a run or of `HashModel.save`, or "hf:owner/name" or
+    "hf:owner/name@revision" on the Hugging Face hub. A folder with PyTorch weights returns a `HashModel` if PyTorch is
+    installed, and model.onnx a `PortableModel`.
     """
     if not isinstance(source, str | Path):
         raise InputError(f"a model is named by its run's folder, or 'coco', got {type(source).__name__}.")

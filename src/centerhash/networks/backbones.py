@@ -415,7 +415,7 @@ def _build_published(name: str, weights: Path | None, pool: str | None) -> nn.Mo
     except (OSError, RuntimeError, ValueError, KeyError, EOFError, SafetensorError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
-            f"'{weights}' is damaged or does not hold the weights of timm's '{name.removeprefix(TIMM)}': {reason} "
+            f"'{weights}' is damaged or does not contain the weights of timm's '{name.removeprefix(TIMM)}'. {reason} "
             "Delete the file to download it again, or pass another one as `weights=`."
         ) from None
 

@@ -137,7 +137,7 @@ def choose_portable_engine(name: str = "auto", device: str | torch.device = "aut
     """
     if name == "torch" or str(device) not in ("auto", "cpu"):
         raise ConfigError(
-            f"this model is an ONNX file, which runs on the CPU, not by engine '{name}' on device '{device}': pass "
+            f"this model is an ONNX file, which runs on the CPU, not by engine '{name}' on device '{device}'. Pass "
             f'`engine="auto"` and `device="auto"`, or encode with the model of the run.'
         )
     if name == "auto" and not ENGINES["onnx"].is_here:

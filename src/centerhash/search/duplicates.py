@@ -80,8 +80,8 @@ _BATCH = 32  # images per pass through the network
 class Photo:
     """Describe one image of a group; sizes are None if its file is missing.
 
-    `correlation` and `bits` tell how near its pixels and its visual code are to those of the image to keep, and
-    `change` how it differs from that one: "rotated", "cropped".
+    `correlation` and `bits` compare its pixels and its visual code with those of the image to keep. `change` is the
+    edit between them, such as "rotated" or "cropped".
     """
 
     id: str | None  # in an index
@@ -115,8 +115,8 @@ class Group:
 class Duplicates(Listed[Group]):
     """Hold groups of duplicates: same, near, similar, the largest first.
 
-    `looked_at` is the number of images, `skipped` the reasons why some could not be read, `notes` what was not compared,
-    `root` the folder that holds all images.
+    `looked_at` is the number of images, and `root` the folder that contains them. `skipped` are the reasons why some
+    could not be read, and `notes` list what was not compared.
     """
 
     def __init__(

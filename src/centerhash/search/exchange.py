@@ -199,8 +199,8 @@ def _read_faiss(path: Path, bits: int) -> tuple[Packed, list[str]]:
         inner = faiss.downcast_IndexBinary(inner.storage)
     if not isinstance(inner, faiss.IndexBinaryFlat):
         raise DataError(
-            f"'{path}' holds an {type(inner).__name__}, which does not keep codes in their order: what can be imported "
-            "is an IndexBinaryFlat, alone or under an IndexBinaryIDMap or IndexBinaryHNSW. Write the codes as one."
+            f"'{path}' holds an {type(inner).__name__}, which does not keep the order of codes. Write the codes as an "
+            "IndexBinaryFlat, alone or inside an IndexBinaryIDMap or IndexBinaryHNSW."
         )
     if inner.d != 8 * packed_width(bits):
         raise DataError(f"'{path}' holds codes of {inner.d} bits, the index of {bits}: encode by its model.")

@@ -180,8 +180,8 @@ class Index:
         if not store.bits == info.bits == spec.bits or info.classes != spec.classes:
             store.close()
             raise DataError(
-                f"'{place}' has codes of {spec.bits} bits, its model of {info.bits}, its items of {store.bits}, or their "
-                "classes differ: it is damaged, or mixed from different indexes. Create it again."
+                f"'{place}' is damaged or mixed from different indexes: it has {spec.bits} bits, its model {info.bits}, "
+                f"its items {store.bits}, or their classes differ. Create it again."
             )
         index = cls(place, spec, info, store)
         index.read_only, index.shared = read_only, shared and spec.store == LOCAL
@@ -205,8 +205,8 @@ class Index:
         """Return what reads images; it is loaded on first use."""
         if self.spec.model and self.model_info.backbone is None:
             raise ConfigError(
-                "the model of this index was trained on features and has no backbone, so it cannot read images: "
-                "search by an id or by labels, add codes with `centerhash index import`, or train on images."
+                "the model of this index was trained on features and has no backbone, so it cannot read images. "
+                "Search by an id or by labels, add codes with `centerhash index import`, or train on images."
             )
         with self._preparing:
             self._encoder = self._encoder or self.model.encoder(**self._encoding)
@@ -232,9 +232,9 @@ class Index:
         A crash loses at most the batch in progress, and the same call resumes. Files whose path, size and modification
         time are stored are not read again; other known images are recognized by content. A file whose content has
         changed replaces its item. Images whose files are gone from the folders are hidden until they are back. Labels
-        come from the labels.csv in a folder or above it, and are predicted by the model for all other images;
-        `labels` "given", "predicted" or "none" selects one source, or a mapping gives the labels of paths. An image
-        that was moved gets the new path and is not encoded again.
+        come from the labels.csv in a folder or above it, and are predicted by the model for all other images. `labels`
+        "given", "predicted" or "none" selects one source, and a mapping assigns labels to paths. An image that was
+        moved gets the new path and is not encoded again.
         """
         self._check_writable()
         if type(batch) is not int or batch < 1:
@@ -406,15 +406,19 @@ class Index:
 
         A code is K values of -1 and +1 or of 0 and 1, or packed bytes, also as hex digits. An image is a path, bytes,
         a PIL image or a uint8 array (height, width, 3). Labels are a mapping of names to weights, a list of names, or
-        a text such as "dog:0.7, person:0.3" or "a dog on a couch without person" (see `read`), and need a central
-        method. `by` is "both" (copies of the image first, then semantic distance plus a small part of the visual one;
-        for labels, probabilities and shares), "visual" or "semantic" (one kind of code alone). Results have a Hamming
-        distance of at most `within`, show all labels of `having` and none of `without`, have a file `under` a folder,
-        and every word of `named` in the names of their file or folders. They were taken on or after the first day of
-        `after`, before that of `before` ("2024", "2024-06" or "2024-06-01"), by a `camera` whose name contains this
-        text. Photos that do not fit the labels of a query are no results, so there may be fewer than `k`. An item is
-        not among its own results. An image is compared rotated by 90, 180 and 270 degrees as well, which takes four
-        times as long; `rotations=False` skips this.
+        a text such as "dog:0.7, person:0.3" or "a dog without person" (see `read`). They need a central method.
+
+        `by` is "visual", "semantic" or "both". "both" ranks copies of the image first, then by the semantic distance
+        plus a small part of the visual one. For labels, it ranks by probabilities and shares.
+
+        Results have a Hamming distance of at most `within`, all labels of `having` and none of `without`. They have a
+        file `under` a folder, and every word of `named` in the names of their file or folders. They were taken since
+        the first day of `after` and before that of `before` ("2024", "2024-06" or "2024-06-01"). The name of their
+        camera contains `camera`. Photos without the labels of a query are not results, so there may be fewer than `k`.
+        An item is not among its own results.
+
+        An image is compared rotated by 90, 180 and 270 degrees as well, which takes four times as long;
+        `rotations=False` skips this.
         """
         if type(k) is not int or k < 1:
             raise InputError(f"k must be a whole number of at least 1, got {k!r}.")

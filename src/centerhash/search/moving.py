@@ -203,7 +203,7 @@ def check_folder(folder: Path, root: Path) -> None:
     own = {_LOCK, f"{_LOCK}.pid"}  # of a process that was killed before its first move
     if folder.is_dir() and not (folder / JOURNAL).exists() and {one.name for one in folder.iterdir()} - own:
         raise ConfigError(
-            f"'{folder}' is not empty and has no journal ({JOURNAL}): name a new or empty folder, since images in a "
+            f"'{folder}' is not empty and has no journal ({JOURNAL}): name a new or empty folder. Images in a "
             "folder of moved files are no longer compared."
         )
 

@@ -65,8 +65,8 @@ class ModelInfo:
             raise no_model("search by an id or by a code")
         if self.known_centers is None:
             raise ConfigError(
-                f"a model of method '{self.method}' has no hash centers, so it supports neither label queries nor "
-                "weights: train a model of a central method, such as ics-softmax."
+                f"a model of method '{self.method}' has no hash centers, so it does not support label queries and "
+                "weights. Train a model of a central method, such as ics-softmax."
             )
         return self.known_centers
 

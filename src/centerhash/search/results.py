@@ -94,7 +94,7 @@ class Result:
 class Results(Listed[Result]):
     """Hold the results of a search, best first.
 
-    `labels` explain the query if the method has centers; `code` (K,) is the semantic code of the query; `size` is the
+    `labels` explain the query if the method has centers. `code` (K,) is the semantic code of the query, and `size` the
     number of items in the index.
     """
 

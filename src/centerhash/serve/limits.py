@@ -59,15 +59,15 @@ _REFUSAL = (
 class Settings(Options):
     """Settings of a server, most of them limits."""
 
-    token: SecretStr | None = Field(None, description="needed to add or remove images; None: nobody may")
-    password: SecretStr | None = Field(None, description="needed to view anything; None: everyone may")
-    read_only: bool = Field(False, description="refuse to add and remove even with the token")
+    token: SecretStr | None = Field(None, description="needed to add or remove images; None: no one can")
+    password: SecretStr | None = Field(None, description="needed to view anything; None: everyone can")
+    read_only: bool = Field(False, description="reject changes even with the token")
     max_upload_mb: float = Field(20.0, gt=0, le=1000, description="largest upload in megabytes")
     max_megapixels: float = Field(50.0, gt=0, le=1000, description="largest image in million pixels")
-    device: str = Field("auto", description="that images are encoded on")
-    engine: str = Field("auto", description="that runs the network: auto, torch, onnx, openvino")
+    device: str = Field("auto", description="device that encodes images")
+    engine: str = Field("auto", description="engine that runs the network: auto, torch, onnx, openvino")
     queue: int = Field(32, ge=0, description="requests of one kind that may wait; more get a 503")
-    connections: int = Field(512, ge=1, description="open connections; more are sent away with a 503")
+    connections: int = Field(512, ge=1, description="open connections; more get a 503")
     timeout: float = Field(30.0, gt=0, description="seconds that a request may take, slow clients included")
     workers: int = Field(2, ge=1, description="threads that decode images, and as many that search")
     thumbnail_mb: float = Field(64.0, gt=0, description="memory for thumbnails in megabytes")
@@ -75,7 +75,7 @@ class Settings(Options):
         False, description="print a line per request: method, path, status, milliseconds"
     )
     duplicates_to: Path | None = Field(
-        None, description="folder that duplicates are moved to; None: none are"
+        None, description="folder that duplicates are moved to; None: moving is disabled"
     )
     hosts: tuple[str, ...] = Field((), description="names that the server answers to; empty: any")
     addresses: tuple[str, ...] = Field((), description="its own addresses, which it always answers to")

@@ -181,7 +181,7 @@ def suited(config: TrainConfig, dataset: Dataset) -> TrainConfig:
     if get_method(config.method).uses_labels:
         able = ", ".join(name for name, row in METHODS.items() if not row.uses_labels)
         raise ConfigError(
-            f"method '{config.method}' learns from labels, and '{dataset.root}' has none: train {able}, describe the "
+            f"method '{config.method}' learns from labels, and '{dataset.root}' has none. Train {able}, describe the "
             "images in a labels.csv (file_name,labels), or sort them into a folder per class."
         )
     return config

@@ -252,16 +252,16 @@ Needs: base install for `datasets` and `download`; `pip install 'centerhash[trai
 centerhash datasets --root data
 ```
 
-lists the datasets below and which of them are in the folder `data`.
+This command lists the datasets and which of them are in the folder `data`.
 
 ```text
 centerhash download voc2007 --root data
 centerhash train voc2007 --root data --out run
 ```
 
-`--root` is the folder that holds one folder per dataset, or the folder of the dataset itself. In Python, use
-`ch.open_dataset("voc2007", root="data")`. `compare` and `tune` accept names in the same way as `train`. `inspect` opens
-folders in one of the [layouts](data-layouts.md); COCO's folder is one.
+`--root` holds one folder per dataset, or is the folder of the dataset itself. In Python, use
+`ch.open_dataset("voc2007", root="data")`. `compare` and `tune` accept names too. `inspect` opens folders in one of the
+[layouts](data-layouts.md); COCO's folder is one.
 
 | name | dataset | classes | labeled images | of | mAP@k |
 |---|---|---|---|---|---|
@@ -270,33 +270,27 @@ folders in one of the [layouts](data-layouts.md); COCO's folder is one.
 {{ "{:,}".format(row.photos) }} | {{ "{:,}".format(row.depth) }} |
 {% endfor %}
 
-Image counts are those of the literature; a warning reports it if your copy has fewer.
+Image counts are those of the literature; a warning is printed if your copy has fewer.
 
 ## Downloads
 
 - The same command resumes an interrupted download. The disk must hold the archives and their contents.
-- Archives are checked by size and MD5 checksum if known, unpacked atomically, and deleted unless you set
-  `--keep-archives`. Archive members that are links, devices or outside the folder are rejected.
+- Archives are checked by size and MD5 checksum if known, unpacked, and deleted unless you set `--keep-archives`.
 - `--mirror URL` downloads from another address, with the same paths (`URL/zips/train2014.zip`) or without folders.
-- MIRFLICKR and CIFAR-10 publish checksums. The checksums of COCO and VOC are recorded by other libraries. A dash means
-  that no source was found.
 
 ## Splits
 
-Images without a label are skipped. A random split depends on `--seed`: queries are drawn from all images, the rest is
-the database, and training images are drawn from the database. No query is a training image or in the database. If your
-copy has too few images for these counts, they are reduced in proportion, with a warning. Opening CIFAR-10 for the
-first time writes its images as 60,000 PNG files.
+Images without a label are skipped. A random split depends on `--seed`: queries are drawn from all images, the rest is the
+database, and training images are drawn from the database. If your copy has too few images, the counts are reduced in
+proportion, with a warning.
 
 `--lists DIR` reads the list files of HashNet, CSQ and others instead, also for your own folder (`centerhash train IMAGES
 --lists DIR --out RUN`). The files are `train.txt`, `test.txt` (or `query.txt`) and `database.txt`, each possibly in
 numbered parts. A line is `path 0 1 0 ...` with one 0 or 1 per class.
 
-- A path matches the image under the folder with the longest common end. Two equally good matches are an error, and
-  missing images are skipped with a warning.
+- A path matches the image with the longest common end. Missing images are skipped with a warning.
 - Class names come from `classes.txt` next to the lists; otherwise they are `class 0`, `class 1` and so on.
-- The number of images that two lists share is reported. HashNet's COCO database contains its queries; use `evaluate
-  --exclude-self` with it.
+- HashNet's COCO database contains its queries; use `evaluate --exclude-self` with it.
 {% for folder, group in groups.items() %}
 
 ## {{ group[0].name }}
@@ -304,16 +298,13 @@ numbered parts. A line is `path 0 1 0 ...` with one 0 or 1 per class.
 {{ group[0].citation }}. <{{ group[0].home }}>
 
 {% for row in group %}
-- Split of `{{ row.name }}`: {{ row.split }}.
+- `{{ row.name }}`: {{ row.split }}.
 {% endfor %}
 - Areas: {{ group[0].areas }}. License: {{ group[0].license }}.
-
 {% if group[0].files %}
-| file, unpacked into `{{ folder }}/` | bytes | MD5 |
-|---|---|---|
+- Archives, unpacked into `{{ folder }}/`:
 {% for file in files(group) %}
-| [{{ file.name }}]({{ file.url }}){{ "" if file.into == "." else " into `" + file.into + "/`" }} | \
-{{ "{:,}".format(file.size) if file.size else "-" }} | {{ file.md5 or "-" }} |
+  - [{{ file.name }}]({{ file.url }}){{ ", {:,} MB".format((file.size / 1e6)|round|int) if file.size else "" }}
 {% endfor %}
 {% endif %}
 {% if group[0].by_hand %}

@@ -109,8 +109,8 @@ register(
         _CIFAR10,
         name="cifar10-2",
         title="CIFAR-10, binary version, 50,000 images in the database",
-        split="the official training images (50,000) as training set and database, the official test images (10,000) as "
-        "queries (protocol II of GreedyHash)",
+        split="the 50,000 official training images as training set and database, the 10,000 test images as queries "
+        "(protocol II of GreedyHash)",
         reader=read_cifar10_parts,
         depth=50_000,
     )

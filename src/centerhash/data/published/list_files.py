@@ -186,8 +186,8 @@ register(
         classes=100,
         images=133_503,
         photos=133_503,
-        split="HashNet's lists: 5,000 queries from ImageNet's validation images, a database of 128,503 of its training "
-        "images, 10,000 of which are the training set",
+        split="HashNet's lists: 5,000 validation images as queries, 128,503 training images as database, 10,000 of them "
+        "as training set",
         areas="unknown",
         license="ImageNet's terms: for research, not for redistribution",
         citation="Cao et al.: HashNet: Deep Learning to Hash by Continuation. ICCV 2017; Russakovsky et al.: ImageNet "
@@ -198,12 +198,10 @@ register(
         needs=("lists/train.txt",),
         reader=lambda root: read_lists(root / "lists", root),
         by_hand=(
-            "Copy HashNet's lists for ImageNet (https://github.com/thuml/HashNet, pytorch/data/imagenet) to "
-            "imagenet100/lists: train.txt, test.txt and database.txt, or the latter two in parts (test0.txt, "
-            "database0.txt, ... of caffe/data/imagenet).",
-            "Download imagenet.tar.gz from the folder that HashNet's README names, or the training and validation images "
-            "of ILSVRC2012 from https://image-net.org after registering, and unpack them anywhere below imagenet100/.",
-            "Images are matched by the last parts of their paths. Missing ones are skipped, and a warning counts them.",
+            "Copy train.txt, test.txt and database.txt of HashNet (https://github.com/thuml/HashNet, "
+            "pytorch/data/imagenet) to imagenet100/lists.",
+            "Download the images named in HashNet's README, or those of ILSVRC2012 from https://image-net.org, and "
+            "unpack them anywhere below imagenet100/.",
         ),
         depth=1_000,
     )

@@ -84,11 +84,9 @@ _ALL = PublishedDataset(
     needs=("Groundtruth/AllLabels|AllLabels", "ImageList/Imagelist.txt|Imagelist.txt", "Flickr|images"),
     reader=read_nuswide,
     by_hand=(
-        f"Open {_HOME}/NUS-WIDE.html, fill in the 'Agreement and Disclaimer Form' and send it to the address given "
-        "there; instructions to download the photos come by e-mail.",
-        "Unpack the photos so that they lie at nuswide/Flickr/actor/0001_2124494179.jpg and so on, with the folders of "
-        "Imagelist.txt. (A flat folder nuswide/images also works: photos are matched by the last parts of their paths.)",
-        "Photos that are missing from your copy are skipped, with a warning that counts them.",
+        f"Open {_HOME}/NUS-WIDE.html and send the 'Agreement and Disclaimer Form' to the address given there. "
+        "Instructions to download the photos come by e-mail.",
+        "Unpack the photos to nuswide/Flickr with the folders of Imagelist.txt, or into a flat folder nuswide/images.",
     ),
 )
 register(
@@ -102,7 +100,7 @@ register(
             10_000,
             2_040,
             "the paper, Table 1",
-            "; its 149,685 database images are CSQ's list, which `--lists` reads",
+            "; `--lists` for CSQ's",
         ),
         reader=partial(read_nuswide, classes=FREQUENT),
     )

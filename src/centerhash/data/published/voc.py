@@ -125,7 +125,7 @@ register(
         title="Pascal VOC 2012",
         images=11_540,
         photos=11_540,
-        split="the official train (5,717) as training set and database, the official val (5,823) as queries, because "
+        split="the official train (5,717) as training set and database, the official val (5,823) as queries; "
         "test labels are not published",
         home=f"{_SOURCE}/voc2012/",
         files=(

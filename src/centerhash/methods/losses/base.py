@@ -102,8 +102,8 @@ class Objective(nn.Module, ABC):
     ) -> Tensor:
         """Compute the loss () of logits (B, K), or of a head's output, for labels (B, C) of bool or 0 and 1.
 
-        `places` (B,) are the positions of the images in the training set, `progress` in [0, 1) is the finished share of
-        training; few losses need them.
+        `places` (B,) are the positions of the images in the training set, and `progress` in [0, 1) is the finished
+        share of training. Few losses need them.
         """
         return self.loss_terms(output, labels, places, progress).total
 
@@ -148,8 +148,8 @@ class Objective(nn.Module, ABC):
             found = {**output._asdict(), "labels": labels}
             shown = [f"{name} {_shown(part)}" for name, part in found.items() if part is not None]
             raise InputError(
-                f"{type(self).__name__} takes float logits (B, {bits or 'K'}) and labels (B, {classes or 'C'}) of bool "
-                f"or 0 and 1, and a head's other outputs in the labels' shape; got {', '.join(shown)}."
+                f"{type(self).__name__} expects float logits (B, {bits or 'K'}) and labels (B, {classes or 'C'}) of bool "
+                f"or 0 and 1. Other outputs of the head have the shape of the labels. Got {', '.join(shown)}."
             )
         return Batch(output, labels.bool())
 

@@ -146,8 +146,8 @@ class CSQOptions(MethodOptions):
             target t = sign( sum of v_j over the labels ), ties from one random vector
             mean over bits of  softplus(-t_k z_k)  + gamma mean over bits of  log cosh(|tanh(z_k / 2)| - 1)""",
         differences="""
-            Both terms are means over bits. The authors' quantization loss is (|y_k| - 1)^2, and their centers are
-            random. Their network has three layers after the backbone, which learns at 0.05 of the rate.""",
+            Both terms are means over bits. The authors' head has three layers, and their backbone learns at 0.05 of
+            the rate.""",
         scores=Scores(0.850, 0.841, 0.819),
     ),
 )
@@ -189,8 +189,8 @@ class DPNOptions(MethodOptions):
             target t = sign( sum of v_j over the labels ), ties from one random vector
             mean over bits of  [ m - t_k z_k ]+""",
         differences="""
-            With several labels the target is the majority of their centers, as in CSQ and the port. The authors sum
-            over bits and over all labels' centers. Moving targets (DPN-A) and ternary codes are not included.""",
+            The target is the majority of the labels' centers, as in the port; the authors sum over all centers. Moving
+            targets (DPN-A) and ternary codes are not included.""",
         scores=Scores(0.850, 0.843, 0.819),
     ),
 )
@@ -218,7 +218,7 @@ class EWCSOptions(MethodOptions):
 @register_method(
     "ewcs",
     title="E-WCS",
-    paper=PAPER + ", the equal-weight ablation",
+    paper="the equal-weight ablation of the ICS paper",
     year=2021,
     multi_label="all labels' centers, weights 1/c",
     training={"centers": "random"},
@@ -290,7 +290,7 @@ class ICSOptions(MethodOptions):
 @register_method(
     "ics-printed",
     title="ICS as printed",
-    paper=PAPER + ", every equation as printed",
+    paper="the ICS paper, every equation as printed",
     year=2021,
     multi_label="all labels' centers, weights by ten printed steps",
     defaults={
@@ -311,9 +311,8 @@ class ICSOptions(MethodOptions):
                 ten steps                                                                Eq. (13), (14)
             network:  beta sum over the labels of softplus(w_j d_j) + gamma J_q                          Eq. (8), (12)""",
         differences="""
-            No difference is intended. The [notes on the paper](../explanation/paper.md) state which reading is used
-            if the paper contradicts itself; it names no lambda. The head and its schedule are those of all methods.
-            `--preset paper-alexnet` and `paper-resnet50` are the printed ones.""",
+            No difference is intended ([notes](../explanation/paper.md)). The head and its schedule are those of all
+            methods, unless `--preset paper-alexnet` or `paper-resnet50` is set.""",
         scores=Scores(0.604, 0.541, 0.596),
     ),
 )
@@ -332,14 +331,13 @@ class ICSOptions(MethodOptions):
             w = argmin over the simplex of  J1(Omega) + lambda sum_j w_j log w_j                       Eq. (10)
             network:  J1(Omega) with w fixed + gamma J_q                                               Eq. (12)""",
         differences="""
-            The weights are the exact minimizer instead of ten gradient steps, d is a mean over bits, and the loss is
-            divided by beta. The [notes on the paper](../explanation/paper.md) give the reasons. lambda is (K / 32)^3
-            / 4.""",
+            The weights are the exact minimizer, d is a mean over bits, and the loss is divided by beta
+            ([reasons](../explanation/paper.md)). lambda is (K / 32)^3 / 4.""",
         scores=Scores(0.856, 0.844, 0.827),
     ),
 )
 class ICS(CentralObjective):
-    """ICS (Zhang and Peng, 2021): solve the weights with the network fixed, then the loss with them fixed."""
+    """ICS (Zhang and Peng, 2021): solve the weights with the network fixed, then minimize with the weights fixed."""
 
     options: ICSOptions
     kept: Tensor

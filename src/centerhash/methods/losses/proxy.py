@@ -97,9 +97,8 @@ class HyP2Options(MethodOptions):
             + beta mean over pairs without a common label, both with several, of [cos(u_i, u_j) - zeta]+
             u = tanh(z), proxies p_j learned;  zeta = 1 - 2 d / K, at least 0, d the distance that C codes can keep""",
         differences="""
-            The authors compare logits without tanh and initialize the proxies as Kaiming does. Their zeta comes from
-            a table of codes and can be negative. Here d is the Griesmer bound, or that of the best known linear code
-            (12 to 64 bits, up to 128 classes).""",
+            The authors' zeta comes from a table of codes and can be negative. Here d is the Griesmer bound, or that of
+            the best known linear code.""",
         scores=Scores(0.847, 0.834, 0.818),
     ),
 )
@@ -176,8 +175,7 @@ class GreedyHashOptions(MethodOptions):
             b = sign(z) forward,  dL/dz = dL/db backward
             cross entropy of W b with the labels  + alpha mean over bits of  | |z_k| - 1 |^3""",
         differences="""
-            The authors have one label per image; with several, the softmax targets are 1/c. The sigmoid loss is
-            summed over classes. alpha is 1 in the authors' file for ImageNet, and 0.1 in those for CIFAR-10.""",
+            The authors have one label per image; with several, the softmax targets are 1/c.""",
         scores=Scores(0.842, 0.830, 0.830),
     ),
 )

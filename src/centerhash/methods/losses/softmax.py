@@ -59,8 +59,7 @@ class OrthoHashOptions(MethodOptions):
         equations="""
             mean over the labels j of  -log softmax_j( scale (cos(z, v_j) - margin at the labels) ) over all centers""",
         differences="""
-            The authors also have a batch norm on the logits, which a preset file can set (`[head]`, `logit_norm =
-            true`).""",
+            The authors have a batch norm on the logits (`logit_norm = true` in `[head]` of a preset file).""",
         scores=Scores(0.869, 0.858, 0.839),
     ),
 )
@@ -120,16 +119,13 @@ class MDSHOptions(MethodOptions):
         source="the authors' PyTorch code",
         equations="""
             stage 1:  centers v in {-1, +1}^(C x K) with a large minimum distance;
-                      the authors aim at Gilbert and Varshamov's bound
             stage 2:  mean over classes of  -y_j log p_j - (1 - y_j) log(1 - p_j),
                       p = softmax( scale cos(u, v) ) over all centers
                       + beta mean over pairs that share a label of  log(1 + exp( (1 - cos(u_i, u_j)) / 2 ))
                       + lambda mean over bits of  (|u_k| - 1)^2,   u = tanh(z)""",
         differences="""
-            Centers are improved bit by bit from several starts, up to Plotkin's bound; the authors use a relaxation
-            with multipliers. Pairs are those within a batch; the authors pair a batch with stored codes of all
-            training images, after 9 epochs. They have a batch norm on the logits. Their beta is for one label per
-            image: with several, most pairs share one, and mAP stays at that of a random ranking.""",
+            The authors have a batch norm on the logits, and pair a batch with stored codes of all training images. Their
+            beta is for one label per image: with several, mAP stays at that of a random ranking.""",
         scores=Scores(0.847, 0.835, 0.337),
     ),
 )
@@ -195,7 +191,7 @@ def step_loss(distances: Tensor, labels: Tensor, entropy: float) -> Tensor:
 @register_method(
     "ics-softmax",
     title="ICS-softmax (ours)",
-    paper="this project: ICS with a softmax likelihood over all centers, separate weights, rotated codes",
+    paper="this project",
     year=2026,
     multi_label="softmax over all centers, weights solved per image",
     head={"rotate": True, "evidence": True, "presence": True},
@@ -209,15 +205,10 @@ def step_loss(distances: Tensor, labels: Tensor, entropy: float) -> Tensor:
             class logits e:  d_j = -log softmax_j(e) over all classes
             w = argmin over the simplex of  sum_j w_j d_j + lambda sum_j w_j log w_j
                 = softmax(-d / lambda) over the labels
-            network:  sum over the labels of w_j d_j with w fixed, for the code and for the class logits
-            after training:  z -> z R, R orthogonal, the R that brings z / |z| nearest to its signs (ITQ from R = I)
-            weights reported:  softmax( e / share_lambda + s ) over the labels
-            if areas a (shares of their sum) are known:
-                s = argmin -mean_i sum_j a_ij log w_ij + 0.001 |s|^2, else s = 0""",
+            network:  sum over the labels of w_j d_j with w fixed, for the code and for the class logits""",
         differences="""
             `--no-rotate`, `--no-evidence` and `--no-sizes` disable its additions to ICS
-            ([explanation](../explanation/ics-softmax.md)). `evidence_lambda` and `share_lambda` do not change the
-            codes and were chosen outside the grid.""",
+            ([explanation](../explanation/ics-softmax.md)).""",
         scores=Scores(0.872, 0.855, None),
     ),
 )

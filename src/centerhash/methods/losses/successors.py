@@ -177,9 +177,8 @@ class SHCOptions(CSQOptions):
             network:  that of csq with these centers""",
         differences="""
             The authors have one label per image. With several, an image counts for each of its labels in S, and its
-            target is the majority of their centers, as in CSQ. The classifier is linear on the frozen features; the
-            authors fine-tune a network. Bits are flipped one at a time instead of a relaxation with multipliers. A
-            fine-tuned backbone has no features before training, so S is then the co-occurrence of labels.""",
+            target is the majority of their centers. The classifier is linear on the frozen features; with a fine-tuned
+            backbone, S is the co-occurrence of labels.""",
         scores=None,
     ),
 )
@@ -267,9 +266,8 @@ class CRHOptions(MethodOptions):
                 v_j = the free code of the codebook with the largest  <v, sum of u / c over images of class j>,
                 u = tanh(z / 2) of the stage before""",
         differences="""
-            Details that the summaries leave open are chosen here: loss of several labels (as OrthoHash), number of
-            stages, greedy assignment by frequency, and a codebook of the first centers and random balanced codes.
-            Centers that would coincide are not taken.""",
+            The loss of several labels (as in OrthoHash), the number of stages and the greedy assignment are choices made
+            here.""",
         scores=None,
     ),
 )
@@ -384,10 +382,8 @@ class LSCSHOptions(ICSOptions):
             + alpha_1 sum over pairs of classes of  h,   h = (1 + cos(v_i, v_j)) / 2
             + alpha_2 2 / K sum over pairs of classes of  s log(s / h),   s = (1 + co-occurrence) / 2""",
         differences="""
-            s is the cosine of the labels' columns; the code has BERT's vectors of the class names, from which a small
-            network computes the centers. theta is learned with the head, step by step, from the assigned centers; the
-            code updates centers once per epoch, first those of the untrained network. All terms are per bit. Weights
-            are the exact minimizer unless `solver=pgd`, with `keep=true` as in the code.""",
+            s is the cosine of the labels' columns; the code has BERT's vectors of the class names. theta is learned with
+            the head; the code updates centers once per epoch. Weights are the exact minimizer.""",
         scores=None,
     ),
 )

@@ -126,8 +126,7 @@ class CNNHOptions(MethodOptions):
             stage 1:  min over H in [-1, 1]^(n x K) of  || S - H H^T / K ||^2,  codes = sign(H)
             stage 2:  mean over bits of  softplus(-c_k z_k)  for the image's code c""",
         differences="""
-            Stage 1 moves a block of rows per column by one Newton step instead of single entries. Stage 2 is a cross
-            entropy; the port has a squared error. CNNH+, which also predicts labels, is not included.""",
+            The port has a squared error in stage 2. CNNH+, which also predicts labels, is not included.""",
         scores=Scores(0.776, 0.762, None),
     ),
 )
@@ -156,8 +155,8 @@ class CNNH(Objective):
         """Compute stage 2: the mean cross entropy between sigmoid(z) and the image's code."""
         if batch.places is None or not len(self.codes):
             raise InputError(
-                "CNNH learns codes of single images: call prepare() with the training images first, then the loss with "
-                "the places (B,) of a batch's images among them."
+                "CNNH learns codes of single images: call prepare() with the training images first. Then pass the "
+                "positions (B,) of a batch among them to the loss."
             )
         targets = self.codes[batch.places].to(batch.logits.dtype)
         return {"code": softplus(-targets * batch.logits).mean()}

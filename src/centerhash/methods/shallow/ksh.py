@@ -135,11 +135,9 @@ class KshOptions(KernelOptions):
         source="the authors' MATLAB code",
         equations="""
             min over A of  || H H^T / K - S ||^2,  H = sign(kernel(X, anchors) A),
-                S_ij = +1 if i and j share a label, else -1
-            greedy: bit k maximizes h^T R h with R = K S - sum over earlier bits of h h^T;
-            start: top eigenvector;  then the gradient of the objective with tanh(x / 2) for the sign (Nesterov)""",
+                S_ij = +1 if i and j share a label, else -1""",
         differences="""
-            A ridge is added to the variances of the kernel, because bits follow noise without it.""",
+            A ridge on the kernel variances keeps bits from following noise.""",
         scores=Scores(0.737, None, 0.626),
     ),
 )

@@ -47,7 +47,7 @@ class LinearHash(ShallowHash):
 @register_method(
     "lsh",
     title="LSH",
-    paper="Similarity Search in High Dimensions via Hashing (Gionis et al.); random hyperplanes (Charikar)",
+    paper="Similarity Search in High Dimensions via Hashing (Gionis et al.)",
     year=1999,
     uses_labels=False,
     multi_label="not used",
@@ -58,7 +58,7 @@ class LinearHash(ShallowHash):
         source="MATLAB ports of LSH",
         equations="h_k(x) = sign(<r_k, x - mean>), r_k ~ N(0, I)",
         differences="""
-            The hyperplanes pass through the mean of the training features, because all features are positive.""",
+            The hyperplanes pass through the mean, because all features are positive.""",
         scores=Scores(0.483, None, 0.483),
     ),
 )
@@ -230,8 +230,7 @@ class ItqOptions(ShallowOptions):
         source="Gong's ITQ in MATLAB",
         equations="""
             min over B in {-1, +1}^(n x K) and rotations R of  || B - V R ||^2,
-                V = centered features on K principal axes
-            rounds:  B = sign(V R);  R = best rotation (Procrustes, by an SVD of V^T B)""",
+                V = centered features on K principal axes""",
         differences="With more bits than principal axes, V is padded with zeros.",
         scores=Scores(0.734, None, 0.731),
     ),
