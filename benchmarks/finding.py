@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageOps
 
 from benchmarks.reporting import ROOT, arguments_of, show, store
+from centerhash.model.base import FILTERED
 from centerhash.search import Index, rankings
 from centerhash.search.index import is_index
 from centerhash.search.items import LEVELS
@@ -118,7 +119,7 @@ def label_filters(opened: Index, truth_of: Mapping[str, NDArray[np.bool_]]) -> d
     truth = np.stack([truth_of[name] for name in names])
     order = np.random.default_rng(0).permutation(len(names))
     choosing, measured = order[: len(order) // 2], order[len(order) // 2 :]
-    passing = probable[measured] >= rankings.FILTERED
+    passing = probable[measured] >= FILTERED
     classes = opened.model_info.classes
     per_class = {}
     for at, name in enumerate(classes):
@@ -132,7 +133,7 @@ def label_filters(opened: Index, truth_of: Mapping[str, NDArray[np.bool_]]) -> d
             }
     return {
         "chosen_threshold": chosen_threshold(probable[choosing], truth[choosing]),
-        "used_threshold": rankings.FILTERED,
+        "used_threshold": FILTERED,
         "chosen_end": chosen_end(probable[choosing], truth[choosing]),
         "used_end": rankings.FITS,
         "photos_measured": len(measured),

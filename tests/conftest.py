@@ -213,7 +213,7 @@ def image_run(scene_folder: Path, feature_cache: Path) -> Path:
     from centerhash.training.run import train
     from tests.toys import toy_config
 
-    config = toy_config(bits=32, epochs=4)
+    config = toy_config(bits=32, epochs=12)
     return made_once(
         "images", lambda run: train(scene_folder, config=config, out=run, cache=feature_cache, device="cpu")
     )

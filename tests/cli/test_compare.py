@@ -94,14 +94,14 @@ def test_kept_models_and_codes_give_the_results_of_their_rows(feature_folder: Pa
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--methods", "isc"], "unknown method 'isc'. Did you mean 'ics'?"),
+        (["--methods", "icss"], "unknown method 'icss'. Did you mean 'ics'?"),
         (["--methods", ","], "--methods is empty"),
         (["--bits", "16;32"], "got '16;32'"),
         (["--bits", ","], "--bits"),
         (["--seeds", "0"], "--seeds"),
         (["--jobs", "0"], "--jobs"),
         (["--methods", "ics", "-o", "ics:lamda=1"], "Did you mean 'lambda'?"),
-        (["--methods", "ics", "-o", "isc:lambda=1"], "Did you mean 'ics'?"),
+        (["--methods", "ics", "-o", "icss:lambda=1"], "Did you mean 'ics'?"),
         (["--methods", "ics", "-o", "csq:gamma=1"], "It must be in --methods"),
         (["--methods", "ics", "-o", "ics:bits=16"], "unknown option of method 'ics'"),
         (["-o", "lambda=1"], "METHOD:NAME=VALUE"),

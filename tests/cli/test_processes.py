@@ -55,7 +55,7 @@ def test_the_whole_line_as_real_processes(tmp_path: Path) -> None:
     ("words", "reason"),
     [
         (["train", "gone", "--out", "run"], "no such folder: 'gone'"),
-        (["options", "isc"], "Did you mean 'ics'?"),
+        (["options", "icss"], "Did you mean 'ics'?"),
         (["train", "gone"], "--out"),
         (["evaluate", "gone"], "no such run or code file"),
     ],

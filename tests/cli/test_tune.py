@@ -43,7 +43,7 @@ def test_tuned_settings_are_compared(feature_folder: Path, tmp_path: Path) -> No
 def test_what_tune_refuses(feature_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for words, reason in (
-        (["--methods", "isc"], "Did you mean 'ics'?"),
+        (["--methods", "icss"], "Did you mean 'ics'?"),
         (["--trials", "2", "--full", "3"], "full must be at most trials"),
         (["--trials", "0"], "--trials"),
     ):

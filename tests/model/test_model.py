@@ -223,14 +223,28 @@ def test_similarity_is_the_cosine_to_each_center(toy_model: HashModel, features:
             assert found[row, j] == pytest.approx(expected, abs=1e-5)
 
 
-def test_predicted_labels_are_those_past_the_threshold(features: NDArray[Any]) -> None:
+def test_predicted_labels_are_those_past_the_threshold_and_the_nearest(features: NDArray[Any]) -> None:
     wide = np.random.default_rng(1).normal(size=(50, 300)).astype(np.float32)
     for threshold in (-2.0, -0.1, 0.1, 2.0):
         model = untrained(threshold=threshold)
-        assert np.array_equal(model.predict_labels(wide), model.similarities(wide) >= threshold)
-    assert not model.predict_labels(wide).any()
-    assert model.label_names(wide) == [()] * 50
-    answer = model.explain_features(wide[:1], top=3)[0]
+        similarities, labels = model.similarities(wide), model.predict_labels(wide)
+        nearest = similarities.argmax(axis=1)
+        assert labels[np.arange(50), nearest].all()
+        others = labels.copy()
+        others[np.arange(50), nearest] = similarities[np.arange(50), nearest] >= threshold
+        assert np.array_equal(others, similarities >= threshold)
+
+
+def test_a_best_guess_is_predicted_unless_it_is_unlikely(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = untrained()
+    likely = np.zeros((3, len(model.classes)), np.float32)
+    likely[0, :2], likely[1, :2], likely[2, :2] = (0.6, 0.5), (0.1, 0.3), (0.1, 0.2)
+    monkeypatch.setattr(type(model), "has_probabilities", True)
+    monkeypatch.setattr(model, "label_probabilities", lambda _: likely)
+    features = np.random.default_rng(1).normal(size=(3, 300)).astype(np.float32)
+    first, second = model.classes[:2]
+    assert model.label_names(features) == [(first, second), (second,), ()]
+    answer = model.explain_features(features, top=3)[2]
     assert [one.weight for one in answer] == [0, 0, 0]
     assert str(answer) == ""
 

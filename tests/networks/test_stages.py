@@ -25,7 +25,7 @@ from tests.toys import write_images
         ("resnet50", {"pretrained": False, "crop": 64, "pool": "mean+max"}, None, (1024, 4, 4)),
         ("resnet50-v1", {"pretrained": False, "crop": 64}, 2, (512, 8, 8)),
         ("alexnet", {"pretrained": False, "crop": 64}, None, (256, 6, 6)),
-        ("timm:test_resnet", {"pretrained": False}, None, (64, 10, 10)),
+        ("timm:test_resnet", {"pretrained": False}, None, (192, 10, 10)),
         ("timm:test_vit", {"pretrained": False}, None, (101, 64)),
     ],
 )

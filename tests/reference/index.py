@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.codes import Codes, Packed, pack, unpack
+from centerhash.model.base import FILTERED
 from centerhash.search.items import File, Filter, Item, ItemStore, PhotoInfo
-from centerhash.search.rankings import FILTERED, FITS, NEAR, SHARES, ByBoth, ByLabels, BySemantic, ByVisual
+from centerhash.search.rankings import FITS, NEAR, SHARES, ByBoth, ByLabels, BySemantic, ByVisual
 
 BITS = 16
 NAMES = ("cat", "dog", "emu")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from centerhash.model.base import FILTERED
 from centerhash.search import Index, Results
-from centerhash.search.rankings import FILTERED
 from tests.serve.toys import ids_of, png, upload
 from tests.toys import CLASSES
 

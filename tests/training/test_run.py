@@ -112,7 +112,7 @@ def test_codes_of_images_carry_names_and_paths(
         assert codes.names is not None
         assert codes.paths is not None
         assert codes.ids is not None
-        assert codes.names.tolist() == [dataset.names[row] for row in codes.ids]
+        assert list(codes.names) == [dataset.names[row] for row in codes.ids]
         assert all(Path(path).is_file() and Path(path).is_absolute() for path in codes.paths)
     assert all(codes.names is codes.paths is None for codes in read_run_codes(feature_run))
 

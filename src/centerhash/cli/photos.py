@@ -368,6 +368,9 @@ def search(
     before: BeforeOption = None,
     camera: CameraOption = None,
     within: Annotated[int | None, typer.Option(min=0, help="maximum Hamming distance of the results")] = None,
+    rotations: Annotated[
+        bool, typer.Option(help="also find rotated copies of the image, in four times the time")
+    ] = True,
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
     as_json: JsonOption = False,
@@ -398,6 +401,7 @@ def search(
             before=before,
             camera=camera,
             within=within,
+            rotations=rotations,
         )
         known = [*opened.labels(), *opened.model_info.classes] if having or without else []
         _warn_of_camera(opened, camera)

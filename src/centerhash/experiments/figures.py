@@ -47,6 +47,9 @@ LOOKS: Mapping[str, Look] = {
     "orthohash": Look("#000000", "-", "P"),
     "hyp2": Look("#882255", "-", "X"),
     "mdsh": Look("#4F3607", "-", "p"),
+    "lscsh": Look("#0072B2", "-.", "o"),
+    "shc": Look("#E69F00", "-.", "s"),
+    "crh": Look("#000000", "-.", "D"),
 }
 
 
@@ -146,7 +149,7 @@ _MARKS = {  # outlines around (18, 7), as matplotlib draws them
     "p": "M18 3l3.8 2.8l-1.4 4.4h-4.8l-1.4-4.4z",
     ".": "M16.5 7a1.5 1.5 0 1 0 3 0a1.5 1.5 0 1 0-3 0z",
 }
-_DASHES = {"-": "none", "--": "6 3", ":": "1.6 2.4"}
+_DASHES = {"-": "none", "--": "6 3", ":": "1.6 2.4", "-.": "6 2 1.6 2"}
 
 
 def swatch(method: str, hollow: bool = False) -> Markup:

@@ -34,6 +34,7 @@ import numpy as np
 from centerhash.codes import Packed
 from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
 from centerhash.core.extras import require
+from centerhash.model.base import FILTERED
 from centerhash.search.items import (
     LEVELS,
     MAX_ID_BYTES,
@@ -48,7 +49,7 @@ from centerhash.search.items import (
     ItemStore,
     PhotoInfo,
 )
-from centerhash.search.rankings import FILTERED, BySemantic, Columns, Ranking, code_distances
+from centerhash.search.rankings import BySemantic, Columns, Ranking, code_distances
 from centerhash.search.results import wall_clock
 
 Row: TypeAlias = dict[str, Any]

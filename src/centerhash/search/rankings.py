@@ -27,7 +27,6 @@ _WEIGHT = round(1 / FACTOR)  # distances are compared as whole numbers: 10 d_sem
 _FLOOR = 0.01  # the least probability that follows from a code
 SHARPNESS = 8.0  # of the likelihood of labels given a code
 FITS = 0.1  # label probability below which a photo does not fit a query by labels: see `benchmarks.finding`
-FILTERED = 0.24  # label probability from which a photo passes a filter by a label: see `benchmarks.finding`
 NEAR = 32  # visual bits in which a cropped or screenshot copy of a photo may differ: see `benchmarks.finding`
 _AS_NEAR = 2  # visual bits more than the nearest that other copies may differ in
 SHARES = 1.0  # weight of the shares compared with the probabilities: see docs/how-to/search.md

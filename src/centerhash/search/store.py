@@ -26,6 +26,7 @@ from centerhash.codes import Packed, check_bits, packed_width
 from centerhash.core.errors import InputError
 from centerhash.core.files import explain_write_errors, make_folder, sync_folder
 from centerhash.core.progress import Progress
+from centerhash.model.base import FILTERED
 from centerhash.search.database import (
     CAMERA,
     CARRIED,
@@ -58,7 +59,7 @@ from centerhash.search.database import (
 )
 from centerhash.search.items import LEVELS, Batch, Counts, File, Filter, Item, ItemStore
 from centerhash.search.names import folders_named, like_pattern, names_part
-from centerhash.search.rankings import FILTERED, Columns, Ranking, code_distances
+from centerhash.search.rankings import Columns, Ranking, code_distances
 from centerhash.search.teaching import PRESENT as SURE
 from centerhash.search.teaching import PackedCodes, Taught
 from centerhash.search.uploads import IMAGES
