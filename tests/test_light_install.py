@@ -222,7 +222,7 @@ def test_photos_are_served(folder: Path) -> None:
             assert server.stdout is not None
             for line in server.stdout:
                 said += line
-                if "images added" in line:
+                if re.search(r"images? added", line):
                     break
             found = re.search(r"http://[\w.]+:\d+", said)
             assert found is not None, said

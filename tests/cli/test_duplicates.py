@@ -61,11 +61,11 @@ def test_move_undo_and_what_a_dry_run_shows(folder: Path, tmp_path: Path) -> Non
     plain = ("duplicates", photos, "--move-to", target)
     moved = cli(*plain)
     assert moved.code == 0, moved.err
-    assert "2 photos and 1 sidecar files moved" in moved.text
+    assert "2 photos and 1 sidecar file moved" in moved.text
     assert before - files(photos) == {"backup/2.png", "backup/smaller.png", "backup/smaller.xmp"}
     assert cli(*plain, "--json").json["moved"]["photos"] == 0
     back = cli("duplicates", "--undo", target)
-    assert "2 photos and 1 sidecar files moved back" in back.text
+    assert "2 photos and 1 sidecar file moved back" in back.text
     assert files(photos) == before
     assert cli("duplicates", "--undo", target / "moved.jsonl", "--json").json == {
         "undone": {"photos": 0, "sidecars": 0, "not_moved": {}}

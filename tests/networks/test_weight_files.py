@@ -259,7 +259,7 @@ def test_a_network_of_timm_comes_from_the_hub(hub: LocalHub) -> None:
 @pytest.mark.parametrize("content", [b"no weights", save({"conv1.0.weight": torch.zeros(1)})])
 def test_a_damaged_file_of_the_hub_is_named(hub: LocalHub, content: bytes) -> None:
     hub.put(REPOSITORY, {"model.safetensors": content})
-    with pytest.raises(DataError, match=r"model.safetensors' is damaged or does not hold .*Delete the file"):
+    with pytest.raises(DataError, match=r"model.safetensors' is damaged"):
         get_backbone("timm:test_resnet").load()
 
 

@@ -504,7 +504,9 @@ def test_months_timeline_and_large_previews(browser: Any, tmp_path: Path, featur
         watched.until_here(lambda: watched.ids() == ["1", "2"], "only June is shown")
         assert watched.fragment() == "after=2024-06&before=2024-07"
         assert page.locator("#filters .chip").inner_text().startswith("in June 2024")
-        assert page.locator("#status").inner_text().startswith("2 of 5 photos")
+        watched.until_here(  # it follows the timeline, which is drawn after the photos
+            lambda: page.locator("#status").inner_text().startswith("2 of 5 photos"), "both are counted"
+        )
         page.locator("#filters .off").click()
         watched.until_here(lambda: len(watched.ids()) == 5, "all are shown")
         page.locator("#timeline .year", has_text="2024").click()
