@@ -53,9 +53,12 @@ def test_the_badge_and_its_figures_are_written(tmp_path: Path, monkeypatch: pyte
     assert json.loads(out.read_text())["percent"] == 93.21
 
 
+NOT_IN_THE_TABLE = ("lscsh", "shc", "crh")  # tuned, but not trained with three seeds yet
+
+
 def test_the_stored_table_has_every_method_with_its_defaults_of_now() -> None:
     # `centerhash compare` with this folder trains nothing again
     rows = read_rows(RESULTS / "coco117k" / "results.jsonl")
-    named = [name for name, row in METHODS.items() if row.built_in and row.notes and row.notes.scores]
+    named = [name for name, row in METHODS.items() if row.built_in and name not in NOT_IN_THE_TABLE]
     wanted = plan_tasks(named, [16, 32, 64], 3)
     assert not unfinished(wanted, rows)
