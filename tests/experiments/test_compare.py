@@ -24,7 +24,7 @@ from centerhash.experiments.runner import read_rows
 from centerhash.experiments.tables import Score, markdown, summarize
 from centerhash.experiments.tasks import Source, make_task, plan_tasks, shared_backbone
 from centerhash.model.model import HashModel
-from centerhash.training import loop
+from centerhash.training import last_stages, loop
 from centerhash.training.run import evaluate, train
 from tests.browser import chromium
 from tests.stored import stored_row
@@ -228,8 +228,16 @@ def test_rows_of_trained_networks_resume_share_maps_and_are_those_of_train(
     monkeypatch.setattr(  # a checkpoint after every epoch
         Source, "session", lambda *given: replace(session(*given), checkpoint_seconds=0.0)
     )
+    tables, computed = [], last_stages.compute_maps
+
+    def compute(*given: Any) -> Any:
+        tables.append(given[0])
+        return computed(*given)
+
+    monkeypatch.setattr(last_stages, "compute_maps", compute)
     with pytest.raises(Killed):
         compare(source, tasks, out)
+    assert len(tables) == (finetune == "last")  # both runs read the same one
     assert len(read_rows(out / "results.jsonl")) == 1
     stages: list[tuple[str, int]] = []
     rows, failures = compare(
