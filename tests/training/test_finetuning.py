@@ -45,7 +45,13 @@ from tests.toys import (
     write_images,
 )
 
-SMALL = {"bits": 16, "epochs": 2, "batch_size": 16, "crop": 64}  # a twentieth of the pixels
+SMALL = {
+    "bits": 16,
+    "epochs": 2,
+    "batch_size": 16,
+    "crop": 64,
+    "head": {"hidden": [16]},
+}  # a twentieth of the pixels
 BACKBONE = get_backbone("efficientnet-lite0", crop=224)
 WHOLE = get_backbone("efficientnet-lite0")
 
@@ -293,7 +299,7 @@ def test_the_command_line_fine_tunes_watches_and_skips_broken_images(
     assert dataset.image_paths is not None
     Path(dataset.image_paths[int(dataset.splits.train[0])]).write_bytes(b"no picture")
     words = ["train", data, "--finetune", *finetune, "--bits", "16", "--epochs", "1", "--crop", "64"]
-    words += ["--watch", "1", "--out", tmp_path / "run", "--cache", tmp_path / "cache"]
+    words += ["--hidden", "16", "--watch", "1", "--out", tmp_path / "run", "--cache", tmp_path / "cache"]
     assert "1 of" in refused(cli(*words))
     done = cli(*words, "--skip-broken")
     assert done.code == 0, done.err
