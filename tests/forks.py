@@ -139,6 +139,8 @@ def _become(message: dict[str, Any], out: int, err: int) -> None:
 
 def _import_all() -> None:
     """What commands import, but nothing that starts threads, which no child would have."""
+    import lightning_fabric  # noqa: F401
+
     import centerhash.cli
     import centerhash.experiments.compare
     import centerhash.search
