@@ -15,15 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from centerhash.core.errors import ConfigError, DataError, unknown_name
-from centerhash.networks.weight_files import (
-    Download,
-    Hub,
-    WeightFile,
-    WeightSource,
-    Wheel,
-    load_weights,
-)
+from centerhash.core.errors import ConfigError, DataError, first_line, unknown_name
+from centerhash.networks.weight_files import Download, Hub, WeightFile, WeightSource, Wheel, load_weights
 
 if TYPE_CHECKING:
     import torch
@@ -329,7 +322,7 @@ def _check_choice(row: Backbone, chosen: Backbone) -> None:
                 shape = tuple(network(torch.empty(1, 3, chosen.crop, chosen.crop)).shape)
     # what networks raise, each in its way
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
-        reason = f" ({str(error).splitlines()[0]})" if str(error) else ""
+        reason = f" ({first_line(error)})"
     if shape != (1, chosen.features):
         raise ConfigError(
             f"{row.name} is not made for a crop of {chosen.crop} and pool {chosen.pool}{reason}: leave them out for its "
@@ -464,10 +457,9 @@ def _build_published(name: str, weights: Path | None, pool: str | None) -> nn.Mo
         return _create(name, pretrained=True, pretrained_cfg_overlay=settings, **_pooling(pool))
     # what timm, torch and safetensors raise for files that were cut or hold something else
     except (OSError, RuntimeError, ValueError, KeyError, EOFError, SafetensorError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
-            f"'{weights}' is damaged or does not contain the weights of timm's '{name.removeprefix(TIMM)}'. {reason} "
-            "Delete the file to download it again, or pass another one as `weights=`."
+            f"'{weights}' is damaged or does not contain the weights of timm's '{name.removeprefix(TIMM)}': "
+            f"{first_line(error)}. Delete the file to download it again, or pass another one as `weights=`."
         ) from None
 
 
@@ -526,8 +518,7 @@ def choose_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # a value must come back: "meta" has none
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
         raise ConfigError(
-            f"device '{name}' cannot be used: {reason}. Try `device=\"cpu\"` or auto."
+            f"device '{name}' cannot be used: {first_line(error)}. Try `device=\"cpu\"` or auto."
         ) from None
     return device
