@@ -551,6 +551,26 @@ class Store(ItemStore):
         with self.transaction() as writer:
             writer.save_taught(labels)
 
+    def removed(self) -> dict[str, tuple[str, File]]:
+        """Return the files of removed images by path, with the ids of the images."""
+        with self._reading() as (database, state):
+            return database.removed(state) if state.removed else {}
+
+    def was_removed(self, id: str) -> bool:
+        """Return whether an image was removed, and has not been added since."""
+        with self._reading() as (database, state):
+            return bool(state.removed and database.select("SELECT id FROM removed WHERE id IN", [id]))
+
+    def note_removed(self, files: Sequence[tuple[str, File]]) -> None:
+        """Remember files of removed images by the ids of these, in one commit."""
+        with self.transaction() as writer:
+            writer.note_removed(files)
+
+    def forget_removed(self, paths: Sequence[str]) -> None:
+        """Forget that the images at these paths were removed."""
+        with self.transaction() as writer:
+            writer.forget_removed([], paths)
+
     def sample_codes(self, count: int, without: Sequence[str]) -> PackedCodes:
         """Return the codes of random items, always the same ones, except those of some ids."""
         with self._searching() as (database, loaded):
@@ -600,9 +620,10 @@ class Store(ItemStore):
         return {str(month): int(total) for month, total in zip(months[::-1], totals[::-1], strict=True)}
 
     def info(self) -> dict[str, Any]:
-        """Return the number of removed items that still take space, and the bytes of the database."""
+        """Return the number of removed items that still take space, of files that scans leave out, and of bytes."""
         state, taken = self._state(), sum(bytes_of(self.folder / name) for name in FILES)
-        return {"removed": state.rows - state.items - state.hidden, "bytes": taken}
+        removed = state.rows - state.items - state.hidden
+        return {"removed": removed, "left_out": state.removed, "bytes": taken}
 
     def verify(self) -> list[str]:
         """Read everything and return one sentence for each damage found."""
@@ -658,6 +679,7 @@ class Store(ItemStore):
                         fresh.add_items(page)
                     fresh.save_taught(self.taught())
                     fresh.set_roots(self.roots())
+                    fresh.note_removed(list(self.removed().values()))
                     with fresh.transaction() as other:
                         other.state = replace(
                             other.state, generation=state.generation + 1, commits=state.commits
