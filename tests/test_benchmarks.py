@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import coverage_badge
+from benchmarks.words import Word, counted, read_words
 from centerhash.experiments.runner import read_rows, unfinished
 from centerhash.experiments.tasks import plan_tasks
 from centerhash.methods.registry import METHODS
@@ -51,6 +52,25 @@ def test_the_badge_and_its_figures_are_written(tmp_path: Path, monkeypatch: pyte
     coverage_badge.main()
     assert re.search(r">93 %<", badge.read_text())
     assert json.loads(out.read_text())["percent"] == 93.21
+
+
+def test_words_of_a_list_are_counted_once_and_by_half(tmp_path: Path) -> None:
+    lines = [
+        "a\tlearned\tde\tdog\tHund",
+        "b\tlearned\tde\tdog\thund",  # the same word
+        "b\tlearned\tde\tcat\tHund",  # read as a dog
+        "b\tlearned\tde\tcat\tKatzenwurm",
+        "c\theld out\tfr\tdog\tchien",
+    ]
+    (tmp_path / "words.tsv").write_text("\n".join(lines), encoding="utf-8")
+    found = read_words(tmp_path / "words.tsv")
+    assert found[-1] == Word("c", "held out", "fr", "dog", "chien")
+    figures = counted(found[:-1], ["dog", "cat"])
+    assert [figures[name] for name in ("words", "right", "wrong", "refused")] == [3, 1, 1, 1]
+    assert figures["right share"] == 0.3333
+    (tmp_path / "words.tsv").write_text("a\tkept\tde\tdog\tHund")
+    with pytest.raises(SystemExit):
+        read_words(tmp_path / "words.tsv")
 
 
 NOT_IN_THE_TABLE = ("lscsh", "shc", "crh")  # tuned, but not trained with three seeds yet

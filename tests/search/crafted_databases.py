@@ -60,7 +60,11 @@ def strict_schema(path: Path) -> None:
         sql.execute("PRAGMA journal_mode = WAL")
 
 
-_CHECKSUMS = {"taught": 3, "files": 6}  # tables without a rowid, and which of their columns is the checksum
+_CHECKSUMS = {
+    "taught": 3,
+    "files": 6,
+    "removed": 4,
+}  # tables without a rowid, and which of their columns is the checksum
 
 
 def sealed(path: Path) -> None:
@@ -151,8 +155,10 @@ COLUMNS = {
         "edits",
         "terms",
         "taught",
+        "removed",
     ),
     "taught": ("name", "parameters", "examples"),
+    "removed": ("id", "path", "size", "modified"),
     "items": ("row", "id", "camera", "width", "height", "name", "labels", "scores"),
     "files": ("row", "folder", "name", "size", "modified", "gone"),
     "terms": ("term", "kind", "name", "items", "entries"),
@@ -163,8 +169,13 @@ COLUMNS = {
 # what an index may hold: any number of compactions and of commits, an id or a time by which nothing else goes
 _HARMLESS = {
     *(("state", name, "4e9") for name in ("generation", "commits", "edits")),
-    *(("files", "modified", value) for value in ("NULL", "negative", "huge", "4e9", "fraction")),
-    *(("files", "size", value) for value in ("NULL", "huge", "4e9")),
+    *(
+        (table, "modified", value)
+        for table in ("files", "removed")
+        for value in ("NULL", "negative", "huge", "4e9", "fraction")
+    ),
+    *((table, "size", value) for table in ("files", "removed") for value in ("NULL", "huge", "4e9")),
+    *(("removed", "id", value) for value in ("negative", "huge", "4e9", "text", "fraction", "infinite")),
     *((table, "name", "text") for table in ("items", "files", "terms", "taught")),
     *(("items", column, "NULL") for column in ("width", "height", "name")),
     *(
@@ -187,8 +198,10 @@ def column_cases() -> Iterator[Case]:
                     continue  # SQLite itself allows only whole numbers there
                 where = f"rowid = (SELECT rowid FROM {table} ORDER BY rowid LIMIT 1 OFFSET {_OFFSETS.get(table, 0)})"
                 if table in _CHECKSUMS:
-                    where = "row = 1" if table == "files" else "true"
-                    if value is None and column in ("row", "folder", "name"):
+                    where = {"files": "row = 1", "removed": "path = x'2f70686f746f732f612e6a7067'"}.get(
+                        table, "true"
+                    )
+                    if value is None and column in ("row", "folder", "name", "id", "path"):
                         continue  # nor there
                 craft = by_sql(f"UPDATE {table} SET {column} = ? WHERE {where}", values=[value], lax=True)
                 yield Case(f"{table}.{column} {name}", craft, (table, column, name) in _HARMLESS)
@@ -314,6 +327,20 @@ def meaning_cases() -> Iterator[Case]:
         "codes of 17 bits": ["UPDATE state SET bits = 17"],
         "codes of 15 bits": ["UPDATE state SET bits = 15"],
         "codes of 60,000 bits": ["UPDATE state SET bits = 60000"],
+        "a removed file less": ["DELETE FROM removed WHERE id = 'removed'"],
+        "a removed file more": ["INSERT INTO removed VALUES ('more', x'2f78', 1, 1.0, 0)"],
+        "a removed file that an item has": [
+            "UPDATE removed SET path = CAST('/photos/1/1.jpg' AS BLOB) WHERE id = 'removed'"
+        ],
+        "a removed image that is an item": [
+            "UPDATE removed SET id = '0000000000000001' WHERE id = 'removed'"
+        ],
+        "a removed path twice": [
+            "INSERT INTO removed SELECT 'more', path, size, modified, 0 FROM removed LIMIT 1",
+            "UPDATE state SET removed = removed + 1",
+        ],
+        "a removed path with a zero": ["UPDATE removed SET path = x'2f00' WHERE id = 'removed'"],
+        "a billion removed files": ["UPDATE state SET removed = 1000000000"],
     }.items():
         yield Case(name, by_sql(*statements))
     yield Case("an id twice", by_sql("UPDATE items SET id = '0000000000000001' WHERE row = 2", lax=True))
@@ -325,6 +352,7 @@ def meaning_cases() -> Iterator[Case]:
         "a name of 70 MB", by_sql("UPDATE files SET name = zeroblob(70000000) WHERE row = 2", seal=False)
     )
     yield Case("names of 1 MB", by_sql("UPDATE files SET name = hex(zeroblob(500000)) || row"))
+    yield Case("removed paths of 4 MB", by_sql("UPDATE removed SET path = zeroblob(4000000) || id"))
     yield Case("labels of 4 MB", by_sql("UPDATE terms SET name = hex(zeroblob(2000000)) || term"))
     yield Case("scores of 20 MB", by_sql("UPDATE items SET scores = zeroblob(20000000) WHERE row < 3"))
     yield Case("a label of no text", by_sql("UPDATE terms SET name = '' WHERE term = 4"), harmless=True)

@@ -43,7 +43,11 @@ def make_index(folder: Path, run: Path) -> Path:
             rows, ids = slice(begin, end), [f"{row:016x}" for row in range(begin, end)]
             columns = (names[rows], paths[rows], visual[rows], scores[rows], photos[rows])
             index.store.add(packed[rows], ids, *columns)
-        index.store.remove([f"{row:016x}" for row in range(0, 40, 3)])
+        gone = [
+            (item.id, item.files[0]) for item in index.store.get([f"{row:016x}" for row in range(0, 40, 3)])
+        ]
+        index.store.remove([id for id, _ in gone])
+        index.store.note_removed(gone)
         index.teach("taught", like=[f"{row:016x}" for row in range(50, 55)], unlike=f"{60:016x}")
         (folder / "images").mkdir()
         for number in range(UPLOADS):
@@ -92,6 +96,7 @@ def answers(folder: Path) -> dict[str, Any]:
             "folders": moved(sorted(index.folders().items())),
             "labels": index.labels(),
             "taught": repr(index.taught()),
+            "removed": repr(index.store.removed()),
             "size": len(index),
             "codes": index.model.encode_features(separable(20, seed=3)[0]).tolist(),
             "images": [np.asarray(load_image(index.image(id))).tolist() for id in uploads],

@@ -133,6 +133,9 @@ def sound_index(folder: Path) -> Path:
             [PhotoInfo(1e9 + row, (None, "Canon")[row % 2], 640, 480) for row in range(count)],
         )
         index.store.remove([f"{row:016x}" for row in range(3, 40, 8)])
+        index.store.note_removed(
+            [("removed", File("/photos/a.jpg", 7, 7.5)), ("other", File("/photos/b.jpg"))]
+        )
         noise_image(16).save(folder / "upload.png")
         index.add_bytes((folder / "upload.png").read_bytes())
         (folder / "upload.png").unlink()

@@ -176,3 +176,40 @@ def test_readers_never_see_half_a_change_of_another_process(tmp_path: Path) -> N
             fresh.close()
         reader.close()
         assert process.poll() is None
+
+
+WRITING = """
+import sys
+import numpy as np
+from centerhash.search.store import Store
+
+with Store.open(sys.argv[1]) as store:
+    store.add(np.zeros((1, 2), np.uint8), [sys.argv[2]])
+"""
+
+
+def test_a_reader_sees_what_others_write_after_its_process_has_opened_the_store_again(tmp_path: Path) -> None:
+    """Closing a descriptor of the database drops the locks of the process on it: the log would be deleted."""
+
+    def write(id: str) -> None:
+        subprocess.run(
+            [sys.executable, "-c", WRITING, tmp_path, id],
+            env=process_environment(),
+            check=True,
+            timeout=PATIENCE,
+        )
+
+    Store.create(tmp_path, BITS).close()
+    with Store.open(tmp_path, read_only=True) as reader:
+        for place in range(3):
+            with Store.open(tmp_path) as writer:  # as a shared index does for every change
+                writer.add(codes(1), [f"own {place}"])
+            write(f"other {place}")
+            assert len(reader) == 2 * place + 2
+            assert f"other {place}" in reader
+        log = (tmp_path / "items.db-wal").stat().st_ino
+        write("last")
+        assert (tmp_path / "items.db-wal").stat().st_ino == log
+    with Store.open(tmp_path, read_only=True) as store:
+        assert len(store) == 7
+        assert store.verify() == []

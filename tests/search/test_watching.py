@@ -84,6 +84,11 @@ def test_new_changed_moved_and_vanished_files(watching: Started, folder: Path, h
     until(here, "the drive is back")
     assert cli("index", "verify", folder).code == 0  # others may open it meanwhile
     assert cli("index", "remove", folder, home / "moved.png").code == 0
+    (home / "moved.png").rename(home / "c" / "again.png")  # is not added under its new name
+    noise_image(seed=22).save(new := home / "newest.png")
+    del here[moved]
+    here[new] = new
+    until(here, "only the new one is added")
     assert watching.signal(signal.SIGINT) == 0
 
 

@@ -168,3 +168,34 @@ def test_choose_move_and_undo_on_the_page(browser: Any, folder: Path, photos: Pa
         assert watched.complaints == []
         page.close()
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+@pytest.mark.slow
+def test_the_page_follows_changes_of_the_photos(
+    browser: Any, folder: Path, photos: Path, tmp_path: Path
+) -> None:
+    with serving(folder, tmp_path / "log", "--duplicates-to", str(tmp_path / "moved")) as server:
+        watched = Watched(browser, server.address, WIDE)
+        page = watched.page
+        page.evaluate(f"sessionStorage.setItem('centerhash-token', '{TOKEN}')")
+        page.locator("#to-duplicates").click()
+        page.locator(".group").first.wait_for()
+        near = page.locator(".group", has_text="dog.png")
+        near.locator("li", has_text="small.jpg").locator(".keep").click()
+        scene(2).save(photos / "phone/tree.jpg")
+        with Index.open(folder, shared=True) as index:  # another process would do the same
+            id, code = (
+                content_key(photos / "phone/tree.jpg")[:16],
+                np.zeros((1, index.model_info.bits // 8), np.uint8),
+            )
+            index.add_codes(code, [id], paths=[str(photos / "phone/tree.jpg")])
+        watched.until_here(lambda: page.locator(".group").count() == 3, "the new pair is there")
+        assert near.locator(".kept").inner_text().startswith("small.jpg")  # as was chosen before
+        page.locator(".group", has_text="beach.png").locator(".result").first.click()
+        page.locator("#remove").click()
+        watched.until_here(lambda: page.locator("#groups", has_text="beach.png").count() == 0, "it is gone")
+        page.locator("#undo").click()
+        watched.until_here(lambda: page.locator(".group").count() == 3, "it is back")
+        assert watched.complaints == []
+        page.close()
+    assert "Traceback" not in (tmp_path / "log").read_text()

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from numpy.typing import NDArray
 
 from centerhash.core.errors import OutputError
+from centerhash.data import content_key
 from centerhash.networks.encoder import Encoder
 from centerhash.search import Added, Index
 from centerhash.serve import create_app
 from centerhash.serve.background import Filling
 from tests.serve.processes import serving
-from tests.serve.toys import colour_index
-from tests.toys import PATIENCE, wait_until, write_images
+from tests.serve.toys import BEARER, colour_index
+from tests.toys import PATIENCE, cli, noise_image, wait_until, write_images
 
 
 class Gate:
@@ -138,3 +141,41 @@ def test_a_folder_of_images_is_served_by_one_command(image_run: Path, tmp_path: 
     with Index.open(tmp_path / "photos.index", read_only=True) as index:
         assert len(index) == 3
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+@pytest.mark.slow
+def test_folders_are_followed_with_a_token_and_removed_photos_stay_removed(
+    image_run: Path, tmp_path: Path
+) -> None:
+    home, made = tmp_path / "photos", tmp_path / "photos.index"
+    write_images(home, 3)
+
+    def names(client: httpx.Client) -> set[str]:
+        shown = {item["id"] for item in client.get("/items").json()["items"]}
+        return {path.name for path in home.iterdir() if content_key(path)[:16] in shown}
+
+    def until(client: httpx.Client, expected: set[str]) -> None:
+        wait_until(lambda: names(client) == expected, f"the photos are {sorted(expected)}")
+
+    with (
+        serving(home, tmp_path / "log", "--model", str(image_run)) as server,
+        server.client() as client,
+    ):
+        until(client, {"000.png", "001.png", "002.png"})
+        id = content_key(home / "001.png")[:16]
+        assert client.delete(f"/images/{id}", headers=BEARER).status_code == 200
+        os.utime(home / "001.png")  # the watch looks at it again
+        noise_image(seed=40).save(home / "new.png")
+        until(client, {"000.png", "002.png", "new.png"})
+    with serving(made, tmp_path / "log2") as server, server.client() as client:  # scans at its start
+        noise_image(seed=41).save(home / "newer.png")
+        until(client, {"000.png", "002.png", "new.png", "newer.png"})
+        added = cli("index", "add", made, home)
+        assert "1 removed before, left out" in added.out
+        assert names(client) == {"000.png", "002.png", "new.png", "newer.png"}
+        assert cli("index", "add", made, home / "001.png").code == 0
+        until(client, {"000.png", "001.png", "002.png", "new.png", "newer.png"})
+    with serving(made, tmp_path / "log3", "--no-watch") as server, server.client() as client:
+        assert len(names(client)) == 5
+    for log in ("log", "log2", "log3"):
+        assert "Traceback" not in (tmp_path / log).read_text()

@@ -94,3 +94,37 @@ def test_the_shown_label_may_be_removed_or_renamed(
         assert watched.page.locator("#error").is_hidden()
         assert watched.complaints == []
         watched.page.close()
+
+
+SHOWN = """(() => ({
+  undo: !document.getElementById('toast').hidden,
+  ids: [...document.querySelectorAll('#grid li[data-id]')].map(row => row.dataset.id),
+}))()"""
+
+
+def test_a_photo_that_waits_for_its_removal_stays_off_the_page(
+    browser: Any, scene_index: Callable[[int], Path], tmp_path: Path
+) -> None:
+    with serving(scene_index(12), tmp_path / "log") as server, server.client() as client:
+        watched = Watched(browser, server.address, WIDE)
+        watched.page.evaluate(f"sessionStorage.setItem('centerhash-token', '{TOKEN}')")
+        watched.ready()
+        for attempt in range(8):
+            id = watched.ids()[-1]
+            watched.page.locator(f'#grid [data-id="{id}"] .result').click()
+            watched.page.locator("#remove").click()
+            watched.page.locator("#toast", has_text="is removed from the index").wait_for()
+            assert client.post("/images", files=upload(png(60 + attempt)), headers=HEADERS).status_code == 201
+            new = client.get("/items").json()["items"][0]["id"]
+            watched.until(f"!!document.querySelector('#grid [data-id=\"{new}\"]')")
+            now = watched.page.evaluate(SHOWN)
+            assert id not in now["ids"]
+            if now["undo"]:  # drawn again before the time to undo it was over
+                break
+        else:
+            pytest.fail("the page was never drawn again in time")
+        watched.page.locator("#undo").click()
+        watched.until_here(lambda: id in watched.ids(), "it is back")
+        assert client.get(f"/items/{id}").status_code == 200
+        assert watched.complaints == []
+        watched.page.close()

@@ -146,7 +146,10 @@ def report_added(done: Added, now: str) -> None:
         warn([f"{counted(len(done.broken), 'image')} skipped as unreadable:\n{shown}"])
     moved = f", {done.moved:,} under a new path" if done.moved else ""
     gone = f", {done.gone:,} files are gone" if done.gone else ""
-    lines = [f"{counted(done.added, 'image')} added, {done.known:,} already known{moved}{gone}; {now}"]
+    removed = f", {done.removed:,} removed before, left out" if done.removed else ""
+    lines = [
+        f"{counted(done.added, 'image')} added, {done.known:,} already known{moved}{gone}{removed}; {now}"
+    ]
     if done.given or done.predicted:
         lines.append(f"labels of the added images: {done.given:,} given, {done.predicted:,} predicted")
     if done.skipped:

@@ -90,15 +90,20 @@ def add(
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
     batch: Annotated[int, typer.Option(min=1, help="images that are stored durably at a time")] = 256,
+    with_removed: Annotated[
+        bool, typer.Option("--with-removed", help="add images of the folders again that were removed before")
+    ] = False,
 ) -> None:
     """Add images. Images with known content are skipped, so the same command resumes.
 
-    Example: `centerhash index add photos.index photos`
+    Images that were removed from the index are not added again by their folder, but by their own path.
+
+    Examples: `centerhash index add photos.index photos`, `centerhash index add photos.index photos/a.jpg`
     """
     from centerhash.search import Index
 
     with Index.open(index, device=device, engine=engine) as opened, console.progress() as report:
-        done = opened.add(images, labels=labels, batch=batch, progress=report)
+        done = opened.add(images, labels=labels, batch=batch, progress=report, with_removed=with_removed)
         count, by = len(opened), console.features_by(opened.used_engine)
     console.report_added(done, f"{console.counted(count, 'item')} in {index}{by}")
 
@@ -151,6 +156,9 @@ def remove(
 ) -> None:
     """Remove images by id or path, also if their files are gone. No file of yours is deleted.
 
+    Later scans of a folder leave removed images out, until `index add` names them. A folder that was added as a whole
+    is no longer followed once it is removed.
+
     Examples: `centerhash index remove photos.index photos/old`, `centerhash index remove photos.index --missing`
     """
     from centerhash.search import Index
@@ -158,8 +166,9 @@ def remove(
     if not items and not missing:
         raise ConfigError("nothing to remove: give ids, paths of images or folders, or --missing.")
     with Index.open(index) as opened:
-        meant = opened.find([*(items or ()), *(opened.missing() if missing else ())])
-        removed = opened.remove([id for ids in meant.values() for id in ids])
+        entries = [*(items or ()), *(opened.missing() if missing else ())]
+        meant = opened.find(entries)
+        removed = opened.remove(entries)
         count = len(opened)
     console.warn(
         [f"'{item}' is neither an id nor a path of this index." for item, ids in meant.items() if not ids]
@@ -645,6 +654,9 @@ def serve(
         typer.Option(help="folder that the page moves duplicates to, with the token; it can move them back"),
     ] = None,
     read_only: Annotated[bool, typer.Option(help="reject all changes, also with a token")] = False,
+    processes: Annotated[
+        int, typer.Option(min=1, max=64, help="processes that answer requests, with --read-only")
+    ] = 1,
     no_watch: Annotated[
         bool, typer.Option("--no-watch", help="do not follow the folders that were added to the index")
     ] = False,
@@ -665,8 +677,8 @@ def serve(
     For a folder of images, an index is created or updated: photos.index next to photos, or in the cache if that folder is
     read-only. The page works while images are being added. The same command resumes after a stop.
 
-    New, changed and vanished images in the folders of an index are noticed within seconds, unless --no-watch,
-    --read-only or a token is given. Other commands can change the index meanwhile.
+    New, changed and vanished images in the folders of an index are noticed within seconds, unless --no-watch or
+    --read-only is given. Images that were removed stay removed. Other commands can change the index meanwhile.
 
     Examples: `centerhash serve photos`, `centerhash serve photos.index --host 0.0.0.0 --password SECRET`
     """
@@ -679,6 +691,7 @@ def serve(
     from centerhash.serve.app import reading, serve_index
     from centerhash.serve.background import Filling
     from centerhash.serve.limits import Settings
+    from centerhash.serve.processes import serve_in_processes
 
     def announce(addresses: list[str], opened: Index) -> None:
         place = f"{index} is served at {addresses[0]} (stop with Ctrl-C)"
@@ -702,15 +715,18 @@ def serve(
         raise ConfigError(
             "--duplicates-to needs a --token, and no --read-only: only with it are files moved."
         )
+    if processes > 1 and not (settings.read_only and is_index(index)):
+        raise ConfigError("--processes is for an index with --read-only: one process writes to an index.")
     if not is_index(index):
         if no_watch:
             raise ConfigError(f"'{index}' is no index: create one first, or omit --no-watch.")
         _serve_images(index, model, settings, host, port)
     elif model is not None:
         raise ConfigError(f"'{index}' is an index and has its model: omit --model.")
+    elif processes > 1:
+        serve_in_processes(index, settings, host, port, processes, announce)
     else:
-        # with a token, images are removed on the page: the next scan of their folder would add them again
-        folders = [] if no_watch or settings.read_only or settings.may_write else _followed(index)
+        folders = [] if no_watch or settings.read_only else _followed(index)
         read_only = not (settings.may_write or folders)
         # shared: other processes may write between the changes of this one, such as `centerhash index add`
         with (

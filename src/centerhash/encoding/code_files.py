@@ -3,9 +3,10 @@
 Arrays: `packed` (N, ceil(K/8)) uint8 and `bits`, or `codes` (N, K) of -1 and +1, of 0 and 1, or bool. Optional:
 `names` and `paths`, N texts as the bytes of a json list; `labels` (N, C) with `classes` (C,) text; `ids` (N,) integers,
 which identify a query's own database item; `visual` (N, 16) uint8, packed visual codes; `probabilities` and `shares`
-(N, C) uint8, in 255ths; `taught`, the bytes of json: labels that were taught to an index. A row of zeros in `visual`,
-`probabilities` or `shares` marks an item without it. Names and paths of other programs may be arrays (N,) of text; an
-array of numpy has the width of its longest text in every row, so none are written.
+(N, C) uint8, in 255ths; `taught` and `removed`, the bytes of json: labels that were taught to an index, and the files of
+images that were removed from it. A row of zeros in `visual`, `probabilities` or `shares` marks an item without it. Names
+and paths of other programs may be arrays (N,) of text; an array of numpy has the width of its longest text in every row,
+so none are written.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from centerhash.evaluation import Evaluation
 # optional columns and their dimensions
 _COLUMNS = {"ids": 1, "labels": 2, "visual": 2, "probabilities": 2, "shares": 2}
 _TEXTS = ("names", "paths")  # optional columns of text
+_CONTENTS = ("taught", "removed")  # optional bytes
 QUERY, DATABASE = "query.npz", "database.npz"  # of a run
 _EYE = ": (N, C) are needed, of class numbers `numpy.eye(C, dtype=bool)[labels]`"
 
@@ -47,6 +49,7 @@ class CodeFile:
     probabilities: NDArray[np.uint8] | None = None  # (N, C)
     shares: NDArray[np.uint8] | None = None  # (N, C)
     taught: bytes | None = None  # as `search.teaching.to_file` returns it
+    removed: bytes | None = None  # as `search.exchange` writes it
 
     def label_names(self, default_classes: Sequence[str]) -> list[tuple[str, ...]] | None:
         """Name every item's labels; columns without names are those of `default_classes`."""
@@ -67,8 +70,9 @@ def write_codes(path: str | Path, codes: CodeFile) -> None:
     for name in _TEXTS:
         if getattr(codes, name) is not None:
             arrays[name] = text_array(getattr(codes, name))
-    if codes.taught is not None:
-        arrays["taught"] = np.frombuffer(codes.taught, np.uint8)
+    for name in _CONTENTS:
+        if getattr(codes, name) is not None:
+            arrays[name] = np.frombuffer(getattr(codes, name), np.uint8)
     if codes.classes is not None:
         arrays["classes"] = np.array(codes.classes, dtype=str)
     write_npz(path, arrays)
@@ -121,9 +125,16 @@ def read_codes(path: str | Path, bits: int | None = None, labels: Path | None = 
         raise DataError(f"'{path}': {error}".rstrip(".") + ".") from None
     classes = tuple(map(str, arrays["classes"].tolist())) if "classes" in arrays else None
     others = {name: arrays.get(name) for name in _COLUMNS}
-    taught = arrays["taught"].tobytes() if "taught" in arrays else None
+    taught, removed = (arrays[name].tobytes() if name in arrays else None for name in _CONTENTS)
     return CodeFile(
-        bits, packed, texts.get("names"), texts.get("paths"), classes=classes, taught=taught, **others
+        bits,
+        packed,
+        texts.get("names"),
+        texts.get("paths"),
+        classes=classes,
+        taught=taught,
+        removed=removed,
+        **others,
     )
 
 

@@ -10,6 +10,7 @@
     flags       for each chunk, a byte per row (present, hidden, has a visual code, label scores, an image), and the
                 folders of its rows
     taught      one row per taught label: its weights and examples (see `teaching`)
+    removed     one row per path of an image that was removed from the index: a scan of its folder leaves it out
 
 Every database row carries a checksum of its values, and every count stands in a second place, so that damage becomes
 an error and not a wrong result. The number of commits is also kept in `items.commits`, because SQLite silently returns
@@ -23,13 +24,14 @@ import os
 import sqlite3
 import stat
 import struct
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -52,7 +54,6 @@ from centerhash.search.items import (
 from centerhash.search.teaching import MAX_TAUGHT, Taught
 
 Row: TypeAlias = tuple[Any, ...]  # of a database table
-Postings: TypeAlias = NDArray[Any]  # (n,) of WIDE
 Flags: TypeAlias = NDArray[np.uint8]
 Times: TypeAlias = NDArray[np.float64]
 Places: TypeAlias = NDArray[Any]  # (n,) of PLACE
@@ -60,7 +61,7 @@ Places: TypeAlias = NDArray[Any]  # (n,) of PLACE
 FILE, COMMITS, LOCK = "items.db", "items.commits", "lock"
 FILES = (FILE, f"{FILE}-wal", f"{FILE}-shm", COMMITS, LOCK, f"{LOCK}.pid")
 JOURNAL = f"{FILE}-journal"  # of SQLite's other mode: it can name files that SQLite deletes, and is never written here
-APPLICATION, FORMAT = 0x63687368, 2  # "chsh"
+APPLICATION, FORMAT = 0x63687368, 3  # "chsh"
 CHUNK = 1 << 12  # rows of a chunk
 MAX_ROWS = 1 << 31
 MAX_COUNT = 1 << 53  # of commits and compactions
@@ -74,7 +75,6 @@ LABEL, CAMERA, FOLDER, ROOT = "label", "camera", "folder", "root"
 CARRIED, SCORED = 1, 2  # kinds of an entry: the item carries the label (is of the camera); a score is stored
 _FIELDS = [("kind", "u1"), ("probability", "u1"), ("share", "u1")]
 ENTRY = np.dtype([("row", "<u2"), *_FIELDS])  # as stored: rows are counted from the beginning of the chunk
-WIDE = np.dtype([("row", "<i8"), *_FIELDS])
 SCORE = np.dtype([("term", "<u4"), ("probability", "u1"), ("share", "u1")])  # of the column `scores`
 PLACE = np.dtype([("row", "<u2"), ("folder", "<u4")])  # an item that has a file in a folder; rows as in ENTRY
 ITEM = "row, id, camera, width, height, name, labels, scores, checksum"
@@ -87,7 +87,7 @@ _FEW_BYTES = 1 << 20  # of rows that are read without a look at the size of the 
 
 SCHEMA = {
     "state": "CREATE TABLE state (bits INTEGER, generation INTEGER, commits INTEGER, rows INTEGER, items INTEGER, "
-    "images INTEGER, hidden INTEGER, edits INTEGER, terms INTEGER, taught INTEGER, checksum INTEGER)",
+    "images INTEGER, hidden INTEGER, edits INTEGER, terms INTEGER, taught INTEGER, removed INTEGER, checksum INTEGER)",
     "items": "CREATE TABLE items (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, camera INTEGER, width INTEGER, "
     "height INTEGER, name TEXT, labels BLOB NOT NULL, scores BLOB NOT NULL, checksum INTEGER NOT NULL)",
     "files": "CREATE TABLE files (row INTEGER NOT NULL, folder INTEGER NOT NULL, name NOT NULL, size INTEGER, "
@@ -102,6 +102,8 @@ SCHEMA = {
     "checksum INTEGER NOT NULL)",
     "taught": "CREATE TABLE taught (name TEXT PRIMARY KEY, parameters BLOB NOT NULL, examples TEXT NOT NULL, "
     "checksum INTEGER NOT NULL) WITHOUT ROWID",
+    "removed": "CREATE TABLE removed (id TEXT NOT NULL, path BLOB NOT NULL, size INTEGER, modified REAL, "
+    "checksum INTEGER NOT NULL, PRIMARY KEY (id, path)) WITHOUT ROWID",
 }
 # type, name and statement of everything in the database; a trigger or a view would run statements of its own
 _OBJECTS = [
@@ -114,6 +116,15 @@ _OBJECTS = [
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+
+
+class Postings(NamedTuple):
+    """The entries of a term, one per row that carries it or has a score of it."""
+
+    rows: NDArray[Any]  # (n,), ascending
+    kinds: NDArray[np.uint8]
+    probabilities: NDArray[np.uint8]  # in 255ths
+    shares: NDArray[np.uint8]  # in 255ths
 
 
 def checksum(*values: object) -> int:
@@ -140,6 +151,7 @@ class State:
     edits: int = 0  # counts changes of rows that were there before
     terms: int = 0
     taught: int = 0  # checksum of all taught labels; 0 without any
+    removed: int = 0  # rows of the table `removed`
 
     @property
     def chunks(self) -> int:
@@ -244,8 +256,8 @@ class Database:
             found += self._rows(f"{statement} ({marks(len(some))})", some)
         return found
 
-    def _rows(self, query: str, values: Sequence[Any] = (), *, ascending: bool = False) -> Iterator[Row]:
-        """Execute a statement and yield its rows, whose first column is `ascending`.
+    def _rows(self, query: str, values: Sequence[Any] = (), *, ascending: int = 0) -> Iterator[Row]:
+        """Execute a statement and yield its rows, which are sorted by so many of their first columns.
 
         All of them come from different bytes of the file. In a crafted file, rows can share their pages, or pages can
         lead to the same rows again and again.
@@ -255,9 +267,9 @@ class Database:
             read += sum([len(value) for value in row if isinstance(value, (str, bytes))])
             if read > most:
                 most = max(most, self._size())
-            if read > most or (ascending and last is not None and row[0] <= last):
+            if read > most or (ascending and last is not None and row[:ascending] <= last):
                 raise self.damaged("its rows are not in order, or share their bytes")
-            last = row[0]
+            last = row[:ascending]
             yield row
 
     def _size(self) -> int:
@@ -317,7 +329,7 @@ class Database:
     @_decoding
     def terms(self, state: State) -> list[Term]:
         """Read all terms, in the order of their numbers."""
-        terms = [self._term(row) for row in self._rows("SELECT * FROM terms ORDER BY term", ascending=True)]
+        terms = [self._term(row) for row in self._rows("SELECT * FROM terms ORDER BY term", ascending=1)]
         if len(terms) != state.terms or any(term.number != place for place, term in enumerate(terms)):
             raise self.damaged(f"{len(terms):,} of {state.terms:,} terms are there")
         if len({(term.kind, term.name) for term in terms}) != len(terms):
@@ -382,27 +394,28 @@ class Database:
         """Read all entries of a term, in the order of their rows."""
         first = term.number << 32
         query = "SELECT * FROM postings WHERE key BETWEEN ? AND ? ORDER BY key"
-        parts = [np.empty(0, WIDE)]
-        for row in self._rows(query, (first, first + (1 << 32) - 1), ascending=True):
+        chunks, parts = [0], [np.empty(0, ENTRY)]
+        for row in self._rows(query, (first, first + (1 << 32) - 1), ascending=1):
             key, content = self.checked(row)
-            part = np.frombuffer(content, ENTRY).astype(WIDE)
-            if not ((part["row"] < CHUNK) & (part["kind"] > 0) & (part["kind"] <= CARRIED | SCORED)).all():
-                raise self.damaged(f"an entry of '{term.name}' makes no sense")
-            part["row"] += (key - first) * CHUNK
-            parts.append(part)
-        found = np.concatenate(parts)
-        rows = found["row"]
-        if len(found) != term.entries:
-            raise self.damaged(f"{len(found):,} of {term.entries:,} entries of '{term.name}' are there")
+            chunks.append(key - first)
+            parts.append(np.frombuffer(content, ENTRY))
+        entries = np.concatenate(parts)
+        if len(entries) != term.entries:
+            raise self.damaged(f"{len(entries):,} of {term.entries:,} entries of '{term.name}' are there")
+        found = Postings(*(np.ascontiguousarray(entries[name]) for name in ENTRY.names or ()))
+        kinds = found.kinds
+        if not ((found.rows < CHUNK) & (kinds > 0) & (kinds <= CARRIED | SCORED)).all():
+            raise self.damaged(f"an entry of '{term.name}' makes no sense")
+        rows = np.repeat(np.array(chunks) * CHUNK, [len(part) for part in parts]) + found.rows
         if len(rows) and (rows[-1] >= state.rows or (np.diff(rows) <= 0).any()):
             raise self.damaged(f"the entries of '{term.name}' are not in order")
-        return found
+        return found._replace(rows=rows)
 
     @_decoding
     def rows_of_chunk(self, number: int) -> list[Row]:
         """Read the rows of `items` of a chunk."""
         query = f"SELECT {ITEM} FROM items WHERE row BETWEEN ? AND ? ORDER BY row"
-        return list(self._rows(query, (number * CHUNK, (number + 1) * CHUNK - 1), ascending=True))
+        return list(self._rows(query, (number * CHUNK, (number + 1) * CHUNK - 1), ascending=1))
 
     @_decoding
     def files_of_chunk(self, number: int) -> dict[int, list[Row]]:
@@ -426,8 +439,7 @@ class Database:
         """Return the file of the values of a row of `files`."""
         _, folder, name, size, modified, gone = values
         if (
-            not (size is None or (type(size) is int and size >= 0))
-            or not (modified is None or (isinstance(modified, float) and math.isfinite(modified)))
+            not _are_facts(size, modified)
             or gone not in (0, 1)
             or type(folder) is not int
             or folder < 0
@@ -481,13 +493,32 @@ class Database:
     @_decoding
     def taught(self, state: State) -> dict[str, Taught]:
         """Read the taught labels, sorted by name."""
-        rows = list(self._rows("SELECT * FROM taught ORDER BY name", ascending=True))
+        rows = list(self._rows("SELECT * FROM taught ORDER BY name", ascending=1))
         if len(rows) > MAX_TAUGHT or taught_checksum(rows) != state.taught:
             raise self.damaged("its taught labels are not those that were stored")
         try:
             return {row[0]: Taught.from_row(self.checked(row), state.bits) for row in rows}
         except ValueError as error:
             raise self.damaged(f"a taught label makes no sense ({error!s:.80})") from error
+
+    @_decoding
+    def removed(self, state: State) -> dict[str, tuple[str, File]]:
+        """Read the files of removed images by path, with the ids of the images."""
+        found = dict[str, tuple[str, File]]()
+        query = "SELECT id, path, size, modified, checksum FROM removed ORDER BY id, path"
+        for row in self._rows(query, ascending=2):
+            id, stored, size, modified = self.checked(row)
+            path = os.fsdecode(stored)
+            if (
+                not (isinstance(id, str) and is_id(id) and isinstance(stored, bytes))
+                or not (0 < len(path) <= MAX_TEXT and "\0" not in path)
+                or not _are_facts(size, modified)
+            ):
+                raise self.damaged("a file of a removed image makes no sense")
+            found[path] = id, File(path, size, modified)
+        if len(found) != state.removed:
+            raise self.damaged(f"{len(found):,} of {state.removed:,} files of removed images are there")
+        return found
 
     # --- verification
 
@@ -506,6 +537,8 @@ class Database:
         """Yield how tables contradict each other."""
         state = self.state()
         self.taught(state)  # raises if one is damaged
+        removed = self.removed(state)
+        removed_ids = {id for id, _ in removed.values()}
         terms = self.terms(state)
         names, kinds = [term.name for term in terms], [term.kind for term in terms]
         counts, carried, stored = Counter[str](), [0] * len(terms), defaultdict[int, int](int)
@@ -531,6 +564,8 @@ class Database:
                 own = files.pop(row[0], [])
                 item = self.item(row, names, own, *chunk.columns(place))
                 labels, scores = label_numbers(row), {term: pair for term, *pair in _scores(row[SCORES])}
+                if item.id in removed_ids or any(file.path in removed for file in item.files):
+                    yield f"the item {item.id!r:.80} or one of its files is listed as removed"
                 if crc32(item.id.encode()) != chunk.ids[place]:
                     yield f"the item {item.id!r:.80} is in the row of another"
                 flags = HIDDEN if item.hidden else PRESENT
@@ -572,7 +607,7 @@ class Database:
             yield "the postings are not those of its terms"
         for stated in terms:
             found = self.postings(state, stated)
-            if np.count_nonzero(present[found["row"]]) != expected_entries[stated.number]:
+            if np.count_nonzero(present[found.rows]) != expected_entries[stated.number]:
                 yield f"the postings of '{stated.name}' lead to items that do not carry it"
             if stated.items != carried[stated.number]:
                 yield f"{carried[stated.number]:,} items carry '{stated.name}', not {stated.items:,}"
@@ -581,6 +616,12 @@ class Database:
                 yield f"{counts[name]:,} {name} are there, not {getattr(state, name):,}"
         if counts["files"] != self.sql.execute("SELECT count(*) FROM files").fetchone()[0]:
             yield "there are files of items that are not there"
+
+
+def _are_facts(size: object, modified: object) -> bool:
+    """Return whether these can be the size and the modification time of a file."""
+    timed = modified is None or (isinstance(modified, float) and math.isfinite(modified))
+    return timed and (size is None or (isinstance(size, int) and size >= 0))
 
 
 def _numbers(labels: bytes) -> tuple[int, ...]:
@@ -629,13 +670,41 @@ def create(path: Path, bits: int) -> None:
         sql.execute("BEGIN")
         for statement in SCHEMA.values():
             sql.execute(statement)
-        sql.execute(f"INSERT INTO state VALUES ({marks(11)})", State(bits).row())
+        sql.execute(f"INSERT INTO state VALUES ({marks(12)})", State(bits).row())
         sql.execute("COMMIT")
+
+
+class _Connection(sqlite3.Connection):
+    """A connection that is counted by its file while it is open."""
+
+    file: tuple[int, int] | None = None
+
+    def close(self) -> None:
+        super().close()
+        with _CONNECTING:
+            if self.file is not None:
+                _CONNECTED[self.file] -= 1
+                self.file = None
+
+
+# closing any descriptor of a file drops all locks of this process on it (POSIX), also those of SQLite; another process
+# would then delete the write-ahead log that our connections use
+_CONNECTING, _CONNECTED = threading.Lock(), Counter[tuple[int, int]]()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def _connect(path: Path, options: str) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?{options}"
-    sql = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10)
+    with _CONNECTING:
+        sql = sqlite3.connect(
+            uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10, factory=_Connection
+        )
+        sql.file = _identity(path)
+        _CONNECTED[sql.file] += 1
     sql.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BYTES)
     sql.execute("PRAGMA trusted_schema = OFF")
     sql.execute("PRAGMA cell_size_check = ON")
@@ -658,9 +727,10 @@ def check_files(folder: Path) -> tuple[State, bool]:
     if os.path.lexists(folder / JOURNAL):
         raise DataError(f"'{folder / JOURNAL}' belongs to no index, and is not read: {ADVICE}.")
     noted, immutable = noted_commits(folder / COMMITS), _must_be_immutable(path)
+    modes = _modes(path)
     database = Database(path, immutable=immutable)
     try:
-        _check_format(database)
+        _check_format(database, modes)
         state = database.state()
     finally:
         database.sql.close()
@@ -689,7 +759,19 @@ def _must_be_immutable(path: Path) -> bool:
     return False
 
 
-def _check_format(database: Database) -> None:
+def _modes(path: Path) -> bytes:
+    """Read the modes of writing and of reading, 2 for the write-ahead mode; nothing if this process has read them."""
+    try:
+        with _CONNECTING:
+            if _CONNECTED[_identity(path)]:
+                return b""
+            with path.open("rb") as stream:
+                return stream.read(20)[18:]
+    except OSError as error:
+        raise DataError(f"cannot read '{path}': {error.strerror or error}.") from error
+
+
+def _check_format(database: Database, modes: bytes) -> None:
     path, sql = database.path, database.sql
     with explained(path):
         application = sql.execute("PRAGMA application_id").fetchone()[0]
@@ -699,11 +781,6 @@ def _check_format(database: Database) -> None:
         ).fetchall()
         encoding = sql.execute("PRAGMA encoding").fetchone()[0]
         page = sql.execute("PRAGMA page_size").fetchone()[0]
-    try:
-        with path.open("rb") as stream:
-            modes = stream.read(20)[18:]  # of writing and of reading; 2 is the write-ahead mode
-    except OSError as error:
-        raise DataError(f"cannot read '{path}': {error.strerror or error}.") from error
     if application != APPLICATION:
         raise DataError(f"'{path}' is not a database of centerhash: {ADVICE}.")
     if version != FORMAT:
@@ -712,7 +789,7 @@ def _check_format(database: Database) -> None:
         )
     if len(stored) != len(_OBJECTS) or set(stored) != set(_OBJECTS):
         raise database.damaged("its tables are not those of an index")
-    if (modes, encoding, page) != (b"\2\2", "UTF-8", _PAGE_BYTES):  # compaction could not copy it
+    if (modes or b"\2\2", encoding, page) != (b"\2\2", "UTF-8", _PAGE_BYTES):  # compaction could not copy it
         raise database.damaged("its mode, its encoding or its page size is not that of an index")
 
 

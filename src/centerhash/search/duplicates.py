@@ -69,7 +69,7 @@ KINDS = ("same", "near", "similar")
 MOVED = ("same", "near")  # kinds whose others may be moved without looking at each
 # chosen on other photos than those of docs/how-to/duplicates.md: `python -m benchmarks.duplicates --choose`
 HASH_BITS = 12  # of 64 that the hashes of candidates may differ in
-CORRELATION = 0.7  # of aligned pixels and their details, from which on two photos are one
+CORRELATION = 0.9  # of aligned pixels and their details, from which on two photos are one
 SIMILAR = 12  # visual bits; narrow, as nothing confirms them
 _FLATTEST = 3.0  # standard deviation of grey levels; a picture with less has nothing to compare
 _ALIGNED = 256  # pairs at once
@@ -373,35 +373,58 @@ def near_links(
     ]
     if len(firsts) < 2:
         return twins, {}
-    hits = view_hits(np.stack([pictures[row].views for row in firsts]), HASH_BITS, progress)
-    boxes, links = view_boxes(), dict[tuple[int, int], Link]()
+    found = aligned_hits(pictures, firsts, HASH_BITS, progress)
+    return twins, links_of(found, CORRELATION)
+
+
+class Aligned(NamedTuple):
+    """A picture whose hash is near that of a view of another one: rows, view, bits that differ, correlation of pixels."""
+
+    whole: int
+    viewed: int
+    view: int
+    bits: int
+    score: float
+
+
+def aligned_hits(
+    pictures: Sequence[Picture], rows: Sequence[int], most: int, progress: Progress = silent
+) -> list[Aligned]:
+    """Compare the pictures of `rows` whose hash differs in at most `most` bits from that of a view of another one."""
+    hits = view_hits(np.stack([pictures[row].views for row in rows]), most, progress)
+    boxes, found = view_boxes(), list[Aligned]()
     for start in range(0, len(hits.whole), _ALIGNED):
         part = slice(start, start + _ALIGNED)
-        rows = [
-            (firsts[whole], firsts[viewed], view)
-            for whole, viewed, view in zip(
-                hits.whole[part].tolist(), hits.viewed[part].tolist(), hits.view[part].tolist(), strict=True
-            )
+        pairs = [
+            (rows[whole], rows[viewed], view, bits)
+            for whole, viewed, view, bits in zip(*(column[part].tolist() for column in hits), strict=True)
         ]
         scores = correlations(
-            np.stack([pictures[whole].grey for whole, _, _ in rows]),
+            np.stack([pictures[whole].grey for whole, *_ in pairs]),
             np.stack(
                 [
                     oriented(pictures[viewed].grey, view) if view < ORIENTATIONS else pictures[viewed].grey
-                    for _, viewed, view in rows
+                    for _, viewed, view, _ in pairs
                 ]
             ),
             np.array(
-                [pictures[viewed].content if view == FRAMED else boxes[view] for _, viewed, view in rows]
+                [pictures[viewed].content if view == FRAMED else boxes[view] for _, viewed, view, _ in pairs]
             ),
         )
-        for (whole, viewed, view), score in zip(rows, scores.tolist(), strict=True):
-            pair = min(whole, viewed), max(whole, viewed)
-            known = links.get(pair)
-            if score >= CORRELATION and (known is None or score > (known.correlation or 0)):
-                links[pair] = Link(round(score, 3), change_of(view))
+        found += [Aligned(*pair, score) for pair, score in zip(pairs, scores.tolist(), strict=True)]
         progress("aligned", min(start + _ALIGNED, len(hits.whole)), len(hits.whole))
-    return twins, links
+    return found
+
+
+def links_of(hits: Iterable[Aligned], least: float) -> dict[tuple[int, int], Link]:
+    """Return the links by rows (low, high) of pictures that correlate enough, each by its best view."""
+    links = dict[tuple[int, int], Link]()
+    for whole, viewed, view, _, score in hits:
+        pair = min(whole, viewed), max(whole, viewed)
+        known = links.get(pair)
+        if score >= least and (known is None or score > (known.correlation or 0)):
+            links[pair] = Link(round(score, 3), change_of(view))
+    return links
 
 
 def change_of(view: int) -> str | None:

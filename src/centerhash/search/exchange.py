@@ -1,7 +1,7 @@
 """Import and export: codes without images into an index, and all items of an index for other programs.
 
-    npz         one code file, for `import_codes` and `centerhash evaluate`, with visual codes, probabilities, shares and
-                taught labels
+    npz         one code file, for `import_codes` and `centerhash evaluate`, with visual codes, probabilities, shares,
+                taught labels, and the files of removed images
     npy         a folder: codes.npy (N, ceil(K/8)) uint8, and items.jsonl with id, labels and path of every row
     parquet     one file: id, code (ceil(K/8) bytes), labels (list of text), path
     faiss       a folder: codes.faiss, whose ids are rows, and ids.json, the id of every row
@@ -10,11 +10,14 @@
 Items are in the order in which they were added. The most significant bit comes first, +1 is 1 and -1 is 0; in bytes,
 bits past K are 0. A path that is not valid Unicode has its other bytes as \\udc... Labels are those that an item carries,
 also taught ones. An index of the same model learns the taught labels of an npz; in others they become plain labels.
+Files of removed images are remembered if they are on this machine.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import chain, islice
@@ -30,7 +33,7 @@ from centerhash.core.extras import require
 from centerhash.core.files import atomic, atomic_folder, parse_json, write_text
 from centerhash.core.progress import Progress
 from centerhash.core.version import __version__
-from centerhash.search.items import VISUAL_BITS, Item, LabelScores
+from centerhash.search.items import VISUAL_BITS, File, Item, LabelScores, is_id
 from centerhash.search.results import Added, as_result, taught_probabilities
 from centerhash.search.taught import TaughtLabels
 from centerhash.search.teaching import PRESENT, Taught
@@ -110,9 +113,37 @@ def _of_file(index: Index, path: Path) -> Coded:
     if codes.taught is not None and labels is not None:
         taught = TaughtLabels(index).adopt(codes.taught, path)
         labels = [tuple(name for name in row if name not in taught) for row in labels]
+    if codes.removed is not None:
+        _adopt_removed(index, codes.removed, path)
     paths = None if codes.paths is None else [name or None for name in codes.paths]
     visual = None if codes.visual is None else [code if code.any() else None for code in codes.visual]
     return codes.packed, names, labels, paths, visual, scores
+
+
+def _adopt_removed(index: Index, content: bytes, path: Path) -> None:
+    """Remember the files of removed images of another index that are unchanged on this machine, and of no item here."""
+    try:
+        files = [(id, File(name, size, modified)) for id, name, size, modified in json.loads(content)]
+        if not all(_is_sound(id, file) for id, file in files):
+            raise ValueError("an id, path, size or time makes no sense")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DataError(f"cannot import the removed images in '{path}': {error!s:.200}.") from None
+    with index.writing() as store:
+        here = [
+            (id, file)
+            for id, file in files
+            if File.at(file.path) == file
+            and id not in store
+            and os.path.basename(file.path) not in store.files(os.path.dirname(file.path))  # noqa: PTH119, PTH120
+        ]
+        if here:
+            store.note_removed(here)
+
+
+def _is_sound(id: object, file: File) -> bool:
+    """Return whether the values of a json list can be an id and a file."""
+    named = isinstance(id, str) and is_id(id) and isinstance(file.path, str) and Path(file.path).is_absolute()
+    return named and type(file.size) is int and type(file.modified) is float and math.isfinite(file.modified)
 
 
 def _scores(codes: CodeFile, classes: Sequence[str]) -> list[LabelScores] | None:
@@ -165,8 +196,19 @@ def _write_npz(index: Index, path: Path, items: Sequence[Item]) -> None:
             probabilities=scores[0] if scores.any() else None,
             shares=scores[1] if scores.any() else None,
             taught=TaughtLabels(index).content() if taught else None,
+            removed=_removed_content(index),
         ),
     )
+
+
+def _removed_content(index: Index) -> bytes | None:
+    """Return the files of removed images as json: lists of id, path, size and time."""
+    files = [
+        (id, file.path, file.size, file.modified)
+        for id, file in index.store.removed().values()
+        if file.size is not None and file.modified is not None
+    ]
+    return json.dumps(files).encode() if files else None
 
 
 # --- Faiss: binary indexes that keep codes in their order, alone or under ids of their own

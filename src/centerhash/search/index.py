@@ -226,6 +226,7 @@ class Index:
         labels: GivenLabels = None,
         progress: bool | Progress = True,
         batch: int = 256,
+        with_removed: bool = False,
     ) -> Added:
         """Add images: files, folders, patterns. Every `batch` of new ones is stored durably before the next.
 
@@ -234,13 +235,15 @@ class Index:
         changed replaces its item. Images whose files are gone from the folders are hidden until they are back. Labels
         come from the labels.csv in a folder or above it, and are predicted by the model for all other images. `labels`
         "given", "predicted" or "none" selects one source, and a mapping assigns labels to paths. An image that was
-        moved gets the new path and is not encoded again.
+        moved gets the new path and is not encoded again. An image that was removed is not added again by its folder,
+        unless it is named itself, its content has changed, or `with_removed` is set.
         """
         self._check_writable()
         if type(batch) is not int or batch < 1:
             raise InputError(f"batch must be a whole number of at least 1, got {batch!r}.")
         with resolve_progress(progress) as report:
-            return add_images(self, _listed(images, "images"), labels, batch, report)
+            entries = _listed(images, "images")
+            return add_images(self, entries, labels, batch, report, with_removed=with_removed)
 
     def add_bytes(self, data: bytes, name: str = "") -> Result:
         """Add an image without a file; its bytes are kept in images/. A known image stays as it is.
@@ -357,18 +360,45 @@ class Index:
             return back_up(self, Path(folder), report)
 
     def remove(self, ids_or_paths: str | Path | Sequence[str | Path]) -> int:
-        """Remove items by id, by the path of their image or by a folder of it; return how many were removed."""
+        """Remove items by id, by the path of their image or by a folder of it; return how many were removed.
+
+        Files stay, and later scans of their folders leave them out: see `add`. A folder that was added as a whole is no
+        longer followed once it is removed; adding it again adds all its images.
+        """
         with self.writing() as store:
-            ids = list(dict.fromkeys(id for found in self.find(ids_or_paths).values() for id in found))
-            items = store.get(ids)
-            removed = store.remove(ids)
-            roots = [name for name in store.roots() if is_below(name, ids_or_paths)]
-            if roots:
-                store.set_roots((), roots)
+            with store.transaction():
+                ids = list(dict.fromkeys(id for found in self.find(ids_or_paths).values() for id in found))
+                items = store.get(ids)
+                removed = store.remove(ids)
+                dropped = [name for name in store.roots() if is_below(name, ids_or_paths)]
+                if dropped:
+                    store.set_roots((), dropped)
+                self._note_removed(store, items, dropped)
             for path in (path for item in items for path in item.paths):
                 if self.uploads.holds(path):
                     self.uploads.drop(self.folder / path)
         return removed
+
+    def _note_removed(self, store: ItemStore, items: Sequence[Item], dropped: Sequence[str]) -> None:
+        """Remember the files of removed items that are there, except in folders that are no longer followed."""
+        kept = store.roots()
+
+        def is_dropped(path: str) -> bool:
+            folder = os.path.dirname(path)  # noqa: PTH120 - of many files
+            return is_below(folder, dropped) and not is_below(folder, kept)
+
+        if dropped:
+            store.forget_removed([path for path in store.removed() if is_dropped(path)])
+        files = [(item.id, file) for item in items for file in item.files]
+        there = [
+            (id, file)
+            for id, file in files
+            if not self.uploads.holds(file.path)
+            and has_file(self.uploads, file.path)
+            and not is_dropped(file.path)
+        ]
+        if there:
+            store.note_removed(there)
 
     def relocate(self, id: str, old: str | Path, new: str | Path) -> None:
         """Store the new path of an image that was moved; its other paths stay."""

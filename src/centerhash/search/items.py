@@ -280,6 +280,23 @@ class ItemStore(ABC):
     def set_roots(self, added: Sequence[str], removed: Sequence[str] = ()) -> None:  # noqa: B027
         """Note folders that were added as a whole, and those that no longer count as such."""
 
+    def removed(self) -> Mapping[str, tuple[str, File]]:
+        """Return the files of removed images by path, with the ids of the images, if the store keeps them."""
+        return {}
+
+    def was_removed(self, id: str) -> bool:
+        """Return whether an image was removed, and has not been added since, if the store keeps this."""
+        return False
+
+    def note_removed(self, files: Sequence[tuple[str, File]]) -> None:  # noqa: B027
+        """Remember files of removed images by the ids of these, so that scans of their folders leave them out.
+
+        Adding an image, or another one at the same path, forgets its removal.
+        """
+
+    def forget_removed(self, paths: Sequence[str]) -> None:  # noqa: B027
+        """Forget that the images at these paths were removed."""
+
     def paths(self) -> Iterator[tuple[str, str]]:
         """Iterate over the id and each path of every item, also of hidden ones."""
         return ((item.id, path) for item in self.items(hidden=True) for path in item.paths)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,13 @@ _AT_ONCE = 4096  # files that a commit changes
 
 
 def add_images(
-    index: Index, entries: Sequence[str | Path], labels: GivenLabels, batch: int, progress: Progress
+    index: Index,
+    entries: Sequence[str | Path],
+    labels: GivenLabels,
+    batch: int,
+    progress: Progress,
+    *,
+    with_removed: bool = False,
 ) -> Added:
     """Bring an index in step with files, folders and patterns: see `Index.add`."""
     files, labelling = images_and_labels(index.model, entries, labels)
@@ -51,7 +57,9 @@ def add_images(
     if new:  # first: what a crash interrupts can be followed
         with index.writing() as store:
             store.set_roots(new)
-    done = Adding(index, labelling).run(files.images.names, len(files.images), batch, progress)
+    named = frozenset(str(Path(entry)) for entry in entries if not Path(entry).is_dir())
+    scanned = Scanned(_beginnings(() if with_removed else roots), named)
+    done = Adding(index, labelling, scanned).run(files.images.names, len(files.images), batch, progress)
     gone = list(vanished(index.store, roots))
     if gone:
         with index.writing() as store:
@@ -63,7 +71,8 @@ def add_changed(index: Index, paths: Iterable[str], batch: int, progress: Progre
     """Bring an index in step with paths that have changed, each of which may be an image or gone."""
     every = list(paths)
     there = [path for path in every if os.path.lexists(path)]
-    done = Adding(index, Labelling(index.model, {})).run(there, len(there), batch, progress)
+    everywhere = Scanned(("",))
+    done = Adding(index, Labelling(index.model, {}), everywhere).run(there, len(there), batch, progress)
     missing = (path for path in every if not os.path.lexists(path))
     gone = [file for path in missing for file in known_below(index.store, path)]  # and was not moved
     if gone:
@@ -75,15 +84,29 @@ def add_changed(index: Index, paths: Iterable[str], batch: int, progress: Progre
 # --- what has changed
 
 
+@dataclass(frozen=True)
+class Scanned:
+    """Paths at which removed images stay removed: those below folders, unless they were named themselves."""
+
+    below: tuple[str, ...]  # beginnings of real paths
+    named: frozenset[str] = frozenset()
+
+    def __contains__(self, path: str) -> bool:
+        if not self.below or path in self.named:
+            return False
+        folder, name = os.path.split(path)
+        return os.path.join(os.path.realpath(folder), name).startswith(self.below)  # noqa: PTH118
+
+
 @dataclass
 class Comparison:
     """Compares files with those that are stored: `here` are known ones that came back or moved with their folder."""
 
     store: ItemStore
-    given: Mapping[str, Labels] = field(
-        default_factory=dict
-    )  # by path; such files are read if they were moved
+    given: Mapping[str, Labels]  # by path; such files are read if they were moved
+    scanned: Scanned
     known: int = 0  # files that have not changed
+    removed: int = 0  # files of removed images that have not changed
     moved: int = 0
     here: list[tuple[str, File]] = field(default_factory=list)  # by the id of their item
     left: list[str] = field(default_factory=list)  # paths from which files were moved
@@ -98,7 +121,11 @@ class Comparison:
                 stored = self.store.files(home)
             file = _file_at(os.path.join(home, name))  # noqa: PTH118 - of many files
             plain = file is not None and file.path.endswith(name)  # otherwise a link to another name
-            known = plain and (self._is_stored(file, stored.get(name)) or self._was_moved(file, name))
+            known = plain and (
+                self._is_stored(file, stored.get(name))
+                or self._is_removed(file, path)
+                or self._was_moved(file, name)
+            )
             if not known:
                 yield path
 
@@ -110,6 +137,17 @@ class Comparison:
         if stored[1].gone:
             self.here.append((stored[0], file))
         return True
+
+    def _is_removed(self, file: File | None, path: str) -> bool:
+        """Return whether a file is as it was when its image was removed from the index."""
+        if file is None or self._removed.get(file.path, ("", None))[1] != file or path not in self.scanned:
+            return False
+        self.removed += 1
+        return True
+
+    @cached_property
+    def _removed(self) -> Mapping[str, tuple[str, File]]:
+        return self.store.removed()
 
     def _was_moved(self, file: File | None, name: str) -> bool:
         """Return whether a file was in a folder that no longer exists."""
@@ -176,8 +214,12 @@ def known_below(store: ItemStore, path: str) -> list[str]:
 def is_below(folder: str, roots: str | Path | Sequence[str | Path]) -> bool:
     """Return whether a folder is one of the roots, or below one."""
     listed = [roots] if isinstance(roots, str | Path) else roots
-    places = [os.path.realpath(root).rstrip(os.sep) + os.sep for root in listed]
-    return f"{folder.rstrip(os.sep)}{os.sep}".startswith(tuple(places))
+    return f"{folder.rstrip(os.sep)}{os.sep}".startswith(_beginnings(listed))
+
+
+def _beginnings(roots: Iterable[str | Path]) -> tuple[str, ...]:
+    """Return what the real paths below some folders begin with."""
+    return tuple(os.path.realpath(root).rstrip(os.sep) + os.sep for root in roots)
 
 
 # --- labels
@@ -248,6 +290,15 @@ def _labels_home(folder: Path) -> Path | None:
 # --- adding
 
 
+class Read(NamedTuple):
+    """A file whose content was looked at: `photo` is only of an image that is to be added."""
+
+    id: str
+    file: File
+    photo: PhotoInfo | None
+    removed: bool
+
+
 @dataclass
 class Waiting:
     """A new image: its files, and what is stored of it."""
@@ -263,16 +314,18 @@ class Adding:
 
     index: Index
     labelling: Labelling
+    scanned: Scanned
     waiting: dict[str, Waiting] = field(default_factory=dict)
-    read: dict[str, tuple[str, File, PhotoInfo | None]] = field(default_factory=dict)  # by path, with the id
+    read: dict[str, Read] = field(default_factory=dict)  # by path
     again: list[tuple[str, File]] = field(default_factory=list)  # files of known images, by their id
+    removed: list[tuple[str, File]] = field(default_factory=list)  # files of removed images, by their id
     done: Added = field(default_factory=lambda: Added(0, 0, {}))
 
     def run(self, names: Iterable[str], total: int, batch: int, progress: Progress) -> Added:
         """Encode and store those of `total` files that are new; every `batch` is stored durably before the next."""
         from centerhash.data.listing import Paths
 
-        compared = Comparison(self.index.store, self.labelling.given)
+        compared = Comparison(self.index.store, self.labelling.given, self.scanned)
         files = Paths(compared.fresh(names))
         self._place(compared)
         before, seen = total - len(files), 0
@@ -283,7 +336,7 @@ class Adding:
                 seen += step.seen
                 while len(self.waiting) >= batch:
                     self._write({id: self.waiting.pop(id) for id in list(islice(self.waiting, batch))})
-                if len(self.again) >= batch:
+                if len(self.again) + len(self.removed) >= batch:
                     self._note()
                 progress("images", before + seen, total)
         self._write(self.waiting)
@@ -302,7 +355,7 @@ class Adding:
         while some := list(islice(here, _AT_ONCE)):
             with self.index.writing() as store:
                 store.change_files(some, list(islice(left, _AT_ONCE)))
-        self._count(known=compared.known, moved=compared.moved)
+        self._count(known=compared.known, moved=compared.moved, removed=compared.removed)
 
     def _collect(self, step: Step, places: Sequence[int], files: Sequence[Path]) -> None:
         """Count what became of the files at some places."""
@@ -313,9 +366,12 @@ class Adding:
             if place in step.broken or known is None:
                 self.done.broken[path] = str(step.broken[place])
                 continue
-            id, file, photo = known
+            id, file, photo, removed = known
             if _file_at(file.path) not in (file, None):  # None: a row of a parquet file
                 self.done.broken[path] = f"'{path}' was written to while it was read: add it again."
+            elif removed:
+                self.removed.append((id, file))
+                self._count(removed=1)
             elif photo is None:
                 self.again.append((id, file))
                 self._count(known=1)
@@ -327,20 +383,28 @@ class Adding:
                 self.waiting[id] = Waiting([file], photo, features[place])
 
     def _new_id(self, image: ImageSource) -> str | None:
-        """Return the id of an image file that is not stored yet, otherwise None."""
+        """Return the id of an image file that is to be added, otherwise None."""
         from centerhash.data.images import content_key
 
         if not isinstance(image, str | Path):
             raise InputError(f"only files are added, got {type(image).__name__}.")
         file = File.at(os.path.realpath(image))
         id = content_key(image)[:ID_DIGITS]
-        new = id not in self.index.store
-        self.read[str(image)] = id, file, photo_info(image, file) if new else None
-        return id if new else None
+        store = self.index.store
+        new = id not in store
+        removed = new and store.was_removed(id) and str(image) in self.scanned
+        photo = photo_info(image, file) if new and not removed else None
+        self.read[str(image)] = Read(id, file, photo, removed)
+        return None if photo is None else id
 
     def _note(self) -> None:
-        """Store where known images are; nothing is encoded. Those whose other files are missing have moved."""
-        found, self.again = self.again, []
+        """Store where known and removed images are; nothing is encoded. If all other files are missing, it has moved."""
+        found, self.again, removed, self.removed = self.again, [], self.removed, []
+        if removed:
+            with self.index.writing() as store:
+                store.note_removed(removed)
+        if not found:
+            return
         given, moved, missing = dict[str, Labels](), 0, list[str]()
         for id, file in found:
             if file.path in self.labelling.given:

@@ -36,7 +36,8 @@ class Added:
     `moved` images were stored under a path that no longer exists, and have the new path now. Of the new images, `given`
     have the labels of a labels.csv or of the caller, `predicted` those of the model. `skipped` counts files in the
     folders that are no images, by kind, such as {"videos": 3}. `gone` counts stored files that are no longer in the
-    folders; images without another file are hidden until they are back.
+    folders; images without another file are hidden until they are back. `removed` counts files of images that were
+    removed from the index, which a scan of their folder leaves out.
     """
 
     added: int
@@ -47,6 +48,7 @@ class Added:
     predicted: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     gone: int = 0
+    removed: int = 0
 
     @property
     def has_changed(self) -> bool:
@@ -55,7 +57,9 @@ class Added:
 
     def __repr__(self) -> str:
         more = "".join(
-            f", {name}={getattr(self, name):,}" for name in ("moved", "gone") if getattr(self, name)
+            f", {name}={getattr(self, name):,}"
+            for name in ("moved", "gone", "removed")
+            if getattr(self, name)
         )
         return f"Added(added={self.added:,}, known={self.known:,}, broken={len(self.broken):,}{more})"
 

@@ -179,7 +179,7 @@ def _images_below(folder: str) -> list[str]:
 
 def _sum(first: Added, second: Added) -> Added:
     """Return the counts of two calls of `add`."""
-    counts = ("added", "known", "moved", "given", "predicted", "gone")
+    counts = ("added", "known", "moved", "given", "predicted", "gone", "removed")
     return replace(
         second,
         **{name: getattr(first, name) + getattr(second, name) for name in counts},

@@ -47,7 +47,6 @@ from centerhash.search.database import (
     SCORE,
     SCORED,
     VISUAL_BYTES,
-    WIDE,
     Chunk,
     Database,
     Places,
@@ -142,7 +141,7 @@ class Writer:
             if self.state != before:
                 self.state = replace(self.state, commits=self.state.commits + 1)
                 sql.execute("DELETE FROM state")
-                sql.execute(f"INSERT INTO state VALUES ({marks(11)})", self.state.row())
+                sql.execute(f"INSERT INTO state VALUES ({marks(12)})", self.state.row())
             sql.execute("COMMIT")
             self._known = self.state.commits
         except BaseException:
@@ -165,7 +164,9 @@ class Writer:
         first, count = self.state.rows, len(batch)
         if first + count > MAX_ROWS:
             raise InputError(f"an index holds at most {MAX_ROWS:,} rows: compact it, or use Milvus.")
-        self._release([file.path for files in batch.files for file in files])
+        paths = [file.path for files in batch.files for file in files]
+        self._release(paths)
+        self.forget_removed(batch.ids, paths)
         labels = [
             struct.pack(f"<{len(names)}I", *(self._number(LABEL, name) for name in names))
             for names in batch.labels
@@ -256,8 +257,8 @@ class Writer:
         ]
         terms = [scored["term"], np.frombuffer(b"".join(labels), "<u4"), inside[:, 1]]
         keys = np.concatenate(terms).astype(np.int64) << 32 | (np.concatenate(rows) + first)
-        entries = np.zeros(len(keys), WIDE)
-        entries["row"] = keys & 0xFFFFFFFF
+        entries = np.zeros(len(keys), ENTRY)
+        entries["row"] = (keys & 0xFFFFFFFF) % CHUNK
         entries["kind"][: len(scored)], entries["kind"][len(scored) :] = SCORED, CARRIED
         entries["probability"][: len(scored)] = scored["probability"]
         entries["share"][: len(scored)] = scored["share"]
@@ -266,17 +267,16 @@ class Writer:
         again = np.flatnonzero(keys[1:] == keys[:-1])  # both scored and carried: one entry
         entries["kind"][again] |= CARRIED
         keys, entries = np.delete(keys, again + 1), np.delete(entries, again + 1)
-        numbers, chunks = keys >> 32, entries["row"] // CHUNK
+        numbers, found = keys >> 32, keys & 0xFFFFFFFF
+        chunks = found // CHUNK
         edges = np.flatnonzero((np.diff(numbers, prepend=-1) != 0) | (np.diff(chunks, prepend=-1) != 0))
         for start, end in pairwise([*edges.tolist(), len(keys)]):
-            own = entries[start:end].astype(ENTRY, casting="unsafe")
-            own["row"] = entries["row"][start:end] % CHUNK
-            key, content = int(numbers[start]) << 32 | int(chunks[start]), own.tobytes()
+            key, content = int(numbers[start]) << 32 | int(chunks[start]), entries[start:end].tobytes()
             if chunks[start] * CHUNK < first:
                 content = self.database.entries(key) + content
             self._store("postings", key, content)
         used = np.bincount(numbers, minlength=len(self.terms))
-        counted = (entries["kind"] & CARRIED > 0) & shown[entries["row"] - first]
+        counted = (entries["kind"] & CARRIED > 0) & shown[found - first]
         carried = np.bincount(numbers[counted], minlength=len(self.terms))
         new = range(self.state.terms, len(self.terms))
         changed = {*np.flatnonzero(used).tolist(), *new}
@@ -312,6 +312,7 @@ class Writer:
             changed.add(row)
             sql.execute("DELETE FROM files WHERE row = ? AND gone", (row,))
         changed |= self._free(file.path for _, file in known)
+        self.forget_removed([], [file.path for _, file in known])
         self._insert_files(known)
         self._add_terms()
         self._settle(changed)
@@ -431,6 +432,26 @@ class Writer:
                 self._store("taught", *label.row(name))
         rows = sql.execute("SELECT name, checksum FROM taught ORDER BY name").fetchall()
         self.state = replace(self.state, taught=taught_checksum(rows))
+
+    def note_removed(self, files: Sequence[tuple[str, File]]) -> None:
+        """Remember files of removed images by the ids of these; a path that an item has is taken from it."""
+        last = {file.path: (id, file) for id, file in files}  # a path has one content
+        self._release(list(last))
+        self.forget_removed([], list(last))
+        for id, file in last.values():
+            self._store("removed", id, os.fsencode(file.path), file.size, file.modified)
+        self._count_removed()
+
+    def forget_removed(self, ids: Sequence[str], paths: Sequence[str]) -> None:
+        """Forget that images, or files at paths, were removed."""
+        if self.state.removed:
+            self.database.select("DELETE FROM removed WHERE id IN", ids)
+            self.database.select("DELETE FROM removed WHERE path IN", [os.fsencode(path) for path in paths])
+            self._count_removed()
+
+    def _count_removed(self) -> None:
+        [(count,)] = self.database.sql.execute("SELECT count(*) FROM removed").fetchall()
+        self.state = replace(self.state, removed=count)
 
     def take_over(self, other: Writer) -> None:
         """Replace all content by that of another store, which has one more commit."""

@@ -53,10 +53,15 @@ function summary(counts, skipped) {
 // --- removing
 
 let pending; // { id, timer, back, failed }
+const leaving = new Set(); // ids of photos that are removed, or will be when the time to undo it is over
+
+// Answers of the server still list them.
+export const staying = (items) => items.filter((item) => !leaving.has(item.id));
 
 // The photo leaves the page at once (`gone`) and the index when the time to undo it is over.
 export function removeLater(id, name, { gone, back, failed }) {
   removeNow();
+  leaving.add(id);
   gone();
   pending = { id, back, failed, timer: setTimeout(removeNow, UNDO) };
   $("toast-text").textContent = `“${name}” is removed from the index. The file is not deleted.`;
@@ -71,7 +76,8 @@ function removeNow(leaving = false) {
   $("toast").hidden = true;
   // a page that is being closed cannot open a dialog
   const request = leaving ? removePicture(id, storedToken(), true) : withToken((token) => removePicture(id, token));
-  request.then((answer) => answer ?? back()).catch((error) => {
+  const ended = request.finally(() => leaving.delete(id));
+  ended.then((answer) => answer ?? back()).catch((error) => {
     if (error.status === 404) return; // gone already
     back();
     failed(error);
@@ -82,6 +88,7 @@ $("undo").addEventListener("click", () => {
   if (!pending) return;
   clearTimeout(pending.timer);
   $("toast").hidden = true;
+  leaving.delete(pending.id);
   pending.back();
   pending = undefined;
 });

@@ -1,7 +1,7 @@
 // The page: what is asked for stands in the address (state.js), every change of it is drawn by `show`.
 
 import { forgetAnswers, getJson, getKept, logOut, original, searchPicture, thumbnail } from "./api.js";
-import { addFiles, removeLater, showAdding } from "./adding.js";
+import { addFiles, removeLater, showAdding, staying } from "./adding.js";
 import { makeCombo } from "./combo.js";
 import { $, capital, drawError, number, photos } from "./dom.js";
 import { showDuplicates } from "./duplicates.js";
@@ -29,6 +29,7 @@ let shown = ""; // the address, without the photo shown large, of what is on the
 let listed = []; // the photos on the page, in their order
 let moving; // the timer of a slider that has not come to rest
 let question; // the box
+let behind = false; // whether the groups on the page are of before a change
 
 // --- moving on
 
@@ -63,7 +64,7 @@ async function showList(quiet = false) {
   try {
     if (!health.size) showEmpty();
     else if (asked.kind === "all") await showAll(asked, signal, quiet);
-    else if (asked.kind === "duplicates") await showGroups(signal);
+    else if (asked.kind === "duplicates") await showGroups(signal, quiet);
     else await showAnswer(asked, signal, quiet);
   } catch (error) {
     if (signal.aborted || withoutPhoto(asked) !== withoutPhoto(state)) return;
@@ -91,13 +92,13 @@ const isFiltered = (asked) => asked.having.length + asked.without.length + asked
 
 const coming = () => (health.adding ? `, ${number(health.adding)} still to be added` : "");
 
-async function showGroups(signal) {
-  clearTiles();
+async function showGroups(signal, quiet) {
+  if (!quiet) clearTiles();
   listed = await showDuplicates(actions, signal, () => {
     wall.forget();
     shown = "";
     return show();
-  });
+  }, quiet);
   document.title = "Duplicates – centerhash";
 }
 
@@ -115,7 +116,7 @@ async function showAnswer(asked, signal, quiet) {
   const weighed = weightsOf(asked, answer);
   drawWeights(weighed, weightActions);
   const names = weighed.filter(([, weight]) => weight > 0).map(([name]) => name);
-  listed = answer.results;
+  listed = staying(answer.results);
   const context = { state: { ...asked, labels: weighed }, bits: answer.bits, asked: new Set([...names, ...asked.having]) };
   const draw = () => drawResults(listed, context, actions);
   if (quiet) keepingPlace(draw);
@@ -462,18 +463,19 @@ async function lookAgain() {
     const same = now.changes === health.changes;
     [health, labels] = [now, same ? labels : (await getJson("labels")).labels];
     drawPage();
-    if (!same) await redraw(withoutLabels(old));
+    if (!same || (behind && !health.adding)) await redraw(withoutLabels(old));
   } catch (error) {
     if (error.status === undefined) throw error; // a fault of this page; a server that is away may come back
   }
 }
 
-// The same once more, with what the index holds now. Duplicates stay: comparing all photos again takes long.
+// The same once more, with what the index holds now. Duplicates follow when no more photos are added: all are compared.
 async function redraw(next = state) {
   forgetAnswers();
   if (withoutPhoto(next) !== withoutPhoto(state)) return go(next, true);
   if (state.kind !== "all") wall.forget(); // loaded anew when one comes back to it
-  if (moving || state.kind === "duplicates") return undefined;
+  behind = state.kind === "duplicates" && health.adding > 0;
+  if (moving || behind) return undefined;
   await showList(true);
   return drawSteps();
 }

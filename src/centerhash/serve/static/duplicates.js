@@ -1,17 +1,20 @@
 // Photos that are there more than once, in groups. One of each is kept, by a rule or by a click; the others can be moved.
 
+import { staying } from "./adding.js";
 import { forgetAnswers, getJson, moveDuplicates, undoDuplicates } from "./api.js";
 import { $, button, drawError, element, number, photos } from "./dom.js";
-import { tile } from "./tiles.js";
+import { keepingPlace, tile } from "./tiles.js";
 import { withToken } from "./token.js";
 
 const POLL = 700; // milliseconds between two looks at work that goes on
 const TITLES = { near: "Probably the same photo", same: "Equal files", similar: "Photos that look alike" };
 
-// `again` draws everything anew, after files were moved.
-export async function showDuplicates(actions, signal, again) {
+const chosen = new Set(); // files that were chosen to be kept by a click
+
+// `again` draws everything anew, after files were moved. `quiet`: old groups stay until the new ones are known.
+export async function showDuplicates(actions, signal, again, quiet) {
   $("found-title").textContent = "Duplicates";
-  $("groups").replaceChildren();
+  if (!quiet) $("groups").replaceChildren();
   let answer = await getJson("duplicates", signal);
   while (!answer.groups) {
     const { done, total } = answer;
@@ -21,10 +24,11 @@ export async function showDuplicates(actions, signal, again) {
     answer = await getJson("duplicates", signal);
   }
   signal.throwIfAborted();
+  answer.groups = answer.groups.map((group) => ({ ...group, items: staying(group.items) })).filter((group) => group.items.length > 1);
   const count = answer.groups.length;
   $("status").textContent = count ? `${number(count)} ${count === 1 ? "group" : "groups"} among ${photos(answer.images)}` : `No two of ${photos(answer.images)} are the same.`;
   const kinds = ["same", "near", "similar"].flatMap((kind) => section(kind, answer, actions, again));
-  $("groups").replaceChildren(...tools(answer, again), ...kinds);
+  keepingPlace(() => $("groups").replaceChildren(...tools(answer, again), ...kinds));
   return answer.groups.flatMap((group) => group.items);
 }
 
@@ -44,8 +48,12 @@ function section(kind, answer, actions, again) {
 }
 
 function drawGroup(group, movable, actions, again) {
-  let kept = group.items[0].file;
-  const rows = new Map(group.items.map((item) => [item.file, card(item, actions, () => choose(item.file))]));
+  let kept = (group.items.find((item) => chosen.has(item.file)) ?? group.items[0]).file;
+  const rows = new Map(group.items.map((item) => [item.file, card(item, actions, () => {
+    for (const other of group.items) chosen.delete(other.file);
+    chosen.add(item.file);
+    choose(item.file);
+  })]));
   const why = element("p", "hint why");
   const move = button("button plain move", `Move the other ${number(group.items.length - 1)}`, () => {
     const others = group.items.map((item) => item.file).filter((file) => file !== kept);
@@ -78,9 +86,9 @@ async function act(request, again) {
   try {
     const moved = await withToken(request);
     if (!moved) return;
-    const { photos, skipped } = moved;
+    const { skipped } = moved;
     drawError(skipped ? `${photos(skipped)} ${skipped === 1 ? "stays" : "stay"} where ${skipped === 1 ? "it is" : "they are"}.` : "", skipped ? "Files that have changed, are links, or are gone are not moved. Load the page again." : "");
-    if (photos) forgetAnswers();
+    if (moved.photos) forgetAnswers();
     await again();
   } catch (error) {
     drawError("The photos were not moved.", error.message);

@@ -14,10 +14,10 @@ const tiles = new Map(); // of results, by id: a photo that stays is not loaded 
 
 // Changes the grid without moving what one looks at: the first photo on the screen stays where it is, unless it is the top.
 export function keepingPlace(draw) {
-  const first = scrollY > 0 ? [...$("grid").querySelectorAll("li[data-id]")].find((row) => row.getBoundingClientRect().bottom > 0) : undefined;
+  const first = scrollY > 0 ? [...document.querySelectorAll("#grid li[data-id], #groups li[data-id]")].find((row) => row.getBoundingClientRect().bottom > 0) : undefined;
   const before = first?.getBoundingClientRect().top;
   draw();
-  const again = first && $("grid").querySelector(`[data-id="${CSS.escape(first.dataset.id)}"]`);
+  const again = first && document.querySelector(placed(first.dataset.id));
   if (again) scrollBy({ top: again.getBoundingClientRect().top - before, behavior: "instant" });
 }
 
@@ -58,9 +58,11 @@ export function clearTiles() {
   $("grid").replaceChildren();
 }
 
+const placed = (id) => ["grid", "groups"].map((place) => `#${place} [data-id="${CSS.escape(id)}"]`).join(", ");
+
 export function dropTile(id) {
   tiles.delete(id);
-  [...$("grid").children].find((row) => row.dataset.id === id)?.remove();
+  for (const row of document.querySelectorAll(placed(id))) row.remove();
 }
 
 export function tile(item, { open }) {

@@ -1,5 +1,6 @@
 // The whole collection, page by page as one scrolls; what was loaded once stays, so that going back finds it.
 
+import { staying } from "./adding.js";
 import { getJson } from "./api.js";
 import { $ } from "./dom.js";
 import { appendItems, clearTiles, keepingPlace, redrawItems } from "./tiles.js";
@@ -44,7 +45,7 @@ export function makeWall(actions) {
     for (let at = 0; at < wanted; at += MOST) {
       answer = await getJson(`items?offset=${at}&limit=${Math.min(MOST, wanted - at)}${asked ? `&${asked}` : ""}`, stop);
       if (asked !== query || stop.aborted) return total;
-      for (const item of answer.items) fresh.set(item.id, item);
+      for (const item of staying(answer.items)) fresh.set(item.id, item);
     }
     [total, offset] = [answer.total, wanted];
     seen.clear();
@@ -70,7 +71,7 @@ export function makeWall(actions) {
     if (asked !== query || signal.aborted) return;
     total = answer.total;
     offset += AT_ONCE;
-    const fresh = answer.items.filter((item) => !seen.has(item.id));
+    const fresh = staying(answer.items).filter((item) => !seen.has(item.id));
     for (const item of fresh) seen.add(item.id);
     wall.items.push(...fresh);
     appendItems(fresh, actions);
