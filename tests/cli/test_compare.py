@@ -183,8 +183,9 @@ def test_a_grid_of_two_jobs_that_is_interrupted_and_killed_ends_as_that_of_one(
     feature_folder: Path, tmp_path: Path
 ) -> None:
     """Only the rest is computed, and rows are the same whoever computed them."""
-    out = tmp_path / "out"
-    words = ["compare", feature_folder, *GRID, "--epochs", "40"]
+    out, own = tmp_path / "out", Path(__file__).parents[2] / "examples" / "hinge.py"
+    # workers find a custom class by its file
+    words = ["compare", feature_folder, *GRID, "--methods", f"csq,{own}:Hinge", "--epochs", "40"]
     err = interrupted([*words, "--out", out], out)
     assert "interrupted: the same command resumes where it stopped" in err
     assert "Traceback" not in err

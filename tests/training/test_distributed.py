@@ -33,20 +33,16 @@ from tests.toys import (
     write_feature_folder,
 )
 
+# what torchrun tells every process, besides where the store is
+TOLD = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+
 
 @contextmanager
 def as_two(*arguments: str | Path) -> Iterator[tuple[Started, Started]]:
     """What torchrun starts, with processes that need not import torch first: a store, and two that find it."""
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    shared = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(store.port),
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "GROUP_RANK": "0",
-        "TORCHELASTIC_RUN_ID": "tests",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-    }
+    shared = {**TOLD, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    shared["TORCHELASTIC_RUN_ID"] = "tests"
     with (
         started(*arguments, RANK="0", LOCAL_RANK="0", **shared) as first,
         started(*arguments, RANK="1", LOCAL_RANK="1", **shared) as second,
@@ -57,6 +53,22 @@ def as_two(*arguments: str | Path) -> Iterator[tuple[Started, Started]]:
 def run_as_two(*arguments: str | Path) -> None:
     with as_two(*arguments) as (first, second):
         assert (first.wait(), second.wait()) == (0, 0), first.err + second.err
+
+
+@pytest.mark.slow
+def test_torchrun_tells_what_two_processes_here_are_told(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import json, os, pathlib, sys\n"
+        "pathlib.Path(sys.argv[1], os.environ['RANK']).write_text(json.dumps(dict(os.environ)))\n"
+    )
+    program = "import sys; from torch.distributed.run import main; main(sys.argv[1:])"
+    with started("-c", program, "--nproc-per-node", "2", "--standalone", script, tmp_path) as process:
+        assert process.wait() == 0, process.err
+    for rank in ("0", "1"):
+        found = json.loads((tmp_path / rank).read_text())
+        assert found.items() >= {**TOLD, "RANK": rank, "LOCAL_RANK": rank}.items()
+        assert found.keys() >= {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"}
 
 
 def test_shares_cover_a_batch_in_order() -> None:

@@ -242,50 +242,38 @@ def test_other_data_is_refused(feature_run: Path, tmp_path: Path) -> None:
 
 
 def test_overwrite_starts_again(small_folder: Path, tmp_path: Path) -> None:
-    """Neither files nor the checkpoint of the other run are used."""
-    dataset = open_dataset(small_folder)
+    """Neither files nor the checkpoint of the other run are used; without it they are kept."""
+    run, checkpoint = tmp_path / "run", tmp_path / "run" / "checkpoint.safetensors"
 
     def stop(stage: str, done: int, total: int, note: str) -> None:
         if stage == "training":
             raise Killed
 
-    config = toy_config(**BRIEF, seed=4)
     with pytest.raises(Killed):
-        train(dataset, config=config, out=tmp_path / "run", checkpoint_seconds=0, progress=stop)
-    assert (tmp_path / "run" / "checkpoint.safetensors").exists()
-    train(dataset, config=toy_config(**BRIEF), out=tmp_path / "run", overwrite=True)
-    train(dataset, config=toy_config(**BRIEF), out=tmp_path / "fresh")
-    assert names(tmp_path / "run") == RUN_FILES
-    assert run_contents(tmp_path / "run") == run_contents(tmp_path / "fresh")
-    assert run_log(tmp_path / "run") == run_log(tmp_path / "fresh")
+        train(small_folder, config=toy_config(**BRIEF, seed=4), out=run, checkpoint_seconds=0, progress=stop)
+    with pytest.raises(ConfigError, match="seed was 4, now 0"):
+        train(small_folder, config=toy_config(**BRIEF), out=run)
+    assert checkpoint.exists()
+    train(small_folder, config=toy_config(**BRIEF), out=run, overwrite=True)
+    train(small_folder, config=toy_config(**BRIEF), out=tmp_path / "fresh")
+    assert names(run) == RUN_FILES
+    assert run_contents(run) == run_contents(tmp_path / "fresh")
+    assert run_log(run) == run_log(tmp_path / "fresh")
 
 
 def test_a_run_that_failed_before_its_first_checkpoint_is_replaced(
-    small_folder: Path, tmp_path: Path
+    small_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(stage: str, done: int, total: int, note: str) -> None:
-        raise Killed
-
-    with pytest.raises(Killed):
-        train(small_folder, config=toy_config(**BRIEF, seed=4), out=tmp_path / "run", progress=fail)
-    assert read_config(tmp_path / "run")["config"]["seed"] == 4
-    train(small_folder, config=toy_config(**BRIEF), out=tmp_path / "run")
-    assert read_config(tmp_path / "run")["config"]["seed"] == 0
+    run = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr(runs, "fit_frozen", mock.Mock(side_effect=Killed))
+        with pytest.raises(Killed):
+            train(small_folder, config=toy_config(**BRIEF, seed=4), out=run)
+    assert read_config(run)["config"]["seed"] == 4
+    train(small_folder, config=toy_config(**BRIEF), out=run)
+    assert read_config(run)["config"]["seed"] == 0
     train(small_folder, config=toy_config(**BRIEF), out=tmp_path / "fresh")
-    assert run_contents(tmp_path / "run") == run_contents(tmp_path / "fresh")
-
-
-def test_a_run_with_a_checkpoint_is_not_replaced(small_folder: Path, tmp_path: Path) -> None:
-    def stop(stage: str, done: int, total: int, note: str) -> None:
-        if stage == "training":
-            raise Killed
-
-    config = toy_config(**BRIEF, seed=4)
-    with pytest.raises(Killed):
-        train(small_folder, config=config, out=tmp_path / "run", checkpoint_seconds=0, progress=stop)
-    with pytest.raises(ConfigError, match="seed was 4, now 0"):
-        train(small_folder, config=toy_config(**BRIEF), out=tmp_path / "run")
-    assert (tmp_path / "run" / "checkpoint.safetensors").exists()
+    assert run_contents(run) == run_contents(tmp_path / "fresh")
 
 
 def test_a_run_that_may_not_be_deleted_is_told(

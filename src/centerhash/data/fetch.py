@@ -28,10 +28,8 @@ from centerhash.core.version import __version__
 from centerhash.data.layouts.contents import leads_out
 
 TRIES = 6  # in a row without a single new byte
-FIRST_TIMEOUTS = (
-    5.0,
-    10.0,
-)  # seconds, of the tries until the server has answered once: there may be no internet
+# seconds, of the tries until the server has answered once: there may be no internet
+FIRST_TIMEOUTS = (5.0, 10.0)
 _BLOCK = 2**20
 _TIMEOUT = 60.0  # seconds without a byte
 _LONGEST_WAIT = 60.0

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from centerhash.core.errors import ConfigError
 from centerhash.networks.backbones import Backbone
 
-_AGREEMENT = (
-    1e-4  # of the largest feature, between the network and its two parts: other kernels round otherwise
-)
+# of the largest feature, between the network and its two parts: other kernels round otherwise
+_AGREEMENT = 1e-4
 
 
 class _Tokens(nn.Module):

@@ -201,9 +201,8 @@ class SHC(CSQ):
         super().__init__(centers, seed=seed, options=options, **values)
         _check_pairs("SHC", len(self.centers))
         self.seed = seed
-        self.register_buffer(
-            "centers", self.centers
-        )  # stored with a checkpoint: fine-tuning goes on from them
+        # stored with a checkpoint: fine-tuning goes on from them
+        self.register_buffer("centers", self.centers)
 
     def prepare(self, features: NDArray[Any], rows: NDArray[np.int64], labels: NDArray[np.bool_]) -> None:
         """Compute class similarities from the training images, then move the centers."""
