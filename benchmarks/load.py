@@ -1,12 +1,14 @@
 """The server under load: many clients at once against an index of a million codes, by id and by upload.
 
-    python -m benchmarks.load [--seconds 60] [--clients 50] [--codes 1000000] [--out benchmarks/results/load.json]
+    python -m benchmarks.load [--seconds 15] [--clients 50] [--codes 1000000] [--out benchmarks/results/load.json]
 
-One client asks by id first, for a sixth of the time: what a single person waits. Then come all clients at once.
-The index is made in a temporary folder: random codes, and some emoji scenes whose pictures are uploaded. Random codes
-have no visual code, so a search by id compares semantic codes; one by upload compares both codes. Clients and
-server share this machine, so the times are upper bounds. Each client sends its next request as soon as it has its
-answer; every second client uploads.
+One client at a time first, which is what a single person waits; then all clients by id; then all by upload; then half
+of them each, at the same time. All of this for one process, and for two that only read (`--read-only --processes 2`).
+
+The index is made in a temporary folder with the built-in model: random codes, and some emoji scenes whose pictures are
+uploaded. Random codes have no visual code, so a search by id compares semantic codes; one by upload compares both.
+Clients and server share this machine, so the times are upper bounds. Each client sends its next request as soon as it
+has its answer.
 """
 
 from __future__ import annotations
@@ -22,25 +24,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from benchmarks.reporting import arguments_of, store
 from centerhash.search import Index
-from centerhash.training.run import train
 from reproduction.scenes import write_scenes
 
 BITS, SCENES, AT_ONCE, SETTLED = 64, 48, 100_000, 0.2
-BY_ID, BY_UPLOAD = "by id, semantic code", "by upload, both codes"  # the modes of a row
+MODES = {"by_id": "by id, semantic code", "by_upload": "by upload, both codes"}
+Request: TypeAlias = Callable[[np.random.Generator], bytes]
 
 
 def make_index(folder: Path, codes: int) -> tuple[Path, list[bytes]]:
     """An index of random codes and emoji scenes, and the scenes' files."""
     scenes = write_scenes(folder / "scenes", SCENES)
-    train(scenes, bits=BITS, epochs=2, out=folder / "run", cache=None, device="cpu", progress=False)
     generator = np.random.default_rng(0)
-    with Index.create(folder / "index", folder / "run") as index:
+    with Index.create(folder / "index", "coco") as index:
         for start in range(0, codes, AT_ONCE):
             count = min(AT_ONCE, codes - start)
             packed = generator.integers(0, 256, (count, BITS // 8), dtype=np.uint8)
@@ -54,16 +55,16 @@ def code_id(number: int) -> str:
 
 
 @contextmanager
-def serving(index: Path, clients: int) -> Iterator[tuple[int, int, float]]:
+def serving(index: Path, clients: int, *options: str) -> Iterator[tuple[int, int, float]]:
     """Start a server with a place for every client; yields its process id, its port and how many seconds it took."""
     started = time.perf_counter()
     words = [sys.executable, "-m", "centerhash", "serve", str(index), "--port", "0", "--queue", str(clients)]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*words, *options], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         found = re.search(r"http://[^:]+:(\d+)", process.stdout.readline())
         if found is None:
-            raise SystemExit("the server did not start; what it says stands above.")
+            raise SystemExit("the server did not start; its message stands above.")
         yield process.pid, int(found.group(1)), time.perf_counter() - started
     finally:
         process.terminate()
@@ -140,54 +141,63 @@ def megabytes(process: int) -> dict[str, float]:
     return {named[name]: int(match.group(1)) / 1000 for name, match in found.items() if match}
 
 
-async def one_client(port: int, codes: int, seconds: float) -> dict[str, Any]:
-    """A single client that asks by id."""
-    tally, generator = Tally(), np.random.default_rng(0)
-    await client(port, lambda: id_request(generator, codes), tally, time.perf_counter() + seconds)
-    return tally.figures(seconds, BY_ID, 1)
+async def load(
+    port: int, asked: dict[str, int], requests: dict[str, Request], seconds: float
+) -> dict[str, Any]:
+    """Clients at once for a time, so many of each mode."""
+    tallies, end = {mode: Tally() for mode in asked}, time.perf_counter() + seconds
 
-
-async def load(process: int, port: int, codes: int, pictures: list[bytes], arguments: Any) -> dict[str, Any]:
-    """All clients at once for a time; memory once things have settled, and at the end."""
-    modes = {"by_id": BY_ID, "by_upload": BY_UPLOAD}
-    tallies = {name: Tally() for name in modes}
-    end = time.perf_counter() + arguments.seconds
-    tasks = []
-    for number in range(arguments.clients):
+    async def one(mode: str, number: int) -> None:
         generator = np.random.default_rng(number)
-        if number % 2:
-            ask: Callable[[], bytes] = lambda g=generator: upload_request(g, pictures)  # noqa: E731
-            tasks.append(asyncio.create_task(client(port, ask, tallies["by_upload"], end)))
-        else:
-            ask = lambda g=generator: id_request(g, codes)  # noqa: E731
-            tasks.append(asyncio.create_task(client(port, ask, tallies["by_id"], end)))
-    await asyncio.sleep(SETTLED * arguments.seconds)
-    memory = {"settled_mb": megabytes(process)}
-    await asyncio.gather(*tasks)
-    memory["end_mb"] = megabytes(process)
-    rows = {
-        name: tally.figures(arguments.seconds, modes[name], arguments.clients)
-        for name, tally in tallies.items()
+        await client(port, lambda: requests[mode](generator), tallies[mode], end)
+
+    await asyncio.gather(*(one(mode, number) for mode, count in asked.items() for number in range(count)))
+    return {mode: tally.figures(seconds, MODES[mode], asked[mode]) for mode, tally in tallies.items()}
+
+
+def measure(index: Path, pictures: list[bytes], arguments: Any, processes: int) -> dict[str, Any]:
+    """All loads against one server, and the memory of its first process that answers."""
+    requests: dict[str, Request] = {
+        "by_id": lambda generator: id_request(generator, arguments.codes),
+        "by_upload": lambda generator: upload_request(generator, pictures),
     }
-    return rows | {"memory": memory}
+    many, half = arguments.clients, arguments.clients // 2
+    loads = {
+        "one_client": [{"by_id": 1}, {"by_upload": 1}],
+        "all_clients": [{"by_id": many}, {"by_upload": many}],
+        "both_at_once": [{"by_id": half, "by_upload": many - half}],
+    }
+    options = ("--read-only", "--processes", str(processes)) if processes > 1 else ()
+    with serving(index, many, *options) as (process, port, start):
+        found: dict[str, Any] = {"start_seconds": start}
+        for name, rounds in loads.items():
+            found[name] = {}
+            for asked in rounds:
+                found[name] |= asyncio.run(load(port, asked, requests, arguments.seconds))
+        found["memory_mb"] = [megabytes(one) for one in answering(process, processes)]
+    return found
+
+
+def answering(process: int, processes: int) -> list[int]:
+    """The processes that answer requests."""
+    if processes == 1:
+        return [process]
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def main() -> None:
     parser = arguments_of(__doc__)
-    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seconds", type=float, default=15)
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--codes", type=int, default=1_000_000)
     arguments = parser.parse_args()
+    measured = {}
     with tempfile.TemporaryDirectory() as folder:
         index, pictures = make_index(Path(folder), arguments.codes)
-        with serving(index, arguments.clients) as (process, port, start):
-            measured = {
-                "start": {"seconds": start},
-                "one_client": asyncio.run(one_client(port, arguments.codes, arguments.seconds / 6)),
-                **asyncio.run(load(process, port, arguments.codes, pictures, arguments)),
-            }
-    for name, figures in measured.items():
-        print(f"{name}: {json.dumps(figures)}", flush=True)
+        for processes, name in ((1, "one_process"), (2, "two_processes")):
+            measured[name] = measure(index, pictures, arguments, processes)
+            print(f"{name}: {json.dumps(measured[name])}", flush=True)
     setting = {
         "clients": arguments.clients,
         "seconds": arguments.seconds,

@@ -124,7 +124,7 @@ def faiss_search(packed: Packed) -> Work:
 
 def scan_search(packed: Packed) -> Work:
     bits, database = 8 * packed.shape[1], words(packed)
-    return lambda query: scan.nearest(words(query[None])[0], database, K, largest=bits, within=bits)
+    return lambda query: scan.nearest(words(query[None])[0], database, K, within=bits)
 
 
 @contextmanager

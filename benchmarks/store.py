@@ -110,6 +110,10 @@ def measure(folder: Path, count: int) -> dict[str, float]:
         def query(number: int) -> Any:
             return opened.get([item_id(number * 37 % count)])[0]
 
+        def by_both(number: int) -> Any:
+            item = query(number)
+            return opened.search(ByBoth(item.code, item.visual[None]), 10)
+
         def by_labels(number: int) -> Any:
             chosen = {NAMES[number % CLASSES]: 0.7, NAMES[(number + 7) % CLASSES]: 0.3}
             columns = {name: NAMES.index(name) for name in chosen}
@@ -117,7 +121,7 @@ def measure(folder: Path, count: int) -> dict[str, float]:
 
         figures |= {
             "by_id_semantic_ms": median_ms(lambda n: opened.search(BySemantic(query(n).code), 10)),
-            "by_id_ms": median_ms(lambda n: opened.search(ByBoth(query(n).code, query(n).visual[None]), 10)),
+            "by_id_ms": median_ms(by_both),
             "by_labels_ms": median_ms(by_labels),
             "filtered_ms": median_ms(
                 lambda n: opened.search(BySemantic(query(n).code), 10, Filter((NAMES[n % CLASSES],)))

@@ -90,16 +90,21 @@ def scenes(
     console.output(f"{count:,} scenes in {out}: train on them with `centerhash train {out} --out run`")
 
 
+PhotosOption = Annotated[
+    Path | None, typer.Option(help="folder of the photos of train2017, instead of a download of 19 GB")
+]
+AnnotationsOption = Annotated[
+    Path | None, typer.Option(help="instances_train2017.json, instead of a download of 0.3 GB")
+]
+MirrorOption = Annotated[str | None, typer.Option(help="address to download from instead of COCO's")]
+
+
 @app.command()
 def coco117k(
     root: Annotated[Path, typer.Option(help="folder for the downloads and for the folder coco117k")],
-    images: Annotated[
-        Path | None, typer.Option(help="folder of the photos of train2017, instead of a download of 19 GB")
-    ] = None,
-    annotations: Annotated[
-        Path | None, typer.Option(help="instances_train2017.json, instead of a download of 0.3 GB")
-    ] = None,
-    mirror: Annotated[str | None, typer.Option(help="address to download from instead of COCO's")] = None,
+    images: PhotosOption = None,
+    annotations: AnnotationsOption = None,
+    mirror: MirrorOption = None,
     device: DeviceOption = "auto",
     cache: CacheOption = None,
 ) -> None:
@@ -125,6 +130,30 @@ def coco117k(
         )
     console.output(
         f"dataset: {folder}  next: `centerhash compare {folder} --methods all --seeds 3 --out table`"
+    )
+
+
+@app.command()
+def coco29k(
+    root: Annotated[Path, typer.Option(help="folder for the downloads and for the folder coco29k")],
+    images: PhotosOption = None,
+    annotations: AnnotationsOption = None,
+    mirror: MirrorOption = None,
+) -> None:
+    """Build the dataset of the stored tables of trained networks: 29,409 photos of COCO with HashNet's split.
+
+    Example: `python -m reproduction coco29k --root data`, then
+    `centerhash compare data/coco29k --finetune last --methods csq,ics --bits 64 --seeds 1 --out table`
+    """
+    from reproduction.coco117k import build_photos
+
+    with console.progress() as report:
+        folder = build_photos(
+            root, images=images, annotations=annotations, mirror=mirror, progress=report, log=console.log
+        )
+    console.output(
+        f"dataset: {folder}  next: `centerhash compare {folder} --finetune last --methods csq,ics --bits 64 --seeds 1 "
+        "--out table`"
     )
 
 

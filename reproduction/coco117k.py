@@ -1,12 +1,17 @@
-"""Build coco117k, the dataset of the stored table of all methods: features of COCO's photos with HashNet's split.
+"""Build the datasets of the stored tables from COCO's photos and HashNet's split: coco117k (features), coco29k (photos).
 
 The folder `coco117k` below the root holds features.npy (N, 2560) float16, labels.npy (N, 80), classes.txt, image_ids.npy
 and train.npy, query.npy, database.npy. Rows are sorted by image id and classes by name. Photos of val2017 are not part of
 it, so HashNet's 10,000 training images and 5,000 queries become 9,602 and 4,807.
+
+The folder `coco29k` holds labels.csv and the photos of these training images and queries, and of 15,000 others.
 """
 
 from __future__ import annotations
 
+import csv
+import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -28,6 +33,7 @@ from centerhash.networks.cache import default_cache
 from centerhash.networks.encoder import Encoder
 
 NAME, LABELED = "coco117k", 117_266
+PHOTOS, OTHERS = "coco29k", 15_000
 PART = "train2017"
 ANNOTATIONS = f"annotations/instances_{PART}.json"
 SPEEDS = (
@@ -54,27 +60,11 @@ def build(
     archives are downloaded. `log` receives the necessary disk space and time before they are used. Archives and
     features are kept as they arrive, so a later call resumes.
     """
-    out, row = root / NAME, get_dataset("coco2017")
+    out, backbone = root / NAME, network()
     if out.exists():  # it is written atomically
         log(f"'{out}' is there already: nothing is computed.")
         return out
-    home, backbone = root / row.folder, network()
-    labels, photos = annotations or home / ANNOTATIONS, images or home / PART
-    missing = {
-        "annotations_trainval2017.zip": annotations is None and not labels.exists(),
-        f"{PART}.zip": images is None and not photos.exists(),
-    }
-    wanted = [file for file in row.files if missing.get(file.name)]
-    log(plan(wanted, home, out, backbone))
-    if wanted:
-        download(wanted, home, mirror=mirror, progress=progress)
-    contents = read_photos(labels, photos)
-    ids = image_ids(contents.names)
-    splits = split_rows(ids, hashnet_lists())
-    if len(ids) != LABELED:
-        log(
-            f"warning: {len(ids):,} photos have a label, not {LABELED:,}: scores differ from the stored table."
-        )
+    contents, ids, splits = _sources(root, images, annotations, mirror, progress, log, plan(out, backbone))
     fetch.check_space(make_folder(root), len(ids) * backbone.features * 2)
     features = encode(contents.paths or (), backbone, cache or default_cache(), device, progress)
     arrays = {"features": features, "labels": contents.labels, "image_ids": ids, **splits}
@@ -85,23 +75,108 @@ def build(
     return out
 
 
+def build_photos(
+    root: Path,
+    *,
+    images: Path | None = None,
+    annotations: Path | None = None,
+    mirror: str | None = None,
+    progress: Progress = silent,
+    log: Callable[[str], None] = lambda text: None,
+) -> Path:
+    """Download what is missing, write the folder `root`/coco29k of photos, and return it; arguments as of `build`.
+
+    The photos are hard links where the file system has them, otherwise copies.
+    """
+    out = root / PHOTOS
+    if out.exists():
+        log(f"'{out}' is there already: nothing is copied.")
+        return out
+    contents, ids, splits = _sources(root, images, annotations, mirror, progress, log)
+    rows = photo_rows(len(ids), splits)
+    names = {name: set(own.tolist()) for name, own in splits.items()}
+    with atomic_folder(make_folder(root) / PHOTOS) as draft, (draft / "labels.csv").open("w") as stream:
+        (draft / "images").mkdir()
+        table = csv.writer(stream)
+        table.writerow(("file_name", "labels", "split"))
+        for done, row in enumerate(rows.tolist(), 1):
+            source = (contents.paths or ())[row]
+            _link(source, draft / "images" / source.name)
+            labels = (contents.classes[place] for place in np.flatnonzero(contents.labels[row]))
+            split = "|".join(name for name in ("train", "query", "database") if row in names[name])
+            table.writerow((f"images/{source.name}", "|".join(labels), split))
+            progress("photos", done, len(rows))
+    return out
+
+
+def photo_rows(count: int, splits: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
+    """The rows of coco29k, sorted: training images, queries, and random others of the database."""
+    known = np.union1d(splits["train"], splits["query"])
+    rest = np.setdiff1d(np.arange(count), known)
+    others = np.random.default_rng(0).choice(rest, min(OTHERS, len(rest)), replace=False)
+    return np.union1d(known, others)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, or a file system without links
+        shutil.copyfile(source, target)
+
+
+def _sources(
+    root: Path,
+    images: Path | None,
+    annotations: Path | None,
+    mirror: str | None,
+    progress: Progress,
+    log: Callable[[str], None],
+    *steps: str,
+) -> tuple[Contents, NDArray[np.int64], dict[str, NDArray[np.int64]]]:
+    """Read the labeled photos, after a download if some are missing; return them with their ids and HashNet's split."""
+    row = get_dataset("coco2017")
+    home = root / row.folder
+    labels, photos = annotations or home / ANNOTATIONS, images or home / PART
+    missing = {
+        "annotations_trainval2017.zip": annotations is None and not labels.exists(),
+        f"{PART}.zip": images is None and not photos.exists(),
+    }
+    wanted = [file for file in row.files if missing.get(file.name)]
+    if told := [*download_plan(wanted, home), *steps]:
+        log("\n".join(told))
+    if wanted:
+        download(wanted, home, mirror=mirror, progress=progress)
+    contents = read_photos(labels, photos)
+    ids = image_ids(contents.names)
+    splits = split_rows(ids, hashnet_lists())
+    if len(ids) != LABELED:
+        log(
+            f"warning: {len(ids):,} photos have a label, not {LABELED:,}: scores differ from the stored table."
+        )
+    return contents, ids, splits
+
+
 def network() -> Backbone:
     """The network of the stored features: the whole frame squashed to 256 x 256, pooled by mean and maximum."""
     return get_backbone("efficientnet-lite0", crop=256, pool="mean+max")
 
 
-def plan(wanted: Sequence[RemoteFile], home: Path, out: Path, backbone: Backbone) -> str:
-    """Describe what is about to be downloaded and computed, with its disk space and time."""
+def download_plan(wanted: Sequence[RemoteFile], home: Path) -> list[str]:
+    """Describe what is about to be downloaded, with its disk space; nothing if all is here."""
     bytes_left = sum((file.size or 0) - fetch.downloaded(home / file.name, file.size or 0) for file in wanted)
     names, disk = " and ".join(file.name for file in wanted), sum(file.size or 0 for file in wanted) / 1e9
+    step = f"to download: {names}, {bytes_left / 1e9:.1f} GB; unpacked in '{home}', up to {2 * disk:.1f} GB of disk"
+    return [step] if wanted else []
+
+
+def plan(out: Path, backbone: Backbone) -> str:
+    """Describe what is about to be computed, with its disk space and time."""
     small, large = (LABELED * backbone.features * size / 1e9 for size in (2, 4))  # float16 and float32
     hours = " to ".join(f"{LABELED / speed / 3600:.1f}" for speed in SPEEDS)
-    steps = [
-        f"to download: {names}, {bytes_left / 1e9:.1f} GB; unpacked in '{home}', up to {2 * disk:.1f} GB of disk",
+    return (
         f"to encode: {LABELED:,} photos, {hours} hours on two cores; {small:.1f} GB in '{out}' and {large:.1f} GB in the "
-        "feature cache",
-    ]
-    return "\n".join(steps if wanted else steps[1:])
+        "feature cache"
+    )
 
 
 def read_photos(annotations: Path, images: Path) -> Contents:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import json
 import os
 import runpy
@@ -139,6 +140,8 @@ def _become(message: dict[str, Any], out: int, err: int) -> None:
 
 def _import_all() -> None:
     """What commands import, but nothing that starts threads, which no child would have."""
+    import lightning_fabric  # noqa: F401
+
     import centerhash.cli
     import centerhash.experiments.compare
     import centerhash.search
@@ -149,6 +152,8 @@ def _import_all() -> None:
     import_timm()
     threads = len(list(Path("/proc/self/task").iterdir())) if sys.platform == "linux" else 1
     assert threads == 1, f"{threads} threads: a fork would lose all but one"
+    gc.collect()
+    gc.freeze()  # else every child goes through all objects as it ends, and copies their pages: a second and more
 
 
 def read(file: IO[bytes]) -> bytes:

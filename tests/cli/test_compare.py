@@ -72,7 +72,7 @@ def test_kept_models_and_codes_give_the_results_of_their_rows(feature_folder: Pa
     words = ("compare", feature_folder, "--out", tmp_path, *GRID[:4], "--seeds", "1", *GRID[6:])
     assert cli(*words).code == 0
     before = evaluations(tmp_path)
-    done = cli(*words, "--keep", "--jobs", "2")
+    done = cli(*words, "--keep")
     assert done.code == 0
     assert "4 of 4 training runs to do" in done.err
     assert evaluations(tmp_path) == before

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from centerhash.cli import console
 from centerhash.core.rendering import text_table
+from tests.forks import Fork, read
 from tests.own_images import write_class_folders, write_pictures
-from tests.toys import cli, command, process_environment, refused, write_feature_folder
+from tests.toys import cli, process_environment, refused, write_feature_folder
 
 RED = "\x1b[31mred\x1b]0;title\x07\x9b2J"
 SHOWN = r"\x1b[31mred\x1b]0;title\x07\x9b2J"
@@ -50,19 +51,10 @@ def test_errors_show_control_characters(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 @pytest.mark.parametrize("words", [["methods"], ["methods", "--json"], ["--help"]])
 def test_a_full_disk_under_the_output_is_said(words: list[str]) -> None:
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            command(words),
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=process_environment(),
-            check=False,
-        )
-    assert (done.returncode, done.stderr) == (
-        2,
-        "error: cannot write the output: No space left on device.\n",
-    )
+    with Path("/dev/full").open("w") as full, tempfile.TemporaryFile() as err:
+        process = Fork(words, full.fileno(), err.fileno(), process_environment())
+        assert process.wait() == 2
+        assert read(err) == b"error: cannot write the output: No space left on device.\n"
 
 
 def test_class_folders_and_files_that_are_no_text(tmp_path: Path) -> None:

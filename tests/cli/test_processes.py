@@ -27,7 +27,7 @@ def test_the_whole_line_as_real_processes(tmp_path: Path) -> None:
     """From scenes to codes, a score and an explanation; a second training reuses the features."""
     scenes, run, cache = tmp_path / "scenes", tmp_path / "run", str(tmp_path / "cache")
     write_scenes(scenes, 30, size=64)
-    words = ["train", scenes, "--method", "csq", *QUICK]
+    words = ["train", scenes, "--method", "csq", "--crop", "64", *QUICK]
     done = fresh_process(*words, "--out", run, CENTERHASH_CACHE=cache)
     assert done.code == 0, done.err
     assert cli(*words, "--out", tmp_path / "second", "--cache", cache).code == 0

@@ -47,5 +47,5 @@ def test_the_nearest_of_very_many_names_is_not_looked_for() -> None:
 def test_only_the_first_reasons_are_shown() -> None:
     assert first_reasons([]) == ""
     assert first_reasons(["a", InputError("b")]) == "  a\n  b"
-    assert first_reasons("abcdef", ", see x.txt", most=4) == "  a\n  b\n  c\n  d\n  ... and 2 more, see x.txt"
+    assert first_reasons("abcdefg", ", see x.txt").endswith("  e\n  ... and 2 more, see x.txt")
     assert first_reasons(map(str, range(1005))).endswith("  4\n  ... and 1,000 more")

@@ -24,7 +24,7 @@ from centerhash.experiments.runner import read_rows
 from centerhash.experiments.tables import Score, markdown, summarize
 from centerhash.experiments.tasks import Source, make_task, plan_tasks, shared_backbone
 from centerhash.model.model import HashModel
-from centerhash.training import loop
+from centerhash.training import last_stages, loop
 from centerhash.training.run import evaluate, train
 from tests.browser import chromium
 from tests.stored import stored_row
@@ -210,16 +210,17 @@ def test_rows_of_trained_networks_resume_share_maps_and_are_those_of_train(
     scene_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finetune: str
 ) -> None:
     training: dict[str, Any] = {**TUNED, "finetune": finetune, "warm_start": False}
+    seeds = 2 if finetune == "last" else 1  # only runs of last stages share something
     if finetune == "all":
         training |= {"stages": None}
-    tasks = plan_tasks(["csq"], [16], 2, None, training)
+    tasks = plan_tasks(["csq"], [16], seeds, None, training)
     cache, out = tmp_path / "cache", tmp_path / "out"
     source = Source(scene_folder, k=30, cache=cache, device="cpu", backbone=shared_backbone(training))
     real, calls = loop._run_epoch, []
 
     def dies(epoch: int, *rest: Any) -> Any:
         calls.append(epoch)
-        if len(calls) == 4:  # in the second epoch of the second run
+        if len(calls) == 2 * seeds:  # in the second epoch of the last run
             raise Killed
         return real(epoch, *rest)
 
@@ -228,14 +229,22 @@ def test_rows_of_trained_networks_resume_share_maps_and_are_those_of_train(
     monkeypatch.setattr(  # a checkpoint after every epoch
         Source, "session", lambda *given: replace(session(*given), checkpoint_seconds=0.0)
     )
+    tables, computed = [], last_stages.compute_maps
+
+    def compute(*given: Any) -> Any:
+        tables.append(given[0])
+        return computed(*given)
+
+    monkeypatch.setattr(last_stages, "compute_maps", compute)
     with pytest.raises(Killed):
         compare(source, tasks, out)
-    assert len(read_rows(out / "results.jsonl")) == 1
+    assert len(tables) == (finetune == "last")  # both runs read the same one
+    assert len(read_rows(out / "results.jsonl")) == seeds - 1
     stages: list[tuple[str, int]] = []
     rows, failures = compare(
         source, tasks, out, progress=lambda stage, done, total, note="", /: stages.append((stage, done))
     )
-    assert calls[4:] == [1]  # the epoch that was interrupted, and no other
+    assert calls[2 * seeds :] == [1]  # the epoch that was interrupted, and no other
     assert failures == []
     assert names(out) == ["results.jsonl"]  # the folders of the runs are gone
     assert not any(path.is_dir() and path.name == "features" for path in out.rglob("*"))
@@ -243,9 +252,9 @@ def test_rows_of_trained_networks_resume_share_maps_and_are_those_of_train(
         assert {done for stage, done in stages if stage == "maps"} == {40}  # all were in the cache
     assert {(row["config"]["finetune"], row["backbone"]["crop"]) for row in rows} == {(finetune, 64)}
     dataset, common = open_dataset(scene_folder), {"cache": cache, "device": "cpu", "progress": False}
-    model = train(dataset, config=tasks[1].config, **common)
+    model = train(dataset, config=tasks[-1].config, **common)
     expected = evaluate(model, dataset, k=30, **common)
-    assert rows[1]["evaluation"]["map_peers"] == pytest.approx(expected.map_peers, abs=0.01)
+    assert rows[-1]["evaluation"]["map_peers"] == pytest.approx(expected.map_peers, abs=0.01)
     assert f"finetune {finetune})\n" in markdown(summarize(rows))
 
 

@@ -309,6 +309,35 @@ def test_a_convolutional_network_takes_another_crop_and_pool(name: str) -> None:
     assert bool((found[:, plain.features :] >= mean).all())
 
 
+def test_a_transformer_of_another_size_resamples_its_positions(tmp_path: Path) -> None:
+    published = get_backbone("timm:test_vit", pretrained=False)
+    weights = published._network().network.state_dict()  # type: ignore[operator, union-attr]
+    save_file({name: value.contiguous() for name, value in weights.items()}, tmp_path / "vit.safetensors")
+    same = get_backbone(f"timm:test_vit@{published.crop}", tmp_path / "vit.safetensors")
+    other = get_backbone("timm:test_vit@96", tmp_path / "vit.safetensors")
+    images = torch.randint(0, 256, (2, published.crop, published.crop, 3), dtype=torch.uint8)
+    with torch.inference_mode():
+        assert torch.equal(same.load()(images), published.load()(images))
+        smaller = other._network().network
+        assert smaller(torch.zeros(1, 3, 96, 96)).shape == (1, published.features)  # type: ignore[operator]
+    for name, tensor in smaller.state_dict().items():  # type: ignore[operator, union-attr]
+        assert name == "pos_embed" or torch.equal(tensor, weights[name])
+    assert (other.crop, other.resize) == (96, round(96 * published.resize / published.crop))
+
+
+@pytest.mark.parametrize(
+    "name", ["timm:test_vit@97", "timm:test_vit@big", "timm:test_vit@9", "timm:test_vit@"]
+)
+def test_a_size_that_cannot_be_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="test_vit"):
+        get_backbone(name, pretrained=False)
+
+
+def test_a_convolutional_network_takes_another_size() -> None:
+    row = get_backbone("timm:test_resnet@96", pretrained=False)
+    assert (row.crop, row.features) == (96, get_backbone("timm:test_resnet", pretrained=False).features)
+
+
 def test_an_unknown_name_gives_the_nearest() -> None:
     with pytest.raises(ConfigError, match="resnet50"):
         get_backbone("resnet-50")

@@ -16,7 +16,7 @@ from centerhash.data.published import DATASETS
 from centerhash.data.published.catalogue import RemoteFile
 from centerhash.networks.encoder import Encoder
 from reproduction import coco117k
-from reproduction.coco117k import build, hashnet_lists, image_ids, split_rows
+from reproduction.coco117k import build, build_photos, hashnet_lists, image_ids, photo_rows, split_rows
 from tests.layouts import coco_document, coco_object, write_jpeg, zipped
 from tests.toys import names
 from tests.webserver import FileServer
@@ -112,6 +112,30 @@ def test_photos_and_annotations_on_disk_need_no_download(
     assert published.requests == []
     assert names(tmp_path / "data") == ["coco117k"]
     assert np.load(out / "features.npy").shape == (5, 2560)
+
+
+def test_photos_of_the_lists_and_some_others_become_a_dataset(published: FileServer, tmp_path: Path) -> None:
+    source, told = tmp_path / "source", list[str]()
+    given = {
+        "images": source / "photos" / "train2017",
+        "annotations": source / "texts" / "annotations" / "instances_train2017.json",
+    }
+    out = build_photos(tmp_path / "data", **given, log=told.append)
+    assert ([text[:8] for text in told], published.requests) == (["warning:"], [])  # five photos
+    found = open_dataset(out)
+    assert [Path(name).stem.lstrip("0") for name in found.names] == ["9", "25", "30", "34", "581929"]
+    splits = {name: getattr(found.splits, name).tolist() for name in ("train", "query", "database")}
+    assert splits == {"train": [0, 3], "query": [2], "database": [0, 1, 3, 4]}
+    assert found.classes == ("car", "dog", "person")
+    assert found.labels.astype(int).tolist() == [[1, 0, 1], [0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 0]]
+    assert build_photos(tmp_path / "data", **given, log=told.append) == out
+    assert "coco29k" in told[1]
+
+
+def test_the_photos_are_the_same_each_time() -> None:
+    rows = photo_rows(117_266, {"train": np.arange(9_602), "query": np.arange(9_602, 14_409)})
+    assert len(rows) == 29_409
+    assert rows[14_409:14_412].tolist() == [14_410, 14_418, 14_422]
 
 
 def test_missing_and_damaged_photos_are_named_and_nothing_is_half_written(

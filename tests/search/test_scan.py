@@ -25,14 +25,14 @@ def apart(first: Packed, second: Packed) -> int:
 def test_distances_counted_by_hand() -> None:
     packed = np.array([[0b11110000], [0b00000000], [0b10000000], [0b00000001]], np.uint8)
     query = np.array([0b10000000], np.uint8)
-    positions, totals = scan.nearest(query, packed, 2, largest=8, within=8)
+    positions, totals = scan.nearest(query, packed, 2, within=8)
     assert (positions.tolist(), totals.tolist()) == ([2, 1], [0, 1])
     assert positions.dtype == totals.dtype == np.int64
 
 
 def test_of_tied_items_the_first_are_found() -> None:
     packed = np.array([[1], [0], [2], [4], [3]], np.uint8)
-    positions, totals = scan.nearest(packed[1], packed, 3, largest=8, within=8)
+    positions, totals = scan.nearest(packed[1], packed, 3, within=8)
     assert (positions.tolist(), totals.tolist()) == ([1, 0, 2], [0, 1, 1])
 
 
@@ -77,22 +77,28 @@ def test_any_scan_agrees_with_the_loop(
         total = far if not both else 10 * far + (apart(visual[row], seen) if has_visual[row] else 64)
         if (allowed is None or allowed[row]) and (within is None or far <= within):
             expected.append((total, row))
-    more = (
-        {"weight": 10, "seen": to_words(seen[None])[0], "visual": to_words(visual), "has_visual": has_visual}
-        if both
-        else {}
-    )
-    words = rankings._words(codes)
-    positions, totals = scan.nearest(
-        rankings._words(query[None])[0],
+    words, asked = rankings._words(codes), rankings._words(query[None])[0]
+    limit = 8 * codes.shape[1] if within is None else within
+    if not both:
+        positions, totals = scan.nearest(asked, words, k, within=limit, allowed=allowed)
+        assert list(zip(totals.tolist(), positions.tolist(), strict=True)) == sorted(expected)[:k]
+        return
+    positions, copies = scan.nearest_by_both(
+        asked,
         words,
         k,
-        largest=10 * 8 * codes.shape[1] + 128,
-        within=8 * codes.shape[1] if within is None else within,
+        weight=10,
+        within=limit,
+        seen=to_words(seen[None])[0],
+        visual=to_words(visual),
+        has_visual=has_visual,
+        copied=20,
         allowed=allowed,
-        **more,  # type: ignore[arg-type]
     )
-    assert list(zip(totals.tolist(), positions.tolist(), strict=True)) == sorted(expected)[:k]
+    assert positions.tolist() == [row for _, row in sorted(expected)[:k]]
+    shown = [row for row in range(count) if has_visual[row] and (allowed is None or allowed[row])]
+    near = sorted((far, row) for row in shown if (far := apart(visual[row], seen)) <= 20)
+    assert copies.tolist() == [row for _, row in near[:k]]
 
 
 @pytest.mark.parametrize("share", [None, 0.01, 0.5])
@@ -104,7 +110,7 @@ def test_numpy_and_the_compiled_scan_agree(monkeypatch: pytest.MonkeyPatch, shar
         random_codes(generator, count, 128, 4),
         (generator.random(count) < 0.7).astype(np.uint8),
         np.zeros(count, np.uint8),
-        lambda label: (np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.uint8)),
+        lambda label, least: (np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.uint8)),
     )
     allowed = None if share is None else (generator.random(count) < share).astype(np.uint8)
     queries = [

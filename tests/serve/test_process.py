@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import io
 import json
+import os
 import signal
 import socket
 import struct
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,7 +22,7 @@ from PIL import Image
 from centerhash.search import Index
 from tests.serve.processes import Served, serving
 from tests.serve.toys import BEARER, TOKEN, encoded, ids_of, multipart, png, png_header, upload
-from tests.toys import PATIENCE, noise_image, wait_until
+from tests.toys import PATIENCE, cli, noise_image, refused, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -252,3 +254,32 @@ def test_a_stop_lets_a_running_upload_finish_and_loses_nothing(
             assert ids_of(index) == sorted([*added, json.loads(message)["id"]])
             assert index.verify() == []
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def parts(server: Served) -> list[int]:
+    """The processes that a server has started to answer requests."""
+    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+    return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_of_several_processes_a_dead_one_is_replaced_and_none_outlives_the_first(
+    scene_index: Callable[[int], Path], tmp_path: Path, end: signal.Signals
+) -> None:
+    with serving(scene_index(2), tmp_path / "log", "--read-only", "--processes", "2") as server:
+        killed = parts(server)[0]
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: len(parts(server)) == 2 and killed not in parts(server), "a process in its place")
+        with server.client() as client:
+            item = client.get("/items").json()["items"][0]["id"]
+            assert client.get("/search", params={"id": item}).status_code == 200
+        started = parts(server)
+        server.process.send_signal(end)
+        server.process.wait(timeout=PATIENCE)
+        wait_until(lambda: not any(Path(f"/proc/{one}").exists() for one in started), "their end")
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_several_processes_need_an_index_that_is_only_read(scene_index: Callable[[int], Path]) -> None:
+    assert "--processes" in refused(cli("serve", scene_index(0), "--processes", "2"))

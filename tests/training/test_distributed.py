@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,24 +24,19 @@ from centerhash.training.distributed import (
 )
 from tests.toys import (
     QUICK,
-    children_of,
+    Started,
     cli,
     names,
     run_log,
     started,
-    started_by,
     wait_for_process,
     write_feature_folder,
 )
 
 
-def torchrun(processes: int, *arguments: str | Path) -> list[str]:
-    words = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--standalone"]
-    return [sys.executable, *words, "-m", "centerhash", *map(str, arguments)]
-
-
-def run_as_two(*arguments: str | Path) -> None:
-    """What torchrun does, with processes that need not import torch first: a store, and two of them that know it."""
+@contextmanager
+def as_two(*arguments: str | Path) -> Iterator[tuple[Started, Started]]:
+    """What torchrun starts, with processes that need not import torch first: a store, and two that find it."""
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     shared = {
         "MASTER_ADDR": "127.0.0.1",
@@ -56,6 +51,11 @@ def run_as_two(*arguments: str | Path) -> None:
         started(*arguments, RANK="0", LOCAL_RANK="0", **shared) as first,
         started(*arguments, RANK="1", LOCAL_RANK="1", **shared) as second,
     ):
+        yield first, second
+
+
+def run_as_two(*arguments: str | Path) -> None:
+    with as_two(*arguments) as (first, second):
         assert (first.wait(), second.wait()) == (0, 0), first.err + second.err
 
 
@@ -136,12 +136,12 @@ def test_a_killed_process_ends_all_and_the_same_command_resumes(tmp_path: Path) 
     data = write_feature_folder(tmp_path / "data", count=200)
     words = ["train", data, "--method", "csq", "--bits", "16", "--epochs", "16", "--batch-size", "16"]
     words += ["--hidden", "16", "--device", "cpu", "--checkpoint-seconds", "0", "--out", tmp_path / "run"]
-    with started_by(torchrun(2, *words)) as process:
+    with as_two(*words) as (first, second):
         wait_for_process(
-            process, (tmp_path / "run" / "checkpoint.safetensors").exists, "a checkpoint is stored"
+            first, (tmp_path / "run" / "checkpoint.safetensors").exists, "a checkpoint is stored"
         )
-        os.kill(max(children_of(process.pid)), signal.SIGKILL)
-        assert process.wait() != 0
+        second.signal(signal.SIGKILL)
+        assert first.wait() != 0
     assert "database.npz" not in names(tmp_path / "run")
     before = len(run_log(tmp_path / "run"))
     assert 0 < before < 16

@@ -12,12 +12,14 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+import centerhash as ch
+from centerhash.codes import unpack
 from centerhash.core.errors import ConfigError, DataError, ImageError
 from centerhash.data import open_dataset
 from centerhash.model.model import HashModel
 from centerhash.networks.backbones import get_backbone
 from centerhash.training import loop
-from centerhash.training.config import TrainConfig
+from centerhash.training.config import TrainConfig, resolve
 from centerhash.training.distributed import ProcessGroup
 from centerhash.training.finetuning import (
     LEAST_SIDE,
@@ -27,6 +29,7 @@ from centerhash.training.finetuning import (
     fit_whole,
     image_inputs,
 )
+from centerhash.training.last_stages import fit_last
 from centerhash.training.run import train
 from centerhash.training.session import Session
 from reproduction.scenes import write_scenes
@@ -43,11 +46,11 @@ from tests.toys import (
 )
 
 SMALL = {
-    "finetune": "all",
     "bits": 16,
     "epochs": 2,
     "batch_size": 16,
     "crop": 64,
+    "head": {"hidden": [16]},
 }  # a twentieth of the pixels
 BACKBONE = get_backbone("efficientnet-lite0", crop=224)
 WHOLE = get_backbone("efficientnet-lite0")
@@ -184,70 +187,91 @@ def test_several_processes_cannot_train_the_backbones_norms(tmp_path: Path) -> N
     group = ProcessGroup("cpu")
     group.size = 2
     config = toy_config(finetune="all", backbone_norms="trained")
-    with pytest.raises(ConfigError, match="2 processes"):
-        fit_whole(feature_dataset(), config, Session(group, folder=tmp_path))
+    for fit in (fit_whole, fit_last):
+        with pytest.raises(ConfigError, match="2 processes"):
+            fit(feature_dataset(), config, Session(group, folder=tmp_path))
 
 
-def test_features_cannot_be_fine_tuned() -> None:
-    with pytest.raises(ConfigError):
-        train(feature_dataset(), config=toy_config(), finetune="all")
+def test_images_are_needed_and_a_cache_of_maps(tmp_path: Path) -> None:
+    for finetune in ("last", "all"):
+        with pytest.raises(ConfigError, match="features"):
+            train(feature_dataset(), config=toy_config(), finetune=finetune, cache=tmp_path)
+    data = write_scenes(tmp_path / "scenes", 12, size=64)
+    with pytest.raises(ConfigError, match="cache="):
+        train(data, **SMALL, finetune="last", cache=None, out=tmp_path / "run")
+
+
+def test_stages_belong_to_the_last_stages() -> None:
+    assert resolve(TrainConfig(finetune="last", stages=2)).epochs == 6
+    for other in ("off", "all"):
+        with pytest.raises(ConfigError, match="stages"):
+            resolve(TrainConfig(finetune=other, stages=1))
 
 
 @pytest.mark.slow
-def test_fine_tuning_resumes_encodes_and_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A killed fine-tuning resumes to the same model; its backbone travels with it."""
-    data = write_scenes(tmp_path / "scenes", 16, size=64)
-    dataset = open_dataset(data)
-    config = TrainConfig(**SMALL)
-    cache = tmp_path / "cache"
-    whole = train(dataset, config=config, out=tmp_path / "whole", cache=cache, device="cpu")
+@pytest.mark.parametrize(
+    ("settings", "learned"),
+    [({"finetune": "all"}, "blocks.0."), ({"finetune": "last", "stages": 1}, "blocks.6.")],
+    ids=["all", "last"],
+)
+def test_a_killed_run_resumes_to_the_same_model_and_its_backbone_travels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], learned: str
+) -> None:
+    dataset = open_dataset(write_scenes(tmp_path / "scenes", 24, size=64))
+    given = {**SMALL, **settings, "cache": tmp_path / "cache", "device": "cpu"}
+    train(dataset, out=tmp_path / "whole", **given)
 
     real, calls = loop._run_epoch, []
 
     def dies(epoch: int, *rest: object) -> dict[str, float]:
         calls.append(epoch)
-        if len(calls) == 32:  # 30 epochs of the head, one of the whole network, then the kill
+        if len(calls) == 32:  # 30 epochs of the head, one of the network, then the kill
             raise Killed
         return real(epoch, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(loop, "_run_epoch", dies)
     with pytest.raises(Killed):
-        train(dataset, config=config, out=tmp_path / "cut", cache=cache, device="cpu", checkpoint_seconds=0)
+        train(dataset, out=tmp_path / "cut", checkpoint_seconds=0, **given)
     monkeypatch.setattr(loop, "_run_epoch", real)
-    train(dataset, config=config, out=tmp_path / "cut", cache=cache, device="cpu")
+    train(dataset, out=tmp_path / "cut", **given)
     assert run_contents(tmp_path / "cut") == run_contents(tmp_path / "whole")
     one, two = (load_file(tmp_path / name / "backbone.safetensors") for name in ("cut", "whole"))
     assert all(torch.equal(one[name], two[name]) for name in two)
 
-    frozen = load_file(tmp_path / "whole" / "model.safetensors")
-    assert frozen.keys() == whole.tensors().keys()
-    start = load_start()
-    moved = [name for name in two if not torch.equal(two[name], start[name])]
-    assert any(name.endswith("conv_pw.weight") for name in moved)
+    network = get_backbone("efficientnet-lite0").trainable()
+    start = {name.removeprefix("network."): tensor for name, tensor in network.state_dict().items()}
+    moved = {name for name in two if not torch.equal(two[name], start[name])}
+    assert min(name for name in moved if name.startswith("blocks.")).startswith(learned)
+    assert {name.split(".")[0] for name in moved} >= {"blocks", "conv_head", "bn2"}
+    assert ("conv_stem.weight" in moved) == (settings["finetune"] == "all")
     assert not any("running_" in name for name in moved)
 
-    image = dataset.image_paths[0] if dataset.image_paths else Path()
+    assert (
+        json.loads((tmp_path / "whole" / "config.json").read_text())["config"]["finetune"]
+        == settings["finetune"]
+    )
+    assert json.loads((tmp_path / "whole" / "model.json").read_text())["tuned"] is True
+    assert dataset.image_paths is not None
+    images = [dataset.image_paths[row] for row in dataset.splits.query.tolist()]
     stored = HashModel.load(tmp_path / "whole")
-    codes = stored.encode([image], device="cpu")
+    codes = stored.encode(images, device="cpu")
+    with np.load(tmp_path / "whole" / "query.npz") as found:  # those of "last" come from maps of 16 bits
+        assert (unpack(found["packed"], 16) != codes).mean() < 0.02
     stored.save(tmp_path / "moved")
-    assert names(tmp_path / "moved") == [
-        "backbone.safetensors",
-        "model.json",
-        "model.onnx",
-        "model.safetensors",
-    ]
-    assert (HashModel.load(tmp_path / "moved").encode([image], device="cpu") == codes).all()
-    spec = json.loads((tmp_path / "whole" / "model.json").read_text())
-    assert spec["tuned"] is True
+    files = ["backbone.safetensors", "model.json", "model.onnx", "model.safetensors"]
+    assert names(tmp_path / "moved") == files
+    assert (HashModel.load(tmp_path / "moved").encode(images, device="cpu") == codes).all()
     (tmp_path / "moved" / "backbone.safetensors").unlink()
     with pytest.raises((ConfigError, DataError), match=r"backbone\.safetensors"):
-        HashModel.load(tmp_path / "moved").encode([image], device="cpu")
+        HashModel.load(tmp_path / "moved").encode(images, device="cpu")
+    (tmp_path / "moved" / "model.json").unlink()
+    assert (ch.load(tmp_path / "moved").encode(images) != codes).mean() < 0.02  # model.onnx alone
 
 
 @pytest.mark.slow
 def test_fine_tuning_without_a_folder_lives_as_long_as_its_model(tmp_path: Path) -> None:
     data, cache = write_scenes(tmp_path / "scenes", 12, size=64), tmp_path / "cache"
-    settings = {**SMALL, "epochs": 1, "cache": cache, "device": "cpu"}
+    settings = {**SMALL, "finetune": "all", "epochs": 1, "warm_start": False, "cache": cache, "device": "cpu"}
     model = train(data, **settings)
     home = model.folder
     assert home is not None
@@ -265,21 +289,21 @@ def test_fine_tuning_without_a_folder_lives_as_long_as_its_model(tmp_path: Path)
     assert (codes[0] == codes[1]).all()
 
 
-def load_start() -> dict[str, torch.Tensor]:
-    """The weights that the fine-tuning began with."""
-    network = get_backbone("efficientnet-lite0").trainable()
-    return {name.removeprefix("network."): tensor for name, tensor in network.state_dict().items()}
-
-
 @pytest.mark.slow
-def test_a_broken_training_image_stops_fine_tuning_unless_it_may_be_skipped(tmp_path: Path) -> None:
-    data = write_scenes(tmp_path / "scenes", 12, size=64)
+@pytest.mark.parametrize("finetune", [("all",), ("last", "--stages", "1")], ids=["all", "last"])
+def test_the_command_line_fine_tunes_watches_and_skips_broken_images(
+    tmp_path: Path, finetune: tuple[str, ...]
+) -> None:
+    data = write_scenes(tmp_path / "scenes", 30, size=64)
     dataset = open_dataset(data)
     assert dataset.image_paths is not None
     Path(dataset.image_paths[int(dataset.splits.train[0])]).write_bytes(b"no picture")
-    words = ["train", data, "--finetune", "all", "--bits", "16", "--epochs", "1", "--crop", "64"]
-    words += ["--out", tmp_path / "run"]
-    assert "1 of" in refused(cli(*words, "--cache", tmp_path / "cache"))
-    done = cli(*words, "--cache", tmp_path / "cache", "--skip-broken")
+    words = ["train", data, "--finetune", *finetune, "--bits", "16", "--epochs", "1", "--crop", "64"]
+    words += ["--hidden", "16", "--watch", "1", "--out", tmp_path / "run", "--cache", tmp_path / "cache"]
+    assert "1 of" in refused(cli(*words))
+    done = cli(*words, "--skip-broken")
     assert done.code == 0, done.err
     assert "backbone.safetensors" in names(tmp_path / "run")
+    assert "validation_map" in (tmp_path / "run" / "log.jsonl").read_text()
+    with np.load(tmp_path / "run" / "splits.npz") as splits:
+        assert len(splits["validation"]) == 2

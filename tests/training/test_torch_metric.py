@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import subprocess
-import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,12 @@ from torch import Tensor
 from centerhash.core.errors import ConfigError, InputError
 from centerhash.evaluation import Evaluation, evaluate
 from centerhash.training.torch_metric import RetrievalHashMAP
-from tests.toys import process_environment
+from tests.toys import started
 
 # half of the items in each of two processes
 PROGRAM = """
 import sys
+from pathlib import Path
 import torch
 from centerhash.training.torch_metric import RetrievalHashMAP
 from tests.training.test_torch_metric import sample
@@ -28,7 +28,7 @@ codes, labels, is_query = (part[150 * rank : 150 * (rank + 1)] for part in sampl
 metric = RetrievalHashMAP(k=20)
 metric.update(codes[:70], labels[:70], is_query[:70])
 metric.update(codes[70:], labels[70:], is_query[70:])
-print(repr(float(metric.compute())))
+Path(sys.argv[3]).write_text(repr(float(metric.compute())))
 torch.distributed.destroy_process_group()
 """
 
@@ -83,14 +83,15 @@ def test_states_of_two_metrics_merge() -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_compute_the_same_as_one() -> None:
+def test_two_processes_compute_the_same_as_one(tmp_path: Path) -> None:
     store = torch.distributed.TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
-    words = [[sys.executable, "-c", PROGRAM, str(rank), str(store.port)] for rank in (0, 1)]
-    environment = process_environment()
-    started = [subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=environment) for line in words]
-    found = [process.communicate(timeout=300)[0] for process in started]
-    assert [process.returncode for process in started] == [0, 0]
-    assert [float(line) for line in found] == [direct(k=20).map_peers] * 2
+    with (
+        started("-c", PROGRAM, "0", str(store.port), tmp_path / "0") as first,
+        started("-c", PROGRAM, "1", str(store.port), tmp_path / "1") as second,
+    ):
+        assert (first.wait(), second.wait()) == (0, 0), first.err + second.err
+    found = [float((tmp_path / rank).read_text()) for rank in "01"]
+    assert found == [direct(k=20).map_peers] * 2
 
 
 def test_what_does_not_fit_is_refused() -> None:

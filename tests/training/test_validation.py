@@ -127,15 +127,6 @@ def test_the_held_out_images_decide_nothing(tmp_path: Path) -> None:
         assert plain[name] == watched[name], name
 
 
-@pytest.mark.slow
-def test_fine_tuning_is_watched_too(tmp_path: Path, feature_cache: Path) -> None:
-    write_scenes(tmp_path / "photos", 30, size=64)
-    settings = {"bits": 16, "epochs": 1, "batch_size": 16, "watch": 2, "warm_start": False, "crop": 64}
-    train(tmp_path / "photos", out=tmp_path / "run", finetune="all", cache=feature_cache, **settings)
-    assert list(measured(tmp_path / "run")) == [1]
-    assert len(stored_splits(tmp_path / "run")["validation"]) == 2
-
-
 def test_plain_inputs_are_the_pixels_that_will_be_encoded(tmp_path: Path) -> None:
     write_scenes(tmp_path, 3, size=64)
     paths, backbone = open_dataset(tmp_path).image_paths, get_backbone("efficientnet-lite0")

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from rich.filesize import decimal
 
+from centerhash.core.errors import first_line
 from centerhash.core.extras import EXTRAS
 from centerhash.core.version import __version__
 from centerhash.networks.backbones import BACKBONES, DEFAULT_BACKBONE, choose_device
@@ -181,7 +182,7 @@ def _machine(has_torch: bool) -> tuple[dict[str, str], list[str]]:
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: a shared library of it is missing
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         return {**facts, "device": "unknown"}, [f"torch cannot be imported ({reason}): {_REINSTALL_TORCH}."]
     device = choose_device()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "no GPU"

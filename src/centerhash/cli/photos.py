@@ -654,6 +654,9 @@ def serve(
         typer.Option(help="folder that the page moves duplicates to, with the token; it can move them back"),
     ] = None,
     read_only: Annotated[bool, typer.Option(help="reject all changes, also with a token")] = False,
+    processes: Annotated[
+        int, typer.Option(min=1, max=64, help="processes that answer requests, with --read-only")
+    ] = 1,
     no_watch: Annotated[
         bool, typer.Option("--no-watch", help="do not follow the folders that were added to the index")
     ] = False,
@@ -688,6 +691,7 @@ def serve(
     from centerhash.serve.app import reading, serve_index
     from centerhash.serve.background import Filling
     from centerhash.serve.limits import Settings
+    from centerhash.serve.processes import serve_in_processes
 
     def announce(addresses: list[str], opened: Index) -> None:
         place = f"{index} is served at {addresses[0]} (stop with Ctrl-C)"
@@ -711,12 +715,16 @@ def serve(
         raise ConfigError(
             "--duplicates-to needs a --token, and no --read-only: only with it are files moved."
         )
+    if processes > 1 and not (settings.read_only and is_index(index)):
+        raise ConfigError("--processes is for an index with --read-only: one process writes to an index.")
     if not is_index(index):
         if no_watch:
             raise ConfigError(f"'{index}' is no index: create one first, or omit --no-watch.")
         _serve_images(index, model, settings, host, port)
     elif model is not None:
         raise ConfigError(f"'{index}' is an index and has its model: omit --model.")
+    elif processes > 1:
+        serve_in_processes(index, settings, host, port, processes, announce)
     else:
         folders = [] if no_watch or settings.read_only else _followed(index)
         read_only = not (settings.may_write or folders)

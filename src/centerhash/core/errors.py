@@ -14,6 +14,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_MOST_SHOWN = 5  # of several reasons
 _MOST_COMPARED = 5_000  # every name is compared letter by letter: a hint is not worth minutes
 
 
@@ -76,9 +77,14 @@ def did_you_mean(received: str, allowed: Iterable[str], cutoff: float = 0.5) -> 
     return f" Did you mean '{match}'?" if match else ""
 
 
-def first_reasons(reasons: Iterable[object], see: str = "", most: int = 5) -> str:
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text without its full stop, or its class if it has no text."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".: ")
+
+
+def first_reasons(reasons: Iterable[object], see: str = "") -> str:
     """The first of several reasons, one per line, and how many more there are; `see` is where all of them are listed."""
     lines = [f"  {reason}" for reason in reasons]
-    if len(lines) > most:
-        lines[most:] = [f"  ... and {len(lines) - most:,} more{see}"]
+    if len(lines) > _MOST_SHOWN:
+        lines[_MOST_SHOWN:] = [f"  ... and {len(lines) - _MOST_SHOWN:,} more{see}"]
     return "\n".join(lines)

@@ -74,26 +74,23 @@ def load_image(
     if isinstance(source, Image.Image | np.ndarray):
         return _from_memory(source, max_pixels)
     with _opened(source, max_pixels) as image:
-        if at_least is not None:
-            image.draft(None, (at_least, at_least))
-        image.load()
-        rgb = _to_rgb(_turn_upright(image))
+        return _decoded(image, at_least)
+
+
+def load_with_header(source: str | Path | bytes, at_least: int | None = None) -> tuple[Image.Image, Header]:
+    """As `load_image`, with the header of the file, which is read once."""
+    with _opened(source, MAX_PIXELS) as image:
+        header = _header_of(image)
+        return _decoded(image, at_least), header
+
+
+def _decoded(image: ImageFile.ImageFile, at_least: int | None) -> Image.Image:
+    if at_least is not None:
+        image.draft(None, (at_least, at_least))
+    image.load()
+    rgb = _to_rgb(_turn_upright(image))
     rgb.info = {}  # an orientation left behind would be applied twice by a later reader
     return rgb
-
-
-def load_with_header(
-    source: str | Path | bytes, *, max_pixels: int = MAX_PIXELS, at_least: int | None = None
-) -> tuple[Image.Image, Header]:
-    """As `load_image`, with the header of the file, which is read once."""
-    with _opened(source, max_pixels) as image:
-        header = _header_of(image)
-        if at_least is not None:
-            image.draft(None, (at_least, at_least))
-        image.load()
-        rgb = _to_rgb(_turn_upright(image))
-    rgb.info = {}
-    return rgb, header
 
 
 def _from_memory(source: Image.Image | NDArray[Any], max_pixels: int) -> Image.Image:
@@ -130,9 +127,9 @@ def image_list(images: Any) -> tuple[list[ImageSource], bool]:
     return listed, single
 
 
-def check_image(source: str | Path | bytes, *, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
+def check_image(source: str | Path | bytes) -> tuple[int, int]:
     """Decode an image as quickly as can be to see that it is whole; return its width and height as stored."""
-    with _opened(source, max_pixels) as image:
+    with _opened(source, MAX_PIXELS) as image:
         size = image.size
         image.draft(None, (1, 1))  # a JPEG is still read to its end, but drawn small
         image.load()

@@ -31,6 +31,7 @@ from centerhash.core.errors import (
     DataError,
     InputError,
     OutputError,
+    first_line,
     first_reasons,
     unknown_name,
 )
@@ -533,9 +534,9 @@ def _start_ray(ray: Any, address: str) -> None:
         with _muted_stderr():
             ray.init(address=address, **quiet)
     except (OSError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
         raise ConfigError(
-            f"Ray at '{address}' cannot be used: {reason}. Start it by `ray start --head`, or leave the address out."
+            f"Ray at '{address}' cannot be used: {first_line(error)}. Start it by `ray start --head`, or leave the "
+            "address out."
         ) from error
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False

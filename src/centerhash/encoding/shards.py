@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
 from centerhash.codes import Packed, packed_width
-from centerhash.core.errors import DataError
+from centerhash.core.errors import DataError, first_line
 from centerhash.core.extras import require
 from centerhash.core.files import atomic, parse_json
 from centerhash.core.options import Options
@@ -152,8 +152,8 @@ def read_manifest(folder: str | Path) -> Manifest:
             f"'{folder}' holds no {MANIFEST}: give the folder that `centerhash encode` wrote."
         ) from None
     except (OSError, ValueError, ValidationError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"'{path}' is damaged or of another version: {reason}") from None
+        reason = first_line(error)
+        raise DataError(f"'{path}' is damaged or of another version: {reason}.") from None
 
 
 def read_shards(folder: str | Path) -> Iterator[tuple[list[str], Packed, list[Labels]]]:

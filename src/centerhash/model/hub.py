@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from centerhash.core.errors import ConfigError, DataError
+from centerhash.core.errors import ConfigError, DataError, first_line
 from centerhash.core.files import (
     make_folder,
     packaged,
@@ -84,7 +84,7 @@ def _downloaded(source: str, repository: str, revision: str) -> Path:
     try:
         spec = ModelSpec.model_validate(read_with_checksum(Path(file)))
     except (ValueError, TypeError) as error:  # not json, not UTF-8, other fields
-        raise _no_model(source, _reason(error)) from None
+        raise _no_model(source, first_line(error)) from None
     if spec.needs_local_weights:  # nor may a downloaded model name files of this machine
         raise DataError(f"'{source}' needs backbone weights that were not published with it.")
     needed = ["model.safetensors", *([TUNED] if spec.tuned else [])]
@@ -126,7 +126,7 @@ def _explained_errors(source: str) -> Iterator[None]:
         else:
             found = DataError(
                 f"cannot reach the hub ({endpoint}) for '{source}', and it is not in the cache: "
-                f"{_reason(error.__cause__ or error)}. Try again with a connection."
+                f"{first_line(error.__cause__ or error)}. Try again with a connection."
             )
         raise found from error
 
@@ -170,10 +170,10 @@ def push(
                 f"you may not write '{repository}' on {api.endpoint}: log in by `hf auth login` with a token that may "
                 "write, and check the owner's name."
             ) from error
-        raise DataError(f"{api.endpoint} rejected '{repository}': {_reason(error)}.") from error
+        raise DataError(f"{api.endpoint} rejected '{repository}': {first_line(error)}.") from error
     except _hub_errors() as error:
         raise DataError(
-            f"cannot reach the hub for '{repository}': {_reason(error)}. Try again with a connection."
+            f"cannot reach the hub for '{repository}': {first_line(error)}. Try again with a connection."
         ) from error
     return f"{api.endpoint}/{repository}"
 
@@ -184,10 +184,6 @@ def _hub_errors() -> tuple[type[Exception], ...]:
 
     client = (base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception))
     return (*client, EntryNotFoundError, OSError)
-
-
-def _reason(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".: ")
 
 
 # The card

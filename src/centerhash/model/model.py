@@ -22,7 +22,7 @@ from torch import Tensor
 
 from centerhash.codes import Codes, binarize
 from centerhash.core.checks import check_features
-from centerhash.core.errors import ConfigError, DataError, InputError, UnknownMethodError
+from centerhash.core.errors import ConfigError, DataError, InputError, UnknownMethodError, first_line
 from centerhash.core.files import atomic, read_with_checksum, refuse_links, with_checksum, write_json
 from centerhash.evaluation import Evaluation
 from centerhash.methods.losses.base import CentralObjective, HeadOutput
@@ -302,8 +302,8 @@ class HashModel(Model):
             raise
         # ValueError: not json, not UTF-8, other fields, an unknown option, centers that do not fit
         except (ValueError, TypeError, AttributeError, RuntimeError, KeyError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise DataError(f"the model in '{path}' is damaged or of another version: {reason}") from None
+            reason = first_line(error)
+            raise DataError(f"the model in '{path}' is damaged or of another version: {reason}.") from None
 
 
 def _chunks(features: NDArray[Any]) -> Iterator[NDArray[Any]]:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from centerhash.codes import Codes, unpack
 from centerhash.core.checks import check_features
-from centerhash.core.errors import CenterhashError, DataError
+from centerhash.core.errors import CenterhashError, DataError, first_line
 from centerhash.core.files import (
     atomic,
     open_plain,
@@ -152,8 +152,7 @@ class PortableModel(Model):
         except CenterhashError:
             raise
         except Exception as error:  # ONNX Runtime's errors have no common class
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise DataError(f"the model '{self.file}' cannot be run: {reason}") from error
+            raise DataError(f"the model '{self.file}' cannot be run: {first_line(error)}.") from error
 
     def logits(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Compute logits (N, K) of features (N, D); their signs are the codes, independent of the batch."""
@@ -240,13 +239,9 @@ def read_spec(file: Path) -> PortableSpec:
         ) from None
     except OSError as error:
         raise DataError(f"cannot read '{file}': {error.strerror or error}.") from None
-    except (
-        ValueError,
-        TypeError,
-        RecursionError,
-    ) as error:  # not protobuf, not UTF-8, not json, other fields
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"the model '{file}' is damaged or of another version: {reason}") from None
+    except (ValueError, TypeError, RecursionError) as error:  # not protobuf, UTF-8 or json, other fields
+        reason = first_line(error)
+        raise DataError(f"the model '{file}' is damaged or of another version: {reason}.") from None
 
 
 def _metadata(stream: IO[bytes], size: int) -> tuple[int, bytes]:

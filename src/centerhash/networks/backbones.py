@@ -15,12 +15,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from centerhash.core.errors import ConfigError, DataError, unknown_name
+from centerhash.core.errors import ConfigError, DataError, first_line, unknown_name
 from centerhash.networks.weight_files import Download, Hub, WeightFile, WeightSource, Wheel, load_weights
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+    from centerhash.networks.weight_files import Tensors
 
 Channels: TypeAlias = tuple[float, float, float]  # red, green, blue
 # from a backbone's name, the file of its weights (None: random) and its pool to the network without its classifier
@@ -29,6 +31,7 @@ Build: TypeAlias = "Callable[[str, Path | None, str | None], nn.Module]"
 DEFAULT_BACKBONE = "efficientnet-lite0"
 TIMM = "timm:"  # before the name of any network of timm
 LEAST_CROP = 64  # AlexNet's last pooling has nothing left of less
+_LARGEST_SIZE = 1024  # of images of a network of timm
 # from a map (B, width, H, W) to features: timm's names of the ways to pool; the last one gives the mean first
 POOLS = {"mean": "avg", "max": "max", "mean+max": "catavgmax"}
 
@@ -294,7 +297,8 @@ def get_backbone(
     return row if pretrained else dataclasses.replace(row, weights=None, seed=seed)
 
 
-# --- Any network of timm, e.g. `timm:resnet18` or, with the tag of its weights, `timm:resnet18.a1_in1k`
+# --- Any network of timm, e.g. `timm:resnet18`; `timm:resnet18.a1_in1k` with the tag of its weights;
+# `timm:vit_small_patch14_dinov2@224` with another size of its images than the published one
 
 
 def _timm_backbone(name: str, pretrained: bool, crop: int | None, pool: str | None) -> Backbone:
@@ -318,7 +322,7 @@ def _check_choice(row: Backbone, chosen: Backbone) -> None:
                 shape = tuple(network(torch.empty(1, 3, chosen.crop, chosen.crop)).shape)
     # what networks raise, each in its way
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
-        reason = f" ({str(error).splitlines()[0]})" if str(error) else ""
+        reason = f" ({first_line(error)})"
     if shape != (1, chosen.features):
         raise ConfigError(
             f"{row.name} is not made for a crop of {chosen.crop} and pool {chosen.pool}{reason}: leave them out for its "
@@ -340,7 +344,7 @@ def _published(name: str, pretrained: bool) -> Backbone:
     """A network of timm as it is published."""
     import torch
 
-    own = name.removeprefix(TIMM)
+    own, size = _name_and_size(name)
     timm = import_timm()
     names = timm.list_pretrained() if "." in own else timm.list_models()
     if own not in names:
@@ -358,7 +362,11 @@ def _published(name: str, pretrained: bool) -> Backbone:
             raise ConfigError(
                 f"timm's '{own}' takes images of {settings['input_size']}: choose one for squares in color."
             )
-        features = network(torch.empty(1, depth, height, width)).shape
+        height = size or height
+        try:
+            features = network(torch.empty(1, depth, height, height)).shape
+        except (AssertionError, RuntimeError) as error:
+            raise ConfigError(f"timm's '{own}' cannot read images of {height} x {height}: {error}") from None
     if len(features) != 2:
         raise ConfigError(f"timm's '{own}' gives features of shape {tuple(features)}, not (1, D).")
     pools = (layer for layer in network.modules() if isinstance(layer, timm.layers.SelectAdaptivePool2d))
@@ -379,8 +387,44 @@ def _published(name: str, pretrained: bool) -> Backbone:
 
 
 def _create(name: str, **settings: Any) -> nn.Module:
-    network: nn.Module = import_timm().create_model(name.removeprefix(TIMM), num_classes=0, **settings)
+    own, size = _name_and_size(name)
+    if size is not None and _is_transformer(own):
+        settings["img_size"] = size
+    network: nn.Module = import_timm().create_model(own, num_classes=0, **settings)
     return network
+
+
+def _name_and_size(name: str) -> tuple[str, int | None]:
+    """The network of `timm:NAME` or `timm:NAME@SIZE`, and the side of its images; None for the published one."""
+    own, mark, size = name.removeprefix(TIMM).partition("@")
+    if mark and not (size.isascii() and size.isdigit() and LEAST_CROP <= int(size) <= _LARGEST_SIZE):
+        raise ConfigError(
+            f"'{name}': what follows @ is the side of the images in pixels, {LEAST_CROP} to {_LARGEST_SIZE}."
+        )
+    return own, int(size) if mark else None
+
+
+@functools.cache
+def _is_transformer(own: str) -> bool:
+    """Whether a network has positions of patches, so that it is built for one size of images."""
+    import torch
+
+    with torch.device("meta"):
+        return hasattr(import_timm().create_model(own, num_classes=0), "patch_embed")
+
+
+def _resample_positions(tensors: Tensors, network: nn.Module) -> Tensors:
+    """Fit the positions of the patches to the size of the images."""
+    positions = tensors.get("pos_embed")
+    expected = getattr(network, "pos_embed", None)
+    if positions is None or expected is None or positions.shape == expected.shape or positions.ndim != 3:
+        return tensors
+    fitted: Tensor = import_timm().layers.resample_abs_pos_embed(
+        positions,
+        new_size=network.patch_embed.grid_size,  # type: ignore[union-attr]
+        num_prefix_tokens=expected.shape[1] - network.patch_embed.num_patches,  # type: ignore[union-attr]
+    )
+    return {**tensors, "pos_embed": fitted}
 
 
 def _settings(network: nn.Module) -> Mapping[str, Any]:
@@ -413,10 +457,9 @@ def _build_published(name: str, weights: Path | None, pool: str | None) -> nn.Mo
         return _create(name, pretrained=True, pretrained_cfg_overlay=settings, **_pooling(pool))
     # what timm, torch and safetensors raise for files that were cut or hold something else
     except (OSError, RuntimeError, ValueError, KeyError, EOFError, SafetensorError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
-            f"'{weights}' is damaged or does not contain the weights of timm's '{name.removeprefix(TIMM)}'. {reason} "
-            "Delete the file to download it again, or pass another one as `weights=`."
+            f"'{weights}' is damaged or does not contain the weights of timm's '{name.removeprefix(TIMM)}': "
+            f"{first_line(error)}. Delete the file to download it again, or pass another one as `weights=`."
         ) from None
 
 
@@ -425,7 +468,8 @@ def _build_own(name: str, weights: Path | None, pool: str | None) -> nn.Module:
     network = _create(name, **_pooling(pool))
     if weights is not None:
         classifier = _settings(network)["classifier"] or ()
-        load_weights(network, weights, [classifier] if isinstance(classifier, str) else classifier)
+        classifiers = [classifier] if isinstance(classifier, str) else classifier
+        load_weights(network, weights, classifiers, _resample_positions)
     return network
 
 
@@ -474,8 +518,7 @@ def choose_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # a value must come back: "meta" has none
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
         raise ConfigError(
-            f"device '{name}' cannot be used: {reason}. Try `device=\"cpu\"` or auto."
+            f"device '{name}' cannot be used: {first_line(error)}. Try `device=\"cpu\"` or auto."
         ) from None
     return device

@@ -5,7 +5,6 @@ Files are read without running code. Importing this is quick; torch is imported 
 
 from __future__ import annotations
 
-import http.client
 import importlib.util
 import os
 import pickle
@@ -15,10 +14,11 @@ import urllib.error
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from centerhash.core.errors import ConfigError, DataError
+from centerhash.core.errors import ConfigError, DataError, first_line
 from centerhash.core.files import make_folder
 
 if TYPE_CHECKING:
@@ -170,14 +170,8 @@ def _download_explained(place: str, by_hand: str) -> Iterator[None]:
     try:
         yield
     # OSError: no connection, no such name, HTTP errors, a full disk; RuntimeError: torch found a wrong checksum
-    except (
-        OSError,
-        RuntimeError,
-        http.client.HTTPException,
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-    ) as error:
-        reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+    except (OSError, RuntimeError, HTTPException, HfHubHTTPError, LocalEntryNotFoundError) as error:
+        reason = first_line(error)
         if isinstance(error, urllib.error.HTTPError):
             error.close()  # it is the open answer itself
         raise DataError(
@@ -198,9 +192,8 @@ def read_weights(path: Path) -> Tensors:
     from safetensors.torch import load_file
 
     try:
-        with path.open(
-            "rb"
-        ) as stream:  # eight bytes of length, then json: no zip archive or pickle looks like that
+        with path.open("rb") as stream:
+            # eight bytes of length, then json: no zip archive or pickle looks like that
             is_safetensors = stream.read(9)[8:] == b"{"
         stored = (
             load_file(path) if is_safetensors else torch.load(path, map_location="cpu", weights_only=True)
@@ -211,8 +204,7 @@ def read_weights(path: Path) -> Tensors:
             "state_dict() alone, best by safetensors.torch.save_file, and pass that file."
         ) from None
     except (OSError, SafetensorError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(f"'{path}' is damaged or no weight file: {reason}") from None
+        raise DataError(f"'{path}' is damaged or no weight file: {first_line(error)}.") from None
     return _without_prefixes(_tensors_of(stored, path))
 
 

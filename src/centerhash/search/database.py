@@ -31,7 +31,7 @@ from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -54,7 +54,6 @@ from centerhash.search.items import (
 from centerhash.search.teaching import MAX_TAUGHT, Taught
 
 Row: TypeAlias = tuple[Any, ...]  # of a database table
-Postings: TypeAlias = NDArray[Any]  # (n,) of WIDE
 Flags: TypeAlias = NDArray[np.uint8]
 Times: TypeAlias = NDArray[np.float64]
 Places: TypeAlias = NDArray[Any]  # (n,) of PLACE
@@ -76,7 +75,6 @@ LABEL, CAMERA, FOLDER, ROOT = "label", "camera", "folder", "root"
 CARRIED, SCORED = 1, 2  # kinds of an entry: the item carries the label (is of the camera); a score is stored
 _FIELDS = [("kind", "u1"), ("probability", "u1"), ("share", "u1")]
 ENTRY = np.dtype([("row", "<u2"), *_FIELDS])  # as stored: rows are counted from the beginning of the chunk
-WIDE = np.dtype([("row", "<i8"), *_FIELDS])
 SCORE = np.dtype([("term", "<u4"), ("probability", "u1"), ("share", "u1")])  # of the column `scores`
 PLACE = np.dtype([("row", "<u2"), ("folder", "<u4")])  # an item that has a file in a folder; rows as in ENTRY
 ITEM = "row, id, camera, width, height, name, labels, scores, checksum"
@@ -118,6 +116,15 @@ _OBJECTS = [
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+
+
+class Postings(NamedTuple):
+    """The entries of a term, one per row that carries it or has a score of it."""
+
+    rows: NDArray[Any]  # (n,), ascending
+    kinds: NDArray[np.uint8]
+    probabilities: NDArray[np.uint8]  # in 255ths
+    shares: NDArray[np.uint8]  # in 255ths
 
 
 def checksum(*values: object) -> int:
@@ -387,21 +394,22 @@ class Database:
         """Read all entries of a term, in the order of their rows."""
         first = term.number << 32
         query = "SELECT * FROM postings WHERE key BETWEEN ? AND ? ORDER BY key"
-        parts = [np.empty(0, WIDE)]
+        chunks, parts = [0], [np.empty(0, ENTRY)]
         for row in self._rows(query, (first, first + (1 << 32) - 1), ascending=1):
             key, content = self.checked(row)
-            part = np.frombuffer(content, ENTRY).astype(WIDE)
-            if not ((part["row"] < CHUNK) & (part["kind"] > 0) & (part["kind"] <= CARRIED | SCORED)).all():
-                raise self.damaged(f"an entry of '{term.name}' makes no sense")
-            part["row"] += (key - first) * CHUNK
-            parts.append(part)
-        found = np.concatenate(parts)
-        rows = found["row"]
-        if len(found) != term.entries:
-            raise self.damaged(f"{len(found):,} of {term.entries:,} entries of '{term.name}' are there")
+            chunks.append(key - first)
+            parts.append(np.frombuffer(content, ENTRY))
+        entries = np.concatenate(parts)
+        if len(entries) != term.entries:
+            raise self.damaged(f"{len(entries):,} of {term.entries:,} entries of '{term.name}' are there")
+        found = Postings(*(np.ascontiguousarray(entries[name]) for name in ENTRY.names or ()))
+        kinds = found.kinds
+        if not ((found.rows < CHUNK) & (kinds > 0) & (kinds <= CARRIED | SCORED)).all():
+            raise self.damaged(f"an entry of '{term.name}' makes no sense")
+        rows = np.repeat(np.array(chunks) * CHUNK, [len(part) for part in parts]) + found.rows
         if len(rows) and (rows[-1] >= state.rows or (np.diff(rows) <= 0).any()):
             raise self.damaged(f"the entries of '{term.name}' are not in order")
-        return found
+        return found._replace(rows=rows)
 
     @_decoding
     def rows_of_chunk(self, number: int) -> list[Row]:
@@ -599,7 +607,7 @@ class Database:
             yield "the postings are not those of its terms"
         for stated in terms:
             found = self.postings(state, stated)
-            if np.count_nonzero(present[found["row"]]) != expected_entries[stated.number]:
+            if np.count_nonzero(present[found.rows]) != expected_entries[stated.number]:
                 yield f"the postings of '{stated.name}' lead to items that do not carry it"
             if stated.items != carried[stated.number]:
                 yield f"{carried[stated.number]:,} items carry '{stated.name}', not {stated.items:,}"

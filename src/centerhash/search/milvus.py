@@ -474,8 +474,8 @@ def _columns(items: Sequence[Item]) -> Columns:
     visual = np.stack([blank if item.visual is None else item.visual for item in items])
     scored = np.array([bool(item.scores) for item in items], np.uint8)
 
-    def scores(label: str) -> tuple[Any, Any, Any]:
-        rows = [row for row, item in enumerate(items) if label in item.scores]
+    def scores(label: str, least: float) -> tuple[Any, Any, Any]:
+        rows = [row for row, item in enumerate(items) if item.scores.get(label, (-1, 0))[0] >= least]
         pairs = np.array([items[row].scores[label] for row in rows], np.uint8).reshape(-1, 2)
         return np.array(rows, np.int64), pairs[:, 0], pairs[:, 1]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Protocol, TypeAlias
 
@@ -46,8 +46,8 @@ class Columns:
     visual: Packed  # (N, 16); (0, 16) if no item has a visual code
     has_visual: Mask  # (N,)
     scored: Mask  # (N,): 1 for items with label scores
-    scores: Callable[[str], tuple[Rows, NDArray[np.uint8], NDArray[np.uint8]]]
-    """Ascending rows (m,) with a score of a label, probabilities (m,) and shares (m,) in 255ths."""
+    scores: Callable[[str, float], tuple[Rows, NDArray[np.uint8], NDArray[np.uint8]]]
+    """Ascending rows (m,) with a probability of a label from the given one on, probabilities and shares in 255ths."""
     taught: Callable[[str], NDArray[np.float32] | None] = lambda _: None
     """Probabilities (N,) of a taught label, 0 to 1; None for any other label."""
 
@@ -99,7 +99,8 @@ class ByVisual:
         if len(self.visual) == 1:  # its copies are the first of these
             return nearest
         limit = NEAR if self.within is None else min(NEAR, self.within)
-        return _joined(near_copies(columns, self.visual, k, shown, limit), nearest, k)
+        found = [_nearest(columns.visual, view, k, shown, limit) for view in self.visual]
+        return _joined(near_copies(columns, self.visual, found, k), nearest, k)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,25 +116,25 @@ class ByBoth:
 
     def first(self, columns: Columns, k: int, allowed: Mask | None) -> Rows:
         """Return the rows of copies, then those with the smallest d."""
-        rows = _nearest(columns.semantic, self.code, k, allowed, self.within, columns, self.visual[0])
         if not len(columns.visual):
-            return rows
-        shown = columns.has_visual if allowed is None else columns.has_visual & allowed
-        copies = near_copies(columns, self.visual, k, shown, NEAR)
+            return _nearest(columns.semantic, self.code, k, allowed, self.within)
+        rows, *found = _nearest_by_both(columns, self.code, self.visual[0], k, allowed, self.within)
+        if len(self.visual) > 1:
+            shown = columns.has_visual if allowed is None else columns.has_visual & allowed
+            found += [_nearest(columns.visual, view, k, shown, NEAR) for view in self.visual[1:]]
+        copies = near_copies(columns, self.visual, found, k)
         if self.within is not None:
             copies = copies[code_distances(columns.semantic[copies], self.code) <= self.within]
         return _joined(copies, rows, k)
 
 
-def near_copies(columns: Columns, visual: Packed, k: int, shown: Mask, limit: int) -> Rows:
-    """Return the rows, at most k, whose visual codes are very near to one of the views (V, 16), the nearest first.
-
-    They are at most `limit` bits away, and nearly as near as the nearest.
-    """
-    found = [_nearest(columns.visual, view, k, shown, limit) for view in visual]
+def near_copies(columns: Columns, visual: Packed, found: Sequence[Rows], k: int) -> Rows:
+    """Return the rows, at most k, of those found near to the views (V, 16) that are nearly as near as the nearest."""
     rows = np.unique(np.concatenate(found))
+    if not len(rows):
+        return rows
     distances = np.min([code_distances(columns.visual[rows], view) for view in visual], axis=0)
-    near = distances <= distances.min(initial=limit) + _AS_NEAR
+    near = distances <= distances.min() + _AS_NEAR
     chosen: Rows = rows[near][np.argsort(distances[near], kind="stable")][:k]
     return chosen
 
@@ -185,13 +186,12 @@ class ByLabels:
         if not self._with_center:
             rows = np.arange(len(columns.semantic)) if allowed is None else np.flatnonzero(allowed)
             return rows, np.zeros(len(rows))
+        rows, penalties = self._scored(columns, allowed)
+        if np.count_nonzero(columns.scored) == len(columns.scored):
+            return rows, penalties
         unscored = np.flatnonzero(_both(columns.scored == 0, allowed))
-        parts = [
-            self._scored(columns, allowed),
-            (unscored, self._from_codes(columns.semantic[unscored])),
-        ]
-        rows = np.concatenate([rows for rows, _ in parts])
-        return rows, np.concatenate([penalties for _, penalties in parts])
+        more = self._from_codes(columns.semantic[unscored])
+        return np.concatenate([rows, unscored]), np.concatenate([penalties, more])
 
     def _best(self, columns: Columns, rows: Rows, penalties: NDArray[np.float64], k: int) -> Rows:
         """Return the k rows with the smallest penalties."""
@@ -216,15 +216,12 @@ class ByLabels:
 
     def _scored(self, columns: Columns, allowed: Mask | None) -> tuple[Rows, NDArray[np.float64]]:
         """Return the rows in which every label has a stored probability that fits, and their penalties."""
-        stored = []
-        for label in self._with_center:
-            rows, probabilities, shares = columns.scores(label)
-            fitting = probabilities >= FITS * LEVELS
-            stored.append((rows[fitting], probabilities[fitting], shares[fitting]))
-        count = np.zeros(len(columns.semantic), np.uint8)
-        for rows, _, _ in stored:
-            count[rows] += 1
-        chosen = np.flatnonzero(_both(count == len(stored), allowed))
+        stored = [columns.scores(label, FITS * LEVELS) for label in self._with_center]
+        chosen = stored[0][0] if allowed is None else stored[0][0][allowed[stored[0][0]] > 0]
+        for rows, _, _ in stored[1:]:
+            fits = np.zeros(len(columns.semantic), np.bool_)
+            fits[rows] = True
+            chosen = chosen[fits[chosen]]
         places = [np.searchsorted(rows, chosen) for rows, _, _ in stored]
         probability = (
             np.array([own[place] for (_, own, _), place in zip(stored, places, strict=True)]) / LEVELS
@@ -289,56 +286,69 @@ def _both(mask: NDArray[Any], allowed: Mask | None) -> Mask:
     return own if allowed is None else own & allowed
 
 
-def _nearest(
-    codes: Packed,
-    code: Packed,
-    k: int,
-    allowed: Mask | None,
-    within: int | None,
-    columns: Columns | None = None,
-    visual: Packed | None = None,
-) -> Rows:
-    """Return the rows of the k nearest codes (N, W), by both codes where `columns` and a visual code are given."""
+def _nearest(codes: Packed, code: Packed, k: int, allowed: Mask | None, within: int | None) -> Rows:
+    """Return the rows of the k nearest codes (N, W)."""
     if allowed is not None and np.count_nonzero(allowed) * FEW <= len(codes):
         rows = np.flatnonzero(allowed)
-        if columns is not None:
-            some = columns.visual[rows] if len(columns.visual) else columns.visual
-            columns = Columns(
-                codes[rows], some, columns.has_visual[rows], columns.scored[rows], columns.scores
-            )
-        chosen: Rows = rows[_nearest(codes[rows], code, k, None, within, columns, visual)]
+        chosen: Rows = rows[_nearest(codes[rows], code, k, None, within)]
         return chosen
-    bits = 8 * codes.shape[1]
-    limit = bits if within is None else within
-    seen = columns is not None and len(columns.visual) > 0
-    if len(codes) <= (SMALL if _SCAN in sys.modules else PLAIN) or find_spec("numba") is None:
+    limit = 8 * codes.shape[1] if within is None else within
+    if _is_plain(codes):
         distances = code_distances(codes, code)
-        total = distances
-        if seen and columns is not None and visual is not None:
-            apart = np.where(
-                columns.has_visual, code_distances(columns.visual, visual), np.int64(VISUAL_BITS // 2)
-            )
-            total = _WEIGHT * distances + apart
-        rows = np.flatnonzero(
-            distances <= limit if allowed is None else (distances <= limit) & (allowed == 1)
-        )
-        if len(rows) > k:
-            rows = rows[total[rows] <= np.partition(total[rows], k - 1)[k - 1]]
-        ordered: Rows = rows[np.argsort(total[rows], kind="stable")[:k]]
-        return ordered
+        return _smallest(distances, distances <= limit, allowed, k)
     from centerhash.search import scan  # numba takes a while to import
 
-    more: dict[str, Any] = {}
-    if seen and columns is not None and visual is not None:
-        more = {
-            "weight": _WEIGHT,
-            "seen": to_words(visual[None])[0],
-            "visual": to_words(columns.visual),
-            "has_visual": columns.has_visual,
-        }
-    largest = _WEIGHT * bits + VISUAL_BITS if more else bits
-    query, database = _words(code[None])[0], _words(codes)
-    return scan.nearest(query, database, k, largest=largest, within=limit, allowed=allowed, **more)[0]
+    return scan.nearest(_words(code[None])[0], _words(codes), k, within=limit, allowed=allowed)[0]
+
+
+def _nearest_by_both(
+    columns: Columns, code: Packed, visual: Packed, k: int, allowed: Mask | None, within: int | None
+) -> tuple[Rows, Rows]:
+    """Return the k rows with the smallest 10 d_semantic + d_visual, and the k nearest copies by d_visual alone."""
+    if allowed is not None and np.count_nonzero(allowed) * FEW <= len(columns.semantic):
+        rows = np.flatnonzero(allowed)
+        few = replace(
+            columns,
+            semantic=columns.semantic[rows],
+            visual=columns.visual[rows],
+            has_visual=columns.has_visual[rows],
+        )
+        best, copies = _nearest_by_both(few, code, visual, k, None, within)
+        return rows[best], rows[copies]
+    limit = 8 * columns.semantic.shape[1] if within is None else within
+    if _is_plain(columns.semantic):
+        distances = code_distances(columns.semantic, code)
+        apart = np.where(columns.has_visual, code_distances(columns.visual, visual), VISUAL_BITS // 2)
+        totals = _WEIGHT * distances + apart
+        return _smallest(totals, distances <= limit, allowed, k), _smallest(apart, apart <= NEAR, allowed, k)
+    from centerhash.search import scan
+
+    return scan.nearest_by_both(
+        _words(code[None])[0],
+        _words(columns.semantic),
+        k,
+        weight=_WEIGHT,
+        within=limit,
+        seen=_words(visual[None])[0],
+        visual=_words(columns.visual),
+        has_visual=columns.has_visual,
+        copied=NEAR,
+        allowed=allowed,
+    )
+
+
+def _is_plain(codes: Packed) -> bool:
+    """Return whether numpy compares these codes."""
+    return len(codes) <= (SMALL if _SCAN in sys.modules else PLAIN) or find_spec("numba") is None
+
+
+def _smallest(values: Rows, mask: NDArray[np.bool_], allowed: Mask | None, k: int) -> Rows:
+    """Return the k rows with the smallest values, of those in the mask that are allowed."""
+    rows = np.flatnonzero(mask if allowed is None else mask & (allowed == 1))
+    if len(rows) > k:
+        rows = rows[values[rows] <= np.partition(values[rows], k - 1)[k - 1]]
+    ordered: Rows = rows[np.argsort(values[rows], kind="stable")[:k]]
+    return ordered
 
 
 def _words(packed: Packed) -> NDArray[Any]:

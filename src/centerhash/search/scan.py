@@ -6,13 +6,14 @@ A code is a row of W words, of the widest unsigned type that divides its bytes. 
 few hundred rows are within a cut, which becomes vector instructions; the cut falls as better items are found, so a
 closer look is rare. Of tied items the first positions count, so later ties with the last of k items are skipped.
 
-The total of a row is weight * d_semantic, plus d_visual where visual codes are compared too. Plain threads run the loop
-over parts of the database; it releases the interpreter lock.
+The total of a row is weight * d_semantic, plus d_visual where visual codes are compared too; then copies of the query,
+by d_visual alone, are found in the same pass. Plain threads run the loop over parts of the database; it releases the
+interpreter lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -26,6 +27,7 @@ from centerhash.core.parallel import cpu_count, in_threads, split
 Words: TypeAlias = NDArray[Any]  # (n, W) of an unsigned type
 Integers: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.uint8]
+Found: TypeAlias = tuple[Integers, Integers, Integers, Integers]  # state, counts by total, positions, totals
 
 STRIDE, STEP = 512, 32  # rows counted at once; if some are near, again in steps, then one by one
 THREAD_BYTES = (
@@ -41,7 +43,7 @@ _VIEWED = 512  # items whose views are compared with all rows of a call before t
 _NEAR_STEP = 256  # distances computed at once, and looked at one by one only where some are near
 
 NO_MASK: Mask = np.empty(0, np.uint8)
-NO_VISUAL = np.empty((0, 2), np.uint64)
+NO_VISUAL = np.zeros((1, 2), np.uint64)
 CUT, NEAR, STORED = range(3)  # the state of a thread
 
 
@@ -58,16 +60,9 @@ differing: Any = require("numba.extending").intrinsic(_differing_rule)
 
 
 @compiled
-def _keep(
-    position: int,
-    total: np.int64,
-    k: int,
-    state: Integers,
-    counts: Integers,
-    positions: Integers,
-    totals: Integers,
-) -> None:
+def _keep(position: int, total: np.int64, k: int, found: Found) -> None:
     """Store an item within the cut, and lower the cut below the k-th smallest total: later ties come too late."""
+    state, counts, positions, totals = found
     counts[total] += 1
     state[NEAR] += 1
     while state[NEAR] >= k:
@@ -100,42 +95,47 @@ def _scanner(width: int, weight: int) -> Callable[..., None]:
         first: int,
         k: int,
         within: int,
-        state: Integers,
-        counts: Integers,
-        positions: Integers,
-        totals: Integers,
+        best: Found,
+        copies: Found,
     ) -> None:
         """Scan the rows of `database`, which start at position `first`; an empty mask allows all rows."""
+        state, copy_state = best[0], copies[0]
+        apart = np.empty(STRIDE, np.uint64)
         start, closer, bottom = 0, 0, database.shape[0]  # rows before `closer` are counted in small steps
-        while start < bottom and state[CUT] >= 0:
+        while start < bottom and (state[CUT] >= 0 or copy_state[CUT] >= 0):
             end = min(start + (STEP if start < closer else STRIDE), bottom)
             rows = database[start:end]
-            cut = np.uint64(min(state[CUT] // weight, within))
+            # one past each cut, since a cut may be -1 and unsigned numbers are compared at once
+            past = np.uint64(min(state[CUT] // weight, within) + 1)
             near: Any = 0
-            if width <= WIDEST_INTERLEAVED and visual.shape[0]:
-                flat, views, shown = rows.reshape(-1), visual[start:end].reshape(-1), has_visual[start:end]
-                most = np.uint64(state[CUT])
-                for item in range(np.uint64(rows.shape[0])):
+            if visual.shape[0]:
+                flat, views = rows.reshape(-1), visual[start:end].reshape(-1)
+                total_past, copy_past = np.uint64(state[CUT] + 1), np.uint64(copy_state[CUT] + 1)
+                size = np.uint64(rows.shape[0])
+                for item in range(size):  # a loop per code: LLVM would gather words of both from one
+                    apart[item] = differing(seen[0], views[np.uint64(2) * item]) + differing(
+                        seen[1], views[np.uint64(2) * item + np.uint64(1)]
+                    )
+                for item in range(size):
                     distance = np.uint64(0)
                     for word in range(np.uint64(width)):
                         distance += differing(query[word], flat[item * np.uint64(width) + word])
-                    place = np.uint64(2) * item
-                    apart = differing(seen[0], views[place]) + differing(seen[1], views[place + np.uint64(1)])
-                    total = np.uint64(weight) * distance + (apart if shown[item] else np.uint64(HALF))
-                    near += (distance <= cut) & (total <= most)
+                    # at most as far as a row without a visual code, so that the mask is not read here
+                    total = np.uint64(weight) * distance + min(apart[item], np.uint64(HALF))
+                    near += ((distance < past) & (total < total_past)) | (apart[item] < copy_past)
             elif width <= WIDEST_INTERLEAVED:
                 flat = rows.reshape(-1)
                 for item in range(np.uint64(rows.shape[0])):  # unsigned: no test for negative indices
                     distance = np.uint64(0)
                     for word in range(np.uint64(width)):
                         distance += differing(query[word], flat[item * np.uint64(width) + word])
-                    near += distance <= cut
+                    near += distance < past
             else:
                 for row in range(rows.shape[0]):
                     distance = np.uint64(0)
                     for column in range(width):
                         distance += differing(query[column], rows[row, column])
-                    near += distance <= cut
+                    near += distance < past
             if near and start >= closer:
                 closer = end
                 continue
@@ -145,72 +145,98 @@ def _scanner(width: int, weight: int) -> Callable[..., None]:
                 distance = np.uint64(0)
                 for column in range(width):
                     distance += differing(query[column], rows[row, column])
-                if np.int64(distance) > within:
-                    continue
                 exact = weight * np.int64(distance)
                 if visual.shape[0]:
-                    if has_visual[start + row]:
-                        for column in range(visual.shape[1]):
-                            exact += np.int64(differing(seen[column], visual[start + row, column]))
-                    else:
-                        exact += HALF
-                if exact <= state[CUT]:
-                    _keep(first + start + row, exact, k, state, counts, positions, totals)
+                    differs = np.int64(apart[row] if has_visual[start + row] else HALF)
+                    exact += differs
+                    if differs <= copy_state[CUT]:
+                        _keep(first + start + row, differs, k, copies)
+                if np.int64(distance) <= within and exact <= state[CUT]:
+                    _keep(first + start + row, exact, k, best)
             start = end
 
     return compiled(scan)
 
 
 def nearest(
+    query: Words, database: Words, k: int, *, within: int, allowed: Mask | None = None
+) -> tuple[Integers, Integers]:
+    """Return the positions (m,) of the k nearest rows, and their distances: ascending, then by position.
+
+    `query` (W,) and `database` (N, W) are words; `within` is the largest distance, `allowed` (N,) is 1 for rows that may
+    be returned.
+    """
+    largest = 8 * database.itemsize * query.size
+    return _scan(query, database, k, 1, largest, within, allowed, NO_VISUAL[0], NO_VISUAL[:0], NO_MASK, -1)[0]
+
+
+def nearest_by_both(
     query: Words,
     database: Words,
     k: int,
     *,
+    weight: int,
+    within: int,
+    seen: Words,
+    visual: Words,
+    has_visual: Mask,
+    copied: int,
+    allowed: Mask | None = None,
+) -> tuple[Integers, Integers]:
+    """Return the positions (m,) of the k rows with the smallest totals, and of the k nearest copies, from one scan.
+
+    The visual query is `seen` (2,), the visual codes are `visual` (N, 2); a row without one counts as one in which half
+    of the bits differ. A copy differs in at most `copied` visual bits, fewer than half of all.
+    """
+    largest = weight * 8 * database.itemsize * query.size + 2 * HALF
+    best, copies = _scan(
+        query, database, k, weight, largest, within, allowed, seen, visual, has_visual, copied
+    )
+    return best[0], copies[0]
+
+
+def _scan(
+    query: Words,
+    database: Words,
+    k: int,
+    weight: int,
     largest: int,
     within: int,
-    allowed: Mask | None = None,
-    weight: int = 1,
-    seen: Words | None = None,
-    visual: Words = NO_VISUAL,
-    has_visual: Mask = NO_MASK,
-) -> tuple[Integers, Integers]:
-    """Return the positions (m,) of the k rows with the smallest totals, and the totals: ascending, then by position.
-
-    `query` (W,) and `database` (N, W) are words; `largest` is the largest possible total, `within` the largest
-    distance between query and database, `allowed` (N,) is 1 for rows that may be returned. With `visual` (N, 2), the
-    visual query is `seen` (2,), and a row without a visual code counts as one in which half of the bits differ.
-    """
+    allowed: Mask | None,
+    seen: Words,
+    visual: Words,
+    has_visual: Mask,
+    copied: int,
+) -> list[tuple[Integers, Integers]]:
+    """Scan in threads; return positions and totals of the best rows, and positions and distances of copies."""
     rows = len(database)
     threads = max(1, min((database.nbytes + visual.nbytes) // THREAD_BYTES, cpu_count()))
     k, scan = min(k, rows), _scanner(query.size, weight)
-    states, counts = np.zeros((threads, 3), np.int64), np.zeros((threads, largest + 1), np.int64)
-    states[:, CUT] = largest
-    positions, totals = np.empty((2, threads, k + SPARE), np.int64)
-    asked = np.zeros(visual.shape[1], np.uint64) if seen is None else seen
+    found = [[_room(k, cut) for cut in (largest, copied)] for _ in range(threads)]
 
     def work(part: int) -> None:
         own = split(rows, threads)[part]
+        mask = NO_MASK if allowed is None else allowed[own]
+        best, copies = found[part]
         scan(
-            query,
-            database[own],
-            asked,
-            visual[own],
-            has_visual[own],
-            NO_MASK if allowed is None else allowed[own],
-            own.start,
-            k,
-            within,
-            states[part],
-            counts[part],
-            positions[part],
-            totals[part],
+            query, database[own], seen, visual[own], has_visual[own], mask, own.start, k, within, best, copies
         )
 
     if k:
         in_threads(work, threads)
-    found = [positions[part, : states[part, STORED]] for part in range(threads)]
-    values = [totals[part, : states[part, STORED]] for part in range(threads)]
-    place, value = np.concatenate(found), np.concatenate(values)
+    return [_merged(own, k) for own in zip(*found, strict=True)]
+
+
+def _room(k: int, cut: int) -> Found:
+    """Make what a thread writes: its state, how many items have each total up to `cut`, positions and totals."""
+    positions, totals = np.empty((2, k + SPARE), np.int64) if cut >= 0 else np.empty((2, 0), np.int64)
+    return np.array([cut, 0, 0]), np.zeros(cut + 1, np.int64), positions, totals
+
+
+def _merged(parts: Sequence[Found], k: int) -> tuple[Integers, Integers]:
+    """Return the k best positions of all threads, and their totals."""
+    place = np.concatenate([positions[: state[STORED]] for state, _, positions, _ in parts])
+    value = np.concatenate([totals[: state[STORED]] for state, _, _, totals in parts])
     order = np.lexsort((place, value))[:k]
     return place[order], value[order]
 

@@ -43,7 +43,6 @@ from centerhash.search.database import (
     ROOT,
     SCORED,
     VISUAL_BYTES,
-    WIDE,
     Chunk,
     Database,
     Flags,
@@ -390,10 +389,10 @@ class Store(ItemStore):
     def _search(self, ranking: Ranking, k: int, only: Filter) -> list[tuple[Item, int]]:
         with self._searching() as (database, loaded):
 
-            def scores(label: str) -> tuple[Any, Any, Any]:
-                entries = self._postings(database, loaded.state, LABEL, label)
-                scored = entries[entries["kind"] & SCORED > 0]
-                return scored["row"], scored["probability"], scored["share"]
+            def scores(label: str, least: float) -> tuple[Any, Any, Any]:
+                found = self._postings(database, loaded.state, LABEL, label)
+                fitting = np.flatnonzero((found.kinds & SCORED > 0) & (found.probabilities >= least))
+                return found.rows[fitting], found.probabilities[fitting], found.shares[fitting]
 
             def taught(label: str) -> NDArray[np.float32] | None:
                 return self._probabilities(database, loaded, label)
@@ -441,9 +440,9 @@ class Store(ItemStore):
 
     def _rows_carrying(self, database: Database, loaded: Loaded, kind: str, name: str) -> NDArray[Any]:
         """Return the rows that carry a label, or are of a camera."""
-        entries = self._postings(database, loaded.state, kind, name)
-        probable = (entries["kind"] & SCORED > 0) & (entries["probability"] >= FILTERED * LEVELS)
-        rows: NDArray[Any] = entries["row"][(entries["kind"] & CARRIED > 0) | probable]
+        found = self._postings(database, loaded.state, kind, name)
+        probable = (found.kinds & SCORED > 0) & (found.probabilities >= FILTERED * LEVELS)
+        rows: NDArray[Any] = found.rows[(found.kinds & CARRIED > 0) | probable]
         likely = self._probabilities(database, loaded, name) if kind == LABEL else None
         return rows if likely is None else np.union1d(rows, np.flatnonzero(likely >= SURE))
 
@@ -493,17 +492,20 @@ class Store(ItemStore):
         """Return all entries of a term; none of one that is not stored."""
         number = self._terms(database, state).numbers.get((kind, name))
         if number is None:
-            return np.empty(0, WIDE)
+            return Postings(np.empty(0, np.int64), *np.empty((3, 0), np.uint8))
         commits, kept = self._kept
         if commits != state.commits:
             kept = {}
             self._kept = (state.commits, kept)
-        entries = kept.get(number)
-        if entries is None:
-            entries = database.postings(state, database.term(number))
-            if sum(array.nbytes for array in [*kept.values(), entries]) <= _KEPT_BYTES:
-                kept[number] = entries
-        return entries
+        found = kept.get(number)
+        if found is None:
+            found = database.postings(state, database.term(number))
+            if (
+                sum(column.nbytes for postings in (*kept.values(), found) for column in postings)
+                <= _KEPT_BYTES
+            ):
+                kept[number] = found
+        return found
 
     # --- taught labels
 
@@ -758,7 +760,7 @@ def _load(database: Database, state: State, before: Loaded | None) -> Loaded:
         visual[:shown],
         (flags & HAS_VISUAL > 0).astype(np.uint8),
         (flags & HAS_SCORES > 0).astype(np.uint8),
-        lambda _: (np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.uint8)),
+        lambda _, __: (np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.uint8)),
     )
     present: NDArray[np.uint8] | None = None if state.items == state.rows else flags & np.uint8(PRESENT)
     everywhere = np.concatenate(rows), np.concatenate(folders)

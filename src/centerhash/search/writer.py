@@ -47,7 +47,6 @@ from centerhash.search.database import (
     SCORE,
     SCORED,
     VISUAL_BYTES,
-    WIDE,
     Chunk,
     Database,
     Places,
@@ -258,8 +257,8 @@ class Writer:
         ]
         terms = [scored["term"], np.frombuffer(b"".join(labels), "<u4"), inside[:, 1]]
         keys = np.concatenate(terms).astype(np.int64) << 32 | (np.concatenate(rows) + first)
-        entries = np.zeros(len(keys), WIDE)
-        entries["row"] = keys & 0xFFFFFFFF
+        entries = np.zeros(len(keys), ENTRY)
+        entries["row"] = (keys & 0xFFFFFFFF) % CHUNK
         entries["kind"][: len(scored)], entries["kind"][len(scored) :] = SCORED, CARRIED
         entries["probability"][: len(scored)] = scored["probability"]
         entries["share"][: len(scored)] = scored["share"]
@@ -268,17 +267,16 @@ class Writer:
         again = np.flatnonzero(keys[1:] == keys[:-1])  # both scored and carried: one entry
         entries["kind"][again] |= CARRIED
         keys, entries = np.delete(keys, again + 1), np.delete(entries, again + 1)
-        numbers, chunks = keys >> 32, entries["row"] // CHUNK
+        numbers, found = keys >> 32, keys & 0xFFFFFFFF
+        chunks = found // CHUNK
         edges = np.flatnonzero((np.diff(numbers, prepend=-1) != 0) | (np.diff(chunks, prepend=-1) != 0))
         for start, end in pairwise([*edges.tolist(), len(keys)]):
-            own = entries[start:end].astype(ENTRY, casting="unsafe")
-            own["row"] = entries["row"][start:end] % CHUNK
-            key, content = int(numbers[start]) << 32 | int(chunks[start]), own.tobytes()
+            key, content = int(numbers[start]) << 32 | int(chunks[start]), entries[start:end].tobytes()
             if chunks[start] * CHUNK < first:
                 content = self.database.entries(key) + content
             self._store("postings", key, content)
         used = np.bincount(numbers, minlength=len(self.terms))
-        counted = (entries["kind"] & CARRIED > 0) & shown[entries["row"] - first]
+        counted = (entries["kind"] & CARRIED > 0) & shown[found - first]
         carried = np.bincount(numbers[counted], minlength=len(self.terms))
         new = range(self.state.terms, len(self.terms))
         changed = {*np.flatnonzero(used).tolist(), *new}

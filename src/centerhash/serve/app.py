@@ -203,11 +203,9 @@ def serve_index(
     `announce` is called as soon as clients may connect, with its addresses and the index, and `counted` soon
     after with the number of images whose files are gone. With `filling`, images are added to it meanwhile.
     """
-    addresses = reachable_hosts(host)
-    hosts = allowed_hosts(host, settings.hosts)
-    settings = settings.model_copy(update={"hosts": hosts, "addresses": tuple(addresses)})
+    settings, addresses = with_hosts(settings, host)
     with listen(host, port) as listener:
-        _warm_up(index)
+        warm_up(index)
         if (torch := sys.modules.get("torch")) is not None:  # its threads, too, share the cores
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.workers))
         app = create_app(index, settings, None if filling is None else lambda: filling.left, counted)
@@ -217,7 +215,13 @@ def serve_index(
             run(app, settings, listener)
 
 
-def _warm_up(index: Index) -> None:
+def with_hosts(settings: Settings, host: str) -> tuple[Settings, list[str]]:
+    """Return the settings of a server on `host` with the names that it answers to, and its addresses."""
+    addresses, hosts = reachable_hosts(host), allowed_hosts(host, settings.hosts)
+    return settings.model_copy(update={"hosts": hosts, "addresses": tuple(addresses)}), addresses
+
+
+def warm_up(index: Index) -> None:
     """Load the network in one thread, codes and compiled loops in another: the first visitor need not wait for them."""
     with ThreadPoolExecutor(1) as pool:
         network = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import sys
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretBytes, SecretStr
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -61,6 +62,10 @@ class Settings(Options):
 
     token: SecretStr | None = Field(None, description="needed to add or remove images; None: no one can")
     password: SecretStr | None = Field(None, description="needed to view anything; None: everyone can")
+    session_key: SecretBytes = Field(
+        default_factory=lambda: SecretBytes(secrets.token_bytes(32)),
+        description="signs the sessions of the password",
+    )
     read_only: bool = Field(False, description="reject changes even with the token")
     max_upload_mb: float = Field(20.0, gt=0, le=1000, description="largest upload in megabytes")
     max_megapixels: float = Field(50.0, gt=0, le=1000, description="largest image in million pixels")

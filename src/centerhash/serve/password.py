@@ -6,7 +6,6 @@ import base64
 import binascii
 import hmac
 import ipaddress
-import secrets
 from collections import deque
 from pathlib import Path
 from time import monotonic
@@ -63,7 +62,7 @@ class Password:
 
     def __init__(self, settings: Settings) -> None:
         assert settings.password is not None
-        self._key = secrets.token_bytes(32)
+        self._key = settings.session_key.get_secret_value()
         # the token allows more than the password, and a request has only one `Authorization`
         known = [settings.password] + ([settings.token] if settings.token else [])
         self._accepted = [self._digest(each.get_secret_value().encode()) for each in known]
@@ -86,7 +85,7 @@ class Password:
         return f"{deadline}.{self._signature(deadline)}"
 
     def is_session(self, value: str) -> bool:
-        """Whether this is the value of a cookie of this process that is not too old."""
+        """Whether this is the value of a cookie of this server that is not too old."""
         deadline, _, signature = value.partition(".")
         right = hmac.compare_digest(signature.encode(), self._signature(deadline).encode())
         return right and int(deadline) > monotonic()

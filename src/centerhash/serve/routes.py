@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from functools import partial
+from functools import cache, partial
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Depends, FastAPI, Query, Request, Response
@@ -98,14 +98,20 @@ def _read_query(request: Request, model: type[Parameters]) -> Parameters:
     """
     given = request.query_params
     values = {
-        name: given.getlist(name) if isinstance(field.default, list) else given[name]
-        for name, field in model.model_fields.items()
+        name: given.getlist(name) if is_list else given[name]
+        for name, is_list in _parameters(model)
         if name in given
     }
     try:
         return model.model_validate(values)
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from None
+
+
+@cache
+def _parameters(model: type[BaseModel]) -> list[tuple[str, bool]]:
+    """The names of a model's parameters, and whether each is a list."""
+    return [(name, isinstance(field.default, list)) for name, field in model.model_fields.items()]
 
 
 def _described(model: type[BaseModel]) -> dict[str, Any]:

@@ -50,70 +50,117 @@ LEAST_SIDE = 7 / 8  # of the frame, as in the paper's crops of 224 out of 256
 _AHEAD = 3  # batches that are decoded while one is in use
 
 
-def fit_whole(dataset: Dataset, config: TrainConfig, session: Session) -> HashModel:
-    """Train backbone and head together by a resolved configuration.
+class ImageInputs(NamedTuple):
+    """What a backbone in training reads of images: pixels, or maps of its lower stages."""
 
-    Checkpoints and the fine-tuned backbone are stored in the session's folder.
-    """
-    group, folder = session.group, session.folder
-    assert folder is not None
-    trained_norms = config.backbone_norms == "trained"
-    if trained_norms and group.size > 1:
+    augmented: Inputs  # of the training images, by position
+    plain: Callable[[NDArray[np.int64]], Iterable[Tensor]]  # rows as they will be encoded, in batches
+    frozen: Callable[[NDArray[np.int64]], NDArray[np.float32]]  # features (n, D) of rows before training
+
+
+def check_finetuning(dataset: Dataset, config: TrainConfig, session: Session) -> None:
+    """Reject data without images, and batch norms that several processes would train."""
+    size = session.group.size
+    if config.backbone_norms == "trained" and size > 1:
         raise ConfigError(
-            f"{group.size} processes cannot agree on the statistics of the backbone's batch norms: train them in one "
+            f"{size} processes cannot agree on the statistics of the backbone's batch norms: train them in one "
             "process, or leave them frozen."
         )
-    if dataset.image_paths is None:
+    if dataset.kind != "images":
         raise ConfigError(
             "fine-tuning needs images: this dataset holds features, and their network is unknown."
         )
-    rows = _readable_rows(dataset, session)
-    rows, validation = session.split_off(rows[dataset.labels[rows].any(axis=1)])
-    sources, held_out = ([dataset.image_paths[row] for row in part.tolist()] for part in (rows, validation))
-    labels = dataset.labels[rows]
-    backbone = backbone_of(config)
-    start = None
-    if config.warm_start:
-        features = image_features(sources, backbone, session).features
-        start = warm_head(features, labels, config, session)
+
+
+def fit_backbone(
+    layers: Callable[[], nn.Module],
+    images: ImageInputs,
+    dataset: Dataset,
+    rows: NDArray[np.int64],
+    validation: NDArray[np.int64],
+    config: TrainConfig,
+    session: Session,
+) -> tuple[WholeNetwork, Objective]:
+    """Train `layers` of a backbone and a head together on `rows` of a dataset; return both, and the trained loss."""
+    labels, width = dataset.labels[rows], backbone_of(config).features
+    start = warm_head(images.frozen(rows), labels, config, session) if config.warm_start else None
 
     def build() -> WholeNetwork:
-        head = build_head(backbone.features, config.bits, config.head, labels.shape[1])
+        head = build_head(width, config.bits, config.head, labels.shape[1])
         if start is not None:
             head.load_state_dict(start.head)
-        return WholeNetwork(backbone.trainable(), head, trained_norms)
+        return WholeNetwork(layers(), head, config.backbone_norms == "trained")
 
     def measure(network: WholeNetwork) -> float:
-        query, database = (
-            network_logits(network, plain_inputs(side, backbone, config.batch_size), group.device)
-            for side in (held_out, sources)
-        )
+        device = session.group.device
+        query, database = (network_logits(network, images.plain(side), device) for side in (validation, rows))
         rotate, shorter = bool(config.head.rotate), config.lengths[:-1]
         return validation_map(query, database, dataset.labels[validation], labels, rotate, shorter)
 
     objective = objective_of(config, labels)
     network, _ = fit_network(
         build,
-        image_inputs(sources, backbone, config.seed),
+        images.augmented,
         labels,
         objective,
         config,
         session,
         prepare=lambda: prepare_objective(objective, labels, start),
         groups=lambda whole: whole.groups(config.backbone_rate),
-        measure=measure if held_out else None,
+        measure=measure if len(validation) else None,
     )
-    if group.is_main:
-        write_backbone(network.backbone, folder / TUNED)
-    group.barrier()
-    tuned = get_backbone(config.backbone, folder / TUNED, crop=config.crop, pool=config.pool)
-    spec = model_spec(dataset, config, backbone.features, tuned).model_copy(update={"tuned": True})
-    few = sources[:2_000]  # enough for rotation, label threshold and visual code
-    features = image_features(few, tuned, replace(session, progress=silent)).features
-    areas = known_areas(dataset, config, rows[: len(few)])
-    model = finished_model(
-        spec, network.head, stored_centers(objective), features, labels[: len(few)], areas, folder
+    return network, objective
+
+
+def stored_backbone(network: nn.Module, config: TrainConfig, session: Session) -> Backbone:
+    """Store a tuned network in the folder of the run, and return the backbone that reads it."""
+    assert session.folder is not None
+    path = session.folder / TUNED
+    if session.group.is_main:
+        write_backbone(network, path)
+    session.group.barrier()
+    return get_backbone(config.backbone, path, crop=config.crop, pool=config.pool)
+
+
+def tuned_model(
+    dataset: Dataset,
+    config: TrainConfig,
+    session: Session,
+    tuned: Backbone,
+    head: nn.Module,
+    objective: Objective,
+    rows: NDArray[np.int64],
+    features: NDArray[np.float32],
+) -> HashModel:
+    """Make the model of a tuned backbone and a head; `rows` are training images with their new features (n, D)."""
+    spec = model_spec(dataset, config, tuned.features, tuned).model_copy(update={"tuned": True})
+    areas, centers = known_areas(dataset, config, rows), stored_centers(objective)
+    return finished_model(spec, head, centers, features, dataset.labels[rows], areas, session.folder)
+
+
+def fit_whole(dataset: Dataset, config: TrainConfig, session: Session) -> HashModel:
+    """Train backbone and head together by a resolved configuration.
+
+    Checkpoints and the fine-tuned backbone are stored in the session's folder.
+    """
+    check_finetuning(dataset, config, session)
+    rows = _readable_rows(dataset, session)
+    rows, validation = session.split_off(rows[dataset.labels[rows].any(axis=1)])
+    backbone = backbone_of(config)
+
+    def files(chosen: NDArray[np.int64]) -> list[Path]:
+        return [(dataset.image_paths or ())[row] for row in chosen.tolist()]
+
+    images = ImageInputs(
+        image_inputs(files(rows), backbone, config.seed),
+        lambda chosen: plain_inputs(files(chosen), backbone, config.batch_size),
+        lambda chosen: image_features(files(chosen), backbone, session).features,
     )
+    network, objective = fit_backbone(backbone.trainable, images, dataset, rows, validation, config, session)
+    tuned = stored_backbone(network.backbone, config, session)
+    few = rows[:2_000]  # enough for rotation, label threshold and visual code
+    features = image_features(files(few), tuned, replace(session, progress=silent)).features
+    model = tuned_model(dataset, config, session, tuned, network.head, objective, few, features)
     return with_visual_code(model, features, np.arange(len(features)))
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from centerhash.codes import Packed, binarize, first_bits, pack, packed_width
-from centerhash.core.errors import OutputError
+from centerhash.core.errors import OutputError, first_line
 from centerhash.core.files import make_folder, write_npz
 from centerhash.core.progress import Progress, silent
 from centerhash.data import Dataset
@@ -240,7 +240,7 @@ def _save_portable(model: HashModel, folder: Path) -> None:
     except OutputError:
         raise
     except Exception as error:  # the exporter raises nearly anything for operators that it does not know
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        reason = first_line(error)
         warnings.warn(
             f"'{folder}' gets no {PORTABLE}, so the model needs PyTorch and cannot be stored in an index: {reason}.",
             stacklevel=2,

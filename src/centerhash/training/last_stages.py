@@ -20,24 +20,19 @@ from centerhash.core.progress import Progress
 from centerhash.data import Dataset
 from centerhash.data.splits import Splits, check_splits
 from centerhash.model.model import HashModel
-from centerhash.model.spec import TUNED
-from centerhash.networks.backbones import get_backbone
 from centerhash.networks.encoder import Encoder, FeatureTable
-from centerhash.networks.heads import build_head
 from centerhash.networks.maps import Maps, MapTable, compute_maps
 from centerhash.networks.stages import SplitBackbone, split_backbone
 from centerhash.training.config import TrainConfig, backbone_of
-from centerhash.training.finetuning import WholeNetwork, prepare_objective, warm_head, write_backbone
-from centerhash.training.finish import (
-    finished_model,
-    known_areas,
-    network_logits,
-    rotation_sample,
-    validation_map,
-    with_visual_code,
+from centerhash.training.finetuning import (
+    ImageInputs,
+    check_finetuning,
+    fit_backbone,
+    stored_backbone,
+    tuned_model,
 )
-from centerhash.training.frozen import model_spec, objective_of, stored_centers
-from centerhash.training.loop import Inputs, fit_network
+from centerhash.training.finish import rotation_sample, with_visual_code
+from centerhash.training.loop import Inputs
 from centerhash.training.session import BROKEN_ADVICE, Session
 
 _CHUNK = 256  # maps per pass through the tail without gradients
@@ -50,93 +45,57 @@ def fit_last(
 
     Features and splits are as `dataset_features` of the tuned backbone gives them, computed from the maps.
     """
-    group, folder = session.group, session.folder
-    assert folder is not None
-    if config.backbone_norms == "trained" and group.size > 1:
-        raise ConfigError(
-            f"{group.size} processes cannot agree on the statistics of batch norms: train them in one process, or "
-            "leave them frozen."
-        )
+    check_finetuning(dataset, config, session)
     if session.cache is None:
         raise ConfigError('`finetune="last"` keeps maps of all images on disk: name a folder as `cache=`.')
-    backbone = backbone_of(config)
-    split = split_backbone(backbone, config.stages)
+    split = split_backbone(backbone_of(config), config.stages)
     maps, splits = _dataset_maps(dataset, split, session)
     dataset = dataset.with_splits(splits)
     rows, validation = session.split_off(splits.train[dataset.labels[splits.train].any(axis=1)])
-    labels = dataset.labels[rows]
     whole, tail = split.trainable()
-    start = None
-    if config.warm_start:
-        features = tail_features(tail, maps, rows.tolist(), split, group.device, session.progress)
-        start = warm_head(features, labels, config, session)
 
-    def build() -> WholeNetwork:
-        head = build_head(backbone.features, config.bits, config.head, labels.shape[1])
-        if start is not None:
-            head.load_state_dict(start.head)
-        return WholeNetwork(tail.train(), head, config.backbone_norms == "trained")
+    def features_of(chosen: NDArray[np.int64]) -> NDArray[np.float32]:
+        return tail_features(tail, maps, chosen.tolist(), split, session.group.device, session.progress)
 
-    def measure(network: WholeNetwork) -> float:
-        query, database = (
-            network_logits(network, _plain(maps, side.tolist(), split), group.device)
-            for side in (validation, rows)
-        )
-        rotate, shorter = bool(config.head.rotate), config.lengths[:-1]
-        return validation_map(query, database, dataset.labels[validation], labels, rotate, shorter)
-
-    objective = objective_of(config, labels)
-    network, _ = fit_network(
-        build,
+    images = ImageInputs(
         map_inputs(maps, rows.tolist(), split, config.seed),
-        labels,
-        objective,
-        config,
-        session,
-        prepare=lambda: prepare_objective(objective, labels, start),
-        groups=lambda trained: trained.groups(config.backbone_rate),
-        measure=measure if len(validation) else None,
+        lambda chosen: _plain(maps, chosen.tolist(), split),
+        features_of,
     )
-    if group.is_main:
-        write_backbone(whole, folder / TUNED)
-    group.barrier()
+    network, objective = fit_backbone(tail.train, images, dataset, rows, validation, config, session)
+    tuned = stored_backbone(whole, config, session)
     used = np.union1d(np.union1d(splits.train, splits.query), splits.database)
-    features = np.zeros((dataset.size, backbone.features), np.float32)
-    features[used] = tail_features(
-        network.backbone, maps, used.tolist(), split, group.device, session.progress
-    )
-    tuned = get_backbone(config.backbone, folder / TUNED, crop=config.crop, pool=config.pool)
-    spec = model_spec(dataset, config, backbone.features, tuned).model_copy(update={"tuned": True})
-    order = rotation_sample(rows)
-    areas = known_areas(dataset, config, rows[order])
-    centers = stored_centers(objective)
-    model = finished_model(spec, network.head, centers, features[rows[order]], labels[order], areas, folder)
+    features = np.zeros((dataset.size, tuned.features), np.float32)
+    features[used] = features_of(used)
+    some = rows[rotation_sample(rows)]
+    model = tuned_model(dataset, config, session, tuned, network.head, objective, some, features[some])
     return with_visual_code(model, features, rows), features, splits
 
 
 def _dataset_maps(dataset: Dataset, split: SplitBackbone, session: Session) -> tuple[MapTable, Splits]:
     """Compute the maps of a dataset's images, mirrored ones for training too; broken images leave the splits.
 
-    With several processes, each computes its share into the cache, then all read from there.
+    With several processes, each computes its share into the cache, then all read from there. The runs of a session
+    share the table.
     """
-    if dataset.image_paths is None or dataset.kind != "images":
-        raise ConfigError(
-            "fine-tuning needs images: this dataset holds features, and their network is unknown."
-        )
     assert session.cache is not None
-    paths, group, cache = dataset.image_paths, session.group, session.cache
-    encoder = Encoder(split.trunk, device=group.device)
+    paths, group, cache = dataset.image_paths or (), session.group, session.cache
     train = session.split_off(dataset.splits.train)[0].tolist()
 
-    def maps(rows: slice, progress: Progress) -> MapTable:
+    def maps(rows: slice) -> MapTable:
         inside = range(*rows.indices(len(paths)))
         flipped = [row - inside.start for row in train if row in inside]
-        return compute_maps(paths[rows], flipped, split.trunk, cache, encoder, progress)
+        encoder = Encoder(split.trunk, device=group.device)
+        return compute_maps(paths[rows], flipped, split.trunk, cache, encoder, session.progress)
 
-    if group.size > 1:
-        maps(group.share(len(paths)), session.progress)
-        group.barrier()
-    table = maps(slice(0, len(paths)), session.progress)
+    key = (split.trunk.key, paths, tuple(train))
+    if key not in session.maps:
+        session.maps.clear()  # a table keeps its files open
+        if group.size > 1:
+            maps(group.share(len(paths)))
+            group.barrier()
+        session.maps[key] = maps(slice(0, len(paths)))
+    table = session.maps[key]
     if not session.skip_broken:
         broken = FeatureTable(np.zeros((len(paths), 0), np.float32), table.broken, 0)
         broken.raise_if_broken(f"The maps of all others are kept. {BROKEN_ADVICE}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from centerhash.core.errors import ConfigError, DataError, unknown_name
+from centerhash.core.errors import ConfigError, DataError, first_line, unknown_name
 from centerhash.core.extras import require
 from centerhash.core.files import explain_write_errors, make_folder, parse_json, write_json, write_text
 from centerhash.training.config import TrainConfig
@@ -205,7 +205,7 @@ def _explained_errors(error: type[Exception], name: str, advice: str) -> Iterato
     try:
         yield
     except error as found:
-        reason = (str(found).strip().splitlines() or [type(found).__name__])[0].rstrip(".")
+        reason = first_line(found)
         raise ConfigError(f"{name} rejected the log: {reason}. {advice}, then train again.") from found
 
 

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from centerhash.core.errors import ConfigError, DataError
+from centerhash.core.errors import ConfigError, DataError, first_line
 from centerhash.core.files import explain_write_errors, parse_json, refuse_links, write_json, write_text
 from centerhash.core.version import __version__
 from centerhash.data import Dataset
@@ -199,7 +199,7 @@ def restore_checkpoint(path: Path, modules: Modules, optimizer: torch.optim.Opti
         if not isinstance(log, list) or [row["epoch"] for row in log] != list(range(1, len(log) + 1)):
             raise ValueError("its log does not list the first epochs")
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, IndexError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise DataError(
             f"the checkpoint '{path}' is damaged or of another run ({reason}): delete it to train from the start."
         ) from None

@@ -18,6 +18,7 @@ from centerhash.networks.backbones import Backbone
 from centerhash.networks.cache import default_cache
 from centerhash.networks.encoder import Encoder, FeatureTable
 from centerhash.networks.engines import PortableNetwork
+from centerhash.networks.maps import MapTable
 from centerhash.training.distributed import ProcessGroup
 from centerhash.training.run_folder import CHECKPOINT, EpochRow
 
@@ -45,6 +46,9 @@ class Session:
     checkpoint_seconds: float = 20.0  # least time between two checkpoints
     progress: Progress = silent
     on_epoch: OnEpoch = no_log
+    maps: dict[object, MapTable] = field(
+        default_factory=dict, repr=False
+    )  # shared by runs on the same images
 
     @property
     def checkpoint(self) -> Path | None:

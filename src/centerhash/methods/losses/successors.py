@@ -17,20 +17,17 @@ from torch.nn.functional import log_softmax, normalize
 
 from centerhash.codes import Codes
 from centerhash.core.errors import ConfigError
-from centerhash.core.options import MethodOptions
 from centerhash.methods.assignment import cooccurrence
 from centerhash.methods.centers import hash_centers
-from centerhash.methods.losses.base import Batch, CentralObjective
+from centerhash.methods.losses.base import Batch
 from centerhash.methods.losses.central import (
     CSQ,
     ICS,
     CSQOptions,
     ICSOptions,
-    center_similarities,
     squared_quantisation,
-    weighted_distance,
 )
-from centerhash.methods.losses.softmax import margin_logits
+from centerhash.methods.losses.softmax import OrthoHash, OrthoHashOptions
 from centerhash.methods.registry import Notes, Scores, register_method
 from centerhash.methods.separation import distance_range, guaranteed_distance
 from centerhash.methods.weights import equal_weights
@@ -242,11 +239,9 @@ def reassigned(sums: NDArray[Any], counts: NDArray[Any], codebook: Codes, heads:
     return centers
 
 
-class CRHOptions(MethodOptions):
-    """Options of CRH."""
+class CRHOptions(OrthoHashOptions):
+    """Options of CRH: those of OrthoHash, of its quantization loss, and of the reassignment."""
 
-    scale: float = Field(4.0, gt=0, description="sharpness of the softmax over all centers")
-    margin: float = Field(0.2, ge=0, lt=2, description="margin of the cosine to the labels' centers")
     gamma: float = Field(0.05, ge=0, description="coefficient of the quantization loss, per bit")
     rounds: int = Field(5, ge=1, description="stages of training; each but the first starts with new centers")
     heads: int = Field(2, ge=1, description="parts of the code whose centers are assigned apart")
@@ -274,7 +269,7 @@ class CRHOptions(MethodOptions):
         scores=Scores(0.866, 0.850, None),
     ),
 )
-class CRH(CentralObjective):
+class CRH(OrthoHash):
     """CRH (Yin et al., 2026): classes choose the codes of a codebook nearest to their images again and again."""
 
     options: CRHOptions
@@ -311,13 +306,8 @@ class CRH(CentralObjective):
             shares = equal_weights(labels, self.sums.dtype)
             self.sums += shares.T @ torch.tanh(logits / 2).to(self.sums.dtype)
             self.counts += shares.sum(dim=0)
-        similarities = center_similarities(logits, self.centers)
-        scores = margin_logits(similarities, labels, self.options.scale, self.options.margin)
-        targets = equal_weights(labels, logits.dtype)
-        return {
-            "center": weighted_distance(targets, -log_softmax(scores, dim=1)),
-            "quantisation": self.options.gamma * squared_quantisation(logits) / logits.shape[1],
-        }
+        rounding = self.options.gamma * squared_quantisation(logits) / logits.shape[1]
+        return {**super().image_terms(batch), "quantisation": rounding}
 
     def _advance(self, stage: int) -> None:
         """Reassign the centers if a stage begins and images were seen in the stage before."""
