@@ -424,7 +424,7 @@ def test_rows_that_the_file_cannot_hold_are_not_allocated(tmp_path: Path) -> Non
     state = State(BITS, rows=1 << 30, items=1 << 30, commits=1)
     with sqlite3.connect(tmp_path / FILE) as db:
         db.execute("DELETE FROM state")
-        db.execute(f"INSERT INTO state VALUES ({marks(11)})", state.row())
+        db.execute(f"INSERT INTO state VALUES ({marks(len(state.row()))})", state.row())
     db.close()
     with pytest.raises(DataError, match=FILE):
         Store.open(tmp_path, read_only=True)

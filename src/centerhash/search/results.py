@@ -37,7 +37,7 @@ class Added:
     have the labels of a labels.csv or of the caller, `predicted` those of the model. `skipped` counts files in the
     folders that are no images, by kind, such as {"videos": 3}. `gone` counts stored files that are no longer in the
     folders; images without another file are hidden until they are back. `removed` counts files of images that were
-    removed from the index, which a scan of their folder leaves out.
+    removed from the index, which a scan of their folder skips.
     """
 
     added: int
