@@ -178,6 +178,7 @@ def test_examples_run_with_no_more_than_the_page_needs(
         for line in block.text.splitlines():
             program, *arguments = shlex.split(line)
             assert program == "centerhash", f"{line}: what is not run here is no console block"
+            assert arguments[0] != "serve", f"{line}: a server does not end, so it is no console block"
             if "create" in arguments or "--out" in arguments:
                 made = arguments[2] if "create" in arguments else arguments[arguments.index("--out") + 1]
                 shutil.rmtree(desk / made, ignore_errors=True)
