@@ -8,12 +8,9 @@ is the output of those commands: its words must be printed in this order, whatev
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +21,7 @@ from centerhash.core.extras import EXTRAS
 from centerhash.search import Index
 from reproduction.scenes import write_scenes
 from tests.test_docs import DOCS, ROOT
+from tests.toys import cli_process, python_process
 
 PAGES = sorted(DOCS.rglob("*.md"))
 # their examples run in tests of their own: torch files, other databases, many layouts
@@ -32,19 +30,17 @@ ELSEWHERE = {
     "how-to/recipes.md": "tests/test_recipes.py",
     "reference/data-layouts.md": "tests/data/layouts/test_own_images.py",
 }
-ALSO = {
-    "fast": {"numba"},
-    "ray": {"pyarrow"},
-    "demo": {"matplotlib"},
-}  # libraries that several extras install
+# libraries that several extras install
+ALSO = {"fast": {"numba"}, "ray": {"pyarrow"}, "demo": {"matplotlib"}}
 WITH_TRAINING = {"train", "demo", "all"}
 NOT_OURS = ("lightning", "scipy", "imagehash", "pandas", "sklearn", "httpx", "IPython")
 SHORT = {"train": ["--epochs", "2"], "tune": ["--epochs", "2"], "compare": ["--epochs", "2", "--seeds", "1"]}
 RUN = """
 import contextlib, io, json, sys
 
-blocked, steps = json.load(sys.stdin)
-sys.modules.update(dict.fromkeys(blocked))
+blocked, steps = json.loads(sys.argv[1])
+imported = [name for name in sys.modules if name.partition(".")[0] in blocked]
+sys.modules.update(dict.fromkeys([*blocked, *imported]))
 from centerhash.cli import main
 
 known = {"__name__": "__page__"}
@@ -167,7 +163,7 @@ def desks(tmp_path_factory: pytest.TempPathFactory, image_run: Path) -> dict[boo
     ids=lambda page: page.stem,
 )
 def test_examples_run_with_no_more_than_the_page_needs(
-    page: Path, desks: dict[bool, Path], tmp_path: Path, feature_cache: Path
+    page: Path, desks: dict[bool, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = page.read_text()
     extras, found = needs(text), blocks(text)
@@ -187,17 +183,11 @@ def test_examples_run_with_no_more_than_the_page_needs(
                 shutil.rmtree(desk / made, ignore_errors=True)
             short = [] if "--from" in arguments else SHORT.get(arguments[0], [])
             steps.append(("console", [program, *arguments, *short]))
-    done = subprocess.run(
-        [sys.executable, "-c", RUN],
-        input=json.dumps([blocked(extras), steps]),
-        cwd=desk,
-        env={**os.environ, "COLUMNS": "200", "CENTERHASH_CACHE": str(feature_cache)},
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    outputs = iter([json.loads(line) for line in done.stdout.splitlines()])
+    monkeypatch.chdir(desk)
+    start = cli_process if trains else python_process  # torch is imported in the process that forks
+    done = start("-c", RUN, json.dumps([blocked(extras), steps]))
+    assert done.code == 0, done.err
+    outputs = iter([json.loads(line) for line in done.out.splitlines()])
     for block in found:
         lines = 1 if block.language == "python" else len(block.text.splitlines())
         printed = "".join(next(outputs) for _ in range(lines))

@@ -209,10 +209,15 @@ def cli_process(*arguments: str | Path, **environment: str) -> Finished:
 
 def fresh_process(*arguments: str | Path, **environment: str) -> Finished:
     """Run the command line as a process that starts by itself, with all its imports."""
+    return python_process("-m", "centerhash", *arguments, **environment)
+
+
+def python_process(*arguments: str | Path, **environment: str) -> Finished:
+    """Run Python as a process that starts by itself."""
     done = subprocess.run(
-        command(arguments),
+        [sys.executable, *map(str, arguments)],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         env=process_environment(**environment),
         timeout=PATIENCE,
         check=False,
