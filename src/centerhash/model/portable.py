@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 from zlib import crc32
@@ -48,6 +49,20 @@ _MOST_BYTES = 2**31  # of a file: protobuf allows no more
 _CHUNK = 1024  # rows of features per pass
 
 
+def _read_file(file: Path, spec: PortableSpec) -> bytes:
+    """Read a model.onnx, or raise DataError if it is not the one that was written."""
+    try:
+        data = read_plain(file, _MOST_BYTES)
+    except OSError as error:
+        raise DataError(f"cannot read '{file}': {error.strerror or error}.") from None
+    network = memoryview(data)[: spec.network_size]
+    if len(network) != spec.network_size or crc32(network) != spec.network_checksum:
+        raise DataError(f"the model '{file}' is damaged: its network does not match its checksum.")
+    if data.find(b"location", 0, len(network)) >= 0:  # the key by which tensors name other files
+        raise DataError(f"the model '{file}' refers to other files, which are not read.")
+    return data
+
+
 class PortableModel(Model):
     """A trained hash function in one file.
 
@@ -78,16 +93,7 @@ class PortableModel(Model):
 
     def content(self) -> bytes:
         """Read the file, or raise DataError if it is not the one that was written."""
-        try:
-            data = read_plain(self.file, _MOST_BYTES)
-        except OSError as error:
-            raise DataError(f"cannot read '{self.file}': {error.strerror or error}.") from None
-        network = memoryview(data)[: self.spec.network_size]
-        if len(network) != self.spec.network_size or crc32(network) != self.spec.network_checksum:
-            raise DataError(f"the model '{self.file}' is damaged: its network does not match its checksum.")
-        if data.find(b"location", 0, len(network)) >= 0:  # the key by which tensors name other files
-            raise DataError(f"the model '{self.file}' refers to other files, which are not read.")
-        return data
+        return _read_file(self.file, self.spec)
 
     @property
     def digest(self) -> str:
@@ -118,7 +124,8 @@ class PortableModel(Model):
             features=spec.features,
             key=f"portable-{spec.digest[:12]}-{spec.network_checksum:08x}",
             outputs=tuple(self._columns),
-            content=self.content,
+            # not a method: the model keeps encoders of this network, and a cycle would keep their threads
+            content=partial(_read_file, self.file, spec),
         )
 
     def _outputs(self, features: NDArray[Any]) -> NDArray[np.float32]:
