@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +177,18 @@ def test_a_changed_model_does_not_copy_the_file_of_before(toy_model: HashModel, 
     assert not (tmp_path / "new" / "model.onnx").exists()
     changed.save_portable(tmp_path / "new")
     assert PortableModel.load(tmp_path / "new").digest == changed.digest != toy_model.digest
+
+
+def test_a_model_that_is_gone_leaves_no_encoder_with_its_threads(image_run: Path) -> None:
+    gc.disable()  # nothing has to wait for the collector of cycles
+    try:
+        model = PortableModel.load(image_run)
+        encoder = weakref.ref(model.encoder(engine="onnx"))
+        assert encoder() is not None
+        del model
+        assert encoder() is None
+    finally:
+        gc.enable()
 
 
 def test_engines_that_cannot_run_the_file_are_named(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def command(*words: str | Path) -> str:
 
 def test_every_command_has_help_with_an_example() -> None:
     names = {item.name or getattr(item.callback, "__name__", "") for item in app.registered_commands}
-    own = {"demo", "scenes", "coco117k"}
+    own = {"demo", "scenes", "coco117k", "coco29k"}
     assert names == {*own, *PARTS, ALL} == {*own, *listed}
     for name in names:
         assert f"python -m reproduction {name} --" in command(name, "--help").replace(

@@ -62,7 +62,7 @@ def test_the_loss_is_the_sum_over_prefixes() -> None:
     logits, labels = torch.randn(5, 32, generator=generator), torch.rand(5, 4, generator=generator) < 0.6
     parts = {bits: EWCS(centers[:, :bits], gamma=0.1) for bits in (8, 32)}
     found = NestedObjective(parts)(logits, labels)
-    expected = parts[32](logits, labels) + parts[8](logits[:, :8], labels) / 16  # (8 / 32) ** 2
+    expected = parts[32](logits, labels) + parts[8](logits[:, :8], labels) / 8  # (8 / 32) ** 1.5
     torch.testing.assert_close(found, expected)
 
 

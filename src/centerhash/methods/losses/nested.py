@@ -54,7 +54,7 @@ def separating_order(centers: Codes, count: int) -> NDArray[np.int64]:
 
 
 class NestedObjective(Objective):
-    """The sum of the losses of all prefixes of the logits, each with the weight (k / K)^2.
+    """The sum of the losses of all prefixes of the logits, each with the weight (k / K)^1.5.
 
     Shorter codes keep their quality at small weights, and with equal weights the longest one loses some.
     """
@@ -85,5 +85,5 @@ class NestedObjective(Objective):
                 batch.output._replace(label_log_odds=None) if whole else HeadOutput(batch.logits[:, :bits])
             )
             for name, value in part.terms(batch._replace(output=output)).items():
-                found[name if whole else f"{name}_{bits}"] = value * (bits / longest) ** 2
+                found[name if whole else f"{name}_{bits}"] = value * (bits / longest) ** 1.5
         return found
