@@ -37,8 +37,7 @@ def test_commands_and_python_for_photos_need_the_base_install_only(tmp_path: Pat
     (snippet,) = snippets("python", text)
     steps = [("console", words) for words in commands if words[1] != "serve"] + [("python", snippet)]
     done = subprocess.run(
-        [sys.executable, "-c", RUN],
-        input=json.dumps([blocked(set()), steps]),
+        [sys.executable, "-c", RUN, json.dumps([blocked(set()), steps])],
         cwd=tmp_path,
         env={**os.environ, "COLUMNS": "200", "CENTERHASH_CACHE": str(tmp_path / "cache")},
         capture_output=True,
