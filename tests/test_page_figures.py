@@ -204,3 +204,22 @@ def test_taught_labels() -> None:
         assert cells(text, count) == shown
     assert f"average precision of {found['random ranking']:.2f}" in text
     assert f"on {found['photos']:,} photos, n = {found['draws']} draws" in text
+
+
+def test_performance_of_the_store() -> None:
+    text, found = page("docs/explanation/performance.md"), stored("store")
+    sizes = ("100,000", "1,000,000", "10,000,000")
+    rows = {
+        "query by id, both codes (default)": ("by_id_ms", "{:.2f} ms"),
+        "query by two labels": ("by_labels_ms", "{:.2f} ms"),
+        "newest 100 images with a label": ("newest_100_of_a_label_ms", "{:.2f} ms"),
+        "import, per item": ("import_us_per_item", "{:.0f} µs"),
+        "memory of the process": ("memory_mb", "{:,.0f} MB"),
+        "disk, per item": ("bytes_per_item", "{:.0f} bytes"),
+    }
+    for name, (key, form) in rows.items():
+        assert cells(text, name) == [form.format(found[size][key]) for size in sizes]
+    for size in sizes:
+        scan = stored("search")[f"{size} random codes of 64 bits"]
+        expected = [f"{scan[f'{way}_ms']:.2f} ms" for way in ("scan", "store", "faiss", "numpy")]
+        assert cells(text, size) == expected
