@@ -18,6 +18,7 @@ CASES = [
     ("remove", "fsync:signal=KILL:when=1"),
     ("import", "openat:error=EIO:when=5"),
     ("search", "pread64:error=EIO:when=3"),
+    ("search", "newfstatat:error=ENOSPC:when=36"),
 ]
 
 

@@ -693,7 +693,10 @@ _CONNECTING, _CONNECTED = threading.Lock(), Counter[tuple[int, int]]()
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    status = path.stat()
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise DataError(f"cannot read '{path}': {error.strerror or error}.") from error
     return status.st_dev, status.st_ino
 
 
@@ -703,7 +706,11 @@ def _connect(path: Path, options: str) -> sqlite3.Connection:
         sql = sqlite3.connect(
             uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10, factory=_Connection
         )
-        sql.file = _identity(path)
+        try:
+            sql.file = _identity(path)
+        except DataError:
+            sqlite3.Connection.close(sql)  # it is not counted yet
+            raise
         _CONNECTED[sql.file] += 1
     sql.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BYTES)
     sql.execute("PRAGMA trusted_schema = OFF")
