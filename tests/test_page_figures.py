@@ -223,3 +223,12 @@ def test_performance_of_the_store() -> None:
         scan = stored("search")[f"{size} random codes of 64 bits"]
         expected = [f"{scan[f'{way}_ms']:.2f} ms" for way in ("scan", "store", "faiss", "numpy")]
         assert cells(text, size) == expected
+
+
+def test_trained_networks() -> None:
+    text = page("docs/explanation/results.md").split("## ResNet-50 with")[1]
+    lines = (RESULTS / "coco29k-last" / "results.jsonl").read_text().splitlines()
+    found = {row["config"]["method"]: row["evaluation"] for row in map(json.loads, lines)}
+    for name, method in (("CSQ", "csq"), ("ICS", "ics"), ("ICS-softmax", "ics-softmax")):
+        scores = [f"{found[method][kind]:.3f}" for kind in ("map_peers", "map_textbook")]
+        assert cells(text.split("## ")[0], name)[:2] == scores
