@@ -238,3 +238,9 @@ def test_trained_networks() -> None:
             for kind in ("last", "frozen")
         ]
         assert cells(text, name)[:4] == scores
+
+
+def test_nested_codes() -> None:
+    differences = [row["difference"] for row in stored("nested")["found"].values()]
+    words = f"between {-min(differences):.3f} below and {max(differences):.3f} above"
+    assert words in " ".join(page("docs/tutorials/train-your-labels.md").split())
