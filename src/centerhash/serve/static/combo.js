@@ -7,7 +7,8 @@ const MOST = 60;
 
 // `choices()` gives [{ text, words, count, note }]; `pick(choice)` is called with the one chosen. In a box of `several`,
 // the last words are completed, and `pick` gets the whole text. Enter takes a suggestion only if it was walked to, or if
-// a box of one holds exactly its text. `refresh()`, called when the list opens, may bring other choices.
+// a box of one holds exactly its text. `refresh()`, called when the list opens, may bring other choices; an Enter that
+// comes before them waits for them.
 export function makeCombo(place, { title, placeholder = title, choices, pick, several = false, refresh }) {
   const id = `combo-${boxes++}`;
   const input = element("input");
@@ -23,6 +24,7 @@ export function makeCombo(place, { title, placeholder = title, choices, pick, se
   place.replaceChildren(input, list);
   let shown = [];
   let active = -1;
+  let refreshing;
 
   let start = ""; // what stands before the words that are completed
 
@@ -53,7 +55,9 @@ export function makeCombo(place, { title, placeholder = title, choices, pick, se
     list.hidden = false;
     input.setAttribute("aria-expanded", "true");
     move(!several && typed && fitting[0]?.rank === 0 ? 0 : -1);
-    if (opened && refresh) refresh().then(() => !list.hidden && active < 0 && open());
+    if (opened && refresh) {
+      refreshing = refresh().then(() => !list.hidden && active < 0 && open()).finally(() => { refreshing = undefined; });
+    }
   }
 
   function option(row, at) {
@@ -106,7 +110,8 @@ export function makeCombo(place, { title, placeholder = title, choices, pick, se
       if (shown.length) move((active + step + shown.length) % shown.length);
     } else if (event.key === "Enter") {
       event.preventDefault();
-      choose(active);
+      if (active < 0 && refreshing) refreshing.then(() => choose(active));
+      else choose(active);
     } else if (event.key === "Escape") {
       close();
     }
