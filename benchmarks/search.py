@@ -23,8 +23,7 @@ import numpy as np
 
 from benchmarks.reporting import arguments_of, show, store
 from centerhash.codes import Packed
-from centerhash.core.compiled import compiled
-from centerhash.core.parallel import cpu_count, in_threads
+from centerhash.core.parallel import compiled, cpu_count, in_threads
 from centerhash.search import scan
 from centerhash.search.rankings import BySemantic
 from centerhash.search.store import Store

@@ -8,8 +8,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -19,6 +22,7 @@ from centerhash.core.parallel import (
     CHOSEN,
     WAITING,
     batches_ahead,
+    compiled,
     in_threads,
     one_numpy_thread,
     split,
@@ -170,3 +174,19 @@ def test_freed_memory_is_used_again_and_given_back_at_the_end() -> None:
     chosen = {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
     given, _ = map(float, printed(STEPS, CHOSEN, **chosen).split())  # what the user chose stays
     assert given > 9
+
+
+def test_kernels_run_where_no_machine_code_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(**options: Any) -> Callable[[Any], Any]:
+        def refuse(_function: Any) -> Any:
+            raise RuntimeError("cannot cache function: no locator available")
+
+        return refuse if options.get("cache") else numba.njit(**options)
+
+    monkeypatch.setattr("centerhash.core.parallel.require", lambda name: SimpleNamespace(njit=refusing))
+
+    @compiled
+    def double(value: int) -> int:
+        return 2 * value
+
+    assert double(21) == 42

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from centerhash.core.errors import ConfigError
-from centerhash.model.explanation import Explained
+from centerhash.model.base import Explained
 from centerhash.search import Result, Results
 from tests.toys import noise_image
 

@@ -1,4 +1,4 @@
-"""Threads: a shared pool for compiled loops, prefetching, and limits on the threads of torch and numpy."""
+"""Threads: compiled loops and a shared pool for them, prefetching, and limits on the threads of torch and numpy."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from centerhash.core.errors import ImageError
+from centerhash.core.extras import require
 from centerhash.core.progress import Progress
 
 
@@ -31,6 +32,24 @@ def _pool() -> ThreadPoolExecutor:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def compiled(function: Function) -> Function:
+    """Compile a loop to machine code, kept on disk between processes where numba finds a folder it may write.
+
+    It releases the interpreter lock, so plain threads run it side by side. numba's own parallel loops are not used: they
+    go through OpenMP and change the number of threads that torch computes with in the same process. ConfigError if numba
+    is not installed.
+    """
+    njit = require("numba").njit
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+    try:
+        return cast(Function, njit(cache=True, **options)(function))
+    except RuntimeError:  # no such folder, for example in a read-only container
+        return cast(Function, njit(**options)(function))
 
 
 def split(total: int, parts: int) -> list[slice]:

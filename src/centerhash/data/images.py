@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageFile
 
 from centerhash.core.errors import ImageError, InputError
-from centerhash.data.borders import inner_box
 from centerhash.data.layouts.parquet import is_stored_image, stored_image
+from centerhash.data.views import inner_box
 
 ImageSource: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.uint8]
 Stream: TypeAlias = io.BufferedReader | io.BytesIO

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, overload
 
@@ -14,8 +15,8 @@ from numpy.typing import NDArray
 from centerhash.codes import Codes, binarize, hamming
 from centerhash.core.errors import ConfigError, InputError
 from centerhash.core.progress import Progress, silent
+from centerhash.core.rendering import to_frame
 from centerhash.data.images import MAX_PIXELS, ImageSource, image_list
-from centerhash.model.explanation import Explained, Explanation
 from centerhash.model.spec import ModelSpec, PortableSpec
 from centerhash.networks.backbones import Backbone
 from centerhash.networks.encoder import Encoder
@@ -25,6 +26,29 @@ PRESENT = 0.5  # probability from which a label is predicted
 # probability from which an image passes a filter by a label (see `benchmarks.finding`), and from which its best label is
 # predicted if none reaches PRESENT
 FILTERED = 0.24
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One center near an image."""
+
+    label: str
+    weight: float  # over the predicted (or given) labels; 0 for the others
+    similarity: float  # cosine between the logits and the center as it was trained, in [-1, 1]
+    distance: int  # Hamming distance between the code and the center
+
+
+class Explanation(tuple[Explained, ...]):
+    """Labels of an image with their weights, the heaviest first, then the next nearest centers."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return ", ".join(f"{one.label} {one.weight:.2f}" for one in self if one.weight > 0)
+
+    def to_pandas(self) -> Any:
+        """A DataFrame with a row per label."""
+        return to_frame([asdict(one) for one in self])
 
 
 class Model(ABC):

@@ -24,7 +24,6 @@ import os
 import sqlite3
 import stat
 import struct
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -40,6 +39,7 @@ from numpy.typing import NDArray
 from centerhash.codes import Packed, packed_width
 from centerhash.core.errors import CenterhashError, DataError, InputError, OutputError
 from centerhash.core.files import refuse_links
+from centerhash.search.connections import bytes_of, connect, modes_of, stat_of
 from centerhash.search.items import (
     MAX_NAME,
     MAX_SIDE,
@@ -65,7 +65,6 @@ APPLICATION, FORMAT = 0x63687368, 3  # "chsh"
 CHUNK = 1 << 12  # rows of a chunk
 MAX_ROWS = 1 << 31
 MAX_COUNT = 1 << 53  # of commits and compactions
-MAX_BYTES = 1 << 26  # of one value
 VISUAL_BYTES = VISUAL_BITS // 8
 _PAGE_BYTES = 4096  # of a page of SQLite
 # flags of a row; an item whose files are all gone is hidden and not present
@@ -241,7 +240,7 @@ class Database:
         """Connect to an existing file; `immutable` is for a file on a read-only medium, which nobody changes."""
         self.path = path
         with explained(path):
-            self.sql = _connect(path, f"mode={mode}{'&immutable=1' if immutable else ''}")
+            self.sql = connect(path, f"mode={mode}{'&immutable=1' if immutable else ''}")
 
     def damaged(self, reason: str) -> DataError:
         """Return the error for a damaged database."""
@@ -661,7 +660,7 @@ def stored_text(text: str) -> str | bytes:
 
 def create(path: Path, bits: int) -> None:
     """Create an empty database for codes of `bits` (K) bits."""
-    with explained(path), closing(_connect(path, "mode=rwc")) as sql:
+    with explained(path), closing(connect(path, "mode=rwc")) as sql:
         sql.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
         sql.execute("PRAGMA encoding = 'UTF-8'")
         sql.execute("PRAGMA journal_mode = WAL")
@@ -674,50 +673,6 @@ def create(path: Path, bits: int) -> None:
         sql.execute("COMMIT")
 
 
-class _Connection(sqlite3.Connection):
-    """A connection that is counted by its file while it is open."""
-
-    file: tuple[int, int] | None = None
-
-    def close(self) -> None:
-        super().close()
-        with _CONNECTING:
-            if self.file is not None:
-                _CONNECTED[self.file] -= 1
-                self.file = None
-
-
-# closing any descriptor of a file drops all locks of this process on it (POSIX), also those of SQLite; another process
-# would then delete the write-ahead log that our connections use
-_CONNECTING, _CONNECTED = threading.Lock(), Counter[tuple[int, int]]()
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise DataError(f"cannot read '{path}': {error.strerror or error}.") from error
-    return status.st_dev, status.st_ino
-
-
-def _connect(path: Path, options: str) -> sqlite3.Connection:
-    uri = f"{path.absolute().as_uri()}?{options}"
-    with _CONNECTING:
-        sql = sqlite3.connect(
-            uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10, factory=_Connection
-        )
-        try:
-            sql.file = _identity(path)
-        except DataError:
-            sqlite3.Connection.close(sql)  # it is not counted yet
-            raise
-        _CONNECTED[sql.file] += 1
-    sql.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BYTES)
-    sql.execute("PRAGMA trusted_schema = OFF")
-    sql.execute("PRAGMA cell_size_check = ON")
-    return sql
-
-
 def check_files(folder: Path) -> tuple[State, bool]:
     """Raise DataError unless the files of a store are plain files of our format that lack no commit.
 
@@ -726,7 +681,7 @@ def check_files(folder: Path) -> tuple[State, bool]:
     refuse_links(folder, FILES)
     path = folder / FILE
     for name in FILES:
-        found = _stat(folder / name)
+        found = stat_of(folder / name)
         if found is not None and not stat.S_ISREG(found.st_mode):
             raise DataError(f"'{folder / name}' is not a file: put the file of the index in its place.")
         if found is None and name == FILE:
@@ -734,7 +689,7 @@ def check_files(folder: Path) -> tuple[State, bool]:
     if os.path.lexists(folder / JOURNAL):
         raise DataError(f"'{folder / JOURNAL}' belongs to no index, and is not read: {ADVICE}.")
     noted, immutable = noted_commits(folder / COMMITS), _must_be_immutable(path)
-    modes = _modes(path)
+    modes = modes_of(path)
     database = Database(path, immutable=immutable)
     try:
         _check_format(database, modes)
@@ -755,7 +710,7 @@ def check_files(folder: Path) -> tuple[State, bool]:
 def _must_be_immutable(path: Path) -> bool:
     with explained(path):
         try:
-            with closing(_connect(path, "mode=ro")) as sql:
+            with closing(connect(path, "mode=ro")) as sql:
                 sql.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         except sqlite3.OperationalError as error:
             log = path.with_name(f"{path.name}-wal")
@@ -764,18 +719,6 @@ def _must_be_immutable(path: Path) -> bool:
                 raise
             return True
     return False
-
-
-def _modes(path: Path) -> bytes:
-    """Read the modes of writing and of reading, 2 for the write-ahead mode; nothing if this process has read them."""
-    try:
-        with _CONNECTING:
-            if _CONNECTED[_identity(path)]:
-                return b""
-            with path.open("rb") as stream:
-                return stream.read(20)[18:]
-    except OSError as error:
-        raise DataError(f"cannot read '{path}': {error.strerror or error}.") from error
 
 
 def _check_format(database: Database, modes: bytes) -> None:
@@ -798,22 +741,6 @@ def _check_format(database: Database, modes: bytes) -> None:
         raise database.damaged("its tables are not those of an index")
     if (modes or b"\2\2", encoding, page) != (b"\2\2", "UTF-8", _PAGE_BYTES):  # compaction could not copy it
         raise database.damaged("its mode, its encoding or its page size is not that of an index")
-
-
-def _stat(path: Path) -> os.stat_result | None:
-    """Return the facts of a file; None if there is none."""
-    try:
-        return path.stat()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise DataError(f"cannot read '{path}': {error.strerror}.") from error
-
-
-def bytes_of(path: Path) -> int:
-    """Return the bytes of a file; 0 if there is none."""
-    found = _stat(path)
-    return 0 if found is None else found.st_size
 
 
 def noted_commits(path: Path) -> int:

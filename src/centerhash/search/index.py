@@ -31,6 +31,7 @@ from centerhash.core.errors import ConfigError, DataError, ImageError, InputErro
 from centerhash.core.files import atomic_folder, parse_json, read_plain, refuse_links, write_json
 from centerhash.core.options import Options
 from centerhash.core.progress import Progress, resolve_progress
+from centerhash.data.views import with_rotations
 from centerhash.search.database import FILES
 from centerhash.search.items import (
     Counts,
@@ -65,7 +66,6 @@ from centerhash.search.store import Store
 from centerhash.search.taught import Suggestions, TaughtLabel, TaughtLabels
 from centerhash.search.typed import Typed, check_known, read_typed
 from centerhash.search.uploads import ID_DIGITS, IMAGES, Uploads, has_file
-from centerhash.search.views import with_rotations
 
 if TYPE_CHECKING:  # what reads images takes long to import, so it is when the first one comes
     from centerhash.data.images import ImageSource

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from centerhash.codes import Codes, Packed, as_codes, check_codes, check_packed, pack, packed_width, unpack
 from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
 from centerhash.core.files import refuse_links
-from centerhash.model.base import PRESENT
-from centerhash.model.explanation import Explained
+from centerhash.model.base import PRESENT, Explained
 from centerhash.model.portable import read_spec
 from centerhash.model.spec import PORTABLE
 from centerhash.search.items import LEVELS, VISUAL_BITS, Filter, Item, ItemStore, LabelScores, check_labels

@@ -18,7 +18,7 @@ import numpy as np
 from centerhash.codes import Codes, Packed
 from centerhash.core.errors import ImageError
 from centerhash.core.rendering import Listed, to_frame
-from centerhash.model.explanation import Explained
+from centerhash.model.base import Explained
 from centerhash.search.items import Item
 from centerhash.search.rankings import NEAR
 from centerhash.search.teaching import PRESENT, PackedCodes, Taught

@@ -20,9 +20,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.core.compiled import compiled
 from centerhash.core.extras import require
-from centerhash.core.parallel import cpu_count, in_threads, split
+from centerhash.core.parallel import compiled, cpu_count, in_threads, split
 
 Words: TypeAlias = NDArray[Any]  # (n, W) of an unsigned type
 Integers: TypeAlias = NDArray[np.int64]

@@ -27,6 +27,7 @@ from centerhash.core.errors import InputError
 from centerhash.core.files import explain_write_errors, make_folder, sync_folder
 from centerhash.core.progress import Progress
 from centerhash.model.base import FILTERED
+from centerhash.search.connections import bytes_of
 from centerhash.search.database import (
     CAMERA,
     CARRIED,
@@ -51,7 +52,6 @@ from centerhash.search.database import (
     State,
     Term,
     Times,
-    bytes_of,
     check_files,
     create,
     explained,

@@ -5,8 +5,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from centerhash.data.borders import inner_box
 from centerhash.data.images import load_pixels, load_views
+from centerhash.data.views import inner_box
 
 
 def noise(height: int, width: int) -> NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""Find the photo in a screenshot or a framed image: the part between plain borders and bars."""
+"""Views of a query image, so that a photo is found again by a screenshot, a framed or a rotated copy of it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+Pixels: TypeAlias = NDArray[np.uint8]
 Box: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom
 
 _PLAIN = 4.0  # standard deviation of the brightness below which a row or column of pixels shows nothing
@@ -14,7 +15,7 @@ _LEAST = 0.25  # of the side that is left between borders
 _WORTH = 0.96  # of the side: less border than this is not worth a view
 
 
-def inner_box(pixels: NDArray[np.uint8]) -> Box | None:
+def inner_box(pixels: Pixels) -> Box | None:
     """Return the part of an image (H, W, 3) between plain borders or bars; None if there are none."""
     bright = pixels.astype(np.float32).mean(axis=2)
     top, bottom = _longest_run(bright.std(axis=1) >= _PLAIN)
@@ -32,3 +33,8 @@ def _longest_run(mask: NDArray[np.bool_]) -> tuple[int, int]:
         return 0, len(mask)
     best = int((ends - starts).argmax())
     return int(starts[best]), int(ends[best])
+
+
+def with_rotations(views: Pixels) -> Pixels:
+    """Return views (n, S, S, 3) of an image, followed by the first one rotated by 90, 180 and 270 degrees."""
+    return np.stack([*views, *(np.rot90(views[0], turns) for turns in (1, 2, 3))])
