@@ -83,6 +83,7 @@ class MapTable:
         self, keys: Sequence[str], caches: dict[bool, MapCache], broken: dict[int, ImageError]
     ) -> None:
         self._keys, self._caches, self.broken = keys, caches, broken
+        self.frozen: NDArray[np.float32] | None = None  # features of the training images before any training
 
     def read(self, rows: Sequence[int], mirrored: Sequence[bool] | None = None) -> Maps:
         """Return maps (n, D) of some images, each mirrored or not."""
