@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections import defaultdict
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,29 @@ def test_performance_of_the_store() -> None:
         scan = stored("search")[f"{size} random codes of 64 bits"]
         expected = [f"{scan[f'{way}_ms']:.2f} ms" for way in ("scan", "store", "faiss", "numpy")]
         assert cells(text, size) == expected
+
+
+def test_options_at_four_lengths() -> None:
+    text = page("docs/explanation/results.md").split("| option |")[1].split("\n\n")[0]
+    found: dict[tuple[str, float], list[str]] = defaultdict(list)
+    options = {
+        "csq": "gamma",
+        "ewcs": "gamma",
+        "orthohash": "scale",
+        "ics": "lambda",
+        "ics-softmax": "lambda",
+    }
+    rows = map(json.loads, (RESULTS / "coco117k-options" / "results.jsonl").read_text().splitlines())
+    for row in sorted(rows, key=lambda row: row["config"]["bits"]):
+        method, bits = row["config"]["method"], row["config"]["bits"]
+        value = row["config"]["options"][options[method]]
+        if method == "ics" and value < 1000:
+            value *= 131072 / bits**3  # as a multiple of the default
+        found[method, value].append(f"{row['evaluation']['map_peers']:.3f}")
+    printed = [line.split("|")[3:7] for line in text.splitlines() if "0." in line]
+    order = ("csq", "ewcs", "ics", "orthohash", "ics-softmax")
+    expected = [found[key] for method in order for key in sorted(found) if key[0] == method]
+    assert [[cell.strip() for cell in line] for line in printed] == expected
 
 
 def test_trained_networks() -> None:
