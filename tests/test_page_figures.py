@@ -254,14 +254,22 @@ def test_trained_networks() -> None:
     found = {}
     for kind in ("last", "frozen"):
         lines = (RESULTS / f"coco29k-{kind}" / "results.jsonl").read_text().splitlines()
-        found[kind] = {row["config"]["method"]: row["evaluation"] for row in map(json.loads, lines)}
-    for name, method in (("CSQ", "csq"), ("ICS", "ics"), ("ICS-softmax", "ics-softmax")):
-        scores = [
-            f"{found[kind][method][score]:.3f}"
-            for score in ("map_peers", "map_textbook")
-            for kind in ("last", "frozen")
-        ]
-        assert cells(text, name)[:4] == scores
+        for row in map(json.loads, lines):
+            key = row["config"]["method"], str(row["config"]["bits"]), kind
+            found[key] = f"{row['evaluation']['map_peers']:.3f}"
+    (head,) = [line for line in text.splitlines() if line.startswith("| method |")]
+    columns = [re.match(r"(\d+) bits, (frozen|trained)", cell.strip()) for cell in head.split("|")[2:-2]]
+    kinds = [(match[1], "last" if match[2] == "trained" else "frozen") for match in columns if match]
+    names = {
+        "CSQ": "csq",
+        "E-WCS": "ewcs",
+        "ICS": "ics",
+        "OrthoHash": "orthohash",
+        "ICS-softmax": "ics-softmax",
+    }
+    for name, method in names.items():
+        assert cells(text, name)[: len(kinds)] == [found.get((method, *kind), "–") for kind in kinds]
+    assert {(bits, kind) for _, bits, kind in found} == set(kinds)
 
 
 def test_nested_codes() -> None:
