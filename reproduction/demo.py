@@ -89,7 +89,7 @@ class DemoResult:
         """The results of every method and of a random ranking, for a terminal."""
         first = next(iter(self.evaluations.values()))
         title = f"emoji scenes, {self.bits} bits, {first.queries:,} queries against {first.database:,} images"
-        numbers = ("mAP", "over tie orders", "precision@10", "NDCG", "weight vs. area (Pearson)")
+        numbers = ("mAP", "over ties", "precision@10", "NDCG", "r with area")  # r: of the weights, Pearson
         agreed = {name: f"{found.pearson:.2f}" for name, found in self.agreements.items()}
 
         def line(title: str, found: Evaluation, agreement: str = "") -> list[str]:
