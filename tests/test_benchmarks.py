@@ -79,3 +79,17 @@ def test_the_stored_table_has_every_method_with_its_defaults_of_now() -> None:
     named = [name for name, row in METHODS.items() if row.built_in]
     wanted = plan_tasks(named, [16, 32, 64], 3)
     assert not unfinished(wanted, rows)
+
+
+def test_the_dataset_built_from_photos_gives_the_stored_table() -> None:
+    rows = {row["config"]["method"]: row for row in read_rows(RESULTS / "coco117k-rebuilt" / "results.jsonl")}
+    stored = [
+        row
+        for row in read_rows(RESULTS / "coco117k" / "results.jsonl")
+        if row["config"]["method"] in rows and (row["config"]["bits"], row["config"]["seed"]) == (64, 0)
+    ]
+    assert len(stored) == len(rows) == 3
+    for row in stored:
+        again = rows[row["config"]["method"]]
+        for score in ("map_peers", "map_textbook"):
+            assert abs(row["evaluation"][score] - again["evaluation"][score]) < 0.001
