@@ -162,7 +162,7 @@ def test_every_point_is_a_training_that_can_be(row: Method) -> None:
     means = grid_means(row.name)
     best = json.loads(max(means, key=lambda setting: means[setting]))
     own = make_task({"method": row.name, "bits": 32, "seed": 0}).resolved
-    assert best == that_decides_codes(own), "the default is what the stored grid preferred"
+    assert best == as_searched(own), "the default is what the stored grid preferred"
 
 
 def test_ours_has_no_larger_space_than_the_largest_baseline() -> None:
@@ -170,8 +170,8 @@ def test_ours_has_no_larger_space_than_the_largest_baseline() -> None:
     assert sizes["ics-softmax"] <= max(size for name, size in sizes.items() if name != "ics-softmax")
 
 
-def that_decides_codes(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A setting without its seed, and without the units of label probabilities, which decide no code."""
+def as_searched(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A setting without its seed, and without the units of label probabilities, which were fewer in the grid."""
     head = {name: value for name, value in config["head"].items() if name != "presence_hidden"}
     return {**{name: value for name, value in config.items() if name != "seed"}, "head": head}
 
@@ -187,7 +187,7 @@ def grid_means(method: str) -> dict[str, float]:
     for row in grid_rows():
         config = row["config"]
         if config["method"] == method and config["epochs"] == TrainConfig().epochs:
-            setting = json.dumps(that_decides_codes(config), sort_keys=True)
+            setting = json.dumps(as_searched(config), sort_keys=True)
             scores.setdefault(setting, []).append(row["evaluation"]["map_peers"])
     return {setting: sum(found) / len(found) for setting, found in scores.items()}
 
@@ -203,8 +203,8 @@ def test_scores_of_the_notes_are_those_of_the_grid(row: Method) -> None:
     own = [run for run in grid_rows() if run["config"]["method"] == row.name]
     trials = [run for run in own if run["config"]["epochs"] == epochs]
     if short is not None:
-        setting = that_decides_codes(make_task({"method": row.name, "bits": 32, "epochs": epochs}).resolved)
-        scored = [run for run in trials if that_decides_codes(run["config"]) == setting]
+        setting = as_searched(make_task({"method": row.name, "bits": 32, "epochs": epochs}).resolved)
+        scored = [run for run in trials if as_searched(run["config"]) == setting]
         assert short == pytest.approx(scored[0]["evaluation"]["map_peers"], abs=6e-4)
     if authors is not None:
         near = [run for run in trials if abs(run["evaluation"]["map_peers"] - authors) < 6e-4]

@@ -33,7 +33,6 @@ from centerhash.experiments.tasks import (
     Row,
     Source,
     Task,
-    identity_text,
     task_name,
     trains_network,
 )
@@ -180,7 +179,8 @@ def row_line(row: Row) -> str:
 
 def row_key(row: Row) -> str:
     """The key of the task of a row or a failure, as `Task.key`."""
-    return identity_text(row["task"] if "task" in row else {**row.get("about", {}), "config": row["config"]})
+    identity = row["task"] if "task" in row else {**row.get("about", {}), "config": row["config"]}
+    return json.dumps(identity, sort_keys=True)
 
 
 def rounded(value: Any, digits: int = 6) -> Any:

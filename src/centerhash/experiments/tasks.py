@@ -54,19 +54,12 @@ class Task:
     @property
     def key(self) -> str:
         """The identity as text, for looking up stored rows."""
-        return identity_text(self.identity)
+        return json.dumps(self.identity, sort_keys=True)
 
     @property
     def name(self) -> str:
         """Method, bits and seed, with further settings in parentheses."""
         return task_name(self.resolved, {**self.about, **({"with": self.note} if self.note else {})})
-
-
-def identity_text(identity: Mapping[str, Any]) -> str:
-    """Serialize an identity; the size of the layer that reads presence is left out, since no code depends on it."""
-    config = identity["config"]
-    head = {name: value for name, value in config.get("head", {}).items() if name != "presence_hidden"}
-    return json.dumps({**identity, "config": {**config, "head": head}}, sort_keys=True)
 
 
 def task_name(config: Mapping[str, Any], about: Mapping[str, Any]) -> str:
