@@ -272,6 +272,13 @@ def test_trained_networks() -> None:
     assert {(bits, kind) for _, bits, kind in found} == set(kinds)
 
 
+def test_presets() -> None:
+    text = page("docs/how-to/backbones.md")
+    for name, row in stored("presets").items():
+        losses = ", ".join(f"{loss:.2f}" for loss in row["loss"])
+        assert cells(text, name) == [losses, f"{row['map_peers']:.3f}", f"{row['map_textbook']:.3f}"]
+
+
 def test_nested_codes() -> None:
     differences = [row["difference"] for row in stored("nested")["found"].values()]
     words = f"between {-min(differences):.3f} below and {max(differences):.3f} above"
