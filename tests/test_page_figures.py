@@ -272,6 +272,22 @@ def test_trained_networks() -> None:
     assert {(bits, kind) for _, bits, kind in found} == set(kinds)
 
 
+def test_frozen_backbones() -> None:
+    text = page("docs/explanation/results.md").split("## Frozen backbones")[1].split("## ")[0]
+    found = {}
+    for folder in ("coco29k-backbones", "coco29k-frozen"):
+        for row in map(json.loads, (RESULTS / folder / "results.jsonl").read_text().splitlines()):
+            if row["config"]["bits"] == 64:
+                score = f"{row['evaluation']['map_peers']:.3f}"
+                found[row["backbone"]["name"], row["config"]["method"]] = score
+    names = {
+        "EfficientNet-Lite0 (default)": "efficientnet-lite0",
+        "ResNet-50": "resnet50-v1",
+    }
+    for title, name in names.items():
+        assert cells(text, title) == [found[name, method] for method in ("csq", "ics", "ics-softmax")]
+
+
 def test_presets() -> None:
     text = page("docs/how-to/backbones.md")
     for name, row in stored("presets").items():
