@@ -56,7 +56,10 @@ export function makeCombo(place, { title, placeholder = title, choices, pick, se
     input.setAttribute("aria-expanded", "true");
     move(!several && typed && fitting[0]?.rank === 0 ? 0 : -1);
     if (opened && refresh) {
-      refreshing = refresh().then(() => !list.hidden && active < 0 && open()).finally(() => { refreshing = undefined; });
+      const mine = refresh().then(() => !list.hidden && active < 0 && open()).finally(() => {
+        if (refreshing === mine) refreshing = undefined; // else the list has closed and opened again meanwhile
+      });
+      refreshing = mine;
     }
   }
 
