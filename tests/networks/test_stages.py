@@ -56,6 +56,14 @@ def test_the_tail_is_a_part_of_the_whole_network() -> None:
     assert own == {"blocks.6", "conv_head", "bn2"}
 
 
+def test_depthwise_kernels_of_the_tail_stay_as_they_are() -> None:
+    tail = split_backbone(get_backbone("efficientnet-lite0", pretrained=False)).trainable()[1]
+    kernels = [layer for layer in tail.modules() if isinstance(layer, nn.Conv2d)]
+    fixed = [layer for layer in kernels if not layer.weight.requires_grad]
+    assert [layer.groups for layer in fixed] == [672, 1152, 1152, 1152, 1152]
+    assert all(layer.groups == 1 for layer in kernels if layer.weight.requires_grad)
+
+
 def test_networks_and_counts_that_cannot_be_split_are_named() -> None:
     with pytest.raises(ConfigError, match="Linear"):
         stages_of(nn.Linear(2, 2))
