@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -105,13 +105,12 @@ def export_model(
     *,
     int8: bool = False,
     images: Sequence[str | Path] | None = None,
-    half: Collection[str] = (),
     progress: Progress = silent,
 ) -> Exported:
     """Write a model as one file, if its codes equal PyTorch's on `images` (by default, sample photos).
 
     With `int8` the backbone computes in 8 bits: half of the images calibrate its ranges, the other half is compared. A
-    model of features is compared on random ones. Tensors of the file that `half` names are rounded to half precision.
+    model of features is compared on random ones.
     """
     if not isinstance(model, HashModel):
         raise ConfigError(f"{model!r} is an ONNX file already: copy the {PORTABLE} in '{model.folder}'.")
@@ -137,7 +136,7 @@ def export_model(
     if int8:
         progress("export", 2, 4, "quantizing")
         onnx_bytes = _quantized(onnx_bytes, inputs[::2])
-    onnx_bytes = with_metadata(_compact(onnx_bytes, half), metadata_of(model, backbone))
+    onnx_bytes = with_metadata(_compact(onnx_bytes), metadata_of(model, backbone))
     progress("export", 3, 4, "comparing")
     comparison = _compared(onnx_bytes, network, model, check)
     if comparison.equal_bits < LEAST_AGREEMENT[numbers]:
@@ -217,24 +216,17 @@ def _converted(network: Deployed, backbone: Backbone | None, features: int) -> b
     return traced(network, torch.zeros(2, features), "features", network.outputs)
 
 
-def _compact(model: bytes, half: Collection[str]) -> bytes:
-    """Store tensors in half or single precision if that loses nothing; they are cast back inside the network.
-
-    Those that `half` names are stored in half precision although they lose digits.
-    """
+def _compact(model: bytes) -> bytes:
+    """Store tensors in half or single precision if that loses nothing; they are cast back inside the network."""
     import onnx
     from onnx import numpy_helper
 
     proto = onnx.load_from_string(model)
     graph, casts = proto.graph, []
-    if unknown := {*half} - {tensor.name for tensor in graph.initializer}:
-        raise ConfigError(f"the exported network has no tensor {sorted(unknown)}.")
     for place, tensor in enumerate(graph.initializer):
         values = numpy_helper.to_array(tensor)
         if values.dtype not in (np.float32, np.float64) or values.size < _SMALL:
             continue
-        if tensor.name in half:
-            values = values.astype(np.float16).astype(values.dtype)
         kinds = (kind for kind in (np.float16, np.float32) if kind != values.dtype and _holds(values, kind))
         kind = next(kinds, None)
         if kind is not None:
