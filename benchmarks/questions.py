@@ -38,9 +38,8 @@ LABEL_UNITS = (256, 512, 1024)
 BATCH = 8_192
 
 
-def fill(index: Index, features: NDArray[Any], rows: NDArray[np.int64]) -> None:
+def fill(index: Index, model: HashModel, features: NDArray[Any], rows: NDArray[np.int64]) -> None:
     """Put these rows of the features into the index, with predicted labels, under their row numbers."""
-    model = index.model
     for start in range(0, len(rows), BATCH):
         chosen = rows[start : start + BATCH]
         batch = np.asarray(features[chosen], np.float32)
@@ -215,7 +214,7 @@ def by_shares(held: Held) -> dict[str, Any]:
     """What the factor of the shares does to questions of two labels."""
     found = {}
     with tempfile.TemporaryDirectory() as folder, Index.create(Path(folder) / "index", held.model) as index:
-        fill(index, held.features, held.asked)
+        fill(index, held.model, held.features, held.asked)
         for factor in SHARES:
             with patch.object(rankings, "SHARES", factor):
                 found[f"lambda {factor}"] = by_labels(index, held.labels, held.asked, 15, triples=False)
@@ -235,7 +234,7 @@ def main() -> None:
     model = ch.train(data, bits=64, out=options.run, progress=silent)
     others = np.setdiff1d(np.arange(len(labels)), train)
     with tempfile.TemporaryDirectory() as folder, Index.create(Path(folder) / "index", model) as index:
-        fill(index, features, others)
+        fill(index, model, features, others)
         size = index.info()["details"]["bytes"] / len(others)
         asked = {**by_labels(index, labels, others, options.least), "bytes_per_item": size}
     show("by labels", asked)
