@@ -1,4 +1,4 @@
-"""The steps after the last epoch: rotation, label threshold, class sizes."""
+"""The steps after the last epoch: rotation, label threshold, class sizes, visual code."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from centerhash import HashModel, train
 from centerhash.core.errors import ConfigError
 from centerhash.data import Dataset
 from centerhash.methods.centers import hash_centers
+from centerhash.methods.shallow.projections import Itq, ItqOptions
 from centerhash.methods.weights import class_sizes, resized, softmax_weights
 from centerhash.networks.heads import HeadOptions, Rotation, build_head
-from centerhash.training.finish import code_rotation, label_threshold, rotate_head
+from centerhash.training.finish import code_rotation, label_threshold, read_code, rotate_head
 from reproduction.agreement import measure_agreement
 from tests.toys import feature_dataset
 
@@ -210,3 +211,25 @@ def test_without_areas_sizes_change_nothing(sized_dataset: Dataset) -> None:
     assert (
         train(sized_dataset, method="csq", bits=16, epochs=2).bits == 16
     )  # without evidence, areas are unused
+
+
+# Visual code
+
+
+def test_regression_by_hand() -> None:
+    features = np.array([[0.0], [2.0]], np.float32)  # mean 1, variance 1, sum of squares 2
+    found = read_code(np.array([[1.0], [5.0]]), features)
+    slope = 4 / (2 + 2_000)
+    np.testing.assert_allclose(found.values(features), [[3 - slope], [3 + slope]])
+
+
+def test_a_code_is_read_from_features_in_which_other_directions_have_grown() -> None:
+    generator = np.random.default_rng(0)
+    before = generator.normal(size=(24_000, 32)).astype(np.float32)
+    mixed = np.linalg.qr(generator.normal(size=(32, 32)))[0]
+    after = before * np.where(np.arange(32) < 4, 4, 1) @ mixed
+    known, new = slice(20_000), slice(20_000, None)
+    source = Itq.fit(before[known], np.zeros((20_000, 0), np.bool_), 16, ItqOptions(), 0)
+    found = read_code(source.values(before[known]), after[known].astype(np.float32))
+    equal = (found.values(after[new]) > 0) == (source.values(before[new]) > 0)
+    assert equal.mean() > 0.9

@@ -161,7 +161,7 @@ def fit_whole(dataset: Dataset, config: TrainConfig, session: Session) -> HashMo
     few = rows[:2_000]  # enough for rotation, label threshold and visual code
     features = image_features(files(few), tuned, replace(session, progress=silent)).features
     model = tuned_model(dataset, config, session, tuned, network.head, objective, few, features)
-    return with_visual_code(model, features, np.arange(len(features)))
+    return with_visual_code(model, features, np.arange(len(features)), images.frozen(few))
 
 
 def _readable_rows(dataset: Dataset, session: Session) -> NDArray[np.int64]:

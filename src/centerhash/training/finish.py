@@ -44,6 +44,7 @@ _SAMPLE = 20_000  # training images that a rotation is found from at most
 _QUICK_SAMPLE, _QUICK_ROUNDS = 2_000, 20  # of validation: the full rotation would cost more than an epoch
 VISUAL_BITS = 128
 _VISUAL_SAMPLE = 10_000  # images that the visual code is fitted on at most, evenly over the training images
+_RIDGE = 2_000  # of its regression, in mean variances of the features: small next to many images, large next to few
 _CHUNK = 8192  # rows encoded at a time: bounds memory, does not affect results
 
 
@@ -174,21 +175,47 @@ def with_sizes(
     return HashModel(model.spec, {**tensors, bias: sized}, model.folder)
 
 
-def with_visual_code(model: HashModel, features: NDArray[Any], rows: NDArray[np.int64]) -> HashModel:
+def visual_sample(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return positions among the training rows (n,) of the images whose features determine the visual code."""
+    return np.argsort(rows)[:: max(1, len(rows) // _VISUAL_SAMPLE)]
+
+
+def with_visual_code(
+    model: HashModel,
+    features: NDArray[Any],
+    rows: NDArray[np.int64],
+    untrained: NDArray[np.float32] | None = None,
+) -> HashModel:
     """Add a visual code of `VISUAL_BITS` bits: ITQ of the training features `features[rows]`, without labels.
 
-    The model is unchanged if the features are too narrow, or too few.
+    Training a network on labels makes its features say less about all else. Then `untrained` (n, D) are features of
+    `rows[visual_sample(rows)]` by the network before it was trained: the code is theirs, as far as it can be read from
+    the trained features. The model is unchanged if the features are too narrow, or too few.
     """
-    chosen = np.sort(rows)[:: max(1, len(rows) // _VISUAL_SAMPLE)]
+    chosen = rows[visual_sample(rows)]
     if len(chosen) < 32 or features.shape[1] < VISUAL_BITS:
         return model
     sample = features[chosen].astype(np.float32)
     if not (sample != sample[0]).any():
         return model
     no_labels = np.zeros((len(sample), 0), np.bool_)
-    visual = Itq.fit(sample, no_labels, VISUAL_BITS, ItqOptions(), model.spec.seed)
+    source = sample if untrained is None else untrained
+    visual = Itq.fit(source, no_labels, VISUAL_BITS, ItqOptions(), model.spec.seed)
+    if untrained is not None:
+        visual = read_code(visual.values(untrained), sample)
     arrays = {f"visual.{name}": torch.from_numpy(np.array(value)) for name, value in visual.arrays().items()}
     return HashModel(model.spec, {**model.tensors(), **arrays}, model.folder)
+
+
+def read_code(values: NDArray[np.float64], features: NDArray[np.float32]) -> Itq:
+    """Find the hyperplanes whose distances from features (n, D) are nearest to `values` (n, K): ridge regression."""
+    mean, level = features.mean(axis=0, dtype=np.float64), values.mean(axis=0)
+    centered = features - mean
+    squares = centered.T @ centered
+    variance = squares.trace() / (len(features) * len(squares))
+    squares[np.diag_indices_from(squares)] += _RIDGE * variance
+    projection = np.linalg.solve(squares, centered.T @ (values - level))
+    return Itq(np.array(False), projection, mean @ projection - level)
 
 
 def write_results(

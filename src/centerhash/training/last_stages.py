@@ -31,7 +31,7 @@ from centerhash.training.finetuning import (
     stored_backbone,
     tuned_model,
 )
-from centerhash.training.finish import rotation_sample, with_visual_code
+from centerhash.training.finish import rotation_sample, visual_sample, with_visual_code
 from centerhash.training.loop import Inputs
 from centerhash.training.session import BROKEN_ADVICE, Session
 
@@ -67,6 +67,8 @@ def fit_last(
         lambda chosen: _plain(maps, chosen.tolist(), split),
         frozen,
     )
+    seen = visual_sample(rows)
+    untrained = frozen(rows)[seen] if config.warm_start else features_of(rows[seen])
     network, objective = fit_backbone(tail.train, images, dataset, rows, validation, config, session)
     tuned = stored_backbone(whole, config, session)
     used = np.union1d(np.union1d(splits.train, splits.query), splits.database)
@@ -74,7 +76,7 @@ def fit_last(
     features[used] = features_of(used)
     some = rows[rotation_sample(rows)]
     model = tuned_model(dataset, config, session, tuned, network.head, objective, some, features[some])
-    return with_visual_code(model, features, rows), features, splits
+    return with_visual_code(model, features, rows, untrained), features, splits
 
 
 def _dataset_maps(dataset: Dataset, split: SplitBackbone, session: Session) -> tuple[MapTable, Splits]:
