@@ -217,9 +217,9 @@ def test_without_areas_sizes_change_nothing(sized_dataset: Dataset) -> None:
 
 
 def test_regression_by_hand() -> None:
-    features = np.array([[0.0], [2.0]], np.float32)  # mean 1, variance 1, sum of squares 2
+    features = np.array([[0.0], [4.0]], np.float32)  # standardized: -1 and 1, sum of squares 2
     found = read_code(np.array([[1.0], [5.0]]), features)
-    slope = 4 / (2 + 2_000)
+    slope = 4 / (2 + 200)
     np.testing.assert_allclose(found.values(features), [[3 - slope], [3 + slope]])
 
 

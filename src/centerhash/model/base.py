@@ -25,7 +25,7 @@ from centerhash.networks.engines import PortableNetwork
 PRESENT = 0.5  # probability from which a label is predicted
 # probability from which an image passes a filter by a label (see `benchmarks.finding`), and from which its best label is
 # predicted if none reaches PRESENT
-FILTERED = 0.24
+FILTERED = 0.28
 
 
 @dataclass(frozen=True)

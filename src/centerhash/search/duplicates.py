@@ -70,7 +70,7 @@ MOVED = ("same", "near")  # kinds whose others may be moved without looking at e
 # chosen on other photos than those of docs/how-to/duplicates.md: `python -m benchmarks.duplicates --choose`
 HASH_BITS = 12  # of 64 that the hashes of candidates may differ in
 CORRELATION = 0.9  # of aligned pixels and their details, from which on two photos are one
-SIMILAR = 12  # visual bits; narrow, as nothing confirms them
+SIMILAR = 10  # visual bits; narrow, as nothing confirms them
 _FLATTEST = 3.0  # standard deviation of grey levels; a picture with less has nothing to compare
 _ALIGNED = 256  # pairs at once
 _BATCH = 32  # images per pass through the network

@@ -44,7 +44,7 @@ _SAMPLE = 20_000  # training images that a rotation is found from at most
 _QUICK_SAMPLE, _QUICK_ROUNDS = 2_000, 20  # of validation: the full rotation would cost more than an epoch
 VISUAL_BITS = 128
 _VISUAL_SAMPLE = 10_000  # images that the visual code is fitted on at most, evenly over the training images
-_RIDGE = 2_000  # of its regression, in mean variances of the features: small next to many images, large next to few
+_RIDGE = 200  # of its regression: small next to many images, large next to few
 _CHUNK = 8192  # rows encoded at a time: bounds memory, does not affect results
 
 
@@ -210,11 +210,11 @@ def with_visual_code(
 def read_code(values: NDArray[np.float64], features: NDArray[np.float32]) -> Itq:
     """Find the hyperplanes whose distances from features (n, D) are nearest to `values` (n, K): ridge regression."""
     mean, level = features.mean(axis=0, dtype=np.float64), values.mean(axis=0)
-    centered = features - mean
-    squares = centered.T @ centered
-    variance = squares.trace() / (len(features) * len(squares))
-    squares[np.diag_indices_from(squares)] += _RIDGE * variance
-    projection = np.linalg.solve(squares, centered.T @ (values - level))
+    scale = np.maximum(features.std(axis=0, dtype=np.float64), 1e-6)
+    standard = (features - mean) / scale
+    squares = standard.T @ standard
+    squares[np.diag_indices_from(squares)] += _RIDGE
+    projection = np.linalg.solve(squares, standard.T @ (values - level)) / scale[:, None]
     return Itq(np.array(False), projection, mean @ projection - level)
 
 
