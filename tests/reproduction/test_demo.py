@@ -39,8 +39,8 @@ def test_results_are_stored_raw(demo: DemoResult) -> None:
         assert found["map_textbook"] > found["chance_textbook"]
     built_in = stored["built_in"]
     assert built_in["evaluation"]["map_textbook"] == demo.built_in.evaluation.map_textbook
-    assert 0 <= built_in["labels"]["precision"] <= 1
-    assert built_in["labels"]["recall"] > 0
+    seen = demo.built_in  # trained on photos: of so few drawings it may name nothing
+    assert built_in["labels"] == {"precision": seen.precision, "recall": seen.recall}
     assert stored["weights_against_area"]["ewcs"]["centred_pearson"] == pytest.approx(0, abs=1e-9)
     assert stored["data"]["images"] == SCENES
     titles, scores, *_ = (list(column.cells) for column in demo.table().columns)
