@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import centerhash as ch
-from benchmarks.questions import ASKED, by_labels, fill
+from benchmarks.questions import ASKED, by_labels, class_precision, fill
 from centerhash.cli import console
 from centerhash.core.files import make_folder
 from centerhash.data.splits import Splits
@@ -131,15 +131,6 @@ def card(figures: dict[str, Any]) -> str:
     return CARD.format(**figures, rest=rest, epochs=SETTINGS["epochs"])
 
 
-def average_precision(scores: NDArray[np.float32], labels: NDArray[np.bool_]) -> float:
-    """Mean over classes of the average precision of images ranked by their score; classes without an image left out."""
-    found = []
-    for column in np.flatnonzero(labels.any(axis=0)):
-        hits = labels[np.argsort(-scores[:, column], kind="stable"), column]
-        found.append(float((hits.cumsum() / np.arange(1, len(hits) + 1))[hits].mean()))
-    return float(np.mean(found))
-
-
 def with_areas(
     data: ch.Dataset,
     features: NDArray[np.float32],
@@ -219,9 +210,7 @@ def main() -> None:
         "map_peers": round(result.map_peers, 4),
         "map_textbook": round(result.map_textbook, 4),
         "chance_peers": round(result.chance_peers, 4),
-        "presence_ap": round(
-            average_precision(model.label_probabilities(features[query]), data.labels[query]), 4
-        ),
+        "presence_ap": round(class_precision(model, features, data.labels, query)["class_ap"], 4),
         "megabytes": round((TARGET / "model.onnx").stat().st_size / 1e6, 2),
     }
     figures["pairs"] = pairs(model, features, data.labels, query)
