@@ -2,16 +2,16 @@
 
 `--data` is the folder that `python -m reproduction coco117k` writes: labels, HashNet's split and ids of photos, and
 `--images` the folder of these photos. EfficientNet-Lite0's last two stages and a head are trained on all photos but the
-queries, so that anybody can measure the model on them. `--photos` is a folder of photos with labels.csv and areas of
-boxes: typical sizes of the classes are learned from those that are no queries, shares are measured on those that are. The
-run is kept in `--run` and maps of the photos in `--cache` (13 GB), so that a killed training resumes; the model goes to
-src/centerhash/builtin/coco as model.onnx, its head in half precision, with its figures in card.md and figures.json.
+queries, so that anybody can measure the model on them. `--photos` is a dataset of some of these photos with areas, such
+as COCO's own folder: typical sizes of the classes are learned from those that are no queries, shares are measured on
+those that are. The run is kept in `--run` and maps of the photos in `--cache` (13 GB), so that a killed training resumes;
+the model goes to src/centerhash/builtin/coco as model.onnx, its head in half precision, with its figures in card.md and
+figures.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import json
 import tempfile
@@ -37,6 +37,8 @@ from centerhash.training.finish import with_sizes
 from centerhash.training.last_stages import fit_last
 from centerhash.training.session import Session
 from reproduction.agreement import measure_agreement
+from reproduction.coco117k import image_ids
+from reproduction.instances import areas_of, class_columns
 
 TARGET = Path(__file__).parent.parent / "src" / "centerhash" / "builtin" / "coco"
 # 1,024 hidden units for presence are the best of three sizes by `benchmarks.questions`; the file stays under 25 MB
@@ -135,25 +137,15 @@ def with_areas(
     data: ch.Dataset,
     features: NDArray[np.float32],
     ids: NDArray[np.int64],
-    photos: Path,
+    photos: ch.Dataset,
     rows: NDArray[np.int64],
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.float32]]:
     """Features, labels and areas (n, C) of the photos with several labels among these rows of the data."""
-    row_of = {int(ids[row]): int(row) for row in rows}
-    column = {name: place for place, name in enumerate(data.classes)}
-    found, areas = [], []
-    with (photos / "labels.csv").open(encoding="utf-8", newline="") as stream:
-        for line in csv.DictReader(stream):
-            row = row_of.get(int(Path(line["file_name"]).stem))
-            names = line["labels"].split("|")
-            if row is None or len(names) < 2:
-                continue
-            filled = np.zeros(len(column), np.float32)
-            filled[[column[name] for name in names]] = [float(area) for area in line["areas"].split("|")]
-            found.append(row)
-            areas.append(filled)
-    area = np.array(areas)
-    return features[found], area > 0, area
+    _, own, other = np.intersect1d(ids[rows], image_ids(photos.names), return_indices=True)
+    areas = np.zeros((len(own), len(data.classes)), np.float32)
+    areas[:, class_columns(photos, data.classes)] = areas_of(photos)[other]
+    several = (areas > 0).sum(axis=1) > 1
+    return features[rows[own[several]]], areas[several] > 0, areas[several]
 
 
 def shares(
@@ -192,10 +184,10 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=default_cache())
     chosen = parser.parse_args()
     data = ch.open_dataset(chosen.data)
-    ids = np.load(chosen.data / "image_ids.npy")
+    photos, ids = ch.open_dataset(chosen.photos), np.load(chosen.data / "image_ids.npy")
     query, rest = data.splits.query, np.setdiff1d(np.arange(len(data)), data.splits.query)
     trained, features = train(data, ids, chosen.images, chosen.run, chosen.cache)
-    sized_on = with_areas(data, features, ids, chosen.photos, rest)
+    sized_on = with_areas(data, features, ids, photos, rest)
     model = shipped(with_sizes(trained, *sized_on))
     result = ch.evaluate_codes(
         ch.pack(model.encode_features(features[query])),
@@ -215,7 +207,7 @@ def main() -> None:
     }
     figures["pairs"] = pairs(model, features, data.labels, query)
     figures["sized_on"] = len(sized_on[0])
-    figures["shares"] = shares(model, with_areas(data, features, ids, chosen.photos, query))
+    figures["shares"] = shares(model, with_areas(data, features, ids, photos, query))
     (TARGET / "card.md").write_text(card(figures), encoding="utf-8")
     (TARGET / "figures.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(figures, indent=2))

@@ -400,12 +400,14 @@ def _side_by_side(parts: list[NDArray[Any]]) -> Floats:
     return np.concatenate([part.astype(np.float32) for part in parts], axis=1)
 
 
-def openvino_runner(model: bytes, streams: int, outputs: tuple[str, ...] = ("features",)) -> Runner:
-    """OpenVINO in float32: by default it uses 16-bit arithmetic if the CPU has some, which flips bits of codes."""
+def openvino_runner(
+    model: bytes, streams: int, outputs: tuple[str, ...] = ("features",), precision: str = "f32"
+) -> Runner:
+    """OpenVINO in float32: its own default is 16-bit arithmetic if the CPU has some, which flips bits of codes."""
     openvino = require("openvino")
 
     settings = {
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": precision,
         "NUM_STREAMS": streams,
         "INFERENCE_NUM_THREADS": streams,
         "ENABLE_CPU_PINNING": False,  # several processes would be pinned to the same cores
