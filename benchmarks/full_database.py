@@ -1,11 +1,12 @@
 """Evaluate fine-tuned runs with all photos of coco117k as the database:
 
-    python -m benchmarks.full_database RUN... --data coco117k --images train2017 --weights FILE --frozen DIR
+    python -m benchmarks.full_database RUNS --data coco117k --subset coco29k --images DIR --weights FILE --frozen NEW
 
 The arguments are folders of runs that `centerhash train --finetune last` wrote from one network. `--weights` is the file
 of that network before training, whose features go to `--frozen` as a folder for `centerhash compare`. All of them share
-their first stages, so these run once per photo, in 16-bit arithmetic by OpenVINO. Features are kept in `--cache`, so a
-killed run resumes.
+their first stages, so these run once per photo, in 16-bit arithmetic by OpenVINO. `--subset` is a dataset of some of the
+photos, coco29k: the runs are evaluated on it too, to see what this arithmetic changes. Features are kept in `--cache`, so
+a killed run resumes.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from centerhash.networks.cache import default_cache
 from centerhash.networks.encoder import Encoder
 from centerhash.networks.engines import CompiledEngine, converted, openvino_runner, streams
 from centerhash.networks.stages import stages_of
+from reproduction.coco117k import image_ids
 
 
 class SharedTrunk(nn.Module):
@@ -80,6 +82,23 @@ def keep_frozen(features: NDArray[np.float32], data: Path, folder: Path) -> None
         np.save(target / "features.npy", features.astype(np.float16))
 
 
+def scores(
+    codes: NDArray[np.uint8],
+    labels: NDArray[np.bool_],
+    query: NDArray[np.int64],
+    database: NDArray[np.int64],
+    bits: int,
+) -> dict[str, float]:
+    """Evaluate packed codes of all photos with these rows as queries and database."""
+    found = ch.evaluate_codes(codes[query], codes[database], labels[query], labels[database], bits=bits)
+    return {
+        "queries": len(query),
+        "database": len(database),
+        "map_peers": round(found.map_peers, 4),
+        "map_textbook": round(found.map_textbook, 4),
+    }
+
+
 def main() -> None:
     """Encode all photos, evaluate every run, and write the frozen features."""
     parser = arguments_of(__doc__)
@@ -88,29 +107,28 @@ def main() -> None:
     parser.add_argument("--images", type=Path, required=True)
     parser.add_argument("--weights", type=Path, required=True)
     parser.add_argument("--frozen", type=Path, required=True)
+    parser.add_argument("--subset", type=Path, required=True)
     parser.add_argument("--cache", type=Path, default=default_cache())
     chosen = parser.parse_args()
     data = ch.open_dataset(chosen.data)
-    paths = [chosen.images / f"{number:012d}.jpg" for number in np.load(chosen.data / "image_ids.npy")]
+    ids = np.load(chosen.data / "image_ids.npy")
+    paths = [chosen.images / f"{number:012d}.jpg" for number in ids]
     models = [HashModel.load(run) for run in chosen.runs]
     backbones = [model.backbone() for model in models]
     untrained = get_backbone(backbones[0].name, chosen.weights)
     *tuned, frozen = features_of([*backbones, untrained], paths, chosen.cache)
     keep_frozen(frozen, chosen.data, chosen.frozen)
-    query, database = data.splits.query, data.splits.database
-    figures = {}
+    smaller = ch.open_dataset(chosen.subset)
+    rows = np.searchsorted(ids, image_ids(smaller.names))
+    figures: dict[str, Any] = {}
     for model, features in zip(models, tuned, strict=True):
         codes = ch.pack(model.encode_features(features))
-        found = ch.evaluate_codes(
-            codes[query], codes[database], data.labels[query], data.labels[database], bits=model.bits
-        )
+        sides = rows[smaller.splits.query], rows[smaller.splits.database]
         figures[model.spec.method] = {
             "bits": model.bits,
             "seed": model.spec.seed,
-            "queries": len(query),
-            "database": len(database),
-            "map_peers": round(found.map_peers, 4),
-            "map_textbook": round(found.map_textbook, 4),
+            "all": scores(codes, data.labels, data.splits.query, data.splits.database, model.bits),
+            "subset": scores(codes, data.labels, *sides, model.bits),
         }
         print(model.spec.method, figures[model.spec.method], flush=True)
     store(chosen.out, {"precision": "bf16", "trained": figures})
