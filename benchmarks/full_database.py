@@ -4,9 +4,9 @@
 
 The arguments are folders of runs that `centerhash train --finetune last` wrote from one network. `--weights` is the file
 of that network before training, whose features go to `--frozen` as a folder for `centerhash compare`. All of them share
-their first stages, so these run once per photo, in 16-bit arithmetic by OpenVINO. `--subset` is a dataset of some of the
-photos, coco29k: the runs are evaluated on it too, to see what this arithmetic changes. Features are kept in `--cache`, so
-a killed run resumes.
+their first stages, so these run once per photo. OpenVINO runs the networks in 16-bit arithmetic: `--subset` is a dataset
+of some of the photos, coco29k, on which the runs are evaluated too, to see what this changes. Features are kept in
+`--cache`, so a killed run resumes.
 """
 
 from __future__ import annotations

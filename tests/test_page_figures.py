@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from itertools import permutations
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import pytest
@@ -16,6 +17,13 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 UNITS = {"MB": 1e6, "GB": 1e9, "TB": 1e12}
 WAYS = {"by id": "by_id", "by upload": "by_upload"}  # of searching, in load.json
+METHODS = {
+    "CSQ": "csq",
+    "E-WCS": "ewcs",
+    "ICS": "ics",
+    "OrthoHash": "orthohash",
+    "ICS-softmax": "ics-softmax",
+}  # of the paper's own experiment, by their names in tables
 SECONDS = {"minutes": 60, "hours": 3600, "days": 86400}
 
 
@@ -260,16 +268,27 @@ def test_trained_networks() -> None:
     (head,) = [line for line in text.splitlines() if line.startswith("| method |")]
     columns = [re.match(r"(\d+) bits, (frozen|trained)", cell.strip()) for cell in head.split("|")[2:-2]]
     kinds = [(match[1], "last" if match[2] == "trained" else "frozen") for match in columns if match]
-    names = {
-        "CSQ": "csq",
-        "E-WCS": "ewcs",
-        "ICS": "ics",
-        "OrthoHash": "orthohash",
-        "ICS-softmax": "ics-softmax",
-    }
-    for name, method in names.items():
+    for name, method in METHODS.items():
         assert cells(text, name)[: len(kinds)] == [found.get((method, *kind), "–") for kind in kinds]
     assert {(bits, kind) for _, bits, kind in found} == set(kinds)
+
+
+def test_trained_networks_with_all_photos() -> None:
+    text = page("docs/explanation/results.md").split("### All photos as the database")[1].split("## ")[0]
+    trained, frozen = stored("full_database")["trained"], defaultdict(list)
+    lines = (RESULTS / "coco117k-resnet50" / "results.jsonl").read_text().splitlines()
+    for row in map(json.loads, lines):
+        frozen[row["config"]["method"]].append(row["evaluation"]["map_peers"])
+    for name, method in METHODS.items():
+        found = frozen[method]
+        shown = f"{fmean(found):.3f}" + (f" ± {stdev(found):.3f}" if len(found) > 1 else "")
+        own = f"{trained[method]['all']['map_peers']:.3f}" if method in trained else "–"
+        assert cells(text, name)[:2] == [shown, own]
+    lines = (RESULTS / "coco29k-last" / "results.jsonl").read_text().splitlines()
+    for row in map(json.loads, lines):
+        if row["config"]["bits"] == 64 and row["config"]["method"] in trained:
+            same = trained[row["config"]["method"]]["subset"]["map_peers"]
+            assert abs(same - row["evaluation"]["map_peers"]) < 0.0005  # what 16-bit arithmetic changes
 
 
 def test_frozen_backbones() -> None:
