@@ -26,7 +26,7 @@ from torch import Tensor, nn
 import centerhash as ch
 from benchmarks.reporting import arguments_of, store
 from centerhash.cli import console
-from centerhash.core.errors import ConfigError
+from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import atomic_folder
 from centerhash.model.model import HashModel
 from centerhash.networks.backbones import Backbone, get_backbone
@@ -113,25 +113,28 @@ def main() -> None:
     data = ch.open_dataset(chosen.data)
     ids = np.load(chosen.data / "image_ids.npy")
     paths = [chosen.images / f"{number:012d}.jpg" for number in ids]
+    smaller = ch.open_dataset(chosen.subset)
+    wanted = image_ids(smaller.names)
+    if not np.isin(wanted, ids).all():
+        raise DataError(f"'{chosen.subset}' has photos that '{chosen.data}' does not have.")
+    rows = np.searchsorted(ids, wanted)
     models = [HashModel.load(run) for run in chosen.runs]
     backbones = [model.backbone() for model in models]
     untrained = get_backbone(backbones[0].name, chosen.weights)
     *tuned, frozen = features_of([*backbones, untrained], paths, chosen.cache)
-    keep_frozen(frozen, chosen.data, chosen.frozen)
-    smaller = ch.open_dataset(chosen.subset)
-    rows = np.searchsorted(ids, image_ids(smaller.names))
     figures: dict[str, Any] = {}
-    for model, features in zip(models, tuned, strict=True):
+    for run, model, features in zip(chosen.runs, models, tuned, strict=True):
         codes = ch.pack(model.encode_features(features))
         sides = rows[smaller.splits.query], rows[smaller.splits.database]
-        figures[model.spec.method] = {
+        figures[run.name] = {
             "bits": model.bits,
             "seed": model.spec.seed,
             "all": scores(codes, data.labels, data.splits.query, data.splits.database, model.bits),
             "subset": scores(codes, data.labels, *sides, model.bits),
         }
-        print(model.spec.method, figures[model.spec.method], flush=True)
+        print(run.name, figures[run.name], flush=True)
     store(chosen.out, {"precision": "bf16", "trained": figures})
+    keep_frozen(frozen, chosen.data, chosen.frozen)
 
 
 if __name__ == "__main__":
