@@ -38,7 +38,7 @@ from reproduction.coco117k import image_ids
 
 
 class SharedTrunk(nn.Module):
-    """Networks that differ in their last stages only: images (B, H, W, 3) to all features (B, n D), side by side."""
+    """Networks that differ only in their family's last stages: images (B, H, W, 3) to all features (B, n D)."""
 
     def __init__(self, networks: Sequence[Any]) -> None:
         super().__init__()
@@ -47,7 +47,10 @@ class SharedTrunk(nn.Module):
         for own in stages[1:]:
             other = nn.Sequential(*own[: -trained[0]]).state_dict()
             if not all(torch.equal(tensor, other[name]) for name, tensor in first.state_dict().items()):
-                raise ConfigError("these networks differ before their last stages.")
+                raise ConfigError(
+                    f"these networks differ before stage -{trained[0]}: runs must start from one weight file, and be "
+                    "trained without --stages."
+                )
         self.trunk.network = first
         self.tails = nn.ModuleList(nn.Sequential(*own[-trained[0] :]) for own in stages)
 

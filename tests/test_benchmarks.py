@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import sys
@@ -9,12 +10,16 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import coverage_badge
+from benchmarks.full_database import SharedTrunk
 from benchmarks.words import Word, counted, read_words
+from centerhash.core.errors import ConfigError
 from centerhash.experiments.runner import read_rows, unfinished
 from centerhash.experiments.tasks import plan_tasks
 from centerhash.methods.registry import METHODS
+from centerhash.networks.backbones import get_backbone
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -93,3 +98,19 @@ def test_the_dataset_built_from_photos_gives_the_stored_table() -> None:
         again = rows[row["config"]["method"]]
         for score in ("map_peers", "map_textbook"):
             assert abs(row["evaluation"][score] - again["evaluation"][score]) < 0.001
+
+
+def test_networks_that_differ_in_their_last_stage_share_the_others() -> None:
+    backbone = get_backbone("timm:test_resnet", pretrained=False)
+    first = backbone.load()
+    second, third = copy.deepcopy(first), copy.deepcopy(first)
+    with torch.no_grad():
+        for parameter in second.network.layer4.parameters():
+            parameter.mul_(1.5)
+        for parameter in third.network.layer3.parameters():
+            parameter.mul_(1.5)
+        pixels = torch.randint(0, 256, (2, backbone.crop, backbone.crop, 3), dtype=torch.uint8)
+        expected = torch.cat([first(pixels), second(pixels)], dim=1)
+        with pytest.raises(ConfigError, match="stage"):
+            SharedTrunk([first, third])
+        assert torch.allclose(SharedTrunk([first, second])(pixels), expected, rtol=1e-4, atol=1e-6)
