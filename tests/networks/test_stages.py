@@ -62,6 +62,8 @@ def test_depthwise_kernels_of_the_tail_stay_as_they_are() -> None:
     fixed = [layer for layer in kernels if not layer.weight.requires_grad]
     assert [layer.groups for layer in fixed] == [672, 1152, 1152, 1152, 1152]
     assert all(layer.groups == 1 for layer in kernels if layer.weight.requires_grad)
+    share = sum(layer.weight.numel() for layer in fixed) / sum(each.numel() for each in tail.parameters())
+    assert 0.035 < share < 0.045  # as docs say
 
 
 def test_networks_and_counts_that_cannot_be_split_are_named() -> None:

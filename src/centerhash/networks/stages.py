@@ -89,7 +89,7 @@ class SplitBackbone:
         """Return the whole network with its preprocessing, and the tail that is a part of it: maps to features.
 
         Depthwise kernels of the tail stay as they are: they are 4 % of the weights of EfficientNet-Lite0's last two
-        stages, and their gradients would take 40 % of the time on a CPU.
+        stages, and their gradients are slow on a CPU.
         """
         whole = self.whole.trainable()
         network: Any = whole.network
