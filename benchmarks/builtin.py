@@ -123,10 +123,12 @@ training set. Photos of val2017 are missing from the queries.
 def card(figures: dict[str, Any]) -> str:
     """Return the card with its results."""
     found, asked = figures["shares"], figures["pairs"]
+    largest, photos = found["largest_first"], found["photos"]
+    error = 1.96 * (largest * (1 - largest) / photos) ** 0.5  # 95 % interval of a share of so many photos
     rest = (
         f"| first 20 answers to two labels that have both, {asked['asked']} pairs | {asked['both']:.3f} | |\n"
-        f"| largest share on the largest object, {found['photos']:,} queries with several labels | "
-        f"{found['largest_first']:.3f} | {found['chance']:.3f} |\n"
+        f"| largest share on the largest object, {photos:,} queries with several labels, 95 % interval | "
+        f"{largest:.3f} ± {error:.3f} | {found['chance']:.3f} |\n"
         "| Pearson correlation of shares and areas, 1/c subtracted, same queries | "
         f"{found['centred_pearson']:.3f} | |\n"
     )
