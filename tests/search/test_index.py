@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -347,7 +348,7 @@ def test_an_index_does_not_depend_on_other_files(stored: Path, pictures: list[Pa
 def test_one_writer_and_any_number_of_readers(stored: Path, pictures: list[Path], tmp_path: Path) -> None:
     place = Path(shutil.copytree(stored, tmp_path / "copy"))
     with Index.open(place) as writer, Index.open(place, read_only=True) as reader:
-        with pytest.raises(InputError, match="copy"):
+        with mock.patch("centerhash.search.index._WAIT", 0), pytest.raises(InputError, match="copy"):
             Index.open(place)
         assert not reader.refresh()
         before = reader.version

@@ -326,6 +326,12 @@ def test_a_shared_index_writes_when_nobody_else_does(index: Index, tmp_path: Pat
         assert len(second) == 2
 
 
+def test_opening_waits_for_a_change_of_another_process(index: Index) -> None:
+    with mock.patch("centerhash.core.files.time.sleep", side_effect=lambda seconds: index.close()) as slept:
+        Index.open(index.folder).close()
+    slept.assert_called_once()
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

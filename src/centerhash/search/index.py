@@ -163,6 +163,7 @@ class Index:
         """Open an index; one process may write to it, any number may read.
 
         With `shared`, this process has the right to write only during each change, so that others may write in between.
+        If another process has this right, wait some seconds for it.
 
         Images are read on `device`, and rejected above `max_pixels`, 100 million by default. `engine` runs the
         network: "onnx", "openvino", or "auto" for the fastest one installed.
@@ -172,7 +173,7 @@ class Index:
         refuse_links(place, (SPEC, MODEL, IMAGES, *FILES))
         info = read_model_info(place / MODEL) if spec.model else without_model(spec.bits)
         if spec.store == LOCAL:
-            store: ItemStore = Store.open(place, read_only=read_only or shared)
+            store: ItemStore = Store.open(place, read_only=read_only or shared, wait=_WAIT)
         else:
             from centerhash.search.milvus import MilvusStore
 
@@ -282,7 +283,7 @@ class Index:
     def writing(self) -> Iterator[ItemStore]:
         """Within the block, return the store that changes are written to; one thread has it at a time.
 
-        An index that was opened with `shared` takes the right to write now, and waits for another process some seconds.
+        An index that was opened with `shared` takes the right to write now.
         """
         self._check_writable()
         with self.lock:
