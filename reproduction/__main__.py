@@ -139,6 +139,9 @@ def coco29k(
     images: PhotosOption = None,
     annotations: AnnotationsOption = None,
     mirror: MirrorOption = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="all 117,266 photos, in the folder coco117k-photos")
+    ] = False,
 ) -> None:
     """Build the dataset of the stored tables of trained networks: 29,409 photos of COCO with HashNet's split.
 
@@ -149,7 +152,13 @@ def coco29k(
 
     with console.progress() as report:
         folder = build_photos(
-            root, images=images, annotations=annotations, mirror=mirror, progress=report, log=console.log
+            root,
+            images=images,
+            annotations=annotations,
+            mirror=mirror,
+            every=every,
+            progress=report,
+            log=console.log,
         )
     console.output(
         f"dataset: {folder}  next: `centerhash compare {folder} --finetune last --methods csq,ics --bits 64 --seeds 1 "

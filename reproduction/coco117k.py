@@ -4,7 +4,8 @@ The folder `coco117k` below the root holds features.npy (N, 2560) float16, label
 and train.npy, query.npy, database.npy. Rows are sorted by image id and classes by name. Photos of val2017 are not part of
 it, so HashNet's 10,000 training images and 5,000 queries become 9,602 and 4,807.
 
-The folder `coco29k` holds labels.csv and the photos of these training images and queries, and of 15,000 others.
+The folder `coco29k` holds labels.csv and the photos of these training images and queries, and of 15,000 others. The
+folder `coco117k-photos` holds those of all rows.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from centerhash.networks.encoder import Encoder
 
 NAME, LABELED = "coco117k", 117_266
 PHOTOS, OTHERS = "coco29k", 15_000
+ALL_PHOTOS = "coco117k-photos"
 PART = "train2017"
 ANNOTATIONS = f"annotations/instances_{PART}.json"
 SPEEDS = (
@@ -81,21 +83,24 @@ def build_photos(
     images: Path | None = None,
     annotations: Path | None = None,
     mirror: str | None = None,
+    every: bool = False,
     progress: Progress = silent,
     log: Callable[[str], None] = lambda text: None,
 ) -> Path:
     """Download what is missing, write the folder `root`/coco29k of photos, and return it; arguments as of `build`.
 
+    With `every`, the folder is `root`/coco117k-photos and holds all labeled photos.
+
     The photos are hard links where the file system has them, otherwise copies.
     """
-    out = root / PHOTOS
+    out = root / (ALL_PHOTOS if every else PHOTOS)
     if out.exists():
         log(f"'{out}' is there already: nothing is copied.")
         return out
     contents, ids, splits = _sources(root, images, annotations, mirror, progress, log)
-    rows = photo_rows(len(ids), splits)
+    rows = np.arange(len(ids)) if every else photo_rows(len(ids), splits)
     names = {name: set(own.tolist()) for name, own in splits.items()}
-    with atomic_folder(make_folder(root) / PHOTOS) as draft, (draft / "labels.csv").open("w") as stream:
+    with atomic_folder(make_folder(root) / out.name) as draft, (draft / "labels.csv").open("w") as stream:
         (draft / "images").mkdir()
         table = csv.writer(stream)
         table.writerow(("file_name", "labels", "split"))

@@ -132,6 +132,20 @@ def test_photos_of_the_lists_and_some_others_become_a_dataset(published: FileSer
     assert "coco29k" in told[1]
 
 
+def test_all_photos_become_a_dataset(
+    published: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    given = {
+        "images": source / "photos" / "train2017",
+        "annotations": source / "texts" / "annotations" / "instances_train2017.json",
+    }
+    monkeypatch.setattr("reproduction.coco117k.OTHERS", 0)
+    assert len(open_dataset(build_photos(tmp_path / "data", **given))) == 3
+    out = build_photos(tmp_path / "data", **given, every=True)
+    assert (out.name, len(open_dataset(out))) == ("coco117k-photos", 5)
+
+
 def test_the_photos_are_the_same_each_time() -> None:
     rows = photo_rows(117_266, {"train": np.arange(9_602), "query": np.arange(9_602, 14_409)})
     assert len(rows) == 29_409
