@@ -15,6 +15,7 @@ import argparse
 import dataclasses
 import json
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 import centerhash as ch
 from benchmarks.questions import ASKED, by_labels, class_precision, fill
 from centerhash.cli import console
-from centerhash.core.files import make_folder
+from centerhash.core.files import WriterLock, make_folder
 from centerhash.data.splits import Splits
 from centerhash.model.export import export_model
 from centerhash.model.model import HashModel
@@ -35,6 +36,8 @@ from centerhash.training.config import TrainConfig, resolve
 from centerhash.training.distributed import join_processes
 from centerhash.training.finish import with_sizes
 from centerhash.training.last_stages import fit_last
+from centerhash.training.run import BUSY, LOCK
+from centerhash.training.run_folder import init_or_check_run, write_log
 from centerhash.training.session import Session
 from reproduction.agreement import measure_agreement
 from reproduction.coco117k import image_ids
@@ -71,11 +74,16 @@ def train(
         image_paths=tuple(images / f"{number:012d}.jpg" for number in ids),
     )
     config = resolve(TrainConfig(**SETTINGS))
-    with console.progress() as report:
-        session = Session(
-            join_processes("auto", config.precision), cache=cache, folder=make_folder(run), progress=report
-        )
-        model, features, _ = fit_last(photos, config, session)
+    lock = WriterLock.take(make_folder(run) / LOCK, BUSY)
+    try:
+        init_or_check_run(run, photos, config, overwrite=False)
+        with console.progress() as report:
+            group = join_processes("auto", config.precision)
+            write = partial(write_log, run)
+            session = Session(group, cache=cache, folder=run, progress=report, on_epoch=write)
+            model, features, _ = fit_last(photos, config, session)
+    finally:
+        lock.release(delete=True)
     return model, features
 
 
