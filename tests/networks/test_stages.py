@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,11 +10,15 @@ import torch
 from torch import nn
 
 from centerhash.core.errors import ConfigError, OutputError
+from centerhash.core.progress import silent
 from centerhash.networks import maps as maps_module
 from centerhash.networks.backbones import get_backbone
 from centerhash.networks.encoder import Encoder, pixels_of
-from centerhash.networks.maps import MapCache, compute_maps
+from centerhash.networks.engines import open_layers
+from centerhash.networks.maps import MapCache, MapTable, compute_maps
 from centerhash.networks.stages import split_backbone, stages_of
+from centerhash.training import last_stages
+from centerhash.training.last_stages import tail_features
 from tests.toys import write_images
 
 
@@ -43,6 +48,37 @@ def test_trunk_and_tail_together_are_the_network(
         maps = split.trunk.load()(pixels).reshape(2, *shape)
         found, expected = tail.eval()(maps), whole.eval()(pixels)
     assert torch.allclose(found, expected, atol=1e-4 * float(expected.abs().max()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled = open_layers(tail, maps[:1])
+    assert compiled is not None  # all families can be compiled
+    np.testing.assert_allclose(compiled(maps[1:].numpy()), found[1:], atol=1e-4 * float(found.abs().max()))
+
+
+def test_features_of_few_images_and_of_many_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = split_backbone(get_backbone("timm:test_resnet", pretrained=False, seed=1))
+    cache = MapCache(tmp_path, split.trunk.features)
+    keys = [str(row) for row in range(5)]
+    cache.write(keys, np.random.default_rng(0).random((5, split.trunk.features)).astype(np.float16))
+    maps, tail = MapTable(keys, {False: cache, True: cache}, {}), split.trainable()[1]
+    rows = [3, 0, 4, 1]
+    few = tail_features(tail, maps, rows, split, torch.device("cpu"), silent)
+    monkeypatch.setattr(last_stages, "_WORTH_COMPILING", 4)
+    monkeypatch.setattr(last_stages, "_CHUNK", 3)
+    many = tail_features(tail, maps, rows, split, torch.device("cpu"), silent)
+    np.testing.assert_allclose(few, many, atol=1e-4 * np.abs(few).max())
+    assert len(np.unique(many.round(5), axis=0)) == 4
+
+
+def test_layers_that_cannot_be_compiled_are_left_to_torch() -> None:
+    class Eigenvalues(nn.Module):
+        def forward(self, maps: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.eigh(maps[:, 0]).eigenvalues
+
+    with pytest.warns(UserWarning, match="linalg_eigh"):
+        assert open_layers(Eigenvalues(), torch.eye(4)[None, None]) is None
 
 
 def test_the_tail_is_a_part_of_the_whole_network() -> None:

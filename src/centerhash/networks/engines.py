@@ -278,21 +278,52 @@ def open_compiled(name: str, backbone: Backbone, folder: Path | None = None) -> 
     network = backbone.load()
     model = converted(network, backbone.crop)
     runner = compile_network(model, streams())
-    _check_agreement(runner, network, backbone.crop)
+    _check_agreement(runner, network, _coarse_pixels(backbone.crop))
     warning = None if file is None else keep(file, model)
     return CompiledEngine(name, backbone, runner, () if warning is None else (warning,))
 
 
-def _check_agreement(runner: Runner, network: torch.nn.Module, size: int) -> None:
-    """Compare a compiled network with PyTorch's once: tracing follows one path through it, maybe not the only one."""
+def open_layers(layers: nn.Module, example: Tensor) -> Runner | None:
+    """Compile layers of one input, such as `example` (1, ...), for the CPU by the fastest engine that is installed.
+
+    None if there is none, and with a warning if it cannot run these layers: PyTorch can.
+    """
+    chosen = choose_engine()
+    if chosen == "torch":
+        return None
+    try:
+        runner = _COMPILERS[chosen](
+            traced(layers, example, "maps", ("features",), any_batch=False), streams()
+        )
+        _check_agreement(runner, layers, example)
+    except Exception as error:  # as in `open_engine`
+        warnings.warn(
+            f"engine '{chosen}' cannot run the trained stages ({_first_line(error)}): PyTorch computes the features, "
+            "more slowly.",
+            stacklevel=2,
+        )
+        return None
+    return runner
+
+
+def _coarse_pixels(size: int) -> Tensor:
+    """One random image (1, size, size, 3) of 8 x 8 squares."""
     import torch
 
     coarse = np.random.default_rng(0).integers(0, 256, (1, 8, 8, 3), dtype=np.uint8)
     factor = -(-size // 8)
-    pixels = np.ascontiguousarray(coarse.repeat(factor, axis=1).repeat(factor, axis=2)[:, :size, :size])
+    return torch.from_numpy(
+        np.ascontiguousarray(coarse.repeat(factor, axis=1).repeat(factor, axis=2)[:, :size, :size])
+    )
+
+
+def _check_agreement(runner: Runner, network: torch.nn.Module, example: Tensor) -> None:
+    """Compare a compiled network with PyTorch's once: tracing follows one path through it, maybe not the only one."""
+    import torch
+
     with torch.inference_mode():
-        expected = network(torch.from_numpy(pixels)).float().numpy()
-    found = runner(pixels)
+        expected = network(example).float().numpy()
+    found = runner(example.numpy())
     if found.shape != expected.shape:
         raise ValueError(f"its features have shape {found.shape}, not {expected.shape}")
     largest = float(np.abs(found - expected).max())

@@ -7,6 +7,7 @@ image) alone, so a run that resumes sees the same maps as an uninterrupted one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from centerhash.data import Dataset
 from centerhash.data.splits import Splits, check_splits
 from centerhash.model.model import HashModel
 from centerhash.networks.encoder import Encoder, FeatureTable
+from centerhash.networks.engines import open_layers, streams
 from centerhash.networks.maps import Maps, MapTable, compute_maps
 from centerhash.networks.stages import SplitBackbone, split_backbone
 from centerhash.training.config import TrainConfig, backbone_of
@@ -36,6 +38,7 @@ from centerhash.training.loop import Inputs
 from centerhash.training.session import BROKEN_ADVICE, Session
 
 _CHUNK = 256  # maps per pass through the tail without gradients
+_WORTH_COMPILING = 1_000  # images, which PyTorch computes in the seconds that compiling takes
 
 
 def fit_last(
@@ -151,9 +154,16 @@ def tail_features(
     """Compute features (n, D) of images from their maps; the tail is left in eval mode."""
     tail = tail.eval().to(device)
     found = np.zeros((len(rows), split.whole.features), np.float32)
-    with torch.inference_mode():
+    compiled = None
+    if device.type == "cpu" and len(rows) >= _WORTH_COMPILING:
+        compiled = open_layers(tail, _as_maps(maps.read(rows[:1]), split).contiguous())
+    with torch.inference_mode(), ThreadPoolExecutor(max_workers=streams()) as pool:
         for number, batch in enumerate(_plain(maps, rows, split)):
             start = number * _CHUNK
-            found[start : start + len(batch)] = tail(batch.to(device)).float().cpu().numpy()
+            if compiled is None:
+                some = tail(batch.to(device)).float().cpu().numpy()
+            else:  # one image per thread, as in `CompiledEngine`
+                some = np.concatenate(list(pool.map(compiled, batch.contiguous().numpy()[:, None])))
+            found[start : start + len(batch)] = some
             progress("features", start + len(batch), len(rows))
     return found
