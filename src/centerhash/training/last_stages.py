@@ -154,16 +154,20 @@ def tail_features(
     """Compute features (n, D) of images from their maps; the tail is left in eval mode."""
     tail = tail.eval().to(device)
     found = np.zeros((len(rows), split.whole.features), np.float32)
+
+    def one_map(row: int) -> NDArray[np.float32]:
+        return maps.read([row]).astype(np.float32).reshape(1, *split.shape)
+
     compiled = None
     if device.type == "cpu" and len(rows) >= _WORTH_COMPILING:
-        compiled = open_layers(tail, _as_maps(maps.read(rows[:1]), split).contiguous())
+        compiled = open_layers(tail, torch.from_numpy(one_map(rows[0])))
     with torch.inference_mode(), ThreadPoolExecutor(max_workers=streams()) as pool:
-        for number, batch in enumerate(_plain(maps, rows, split)):
-            start = number * _CHUNK
+        for start in range(0, len(rows), _CHUNK):
+            some = rows[start : start + _CHUNK]
             if compiled is None:
-                some = tail(batch.to(device)).float().cpu().numpy()
+                part = tail(_as_maps(maps.read(some), split).to(device)).float().cpu().numpy()
             else:  # one image per thread, as in `CompiledEngine`
-                some = np.concatenate(list(pool.map(compiled, batch.contiguous().numpy()[:, None])))
-            found[start : start + len(batch)] = some
-            progress("features", start + len(batch), len(rows))
+                part = np.concatenate(list(pool.map(compiled, pool.map(one_map, some))))
+            found[start : start + len(some)] = part
+            progress("features", start + len(some), len(rows))
     return found
