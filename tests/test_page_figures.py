@@ -257,24 +257,35 @@ def test_options_at_four_lengths() -> None:
     assert [[cell.strip() for cell in line] for line in printed] == expected
 
 
-def test_trained_networks() -> None:
-    text = page("docs/explanation/results.md").split("## ResNet-50 with")[1].split("## ")[0]
-    found = {}
-    for kind in ("last", "frozen"):
-        lines = (RESULTS / f"coco29k-{kind}" / "results.jsonl").read_text().splitlines()
-        for row in map(json.loads, lines):
+@pytest.mark.parametrize(
+    ("section", "frozen", "trained"),
+    [
+        ("## ResNet-50 with", "coco29k-frozen", "coco29k-last"),
+        ("## EfficientNet-Lite0 with", "coco117k", "coco117k-last"),
+    ],
+)
+def test_trained_networks(section: str, frozen: str, trained: str) -> None:
+    text = page("docs/explanation/fine-tuned-networks.md").split(section)[1].split("## ")[0]
+    found = defaultdict(list)
+    for kind, folder in (("frozen", frozen), ("trained", trained)):
+        for row in map(json.loads, (RESULTS / folder / "results.jsonl").read_text().splitlines()):
             key = row["config"]["method"], str(row["config"]["bits"]), kind
-            found[key] = f"{row['evaluation']['map_peers']:.3f}"
+            found[key].append(row["evaluation"]["map_peers"])
     (head,) = [line for line in text.splitlines() if line.startswith("| method |")]
-    columns = [re.match(r"(\d+) bits, (frozen|trained)", cell.strip()) for cell in head.split("|")[2:-2]]
-    kinds = [(match[1], "last" if match[2] == "trained" else "frozen") for match in columns if match]
+    columns = re.findall(r"(\d+) bits, (frozen|trained)", head)
+    assert sorted(columns) == [(bits, kind) for bits in ("16", "32", "64") for kind in ("frozen", "trained")]
     for name, method in METHODS.items():
-        assert cells(text, name)[: len(kinds)] == [found.get((method, *kind), "–") for kind in kinds]
-    assert {(bits, kind) for _, bits, kind in found} == set(kinds)
+        scores = [found[method, *column] for column in columns]
+        expected = [f"{fmean(each):.3f}" if each else "–" for each in scores]
+        assert cells(text, name)[: len(columns)] == expected
 
 
 def test_trained_networks_with_all_photos() -> None:
-    text = page("docs/explanation/results.md").split("### All photos as the database")[1].split("## ")[0]
+    text = (
+        page("docs/explanation/fine-tuned-networks.md")
+        .split("### All photos as the database")[1]
+        .split("## ")[0]
+    )
     trained, frozen = stored("full_database")["trained"], defaultdict(list)
     lines = (RESULTS / "coco117k-resnet50" / "results.jsonl").read_text().splitlines()
     for row in map(json.loads, lines):
@@ -292,7 +303,7 @@ def test_trained_networks_with_all_photos() -> None:
 
 
 def test_frozen_backbones() -> None:
-    text = page("docs/explanation/results.md").split("## Frozen backbones")[1].split("## ")[0]
+    text = page("docs/explanation/fine-tuned-networks.md").split("## Frozen backbones")[1].split("## ")[0]
     found = {}
     for folder in ("coco29k-backbones", "coco29k-frozen"):
         for row in map(json.loads, (RESULTS / folder / "results.jsonl").read_text().splitlines()):
@@ -306,6 +317,19 @@ def test_frozen_backbones() -> None:
     }
     for title, name in names.items():
         assert cells(text, title) == [found[name, method] for method in ("csq", "ics", "ics-softmax")]
+
+
+def test_rates_of_fine_tuning() -> None:
+    text = page("docs/explanation/fine-tuned-networks.md").split("| rate of the head |")[1].split("\n\n")[0]
+    printed = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()[2:]]
+    expected = []
+    for row in map(json.loads, (RESULTS / "coco29k-rates" / "results.jsonl").read_text().splitlines()):
+        config, found = row["config"], row["evaluation"]
+        rates = config["learning_rate"], config["learning_rate"] * config["backbone_rate"]
+        shown = [f"{rate:.5f}".rstrip("0") for rate in rates]
+        shown = ["frozen", "frozen"] if config["finetune"] == "off" else shown
+        expected.append([*shown, f"{found['map_peers']:.4f}", f"{found['map_textbook']:.4f}"])
+    assert sorted(printed) == sorted(expected)
 
 
 def test_presets() -> None:
