@@ -1,4 +1,4 @@
-# make demo | test | unit | coverage | lint | bench | torture | docs | build | wheel-check: each sets up what it needs in .venv
+# Targets with a text after ## are listed by `make help`; each sets up what it needs in .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -7,9 +7,13 @@ PYTEST := $(BIN)/python -m pytest -n auto
 # what is compiled is kept: else each of the many processes of the tests compiles all modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup browser demo test pytest unit coverage lint checks bench torture docs build wheel-check clean
+.DEFAULT_GOAL := help
+.PHONY: help setup browser demo test pytest unit coverage lint checks format bench torture docs build wheel-check clean
 
-setup: .venv/.ready
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: .venv/.ready ## install everything for development into .venv
 
 .venv/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv || \
@@ -17,11 +21,11 @@ setup: .venv/.ready
 	$(INSTALL) --editable '.[dev]'
 	touch $@
 
-demo: setup
+demo: setup ## compare methods on real data: demo/report.html
 	$(BIN)/python -m reproduction demo --out demo
 
 # the checks and the site need one CPU and half a minute: they run at the same time as the tests
-test: setup browser .venv/.docs
+test: setup browser .venv/.docs ## run all checks and all tests
 	$(MAKE) --jobs 3 checks docs pytest
 
 pytest: setup
@@ -33,21 +37,17 @@ browser:
 	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
 	  echo "note: no Chromium, and it could not be installed (needs root and apt): browser tests are skipped"
 
-unit: setup
+unit: setup ## run the quick tests
 	$(PYTEST) -m 'not slow'
 
-# what the tests run of the code, of their subprocesses too: a table, coverage.json and a badge for the README;
-# `make coverage TESTS=tests/data` looks at some only, and leaves the badge alone
-coverage: setup browser
+# `make coverage TESTS=tests/data` runs some tests only. Subprocesses of the tests count.
+coverage: setup browser ## list the lines that no test runs
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest $(TESTS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
-ifndef TESTS
-	$(BIN)/coverage json --quiet -o .coverage-report.json && $(BIN)/python -m benchmarks.coverage_badge .coverage-report.json
-endif
 
-lint: checks
+lint: checks ## run the checks and the tests of the docs
 	$(BIN)/python -m pytest -m 'not slow' tests/test_docs.py
 
 checks: setup
@@ -56,23 +56,23 @@ checks: setup
 	$(BIN)/mypy
 	$(BIN)/vulture
 	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src reproduction
-	$(BIN)/python -m tests.words
 
-# measurements as json with facts of the machine
-# FEATURES: a file (N, 2560) of the built-in model's features, to sample codes from rather than from a mixture
+format: setup ## format the code, and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
 RESULTS ?= benchmarks/results
-bench: setup
-	for part in speed centers search store loading encoding load busy milvus memory; do \
-	  case $$part in milvus) drawn="$(addprefix --features ,$(FEATURES))";; *) drawn=;; esac; \
-	  $(BIN)/python -m benchmarks.$$part --out $(RESULTS)/$$part.json $$drawn || exit 1; \
+bench: setup ## measure speed and memory, as json with facts of the machine
+	for part in speed search store encoding load busy milvus memory; do \
+	  $(BIN)/python -m benchmarks.$$part --out $(RESULTS)/$$part.json || exit 1; \
 	done
 
 # the guarantees for stored data, tried in full: damage, truncation, crafted files, failing system calls, crashes, full disks
-torture: setup
+torture: setup ## damage, interrupt and fill up stored data
 	$(BIN)/python -m benchmarks.torture --out $(RESULTS)/torture.json
 
 # the site, into site/: a link that leads nowhere or an unknown name in the reference fails it
-docs: .venv/.docs
+docs: .venv/.docs ## build the site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 .venv/.docs: .venv/.ready mkdocs.yml
@@ -80,12 +80,12 @@ docs: .venv/.docs
 	touch $@
 
 # the wheel and the source archive, into dist/
-build: setup
+build: setup ## build the wheel and the source archive into dist/
 	$(BIN)/python -m build
 
 # the wheel in an empty venv with base dependencies alone: its size, its speed, and the first commands of the README
-wheel-check: setup
-	$(BIN)/python -m benchmarks.wheel_check --out $(RESULTS)/wheel.json
+wheel-check: setup ## install the wheel into an empty venv and run the README
+	$(BIN)/python -m tools.wheel_check --out $(RESULTS)/wheel.json
 
-clean:
+clean: ## delete what these targets make
 	rm -rf demo site build dist .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,11 +2,10 @@
 
     python -m benchmarks.encoding [--out benchmarks/results/encoding.json]
 
-Every engine's whole path stands beside a plain PyTorch loop (Pillow, then the network as it was trained, batch by
-batch) and beside what the engine alone does with pixels that are there already. They take turns, and the ratios are
-medians over the turns, so that other work on the machine touches all of them. Where all cores compute, decoding can
-only take turns with the network: `cpu_share_of_alone` is the network's part of the processor time, which the share of
-its own limit cannot exceed.
+The whole path of every engine is compared with a plain PyTorch loop (Pillow, then the network as it was trained, batch by
+batch) and with the engine alone on pixels in memory. They take turns, and the ratios are medians over the turns, so that
+other work on the machine affects all of them. `cpu_share_of_alone` is the network's part of the CPU time. Decoding is
+also measured alone: threads and one thread compared with a plain Pillow loop.
 """
 
 from __future__ import annotations
@@ -16,23 +15,27 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 
-from benchmarks.loading import plain, write_photos
 from benchmarks.reporting import arguments_of, show, store
+from benchmarks.speed import seconds
 from centerhash import hash_centers
 from centerhash.codes import binarize, pack
+from centerhash.core.parallel import batches_ahead
 from centerhash.model.model import HashModel
 from centerhash.model.spec import ModelSpec
 from centerhash.networks.backbones import DEFAULT_BACKBONE, get_backbone
-from centerhash.networks.encoder import Encoder
-from centerhash.networks.engines import ENGINES, Engine, open_engine
+from centerhash.networks.encoder import BATCH, Encoder, pixels_of
+from centerhash.networks.engines import ENGINES, open_engine
 from centerhash.networks.head_options import HeadOptions
 from centerhash.networks.heads import build_head
+from tests.shapes import draw_shapes
 
 BACKBONE = get_backbone(DEFAULT_BACKBONE)
 BITS, CLASSES = 64, 80
@@ -45,8 +48,61 @@ SIZES = {
 TURNS = 3
 
 
+def write_photos(folder: Path, size: tuple[int, int], count: int) -> list[Path]:
+    """Write drawn shapes, enlarged, with the noise of a camera, so that their files are as large as photos."""
+    folder.mkdir(parents=True)
+    paths = [folder / f"{number:03d}.jpg" for number in range(count)]
+    for number, path in enumerate(paths):
+        drawn = draw_shapes(number, size=512)[0].resize(size, Image.Resampling.BICUBIC)
+        noise = np.random.default_rng(number).normal(scale=6.0, size=(size[1], size[0], 3))
+        noisy = np.clip(np.asarray(drawn) + noise, 0, 255).astype(np.uint8)
+        Image.fromarray(noisy).save(path, quality=90)
+    return paths
+
+
+# Decoding
+
+
+def plain(paths: Sequence[Path]) -> list[np.ndarray]:
+    """Open, convert, resize and crop, as a script would do."""
+    edge = (BACKBONE.resize - BACKBONE.crop) // 2
+    box = (edge, edge, edge + BACKBONE.crop, edge + BACKBONE.crop)
+    square = (BACKBONE.resize, BACKBONE.resize)
+    return [
+        np.asarray(Image.open(path).convert("RGB").resize(square, Image.Resampling.BILINEAR).crop(box))
+        for path in paths
+    ]
+
+
+def threads(paths: Sequence[Path]) -> list[np.ndarray]:
+    """Decode as features and encoding do."""
+    batches = [paths[start : start + BATCH] for start in range(0, len(paths), BATCH)]
+    futures = batches_ahead(partial(pixels_of, backbone=BACKBONE), batches)
+    return [future.result() for batch in futures for future in batch]
+
+
+def decoding(paths: Sequence[Path]) -> dict[str, float]:
+    """Return images per second of the plain loop, of one thread and of threads, and how far our pixels are off."""
+    ways: dict[str, Callable[[], Any]] = {
+        "plain": partial(plain, paths),
+        "one_thread": lambda: [pixels_of(path, BACKBONE) for path in paths],
+        "threads": partial(threads, paths),
+    }
+    rates = {name: len(paths) / seconds(work, repeats=3) for name, work in ways.items()}
+    apart = np.abs(np.stack(plain(paths)).astype(int) - np.stack(threads(paths)).astype(int))
+    return {
+        **{f"{name}_images_per_second": rate for name, rate in rates.items()},
+        "one_thread_times_plain": rates["one_thread"] / rates["plain"],
+        "threads_times_plain": rates["threads"] / rates["plain"],
+        "mean_difference_of_pixels": float(apart.mean()),
+    }
+
+
+# The whole path
+
+
 def untrained_model() -> HashModel:
-    """A model of the default shape; what it was trained on makes no difference to its speed."""
+    """Return a model of the default shape; its training makes no difference to its speed."""
     spec = ModelSpec(
         method="ics",
         options={},
@@ -65,7 +121,7 @@ def untrained_model() -> HashModel:
 
 
 def eager(paths: Sequence[Path], batch: int = 32) -> Callable[[], Any]:
-    """A plain loop: decode a batch, run the network with its batch norms, take the head's signs."""
+    """Return a plain loop: decode a batch, run the network with its batch norms, take the signs of the head."""
     network = BACKBONE.trainable().eval()
     head = build_head(BACKBONE.features, BITS, HeadOptions()).eval()
 
@@ -80,22 +136,14 @@ def eager(paths: Sequence[Path], batch: int = 32) -> Callable[[], Any]:
     return work
 
 
-def whole_path(paths: Sequence[Path], model: HashModel, engine: Engine) -> Callable[[], Any]:
-    """Files to codes as `encode` does it, without a cache."""
-    encoder = Encoder(BACKBONE, device="cpu", engine=engine)
-    return lambda: pack(model.encode_features(encoder.features(paths)))
-
-
-def alone(count: int, engine: Engine) -> Callable[[], Any]:
-    """The engine's own limit: random pixels to features."""
-    shape = (count, BACKBONE.crop, BACKBONE.crop, 3)
-    pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-    return lambda: engine.features(pixels)
+def whole_path(paths: Sequence[Path], model: HashModel, encoder: Encoder) -> np.ndarray:
+    """Return the codes of files as `encode` computes them, without a cache."""
+    return pack(model.encode_features(encoder.features(paths)))
 
 
 @dataclass
 class Work:
-    """Something that handles images; how long each turn of it took per image, on the clock and on the processor."""
+    """Something that handles images, and how long each turn of it took per image."""
 
     count: int
     run: Callable[[], Any]
@@ -103,6 +151,7 @@ class Work:
     cpu_seconds: list[float] = field(default_factory=list)
 
     def take_turn(self) -> None:
+        """Run once and note the times."""
         clock, processor = time.perf_counter(), time.process_time()
         self.run()
         self.seconds.append((time.perf_counter() - clock) / self.count)
@@ -110,36 +159,35 @@ class Work:
 
     @property
     def rate(self) -> float:
+        """Images per second."""
         return 1 / statistics.median(self.seconds)
 
 
-def take_turns(works: Sequence[Work]) -> None:
-    """Run every work in every turn, after one call of each that does not count."""
+def encoding(files: dict[str, list[Path]], folder: Path) -> dict[str, Any]:
+    """Measure every engine that is installed, and the plain loop."""
+    model, shape = untrained_model(), (FAST, BACKBONE.crop, BACKBONE.crop, 3)
+    pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    loops = {size: Work(PHOTOS, eager(paths)) for size, paths in files.items()}
+    limits, wholes = {}, {}
+    for name in (row.name for row in ENGINES.values() if row.is_here):
+        engine, count = (
+            open_engine(BACKBONE, name, folder=folder / "networks"),
+            SLOW if name == "torch" else FAST,
+        )
+        encoder = Encoder(BACKBONE, device="cpu", engine=engine)
+        limits[name] = Work(count, partial(engine.features, pixels[:count]))
+        for size, paths in files.items():
+            some = (paths * (count // PHOTOS))[:count]
+            wholes[name, size] = Work(count, partial(whole_path, some, model, encoder))
+    works = [*loops.values(), *limits.values(), *wholes.values()]
     for work in works:
-        work.run()
+        work.run()  # compiles and fills caches, and does not count
     for _ in range(TURNS):
         for work in works:
             work.take_turn()
-
-
-def encoding(folder: Path) -> dict[str, Any]:
-    """The figures of every engine that is installed, and of the plain loop."""
-    files = {name: write_photos(folder / name, size, PHOTOS) for name, size in SIZES.items()}
-    model = untrained_model()
-    loops = {size: Work(PHOTOS, eager(paths)) for size, paths in files.items()}
-    limits, wholes, starts = {}, {}, {}
-    for name in (row.name for row in ENGINES.values() if row.is_here):
-        open_engine(BACKBONE, name, folder=folder / "networks")  # the first start converts
-        started = time.perf_counter()
-        engine = open_engine(BACKBONE, name, folder=folder / "networks")
-        starts[name] = time.perf_counter() - started
-        count = SLOW if name == "torch" else FAST
-        limits[name] = Work(count, alone(count, engine))
-        for size, paths in files.items():
-            repeated = (paths * (count // PHOTOS))[:count]
-            wholes[name, size] = Work(count, whole_path(repeated, model, engine))
-    take_turns([*loops.values(), *limits.values(), *wholes.values()])
-    result: dict[str, Any] = {}
+    result: dict[str, Any] = {
+        "alone": {name: {"images_per_second": row.rate} for name, row in limits.items()}
+    }
     for size, loop in loops.items():
         result[size] = {"eager": {"images_per_second": loop.rate}}
         for name, limit in limits.items():
@@ -150,8 +198,6 @@ def encoding(folder: Path) -> dict[str, Any]:
                 "share_of_alone": _median_ratio(limit.seconds, work.seconds),
                 "cpu_share_of_alone": _median_ratio(limit.cpu_seconds, work.cpu_seconds),
             }
-    result["alone"] = {name: {"images_per_second": limit.rate} for name, limit in limits.items()}
-    result["start"] = {name: {"second_start_seconds": seconds} for name, seconds in starts.items()}
     return result
 
 
@@ -160,9 +206,13 @@ def _median_ratio(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def main() -> None:
+    """Measure, print and store."""
     out = arguments_of(__doc__).parse_args().out
     with tempfile.TemporaryDirectory() as folder:
-        measured = encoding(Path(folder))
+        files = {name: write_photos(Path(folder) / name, size, PHOTOS) for name, size in SIZES.items()}
+        measured = encoding(files, Path(folder))
+        for name, paths in files.items():
+            measured[name]["decoding"] = decoding(paths)
     for group, rows in measured.items():
         for name, figures in rows.items():
             show(f"{group}, {name}", figures)

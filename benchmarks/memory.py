@@ -63,25 +63,6 @@ with ch.Index.create(folder / "index") as index:
 """
 )
 
-STORE = """
-import hashlib, sys, numpy as np
-from centerhash.search.store import Store
-rng, names = np.random.default_rng(0), [f"class {number}" for number in range(80)]
-with Store.create(sys.argv[1], 64) as store:
-    for at in range(0, int(sys.argv[2]), 256):
-        rows = range(at, min(at + 256, int(sys.argv[2])))
-        chosen, parts = rng.random((len(rows), 80)).argsort(axis=1)[:, :8], rng.integers(0, 256, (len(rows), 8, 2))
-        seen = [{names[j]: tuple(pair) for j, pair in zip(*row)} for row in zip(chosen.tolist(), parts.tolist())]
-        store.add(
-            rng.integers(0, 256, (len(rows), 8), np.uint8),
-            [hashlib.sha256(b"%d" % row).hexdigest()[:16] for row in rows],
-            [list(row)[:2] for row in seen],
-            [f"/home/somebody/collection/photos/{row:06d}.jpg" for row in rows],
-            rng.integers(0, 256, (len(rows), 16), np.uint8),
-            seen,
-        )
-"""
-
 EVALUATE = """
 import numpy as np, sys, centerhash as ch
 rng = np.random.default_rng(0)
@@ -118,6 +99,7 @@ def peak(words: Sequence[str]) -> float:
 
 
 def made(code: str, folder: Path, count: int) -> Path:
+    """Run the code that fills a folder, and return the folder."""
     folder.mkdir(parents=True)
     subprocess.run([sys.executable, "-c", code, str(folder), str(count)], check=True)
     return folder
@@ -134,34 +116,11 @@ def indexing(folder: Path, count: int) -> float:
     return peak([*_CENTERHASH, "index", "add", str(place / "index"), str(place / "photos")])
 
 
-def storing(folder: Path, count: int) -> float:
-    """The store alone, to which so many items are added, 256 at a time as `index add` does."""
-    return peak(["-c", STORE, str(folder), str(count)])
-
-
-def _words(place: Path) -> list[str]:
-    return [
-        *_CENTERHASH,
-        "encode",
-        str(place / "run"),
-        str(place / "features.npy"),
-        "--out",
-        str(place / "codes"),
-    ]
-
-
 def encoding(folder: Path, count: int) -> float:
     """`encode` of so many rows of features, into shards."""
-    return peak(_words(made(FEATURES, folder, count)))
-
-
-def importing(folder: Path, count: int) -> float:
-    """`index import` of so many codes from the shards that `encode` wrote."""
     place = made(FEATURES, folder, count)
-    index = [*_CENTERHASH, "index"]
-    for words in (_words(place), [*index, "create", str(place / "index"), "--model", str(place / "run")]):
-        subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
-    return peak([*index, "import", str(place / "index"), str(place / "codes")])
+    words = ["encode", *map(str, (place / "run", place / "features.npy")), "--out", str(place / "codes")]
+    return peak([*_CENTERHASH, *words])
 
 
 def evaluation(folder: Path, count: int) -> float:
@@ -176,22 +135,19 @@ def serving(folder: Path, count: int) -> float:
 
 WORK = {
     indexing: (2_000, 100_000),
-    storing: (2_000, 100_000),
     encoding: (200_000, 1_000_000),
-    importing: (2_000_000, 4_000_000),  # commits grow with the index, and the memory of a writer with them
     evaluation: (56_230, 112_459),
     serving: (1_000_000, 10_000_000),
 }
 
 
 def main() -> None:
+    """Measure, print and store."""
     out = arguments_of(__doc__).parse_args().out
     measured: dict[str, Any] = {"bytes of a code": BITS // 8}
     for work, sizes in WORK.items():
         with tempfile.TemporaryDirectory() as folder:
-            work(
-                Path(folder) / "first", sizes[0]
-            )  # compiles loops, which takes memory once, and does not count
+            work(Path(folder) / "first", sizes[0])  # compiles loops, and does not count
             small, large = (work(Path(folder) / str(size), size) for size in sizes)
         growth = 1e6 * (large - small) / (sizes[1] - sizes[0])
         figures = {f"peak MB at {sizes[0]}": small, f"peak MB at {sizes[1]}": large, "bytes per item": growth}

@@ -6,8 +6,10 @@ import argparse
 import json
 import os
 import platform
+import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +42,21 @@ def arguments_of(about: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def in_one_thread() -> None:
-    """Let this process run on one processor only, so that its processor time is the time it takes on a quiet machine."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+@contextmanager
+def serving(words: Sequence[str], **options: Any) -> Iterator[tuple[str, int]]:
+    """Start a server by its command line; yield its address and process id once clients may connect, then stop it."""
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen([*words, "--port", "0"], **pipes, **options) as server:
+        printed = ""
+        for line in server.stdout or ():
+            printed += line
+            if found := re.search(r"http://[\w.]+:\d+", line):
+                try:
+                    yield found[0], server.pid
+                finally:
+                    server.terminate()
+                return
+        raise SystemExit(printed)
 
 
 def show(name: str, figures: Mapping[str, float]) -> None:

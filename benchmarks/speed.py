@@ -12,10 +12,8 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,14 +21,12 @@ import torch
 
 from benchmarks.reporting import arguments_of, show, store
 from centerhash import Dataset, evaluate_codes, hash_centers, train
-from centerhash.experiments.compare import train_and_evaluate
-from centerhash.experiments.runner import run_tasks
-from centerhash.experiments.tasks import Source, plan_tasks
-from centerhash.methods.losses.central import ICS, center_distances
-from centerhash.methods.weights import exact_weights, label_slots, printed_weights
+from centerhash.losses.functional import center_distances
+from centerhash.losses.ics import ICSLoss
 from centerhash.networks.head_options import HeadOptions
 from centerhash.networks.heads import build_head
 from centerhash.training.config import TrainConfig
+from centerhash.weights import exact_weights, label_slots, printed_weights
 
 QUERIES, DATABASE, BITS, CLASSES, DEPTH = 4_807, 112_459, 64, 80, 5_000
 
@@ -77,7 +73,7 @@ def evaluation() -> dict[str, float]:
     ]
     loop = seconds(lambda: field_loop(*as_floats, DEPTH), repeats=3) * QUERIES / part
     same = evaluate_codes(query[:part], database, query_labels[:part], database_labels, k=DEPTH)
-    apart = abs(same.map_peers - field_loop(*as_floats, DEPTH))
+    apart = abs(same.map_retrieved - field_loop(*as_floats, DEPTH))
     return {
         "evaluate_seconds": ours,
         "field_loop_seconds": loop,
@@ -133,7 +129,7 @@ def solver() -> dict[str, float]:
     labels[:, 0] |= ~labels.any(dim=1)
     inputs = torch.randn(batch, features, generator=generator)
     head = build_head(features, BITS, HeadOptions())
-    objective = ICS(hash_centers(CLASSES, BITS))
+    objective = ICSLoss(hash_centers(CLASSES, BITS))
     optimizer = torch.optim.AdamW(head.parameters())
 
     def step() -> None:
@@ -150,55 +146,7 @@ def solver() -> dict[str, float]:
         "printed_solver": lambda: printed_weights(distances, slots.mask),
     }
     turns = [{name: seconds(work, repeats=1) for name, work in works.items()} for _ in range(50)]
-    taken = {f"{name}_ms": 1000 * statistics.median(turn[name] for turn in turns) for name in works}
-    shares = {
-        f"{kind}_share_of_step": statistics.median(
-            turn[f"{kind}_solver"] / turn["training_step"] for turn in turns
-        )
-        for kind in ("exact", "printed")
-    }
-    return {**taken, **shares}
-
-
-def jobs() -> dict[str, float]:
-    """`centerhash compare`: four trainings at COCO's size, one after the other, and as many at once as there are cores.
-
-    One after the other with one thread, and as it is by default, with a thread per core: the products then use all
-    cores already, and several at once can only gain what these threads lose by waiting for each other.
-    """
-    generator, count = np.random.default_rng(0), os.cpu_count() or 1
-    labels = generator.random((9_602, CLASSES)) < 0.036
-    labels[:, 0] |= ~labels.any(axis=1)
-    with tempfile.TemporaryDirectory() as folder:
-        data = Path(folder) / "data"
-        data.mkdir()
-        np.save(data / "features.npy", generator.standard_normal((9_602, 2_560), np.float32))
-        np.save(data / "labels.npy", labels)
-        (data / "classes.txt").write_text("".join(f"class {number}\n" for number in range(CLASSES)))
-        tasks = plan_tasks(["csq", "orthohash"], [BITS], 2, training={"epochs": 12})
-
-        def run(at_once: int, threads: int) -> float:
-            before = torch.get_num_threads()
-            torch.set_num_threads(threads)
-            try:
-                with tempfile.TemporaryDirectory() as out:
-                    started = time.perf_counter()
-                    rows, failed = run_tasks(Source(data), tasks, out, train_and_evaluate, jobs=at_once)
-                    if failed or len(rows) != len(tasks):
-                        raise RuntimeError(f"{len(failed)} of {len(tasks)} trainings failed: {failed[:1]}")
-                    return time.perf_counter() - started
-            finally:
-                torch.set_num_threads(before)
-
-        single, shared, several = run(1, 1), run(1, count), run(count, count)
-    return {
-        "at_once": count,
-        "one_after_the_other_seconds": shared,
-        "one_after_the_other_one_thread_seconds": single,
-        "at_once_seconds": several,
-        "times_faster": shared / several,
-        "times_faster_than_one_thread": single / several,
-    }
+    return {f"{name}_ms": 1000 * statistics.median(turn[name] for turn in turns) for name in works}
 
 
 def start_up() -> dict[str, float]:
@@ -215,9 +163,10 @@ def start_up() -> dict[str, float]:
 
 
 def main() -> None:
+    """Measure, print and store."""
     out = arguments_of(__doc__).parse_args().out
     measured: dict[str, Any] = {}
-    for work in (evaluation, training, jobs, solver, start_up):
+    for work in (evaluation, training, solver, start_up):
         measured[work.__name__] = work()
         show(work.__name__, measured[work.__name__])
     store(out, measured, threads=torch.get_num_threads())

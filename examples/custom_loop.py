@@ -22,7 +22,7 @@ def main(bits: int = 32, epochs: int = 10) -> float:
     features, labels = features_and_labels(1000)
     torch.manual_seed(0)
     head = nn.Linear(features.shape[1], bits)
-    loss = ch.losses.ICS(ch.hash_centers(labels.shape[1], bits))
+    loss = ch.losses.ICSLoss(ch.hash_centers(labels.shape[1], bits))
     optimizer = torch.optim.AdamW(head.parameters(), lr=0.02)
     for _ in range(epochs):
         for batch in torch.randperm(len(features)).split(100):
@@ -34,8 +34,8 @@ def main(bits: int = 32, epochs: int = 10) -> float:
     with torch.no_grad():
         query, database = (ch.binarize(head(rows).numpy()) for rows in (questions, features))
     found = ch.evaluate_codes(query, database, wanted.numpy(), labels.numpy(), k=len(database))
-    print(f"mAP {found.map_textbook:.3f}, by chance {found.chance_textbook:.3f}")
-    return found.map_textbook
+    print(f"mAP {found.map_all:.3f}, by chance {found.random_all:.3f}")
+    return found.map_all
 
 
 if __name__ == "__main__":

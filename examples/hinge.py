@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated, Any
+
+from numpy.typing import NDArray
 from torch import Tensor, relu
 
 import centerhash as ch
+from centerhash.losses import Batch, CentralLoss, Option
 
 
 def agreement(labels: Tensor, centers: Tensor) -> Tensor:
@@ -18,19 +21,20 @@ def bit_hinge(logits: Tensor, targets: Tensor, margin: float) -> Tensor:
     return relu(margin * targets.abs() - targets * logits).mean(dim=1)
 
 
-class HingeOptions(ch.losses.MethodOptions):
-    """Options of Hinge."""
+@ch.register_method("hinge")
+class Hinge(CentralLoss):
+    """Hinge per bit, towards the mean of the labels' centers."""
 
-    margin: float = Field(1.0, gt=0, description="margin that a logit must keep from zero")
+    def __init__(
+        self,
+        centers: Tensor | NDArray[Any],
+        *,
+        margin: Annotated[float, Option("margin that a logit must keep from zero", gt=0)] = 1.0,
+    ) -> None:
+        super().__init__(centers)
+        self.margin = margin
 
-
-@ch.register_method("hinge", multi_label="mean of the labels' centers, weighted by their agreement")
-class Hinge(ch.losses.CentralObjective):
-    """Apply a hinge per bit, towards the mean of the labels' centers."""
-
-    options: HingeOptions
-
-    def image_terms(self, batch: ch.losses.Batch) -> dict[str, Tensor]:
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
         """Return the term of the loss per image (B,)."""
         targets = agreement(batch.labels, self.centers)
-        return {"hinge": bit_hinge(batch.logits, targets, self.options.margin)}
+        return {"hinge": bit_hinge(batch.logits, targets, self.margin)}

@@ -26,7 +26,7 @@ def main(bits: int = 32, epochs: int = 10) -> float:
     data = ch.Dataset.from_torch(own_dataset(), classes=CLASSES)
     torch.manual_seed(0)
     head = nn.Linear(32, bits)
-    loss = ch.losses.ICS(ch.hash_centers(len(CLASSES), bits))
+    loss = ch.losses.ICSLoss(ch.hash_centers(len(CLASSES), bits))
     optimizer = torch.optim.AdamW(head.parameters(), lr=0.02)
     for _ in range(epochs):
         for features, labels in DataLoader(data.to_torch("train"), batch_size=100, shuffle=True):
@@ -40,8 +40,8 @@ def main(bits: int = 32, epochs: int = 10) -> float:
 
     (query, wanted), (database, there) = coded("query"), coded("database")
     found = ch.evaluate_codes(query, database, wanted, there, k=len(database))
-    print(f"{data}: mAP {found.map_textbook:.3f}, by chance {found.chance_textbook:.3f}")
-    return found.map_textbook
+    print(f"{data}: mAP {found.map_all:.3f}, by chance {found.random_all:.3f}")
+    return found.map_all
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""The experiments of the paper, the demo, and its emoji scenes: `python -m reproduction --help`."""
+"""The experiments of the paper, and the demo: `python -m reproduction --help`."""

@@ -1,4 +1,4 @@
-"""`python -m reproduction`: the demo, its emoji scenes, the COCO features, and the paper's tables and figures."""
+"""`python -m reproduction`: the demo, the COCO features of the results, and the paper's tables and figures."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from centerhash.cli.arguments import (
     SettingsOption,
     SkipBrokenOption,
     ValidationOption,
-    option,
     read_bits,
     read_methods,
     read_settings,
 )
+from centerhash.core.rendering import text_table
 
 # the parts of the paper, with what they make; importing the module that runs them takes seconds, a test keeps both equal
 PARTS = {
@@ -40,7 +40,7 @@ PARTS = {
 
 app = typer.Typer(
     name="reproduction",
-    help="The demo, its emoji scenes, the COCO features of the results, and the paper's tables and figures.",
+    help="The demo, the COCO features of the results, and the paper's tables and figures.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -51,119 +51,61 @@ app = typer.Typer(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="folder for scenes, runs and the report")] = Path("demo"),
-    scenes: Annotated[int, typer.Option(min=50, help="number of emoji scenes")] = 2400,
-    bits: Annotated[int, typer.Option(help="length of the codes")] = 64,
-    seed: Annotated[int, typer.Option(min=0, help="decides scenes, splits and training runs")] = 0,
+    out: Annotated[Path, typer.Option(help="folder of report.html and results.json")] = Path("demo"),
+    seed: Annotated[int, typer.Option(min=0, help="seed of the training runs")] = 0,
     epochs: Annotated[int | None, typer.Option(min=1, help="epochs per method [default: train's]")] = None,
-    device: DeviceOption = "auto",
 ) -> None:
-    """Run everything on emoji scenes: features, CSQ, E-WCS, ICS and ICS-softmax, the built-in model, and a report.
+    """Train five methods on the sample of COCO and compare them with features, ITQ and a linear classifier.
 
     Example: `python -m reproduction demo --out demo`
     """
     from reproduction.demo import run_demo
 
     with console.progress() as report:
-        result = run_demo(
-            out, scenes=scenes, bits=bits, seed=seed, epochs=epochs, device=device, progress=report
-        )
-    console.output(result.table())
-    console.output(f"report: {result.report}")
+        scores = run_demo(out, seed=seed, epochs=epochs, progress=report)
+    rows = [[row.title, str(row.bytes or ""), f"{row.map:.3f}", f"{row.precision:.3f}"] for row in scores]
+    console.output(text_table("", ("", ">bytes", ">mAP", ">precision@10"), rows))
+    console.output(f"report: {out / 'report.html'}")
 
 
-@app.command()
-def scenes(
-    out: Annotated[Path, typer.Argument(help="folder to write images/ and labels.csv into")],
-    count: Annotated[int, typer.Option(min=1, help="number of scenes")] = 3000,
-    seed: Annotated[int, typer.Option(min=0, help="decides what is drawn")] = 0,
-    size: Annotated[int, typer.Option(min=32, help="width and height in pixels")] = 224,
-) -> None:
-    """Draw emoji scenes: images with known labels and the exact visible share of each label.
-
-    Example: `python -m reproduction scenes scenes --count 3000`
-    """
-    from reproduction.scenes import write_scenes
-
-    with console.progress() as report:
-        write_scenes(out, count, seed=seed, size=size, progress=report)
-    console.output(f"{count:,} scenes in {out}: train on them with `centerhash train {out} --out run`")
-
-
-PhotosOption = Annotated[
-    Path | None, typer.Option(help="folder of the photos of train2017, instead of a download of 19 GB")
-]
-AnnotationsOption = Annotated[
-    Path | None, typer.Option(help="instances_train2017.json, instead of a download of 0.3 GB")
-]
-MirrorOption = Annotated[str | None, typer.Option(help="address to download from instead of COCO's")]
+RootOption = Annotated[Path, typer.Option(help="folder for the dataset; with coco2017 below it by default")]
+PhotosOption = Annotated[Path | None, typer.Option(help="folder of the photos of train2017")]
+AnnotationsOption = Annotated[Path | None, typer.Option(help="instances_train2017.json")]
 
 
 @app.command()
 def coco117k(
-    root: Annotated[Path, typer.Option(help="folder for the downloads and for the folder coco117k")],
+    root: RootOption,
     images: PhotosOption = None,
     annotations: AnnotationsOption = None,
-    mirror: MirrorOption = None,
     device: DeviceOption = "auto",
     cache: CacheOption = None,
 ) -> None:
     """Build the dataset of the stored table of all methods from COCO's photos: features, labels and HashNet's split.
 
-    The same command resumes after a stop.
-
-    Example: `python -m reproduction coco117k --root data`, then
-    `centerhash compare data/coco117k --methods all --seeds 3 --out table`
+    Example: `centerhash download coco2017 --root data`, then `python -m reproduction coco117k --root data`
     """
     from reproduction.coco117k import build
 
     with console.progress() as report:
-        folder = build(
-            root,
-            images=images,
-            annotations=annotations,
-            mirror=mirror,
-            cache=cache,
-            device=device,
-            progress=report,
-            log=console.log,
-        )
-    console.output(
-        f"dataset: {folder}  next: `centerhash compare {folder} --methods all --seeds 3 --out table`"
-    )
+        folder = build(root, images, annotations, cache=cache, device=device, progress=report)
+    console.output(f"dataset: {folder}")
 
 
 @app.command()
 def coco29k(
-    root: Annotated[Path, typer.Option(help="folder for the downloads and for the folder coco29k")],
+    root: RootOption,
     images: PhotosOption = None,
     annotations: AnnotationsOption = None,
-    mirror: MirrorOption = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="all 117,266 photos, in the folder coco117k-photos")
-    ] = False,
+    every: Annotated[bool, typer.Option("--all", help="all photos, in the folder coco117k-photos")] = False,
 ) -> None:
     """Build the dataset of the stored tables of trained networks: 29,409 photos of COCO with HashNet's split.
 
-    Example: `python -m reproduction coco29k --root data`, then
-    `centerhash compare data/coco29k --finetune last --methods csq,ics --bits 64 --seeds 1 --out table`
+    Example: `python -m reproduction coco29k --root data`
     """
     from reproduction.coco117k import build_photos
 
-    with console.progress() as report:
-        folder = build_photos(
-            root,
-            images=images,
-            annotations=annotations,
-            mirror=mirror,
-            every=every,
-            progress=report,
-            log=console.log,
-        )
-    console.output(
-        f"dataset: {folder}  next: `centerhash compare {folder} --finetune last --methods csq,ics --bits 64 --seeds 1 "
-        "--out table`"
-    )
+    console.output(f"dataset: {build_photos(root, images, annotations, every=every)}")
 
 
 def reproduce(
@@ -181,12 +123,6 @@ def reproduce(
     ] = None,
     epochs: EpochsOption = None,
     options: SettingsOption = None,
-    test_images: Annotated[
-        Path | None, option("instances: evaluate on this dataset, its classes by name", panel="Data")
-    ] = None,
-    exclude: Annotated[
-        Path | None, option("instances: file of image names or ids to skip, one per line", panel="Data")
-    ] = None,
     validation: ValidationOption = False,
     skip_broken: SkipBrokenOption = False,
     cache: CacheOption = None,
@@ -205,20 +141,18 @@ def reproduce(
             bits=tuple(sorted(read_bits(bits))),
             seeds=seeds,
             methods=None if methods.strip() == "all" else tuple(names),
-            epochs=epochs,
+            training={} if epochs is None else {"epochs": epochs},
             jobs=jobs,
             options=read_settings(options or [], names),
             results=results,
-            test_images=test_images,
-            exclude=exclude,
             progress=report,
             on_done=console.report_task,
             warn=console.warn,
         )
-        done = run(context.info_name or "", settings)
-    console.output(f"page: {done.page}")
-    if done.failures:
-        shown = "\n".join(f"  {text}" for text in done.failures)
+        page, failures = run(context.info_name or "", settings)
+    console.output(f"page: {page}")
+    if failures:
+        shown = "\n".join(f"  {text}" for text in failures)
         console.warn([f"some parts failed, everything else is kept:\n{shown}\nThe same command tries again."])
         raise typer.Exit(1)
 

@@ -16,17 +16,20 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from centerhash.core.errors import ConfigError
-from centerhash.core.files import atomic, make_folder, packaged, write_text
+from centerhash.core.files import make_folder, packaged
 from centerhash.core.progress import Progress, silent
-from centerhash.core.rendering import png_bytes, svg_text
-from centerhash.experiments.figures import named_series, page_templates
+from centerhash.core.rendering import templates_of
+from centerhash.experiments.plots import look, save, svg_text
 from centerhash.experiments.runner import TaskDone, Work, failure_text, rounded, run_tasks, select_rows
-from centerhash.experiments.tasks import EvaluationSetup, Row, Source, Task, make_task, plan_tasks
+from centerhash.experiments.tasks import EvaluationSetup, Row, Source, Task, make_task
 from centerhash.model.model import HashModel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+PRINTED_BITS = (16, 32, 64)
+DATA = {"nus-wide": "NUS-WIDE", "coco": "MS COCO"}
 
 
 @dataclass(frozen=True)
@@ -48,12 +51,10 @@ class Settings:
     bits: tuple[int, ...] = (16, 32, 64)  # ascending
     seeds: int = 3
     methods: tuple[str, ...] | None = None  # None: those of each experiment
-    epochs: int | None = None
-    jobs: int = 1
+    training: Mapping[str, Any] = field(default_factory=dict)  # options of all training runs
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # training options by method
+    jobs: int = 1
     results: Path | None = None  # folder of `centerhash compare` whose finished rows are copied
-    test_images: Path | None = None
-    exclude: Path | None = None
     progress: Progress = silent
     on_done: TaskDone | None = None
     warn: Callable[[Sequence[str]], None] = lambda messages: None
@@ -64,27 +65,22 @@ class Settings:
         return self.out / "models"
 
     def folder(self, what: str) -> Path:
-        """The folder of the raw results and figures of one part."""
+        """Return the folder of the raw results and figures of one part."""
         return make_folder(self.out / what)
 
     def chosen(self, what: str, methods: Sequence[str]) -> list[str]:
-        """The methods of a part that were selected, at least one."""
+        """Return the methods of a part that were selected, at least one."""
         kept = [name for name in methods if self.methods is None or name in self.methods]
         if not kept:
             raise ConfigError(f"{what} compares {', '.join(methods)}: name at least one of these methods.")
         return kept
 
-    def tasks(self, methods: Sequence[str]) -> list[Task]:
-        """The training runs of methods x bits x seeds."""
-        common = {} if self.epochs is None else {"epochs": self.epochs}
-        return plan_tasks(methods, self.bits, self.seeds, self.options, common)
-
     def task(
         self, method: str, bits: int, seed: int = 0, options: Mapping[str, Any] | None = None, **about: Any
     ) -> Task:
-        """One training run; `options` are those of the part."""
-        common = {} if self.epochs is None else {"epochs": self.epochs}
-        given = {**common, **self.options.get(method, {}), "method": method, "bits": bits, "seed": seed}
+        """Return one training run; `options` are those of the part."""
+        given = {**self.training, **self.options.get(method, {})}
+        given |= {"method": method, "bits": bits, "seed": seed}
         return make_task({**given, "options": {**given.get("options", {}), **(options or {})}}, **about)
 
 
@@ -92,24 +88,17 @@ def run_part(
     settings: Settings, what: str, tasks: Sequence[Task], work: Work
 ) -> tuple[list[Row], tuple[str, ...]]:
     """Run the tasks that DIR/<what> has no rows of; return the rows of all, in order, and what failed."""
-    rows, failures = run_tasks(
-        settings.source,
-        tasks,
-        settings.folder(what),
-        partial(_found, work),
-        stage=what,
-        jobs=settings.jobs,
-        progress=settings.progress,
-    )
+    running: dict[str, Any] = {"stage": what, "jobs": settings.jobs, "progress": settings.progress}
+    rows, failures = run_tasks(settings.source, tasks, settings.folder(what), partial(_row, work), **running)
     return select_rows(rows, tasks), tuple(map(failure_text, failures))
 
 
-def _found(work: Work, setup: EvaluationSetup, task: Task) -> Row:
+def _row(work: Work, setup: EvaluationSetup, task: Task) -> Row:
     return {"task": task.identity, "found": rounded(work(setup, task), 9)}
 
 
 def trained(models: Path, setup: EvaluationSetup, task: Task) -> HashModel:
-    """The model of a task: loaded if another part of this report has trained it, else trained and stored."""
+    """Return the model of a task: loaded if another part has trained it, else trained and stored."""
     identity = json.dumps([setup.facts(), task.resolved], sort_keys=True)
     folder = models / hashlib.blake2b(identity.encode(), digest_size=10).hexdigest()
     if (folder / "model.json").exists():  # written last
@@ -120,82 +109,65 @@ def trained(models: Path, setup: EvaluationSetup, task: Task) -> HashModel:
 
 
 def train_weights(setup: EvaluationSetup, model: HashModel) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Weights and labels (n, C) of the training images."""
+    """Return weights and labels (n, C) of the training images."""
     rows = np.sort(setup.dataset.splits.train)  # in file order: features may be memory-mapped
     labels = setup.dataset.labels[rows]
     return model.weights(setup.features[rows], labels), labels
 
 
-# Printed results of the paper, for comparison: other backbones, other data, other schedules than ours
-
-PRINTED_BITS = (16, 32, 64)
-DATA = {"nus-wide": "NUS-WIDE", "coco": "MS COCO"}
-_SAME = {"ics-printed": "ics"}  # both stand for the paper's own method
-
-
 @cache
 def printed() -> Mapping[str, Any]:
-    """Everything in printed.toml."""
+    """Read printed.toml: results of the paper, of other backbones, data and schedules than ours."""
     return packaged("reproduction", "printed.toml")
 
 
 def words(name: str, **values: Any) -> str:
-    """A text of words.toml with values filled in."""
+    """Return a text of words.toml with values filled in."""
     text: str = packaged("reproduction", "words.toml")[name]
     return text.format(**values)
 
 
 def printed_map(table: str, data: str, method: str, bits: int) -> float | None:
-    """The mAP that a table (alexnet, resnet50, ablation) prints for a method on nus-wide or coco, if it does."""
-    values = printed()[table][data].get(_SAME.get(method, method))
+    """Return the mAP that a table (alexnet, resnet50, ablation) prints for a method on nus-wide or coco, if any."""
+    values = printed()[table][data].get("ics" if method == "ics-printed" else method)  # both are the paper's
     return None if values is None or bits not in PRINTED_BITS else float(values[PRINTED_BITS.index(bits)])
-
-
-# Pieces of pages
 
 
 @cache
 def templates() -> Environment:
-    """The templates of the demo and of the report."""
-    return page_templates("reproduction")
+    """Return the templates of the demo and of the report."""
+    environment = templates_of("reproduction", "centerhash.experiments")
+    environment.globals["look"] = look
+    return environment
 
 
 def paragraph(text: str) -> Markup:
-    """One or two sentences of plain text."""
+    """Return one or two sentences of plain text."""
     return Markup("<p>{}</p>").format(text)
 
 
 def note(text: str) -> Markup:
-    """A remark below a table or figure."""
+    """Return a remark below a table or figure."""
     return Markup("<p class='note'>{}</p>").format(text)
 
 
 def heading(text: str) -> Markup:
-    """The title of a piece of a section."""
+    """Return the title of a piece of a section."""
     return Markup("<h3>{}</h3>").format(text)
 
 
 def table(
     heads: Sequence[str], lines: Sequence[Sequence[str]], groups: Sequence[tuple[str, int]] = ()
 ) -> Markup:
-    """A table with `heads` over the columns; `groups` are titles over several columns, as (title, columns)."""
+    """Return a table with `heads` over the columns; `groups` are titles over several columns, as (title, columns)."""
     macros: Any = templates().get_template("parts.html").module
     return Markup(macros.table(heads, lines, groups))
-
-
-# Figures
-
-# curves of the weight solvers: name, color, mark
-SOLVERS = {
-    "true": ("true gradient", "#0072B2", "o"),
-    "printed": ("gradient as printed, Eq. (13)", "#D55E00", "s"),
-}
 
 
 def area_scatter(axis: Axes, shares: Any, weights: Any, color: str) -> None:
     """Draw one point per label: its share of the labeled area, and its weight."""
     axis.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=1, zorder=1)
-    axis.scatter(shares, weights, s=7, alpha=0.35, linewidths=0, color=color, zorder=2)
+    axis.scatter(shares, weights, s=7, alpha=0.35, linewidths=0, color=color, zorder=2, rasterized=True)
     axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
 
 
@@ -205,18 +177,13 @@ def weight_histogram(axis: Axes, counts: Any, color: str) -> None:
     axis.set_xlim(0, 1)
 
 
-def legend_below(figure: Figure, axis: Axes, widest: float = 2.3) -> None:
-    """Put the legend of one axis below the whole figure, in as many columns of `widest` inches as fit."""
-    handles, names = axis.get_legend_handles_labels()
-    columns = max(1, min(len(names), int(figure.get_figwidth() // widest)))
-    figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+def figure_html(figure: Figure) -> Markup:
+    """Return a figure as a piece of a page."""
+    return Markup("<div class='plot'>{}</div>").format(svg_text(figure))
 
 
 def write_figure(path: Path, figure: Figure) -> Markup:
     """Write PATH.svg and PATH.png; return the figure as HTML."""
-    svg = named_series(svg_text(figure))
-    write_text(path.with_suffix(".svg"), svg)
-    figure.set_layout_engine("none")  # the layout is final: computing it again takes as long as drawing
-    with atomic(path.with_suffix(".png")) as stream:
-        stream.write(png_bytes(figure))
-    return Markup("<div class='plot'>{}</div>").format(svg)
+    for ending in (".svg", ".png"):
+        save(figure, path.with_suffix(ending))
+    return figure_html(figure)

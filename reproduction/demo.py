@@ -1,350 +1,343 @@
-"""The demo: emoji scenes, features, training, evaluation, and a report in one HTML file.
+"""The demo: learned codes next to what they compete with, on the sample of COCO that ships in the package.
 
-The settings of each method are those of demo.json, chosen on a quarter of the scenes' training images with the same
-number of trials for every method; queries were never used. After a first demo:
+    python -m reproduction demo --out demo      # writes demo/report.html and demo/results.json
+    python -m reproduction.demo demo            # chooses the settings in demo.json again; the queries are not used
 
-    centerhash tune demo/scenes --methods csq,ewcs,ics,ics-softmax --bits 64 --trials 6 --full 1 --cache demo/cache \\
-        --out demo/tuned && cp demo/tuned/best.json reproduction/demo.json
+Each method has the setting that `centerhash tune` found with the same number of trials for all, at 64 bits on a quarter
+of the training photos, and so has the weight decay of the linear classifier.
 """
 
 from __future__ import annotations
 
-import hashlib
+import base64
+import io
 import json
-import os
+import sys
+import tempfile
 import time
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from markupsafe import Markup
 from numpy.typing import NDArray
-from rich.table import Table
 
-from centerhash.codes import Codes, unpack
-from centerhash.core.errors import ConfigError
-from centerhash.core.files import write_json, write_text
+import centerhash as ch
+from centerhash.codes import Codes
+from centerhash.core.files import make_folder, write_json, write_text
+from centerhash.core.options import joined
 from centerhash.core.progress import Progress, silent
-from centerhash.core.rendering import new_figure, svg_text, text_table
-from centerhash.core.version import __version__
-from centerhash.data import Dataset, open_dataset
-from centerhash.encoding.code_files import evaluate_files, read_run_codes
-from centerhash.evaluation import Evaluation, evaluate, ranking
-from centerhash.experiments.figures import look
-from centerhash.experiments.tune import read_best
-from centerhash.methods.registry import METHODS, get_method, training_options
-from centerhash.model.base import Model
-from centerhash.model.loading import load
-from centerhash.search.results import thumbnail
-from centerhash.training.config import TrainConfig, backbone_of
-from centerhash.training.distributed import ProcessGroup
-from centerhash.training.run import train
+from centerhash.data import Dataset, load_image
+from centerhash.experiments.plots import look, new_figure
+from centerhash.experiments.search_spaces import training_options
+from centerhash.experiments.tasks import Source, make_task, validation_split
+from centerhash.experiments.tune import Budget, read_best, tune
+from centerhash.methods.registry import METHODS, get_method
+from centerhash.model.model import HashModel
 from centerhash.training.run_folder import versions
-from centerhash.training.session import Session, dataset_features
+from centerhash.weights import softmax_weights
 from reproduction.agreement import Agreement, measure_agreement
-from reproduction.common import SOLVERS, area_scatter, templates
-from reproduction.scenes import write_scenes
-from reproduction.solver import Convergence, batch_distances, solver_convergence
+from reproduction.classifier import Matrix, classifier_logits, probability_features, sigmoid
+from reproduction.common import area_scatter, figure_html, templates
 
-BUILT_IN = "coco"
-DEMO_METHODS = ("csq", "ewcs", "ics", "ics-softmax")
-WEIGHTED = ("ewcs", "ics", "ics-softmax")  # their weights are compared with the true shares
-SHOWN = "ics-softmax"  # its search results and weights are shown
-SETTINGS = Path(__file__).with_name("demo.json")  # best.json of `centerhash tune`
-PRECISION_AT = (1, 10, 100)
-GRID_QUERIES, FEW_QUERIES, GRID_NEAREST, EXAMPLES = 6, 4, 8, 12
-
-
-@dataclass(frozen=True, eq=False)
-class BuiltIn:
-    """The results of the built-in model, which was not trained on scenes."""
-
-    codes: Codes  # (N, K) of all scenes
-    names: list[tuple[str, ...]]  # predicted labels of all scenes
-    evaluation: Evaluation
-    precision: float  # of the predicted labels of the queries
-    recall: float
+LEARNED = ("csq", "ewcs", "ics", "orthohash", "ics-softmax")
+WEIGHTED = ("ewcs", "ics", "ics-softmax")  # their weights are compared with areas
+BITS = (64, 16)
+ROTATED: dict[str, Any] = {"head": {"rotate": True}}  # the same rotation of the trained logits for all
+SETTINGS = Path(__file__).with_name("demo.json")
+DECAYS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)  # of the linear classifier
+NEAREST = 6
+GREY = "#8a8f98"  # of what is no method of the package
+ROOT = Path(__file__).parents[1]
+PHOTOS = (ROOT / "examples" / "photos", Path(ch.__file__).parent / "model" / "sample_photos")
 
 
 @dataclass(frozen=True)
-class DemoResult:
-    """Everything that the report shows."""
+class Score:
+    """What one way to store photos scores, ranking the whole database."""
 
-    report: Path
-    dataset: Dataset
-    bits: int
-    seed: int
-    evaluations: dict[str, Evaluation]
-    built_in: BuiltIn
-    agreements: dict[str, Agreement]
-    weights: dict[str, NDArray[np.float32]]  # (Q, C) of the queries, per method
-    areas: NDArray[np.float32]  # (Q, C) of the queries
-    convergence: Convergence
-    logs: dict[str, list[dict[str, float]]]
-    runs: dict[str, Path]
-    seconds: float
+    name: str  # of the method, or of the way
+    title: str
+    bits: int  # 0: numbers instead of codes
+    bytes: int  # per photo
+    map: float
+    precision: float  # at 10
 
-    def table(self) -> Table:
-        """The results of every method and of a random ranking, for a terminal."""
-        first = next(iter(self.evaluations.values()))
-        title = f"emoji scenes, {self.bits} bits, {first.queries:,} queries against {first.database:,} images"
-        numbers = ("mAP", "over ties", "precision@10", "NDCG", "r with area")  # r: of the weights, Pearson
-        agreed = {name: f"{found.pearson:.2f}" for name, found in self.agreements.items()}
 
-        def line(title: str, found: Evaluation, agreement: str = "") -> list[str]:
-            values = (found.map_textbook, found.map_textbook_expected, found.precision[10], found.ndcg)
-            return [title, *(f"{value:.3f}" for value in values), agreement]
+@dataclass(frozen=True)
+class Answer:
+    """A query on the sample photos and its results: addresses of thumbnails with their captions."""
 
-        rows = [
-            line(METHODS[name].title, found, agreed.get(name, "")) for name, found in self.evaluations.items()
-        ]
-        rows.append(line("built-in model", self.built_in.evaluation))
-        rows.append(["random ranking", f"{first.chance_textbook:.3f}"])
-        return text_table(title, ("method", *(f">{name}" for name in numbers)), rows, dim=("random ranking",))
+    title: str
+    query: str | None
+    results: list[tuple[str, str]]
 
 
 def run_demo(
-    out: str | Path,
-    *,
-    scenes: int = 2400,
-    bits: int = 64,
-    seed: int = 0,
-    epochs: int | None = None,
-    device: str = "auto",
-    progress: Progress = silent,
-) -> DemoResult:
-    """Draw scenes, compute features, train, evaluate, and write `out`/report.html with raw `results.json`.
+    out: Path, *, seed: int = 0, epochs: int | None = None, progress: Progress = silent
+) -> list[Score]:
+    """Train and evaluate everything, write `out`/report.html and `out`/results.json, and return the scores."""
+    started, data = time.monotonic(), ch.sample("coco6k")
+    scores, models, trained = [], dict[str, HashModel](), 0
+    points = read_best(SETTINGS, LEARNED)
+    for bits in BITS:
+        for method in LEARNED:
+            progress("trainings", trained, len(BITS) * len(LEARNED), f"{METHODS[method].title}, {bits} bits")
+            short = {} if epochs is None else {"epochs": epochs}
+            setting = joined(training_options(get_method(method), points[method](bits)), ROTATED, short)
+            task = make_task({**setting, "method": method, "bits": bits, "seed": seed})
+            model = ch.train(data, config=task.config, progress=False)
+            models.setdefault(method, model)  # the first has the longest codes
+            scores.append(of_codes(method, METHODS[method].title, codes_of(model, data), data))
+            trained += 1
+    progress("trainings", trained, trained, "done")
 
-    A second run reuses finished scenes, features and models.
-    """
-    started, folder = time.monotonic(), Path(out)
-    workers = min(2, os.cpu_count() or 1)
-    data = write_scenes(folder / "scenes", scenes, seed=seed, workers=workers, progress=progress)
-    dataset = open_dataset(data, seed=seed)
-    if dataset.areas is None:
-        raise ConfigError(f"'{data}' has no areas: choose another folder.")
-    cache: dict[str, Any] = {"cache": folder / "cache"}
-    session = Session(ProcessGroup(device), **cache, progress=progress)
-    features, _ = dataset_features(dataset, backbone_of(TrainConfig()), session)
-    chosen = {} if epochs is None else {"epochs": epochs}
-    points = read_best(SETTINGS, DEMO_METHODS)
-    models, evaluations, logs, runs = {}, {}, {}, {}
-    for number, method in enumerate(DEMO_METHODS):
-        progress("methods", number, len(DEMO_METHODS), METHODS[method].title)
-        # the report compares weights with areas, so training must not have used any
-        own = training_options(get_method(method), points[method], bits)
-        config = TrainConfig(
-            **{**own, "method": method, "bits": bits, "seed": seed, "sizes": False, **chosen}
-        )
-        runs[method] = run = folder / "runs" / _run_name(config)
-        models[method] = train(dataset, config=config, out=run, **cache, device=device, progress=False)
-        depth = len(dataset.splits.database)
-        evaluations[method] = evaluate_files([run], k=depth, precision_at=PRECISION_AT)
-        logs[method] = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    progress("methods", len(DEMO_METHODS), len(DEMO_METHODS), "done")
+    decays = json.loads(SETTINGS.read_text())["classifier"]
+    floats, for_codes = (logits(data, decays[name]) for name in ("floats", "codes"))
+    for bits in BITS:
+        scores.append(of_codes("itq", "ITQ of the features", itq(data, bits, seed), data))
+        codes = itq(replace(data, features=probability_features(for_codes)), bits, seed)
+        scores.append(of_codes("classifier", "ITQ of a classifier's probabilities", codes, data))
+    scores += [of_probabilities(floats, data), of_cosine(data)]
+    chance = float(relevant(data).mean())
+    scores.append(Score("random", "random ranking", 0, 0, chance, chance))
 
-    queries = dataset.splits.query
-    labels, areas = dataset.labels[queries], dataset.areas[queries]
-    weights = {name: models[name].weights(features[queries], labels) for name in WEIGHTED}
-    result = DemoResult(
-        report=folder / "report.html",
-        dataset=dataset,
-        bits=bits,
-        seed=seed,
-        evaluations=evaluations,
-        built_in=evaluate_built_in(load(BUILT_IN), dataset, **cache, device=device),
-        agreements={name: measure_agreement(weights[name], areas, labels) for name in WEIGHTED},
-        weights=weights,
-        areas=areas,
-        convergence=solver_convergence(*batch_distances(models["ics"], features, dataset, 256)),
-        logs=logs,
-        runs=runs,
-        seconds=time.monotonic() - started,
-    )
-    write_json(folder / "results.json", _raw(result))
-    write_text(result.report, _report(result))
-    return result
-
-
-def _run_name(config: TrainConfig) -> str:
-    """Name a run by its settings, so that an older demo with others is left alone."""
-    digest = hashlib.blake2b(config.model_dump_json().encode(), digest_size=4).hexdigest()
-    return f"{config.method}-{config.bits}-{config.seed}-{digest}"
-
-
-def evaluate_built_in(model: Model, dataset: Dataset, *, cache: Path, device: str = "auto") -> BuiltIn:
-    """Encode and label the images of `dataset` by `model`, and evaluate both."""
-    features, splits = dataset_features(dataset, model.backbone(), Session(ProcessGroup(device), cache=cache))
-    codes, names, queries = model.encode_features(features), model.label_names(features), splits.query
-    given = [{dataset.classes[j] for j in np.flatnonzero(dataset.labels[row])} for row in queries]
-    right = sum(len(labels & set(names[row])) for row, labels in zip(queries, given, strict=True))
-    evaluation = evaluate(
-        codes[queries],
-        codes[splits.database],
-        dataset.labels[queries],
-        dataset.labels[splits.database],
-        k=len(splits.database),
-        precision_at=PRECISION_AT,
-    )
-    predicted = max(1, sum(len(names[row]) for row in queries))
-    return BuiltIn(codes, names, evaluation, right / predicted, right / sum(map(len, given)))
-
-
-def _raw(result: DemoResult) -> dict[str, Any]:
-    built_in, solver = result.built_in, result.convergence
-    return {
-        "data": {"name": "emoji scenes", "images": result.dataset.size, "seed": result.seed},
-        "versions": versions(),
-        "bits": result.bits,
-        "evaluations": {name: found.to_dict() for name, found in result.evaluations.items()},
-        "built_in": {
-            "model": BUILT_IN,
-            "evaluation": built_in.evaluation.to_dict(),
-            "labels": {"precision": built_in.precision, "recall": built_in.recall},
-        },
-        "weights_against_area": {name: found.to_dict() for name, found in result.agreements.items()},
-        "solver": {
-            "true": solver.true.tolist(),
-            "printed": solver.printed.tolist(),
-            "minimum": solver.minimum,
-        },
-        "seconds": result.seconds,
+    result: dict[str, Any] = {
+        "scores": scores,
+        "agreements": agreements(data, models, floats),
+        "answers": search_photos(make_folder(out)),
+        "seconds": time.monotonic() - started,
     }
+    found = {name: agreement.to_dict() for name, agreement in result["agreements"].items()}
+    raw = {"scores": list(map(vars, scores)), "weights_against_areas": found}
+    write_json(out / "results.json", {**raw, "seed": seed, "versions": versions()})
+    write_text(out / "report.html", report(data, seed=seed, **result))
+    return scores
+
+
+# Codes and rankings
+
+
+def codes_of(model: HashModel, data: Dataset) -> Codes:
+    """Return the codes (N, K) of all photos."""
+    assert data.features is not None
+    return model.encode_features(data.features)
+
+
+def itq(data: Dataset, bits: int, seed: int) -> Codes:
+    """Return the codes (N, K) of ITQ, which uses no labels."""
+    return codes_of(ch.train(data, method="itq", bits=bits, seed=seed, progress=False), data)
+
+
+def of_codes(name: str, title: str, codes: Codes, data: Dataset) -> Score:
+    """Evaluate codes (N, K): mAP over all orders of ties."""
+    query, database = data.splits.query, data.splits.database
+    found = ch.evaluate_codes(
+        codes[query],
+        codes[database],
+        data.labels[query],
+        data.labels[database],
+        k=len(database),
+        precision_at=(10,),
+    )
+    return Score(name, title, found.bits, -(-found.bits // 8), found.map_all_expected, found.precision[10])
+
+
+def relevant(data: Dataset) -> NDArray[np.bool_]:
+    """Return (Q, N) whether a query and an item of the database share a label."""
+    labels = data.labels.astype(np.float32)
+    return labels[data.splits.query] @ labels[data.splits.database].T > 0
+
+
+def of_numbers(name: str, title: str, rows: Matrix, data: Dataset, size: int) -> Score:
+    """Evaluate numbers (N, D), ranked by their inner products."""
+    order = np.argsort(-(rows[data.splits.query] @ rows[data.splits.database].T), axis=1, kind="stable")
+    hits = np.take_along_axis(relevant(data), order, axis=1)
+    precision = np.cumsum(hits, axis=1) / np.arange(1, hits.shape[1] + 1)
+    average = (precision * hits).sum(axis=1) / np.maximum(hits.sum(axis=1), 1)
+    return Score(name, title, 0, size, float(average.mean()), float(hits[:, :10].mean()))
+
+
+def of_cosine(data: Dataset) -> Score:
+    """Evaluate the cosine of the features as they ship: a byte per number."""
+    assert data.features is not None
+    unit = data.features / np.linalg.norm(data.features, axis=1, keepdims=True)
+    return of_numbers("cosine", "cosine on the shipped features", unit, data, unit.shape[1])
+
+
+def logits(data: Dataset, decay: float) -> Matrix:
+    """Return the logits (N, C) of a linear classifier for all photos."""
+    assert data.features is not None
+    return classifier_logits(data.features, data.labels, data.splits.train, decay)
+
+
+def of_probabilities(logits: Matrix, data: Dataset) -> Score:
+    """Evaluate the probabilities as -log(1 - p), the best of the forms that were tried."""
+    title = "a linear classifier's probabilities"
+    return of_numbers("classifier", title, -np.log1p(-sigmoid(logits)), data, 4 * logits.shape[1])
+
+
+# Weights against areas
+
+
+def agreements(data: Dataset, models: Mapping[str, HashModel], logits: Matrix) -> dict[str, Agreement]:
+    """Compare weights of the labels with the areas of their boxes, on all photos that were not trained on."""
+    assert data.features is not None
+    assert data.areas is not None
+    rows = np.setdiff1d(np.arange(data.size), data.splits.train)
+    features, labels, areas = data.features[rows], data.labels[rows], data.areas[rows]
+    weights: dict[str, NDArray[Any]] = {
+        METHODS[name].title: models[name].weights(features, labels) for name in WEIGHTED
+    }
+    softmax = softmax_weights(torch.from_numpy(logits[rows]), torch.from_numpy(labels))
+    weights["linear classifier, softmax over the labels"] = softmax.numpy()
+    return {name: measure_agreement(values, areas, labels) for name, values in weights.items()}
+
+
+# Search in the sample photos
+
+
+def search_photos(work: Path) -> list[Answer]:
+    """Search the photos of the repository by those of the package, and by the labels that most photos have."""
+    files = sorted(next(folder for folder in PHOTOS if folder.is_dir()).glob("*.jpg"))
+    queries = sorted(PHOTOS[-1].glob("*.jpg"))
+    with (
+        tempfile.TemporaryDirectory(dir=work) as folder,
+        ch.PhotoIndex.create(Path(folder) / "index") as photos,
+    ):
+        photos.add(files, progress=False)
+        labels = Counter(photos.labels())
+        answers = []
+        for path in queries:
+            results = photos.search(path, k=NEAREST)
+            answers.append(Answer(f"photo: {path.name}", thumbnail(path), captioned(results)))
+        for label, count in labels.most_common(4):
+            results = photos.search(labels=label, k=NEAREST)
+            answers.append(Answer(f"label: {label} ({count} photos)", None, captioned(results)))
+    return answers
+
+
+def captioned(results: Any) -> list[tuple[str, str]]:
+    """Return thumbnails of results with their labels and distances."""
+    return [
+        (thumbnail(row.path), f"{', '.join(row.labels) or 'no label'} · {row.distance} bits")
+        for row in results
+    ]
+
+
+def thumbnail(path: str | Path, side: int = 160) -> str:
+    """Return a small square JPEG as an address that holds its own data."""
+    image, stream = load_image(Path(path), at_least=side), io.BytesIO()
+    edge = min(image.size)
+    left, top = (image.width - edge) // 2, (image.height - edge) // 2
+    image.crop((left, top, left + edge, top + edge)).resize((side, side)).save(stream, "JPEG", quality=75)
+    return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
 # The report
 
 
-def _report(result: DemoResult) -> str:
-    splits, seen = result.dataset.splits, result.built_in
-    query, database = (unpack(found.packed, found.bits) for found in read_run_codes(result.runs[SHOWN]))
-    built_in = _search_results(result, seen.codes[splits.query], seen.codes[splits.database], FEW_QUERIES)
-    for line in built_in:
-        names = seen.names[line[0]["row"]]
-        line[0] |= {"caption": "it sees", "labels": [(name, False) for name in names]}
-    best = max(result.evaluations, key=lambda name: result.evaluations[name].map_textbook)
-    found, agreement = result.evaluations[best], result.agreements[SHOWN]
-    titles = {name: METHODS[name].title for name in result.agreements} | {"ewcs": "equal weights (E-WCS)"}
+def report(
+    data: Dataset,
+    *,
+    scores: Sequence[Score],
+    agreements: Mapping[str, Agreement],
+    answers: Sequence[Answer],
+    seconds: float,
+    seed: int,
+) -> str:
+    """Return the page as HTML text; its tables are sorted by what was measured."""
+    of = {(score.name, score.bits): score for score in scores}
+    ranked = {
+        bits: sorted((score for score in scores if score.bits == bits), key=lambda score: -score.map)
+        for bits in (*BITS, 0)
+    }
     return (
         templates()
         .get_template("demo.html")
         .render(
-            title=f"centerhash: {result.bits}-bit codes of emoji scenes",
-            result=result,
-            first=next(iter(result.evaluations.values())),
-            best=found.map_textbook,
-            methods=METHODS,
-            shown=SHOWN,
-            cards=[
-                (
-                    f"{found.map_textbook:.3f}",
-                    f"mAP of {METHODS[best].title}; chance is {found.chance_textbook:.3f}",
-                ),
-                (
-                    f"{result.bits // 8} bytes",
-                    f"per image: {result.bits}-bit codes, compared by Hamming distance",
-                ),
-                (
-                    f"r = {agreement.pearson:.2f}",
-                    "correlation of learned weight and visible area, images not trained on",
-                ),
-            ],
-            answers=_search_results(result, query, database, GRID_QUERIES),
-            built_in=built_in,
-            examples=_examples(result),
-            titles=titles,
-            scatter=_scatter(result, titles),
-            convergence=_convergence(result.convergence),
-            losses=_losses(result.logs),
+            title="centerhash: the demo",
+            data=data,
+            best=max((of[name, 64] for name in LEARNED), key=lambda score: score.map),
+            cosine=of["cosine", 0],
+            itq=of["itq", 64],
+            floats=of["classifier", 0],
+            same=of["classifier", 64],
+            ranked=ranked,
+            bar=bar_plot(ranked),
+            agreements=agreements,
+            scatter=scatter_plot(agreements),
+            answers=answers,
             facts=[
-                f"centerhash {__version__}",
-                f"seed {result.seed}",
-                f"{result.seconds:.0f} s for this run",
-                "drawings: OpenMoji (CC BY-SA 4.0)",
-                "raw figures: results.json",
+                *map(" ".join, versions().items()),
+                f"seed {seed}",
+                f"{seconds:.0f} s",
+                "raw results: results.json",
             ],
         )
     )
 
 
-def _search_results(
-    result: DemoResult, query: Codes, database: Codes, most: int
-) -> list[list[dict[str, Any]]]:
-    """Evenly spaced queries, each followed by its nearest images, by the codes of the splits' rows."""
-    splits = result.dataset.splits
-    spread = np.linspace(0, len(query) - 1, num=min(most, len(query))).astype(int)
-    nearest, distances = ranking(query[spread], database, min(GRID_NEAREST, len(database)))
-    lines = []
-    for place, row in enumerate(splits.query[spread].tolist()):
-        wanted = result.dataset.labels[row]
-        line = [{"kind": "query", "caption": "query", **_image(result, row, np.zeros_like(wanted))}]
-        for item, distance in zip(nearest[place].tolist(), distances[place].tolist(), strict=True):
-            found = _image(result, int(splits.database[item]), wanted)
-            kind = "hit" if any(shared for _, shared in found["labels"]) else "miss"
-            line.append({"kind": kind, "caption": f"{distance} bit{'s' * (distance != 1)}", **found})
-        lines.append(line)
-    return lines
+def bar_plot(ranked: Mapping[int, Sequence[Score]]) -> Markup:
+    """Draw the mAP of every row, one group per size."""
+    count = sum(len(rows) + 1 for rows in ranked.values())
+    with new_figure(7.2, 0.6 + 0.27 * count) as (figure, (axis,)):
+        place, names = 0, []
+        for bits, rows in ranked.items():
+            names.append(f"{bits // 8} bytes per photo:" if bits else "numbers:")
+            for row in rows:
+                place += 1
+                axis.barh(place, row.map, 0.7, color=look(row.name).color if row.name in METHODS else GREY)
+                axis.text(row.map + 0.006, place, f"{row.map:.3f}", va="center", fontsize=8)
+                names.append(row.title)
+            place += 1
+        axis.set_yticks(range(count), names, fontsize=9)
+        for label in axis.get_yticklabels():
+            label.set_fontweight("bold" if label.get_text().endswith(":") else "normal")
+        axis.tick_params(axis="y", length=0)
+        axis.set(xlim=(0, 1), ylim=(count - 0.4, -0.6), xlabel="mAP")
+        axis.grid(visible=False, axis="y")
+        return figure_html(figure)
 
 
-def _image(result: DemoResult, row: int, wanted: Any) -> dict[str, Any]:
-    """An image, and its labels with whether they are `wanted`."""
-    labels = [
-        (result.dataset.classes[j], bool(wanted[j])) for j in np.flatnonzero(result.dataset.labels[row])
-    ]
-    return {"row": row, "source": _thumbnail(result, row, 128), "labels": labels}
+def scatter_plot(agreements: Mapping[str, Agreement]) -> Markup:
+    """Draw weight against area share, a panel per method."""
+    with new_figure(3.0 * len(agreements), 3.5, len(agreements)) as (figure, axes):
+        for axis, (title, found) in zip(axes, agreements.items(), strict=True):
+            name = next((name for name in METHODS if METHODS[name].title == title), "classifier")
+            area_scatter(axis, found.shares, found.weights, look(name).color)
+            axis.set_title(f"{title.partition(',')[0]}\nr = {found.pearson:.2f}", fontsize=10)
+            axis.set_xlabel("share of the labels' box area")
+        axes[0].set_ylabel("weight")
+        return figure_html(figure)
 
 
-def _thumbnail(result: DemoResult, row: int, size: int) -> str:
-    return thumbnail((result.dataset.image_paths or ())[row], size)
+# Choosing the settings
 
 
-def _examples(result: DemoResult) -> list[tuple[str, list[tuple[str, float, float]]]]:
-    """The first queries with three labels or more: image, and weight and area share per label, largest first."""
-    dataset, examples = result.dataset, []
-    queries = dataset.splits.query
-    for place in np.flatnonzero(dataset.labels[queries].sum(axis=1) >= 3)[:EXAMPLES].tolist():
-        row = int(queries[place])
-        labels = np.flatnonzero(dataset.labels[row])
-        shares = result.areas[place, labels] / result.areas[place, labels].sum()
-        weights = result.weights[SHOWN][place, labels]
-        order = np.argsort(-shares)
-        lines = [(dataset.classes[labels[j]], float(weights[j]), float(shares[j])) for j in order]
-        examples.append((_thumbnail(result, row, 160), lines))
-    return examples
+def choose_settings(out: Path) -> None:
+    """Tune the methods and the classifier without the queries, and write demo.json."""
+    data, folder = ch.sample("coco6k"), make_folder(out / "coco6k")
+    assert data.features is not None
+    arrays = {"features": data.features, "labels": data.labels, **dict(data.splits.items())}
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    write_text(folder / "classes.txt", "".join(f"{name}\n" for name in data.classes))
+    tune(Source(folder), LEARNED, 64, out / "tuned", Budget(trials=9, full=3), training=ROTATED)
+
+    held_out, tried = validation_split(data), dict[str, dict[float, float]](floats={}, codes={})
+    for decay in DECAYS:
+        found = logits(held_out, decay)
+        tried["floats"][decay] = of_probabilities(found, held_out).map
+        codes = itq(replace(held_out, features=probability_features(found)), 64, 0)
+        tried["codes"][decay] = of_codes("", "", codes, held_out).map
+    best = {name: max(values, key=values.__getitem__) for name, values in tried.items()}
+    write_json(SETTINGS, {**json.loads((out / "tuned" / "best.json").read_text()), "classifier": best})
 
 
-def _scatter(result: DemoResult, titles: dict[str, str]) -> Markup:
-    """Weight against area share, one panel per method, with its correlations."""
-    agreements = result.agreements
-    with new_figure(3.5 * len(agreements), 3.7, len(agreements)) as (figure, axes):
-        for axis, (method, found) in zip(axes, agreements.items(), strict=True):
-            area_scatter(axis, found.shares, found.weights, look(method).color)
-            metrics = f"Pearson {found.pearson:.2f}, Spearman {found.spearman:.2f}"
-            axis.set_title(f"{titles[method]}\n{metrics}", fontsize=10)
-            axis.set_xlabel("true share of the labelled area")
-        axes[0].set_ylabel("learned weight")
-        return Markup(svg_text(figure))
-
-
-def _convergence(found: Convergence) -> Markup:
-    """Objective above its minimum against the number of steps, both gradients."""
-    with new_figure(6.4, 3.4) as (figure, (axis,)):
-        for key, (name, color, mark) in SOLVERS.items():
-            above = np.maximum(getattr(found, key) - found.minimum, 1e-9)
-            axis.semilogy(above, label=name, color=color, marker=mark, markersize=3, linewidth=1.5)
-        axis.set(xlabel="steps of projected gradient descent", ylabel="objective above its minimum")
-        axis.legend(frameon=False)
-        return Markup(svg_text(figure))
-
-
-def _losses(logs: dict[str, list[dict[str, float]]]) -> Markup:
-    """Training loss per epoch, each method's relative to its first epoch."""
-    with new_figure(6.4, 3.4) as (figure, (axis,)):
-        for method, rows in logs.items():
-            losses = np.array([row["loss"] for row in rows])
-            epochs = [row["epoch"] for row in rows]
-            axis.plot(epochs, losses / losses[0], label=METHODS[method].title, color=look(method).color)
-        axis.set(xlabel="epoch", ylabel="loss relative to the first epoch")
-        axis.legend(frameon=False)
-        return Markup(svg_text(figure))
+if __name__ == "__main__":
+    choose_settings(Path(sys.argv[1]))

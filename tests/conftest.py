@@ -201,15 +201,15 @@ def feature_cache() -> Path:
 
 @pytest.fixture(scope="session")
 def scene_folder() -> Path:
-    """Forty small emoji scenes with labels.csv; not to be changed."""
-    from reproduction.scenes import write_scenes
+    """Forty small pictures of drawn shapes with labels.csv; not to be changed."""
+    from tests.shapes import write_shapes
 
-    return made_once("scenes", lambda folder: write_scenes(folder, 40, size=64))
+    return made_once("scenes", lambda folder: write_shapes(folder, 40, size=64))
 
 
 @pytest.fixture(scope="session")
 def image_run(scene_folder: Path, feature_cache: Path) -> Path:
-    """A finished run on the scenes; not to be changed."""
+    """A finished run on the drawn shapes; not to be changed."""
     from centerhash.training.run import train
     from tests.toys import toy_config
 

@@ -1,9 +1,8 @@
-"""Real processes of the command line without what their start costs.
+"""Real processes of the command line without the cost of their start.
 
-Importing torch and timm takes a process several seconds of computing. Here one process imports them, computes nothing,
-and forks a child per command: a process of its own, with its own files, signals and environment, that can be killed at
-any moment. That a process starts by itself is tested in tests/cli/test_processes.py; what Python reads from the
-environment when it starts (PYTHONIOENCODING) needs such a one too.
+Importing torch and timm takes seconds of computing. Here one process imports them, computes nothing, and forks a child
+per command: a real process with separate files, signals and environment, which can be killed at any moment.
+tests/cli/test_processes.py tests processes that start by themselves, with variables that Python reads at its start.
 """
 
 from __future__ import annotations
@@ -27,26 +26,23 @@ ROOT = Path(__file__).parent.parent
 
 
 class Fork:
-    """A process of the command line, or of `-c PROGRAM`, as `subprocess.Popen` would show it."""
-
-    seconds = 0.0  # what all of them that have ended cost the cpu_count
+    """A process of the command line, or of `-c PROGRAM`, with the methods of `subprocess.Popen`."""
 
     def __init__(
         self, words: list[str], out: int, err: int, environment: dict[str, str], session: bool = False
     ) -> None:
-        asked = {"words": words, "environment": environment, "folder": str(Path.cwd()), "session": session}
-        self.pid: int = _ask(asked, out, err)
+        request = {"words": words, "environment": environment, "folder": str(Path.cwd()), "session": session}
+        self.pid: int = _request(request, out, err)
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """How it ended, or None."""
+        """The exit code, or None while it runs."""
         if self.returncode is None:
-            self.returncode, seconds = _ask({"wait": self.pid})
-            Fork.seconds += seconds
+            self.returncode = _request({"wait": self.pid})
         return self.returncode
 
     def wait(self, timeout: float = 600.0) -> int:
-        """How it ended, once it did."""
+        """Wait for the exit code."""
         limit = time.monotonic() + timeout
         while (code := self.poll()) is None:
             if time.monotonic() > limit:
@@ -64,11 +60,11 @@ class Fork:
         self.send_signal(signal.SIGKILL)
 
 
-_one_at_a_time = threading.Lock()
+_lock = threading.Lock()
 
 
-def _ask(message: dict[str, Any], *files: int) -> Any:
-    with _one_at_a_time:
+def _request(message: dict[str, Any], *files: int) -> Any:
+    with _lock:
         socket.send_fds(_parent(), [json.dumps(message).encode()], files)
         answer = _parent().recv(1000)
     assert answer, "the process that forks has ended"
@@ -77,7 +73,7 @@ def _ask(message: dict[str, Any], *files: int) -> Any:
 
 @functools.cache
 def _parent() -> socket.socket:
-    """The line to the process that forks; it ends when the line is closed."""
+    """The connection to the process that forks, which ends when the connection is closed."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
@@ -85,7 +81,7 @@ def _parent() -> socket.socket:
             pass_fds=[theirs.fileno()],
             cwd=ROOT,
             env={**os.environ, "NUMBA_NUM_THREADS": "1"},
-            start_new_session=True,  # an interrupt of the tests is not for it
+            start_new_session=True,  # An interrupt of the tests does not reach it.
         )
 
     def end() -> None:
@@ -97,14 +93,14 @@ def _parent() -> socket.socket:
 
 
 def _serve(line: socket.socket) -> list[str] | None:
-    """Fork whenever asked to. Returns the words of a command in a child, and None in the parent at its end."""
+    """Fork for every request; return the words of a command in a child, and None in the parent at its end."""
     while True:
         data, files, _, _ = socket.recv_fds(line, 1 << 20, 2)
         if not data:
             return None
         message = json.loads(data)
         if "wait" in message:
-            answer: Any = _ended(message["wait"])
+            answer: Any = _exit_code(message["wait"])
         elif answer := os.fork():
             for file in files:
                 os.close(file)
@@ -116,21 +112,21 @@ def _serve(line: socket.socket) -> list[str] | None:
         line.send(json.dumps(answer).encode())
 
 
-def _ended(pid: int) -> tuple[int | None, float]:
-    """The code that a child ended with, if it did, and what it cost the cpu_count."""
-    ended, status, used = os.wait4(pid, os.WNOHANG)
-    return (os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime) if ended else (None, 0.0)
+def _exit_code(pid: int) -> int | None:
+    """The exit code of a child, or None while it runs."""
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
 
 
 def _become(message: dict[str, Any], out: int, err: int) -> None:
-    """Take the place that a new process would have."""
+    """Take the session, files, environment and folder of the command."""
     if message["session"]:
         os.setsid()
     os.dup2(out, 1)
     os.dup2(err, 2)
     os.close(out)
     os.close(err)
-    # the parent's may have been of another kind: a pipe cannot seek
+    # The parent's streams may be of another kind: a pipe cannot seek.
     sys.stdout = os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     os.environ.clear()
@@ -139,12 +135,14 @@ def _become(message: dict[str, Any], out: int, err: int) -> None:
 
 
 def _import_all() -> None:
-    """What commands import, but nothing that starts threads, which no child would have."""
+    """Import the modules of all commands, without starting threads, which a child would not have."""
     import lightning_fabric  # noqa: F401
 
     import centerhash.cli
-    import centerhash.experiments.compare
-    import centerhash.search
+
+    # The tables of a comparison need pandas, whose pyarrow starts a thread.
+    import centerhash.experiments.tasks
+    import centerhash.photos
     import centerhash.serve
     import centerhash.training.run  # noqa: F401
     from centerhash.networks.backbones import import_timm
@@ -153,20 +151,21 @@ def _import_all() -> None:
     threads = len(list(Path("/proc/self/task").iterdir())) if sys.platform == "linux" else 1
     assert threads == 1, f"{threads} threads: a fork would lose all but one"
     gc.collect()
-    gc.freeze()  # else every child goes through all objects as it ends, and copies their pages: a second and more
+    # Otherwise every child visits all objects as it ends, and copies their pages: more than a second.
+    gc.freeze()
 
 
 def read(file: IO[bytes]) -> bytes:
-    """All that has been written to a file; where its writers go on is not moved."""
+    """The whole content of a file, without moving the position of its writers."""
     return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
 
 
 if __name__ == "__main__":
     _import_all()
-    given = _serve(socket.socket(fileno=int(sys.argv[1])))
-    if given is not None and given[0] == "-c":
-        sys.argv = ["-c", *given[2:]]
-        exec(compile(given[1], "<string>", "exec"), {"__name__": "__main__"})
-    elif given is not None:
-        sys.argv = ["centerhash", *given]
+    command = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if command is not None and command[0] == "-c":
+        sys.argv = ["-c", *command[2:]]
+        exec(compile(command[1], "<string>", "exec"), {"__name__": "__main__"})
+    elif command is not None:
+        sys.argv = ["centerhash", *command]
         runpy.run_module("centerhash", run_name="__main__", alter_sys=True)

@@ -1,4 +1,4 @@
-"""Small copies of the published data sets, in their real layouts and file formats."""
+"""Small copies of the published datasets, in their real layouts and file formats."""
 
 from __future__ import annotations
 
@@ -104,42 +104,6 @@ def write_flickr25k(root: Path, count: int = 12) -> Path:
             (folder / f"{name}_r1.txt").write_bytes(
                 "".join(f"{number}\r\n" for number in members[:1]).encode()
             )
-    return root
-
-
-def voc_xml(name: str, objects: Sequence[tuple[str, tuple[int, int, int, int], int]]) -> str:
-    """An annotation of a frame of 40 x 20 with objects (class, box, difficult)."""
-    body = "".join(
-        f"<object><name>{label}</name><pose>Left</pose><truncated>0</truncated><difficult>{difficult}</difficult>"
-        f"<bndbox><xmin>{box[0]}</xmin><ymin>{box[1]}</ymin><xmax>{box[2]}</xmax><ymax>{box[3]}</ymax></bndbox>"
-        "<part><name>head</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></part>"
-        "</object>"
-        for label, box, difficult in objects
-    )
-    return (
-        f"<annotation><folder>VOC</folder><filename>{name}.jpg</filename><size><width>40</width>"
-        f"<height>20</height><depth>3</depth></size><segmented>0</segmented>{body}</annotation>"
-    )
-
-
-def write_voc(root: Path, year: str = "2007") -> Path:
-    """Three images to learn from and two to ask for, by the official lists of the year."""
-    known, asking = ("trainval", "test") if year == "2007" else ("train", "val")
-    home = root / "VOCdevkit" / f"VOC{year}"
-    objects = {
-        "000001": [("dog", (1, 1, 20, 10), 0), ("dog", (1, 1, 20, 20), 0), ("person", (21, 1, 40, 20), 0)],
-        "000002": [("car", (1, 1, 40, 20), 1)],
-        "000003": [("person", (1, 1, 20, 20), 0)],
-        "000004": [("dog", (1, 1, 20, 10), 0)],
-        "000005": [("car", (1, 1, 20, 10), 0), ("car", (21, 11, 40, 20), 0)],
-    }
-    for folder in ("Annotations", "ImageSets/Main"):
-        (home / folder).mkdir(parents=True)
-    for number, (name, entries) in enumerate(objects.items()):
-        write_jpeg(home / "JPEGImages" / f"{name}.jpg", number)
-        (home / "Annotations" / f"{name}.xml").write_text(voc_xml(name, entries))
-    (home / "ImageSets" / "Main" / f"{known}.txt").write_text("000001\n000002\n000003\n")
-    (home / "ImageSets" / "Main" / f"{asking}.txt").write_text("000004\n000005\n")
     return root
 
 

@@ -1,15 +1,17 @@
-"""Files that were changed in ways that nobody planned: what fuzzing starts from."""
+"""Random changes of files and json documents, for fuzzing."""
 
 from __future__ import annotations
 
 import copy
+import functools
+import operator
 from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-# the same examples each time, so that a busy machine sees what a free one does
+# The same examples each time, so that results do not depend on the machine.
 seeded = settings(
     derandomize=True,
     max_examples=60,
@@ -27,35 +29,32 @@ json_values = st.recursive(
 )
 
 
-def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to everything inside a json value."""
-    yield path
-    entries = (
-        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    )
-    for key, inner in entries:
-        yield from _places(inner, (*path, key))
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of all values inside a json value."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield (*path, key)
+            yield from _paths(inner, (*path, key))
 
 
 @st.composite
 def changed_json(draw: st.DrawFn, document: Any) -> Any:
-    """A document in which one or two values were taken out or replaced."""
+    """A document in which one or two values are removed or replaced."""
     changed = copy.deepcopy(document)
     for _ in range(draw(st.integers(1, 2))):
-        *way, last = draw(st.sampled_from([path for path in _places(changed) if path] or [(None,)]))
-        if last is None:
+        paths = list(_paths(changed))
+        if not paths:
             break
-        place = changed
-        for key in way:
-            place = place[key]
+        *parents, last = draw(st.sampled_from(paths))
+        container = functools.reduce(operator.getitem, parents, changed)
         if draw(st.booleans()):
-            place[last] = draw(json_values)
+            container[last] = draw(json_values)
         else:
-            del place[last]
+            del container[last]
     return changed
 
 
-# what happens to the bytes of a file: where (as a share of it) which byte is written, and where it ends
+# Bytes that are overwritten, each at a position in millionths of the file, and the new length, in millionths too.
 damages = st.tuples(
     st.lists(st.tuples(st.integers(0, 999_999), st.integers(0, 255)), max_size=6),
     st.just(1_000_000) | st.integers(0, 1_000_000),
@@ -63,8 +62,8 @@ damages = st.tuples(
 
 
 def damaged(data: bytes, damage: tuple[list[tuple[int, int]], int]) -> bytes:
-    """The bytes of a file of which some were overwritten, or the end cut off."""
+    """The bytes of a file with some overwritten and the end cut off."""
     broken = bytearray(data)
-    for place, value in damage[0]:
-        broken[place * len(data) // 1_000_000] = value
+    for position, value in damage[0]:
+        broken[position * len(data) // 1_000_000] = value
     return bytes(broken[: damage[1] * len(data) // 1_000_000])

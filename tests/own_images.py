@@ -1,4 +1,4 @@
-"""Small data sets in every layout of own images: the same pictures and labels, told in different ways."""
+"""Small datasets in every layout: the same pictures and labels, described in different ways."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-from pyarrow import parquet
+import numpy as np
 
 from tests.toys import noise_image
 
@@ -20,11 +19,11 @@ Item = tuple[str, tuple[str, ...]]  # file name, labels
 
 def items(count: int = 12, single: bool = False) -> list[Item]:
     """File names and labels: one label each, or two and one in turn."""
-    found = []
+    rows = []
     for number in range(count):
         first, second = CLASSES[number % 3], CLASSES[(number + 1) % 3]
-        found.append((f"{number:03d}.png", (first,) if single or number % 2 else (first, second)))
-    return found
+        rows.append((f"{number:03d}.png", (first,) if single or number % 2 else (first, second)))
+    return rows
 
 
 def png(number: int, size: int = 32) -> bytes:
@@ -42,12 +41,38 @@ def write_pictures(folder: Path, names: Sequence[str]) -> None:
         path.write_bytes(png(number))
 
 
+def write_table(root: Path, file: str, rows: Sequence[Sequence[str]]) -> Path:
+    """The pictures of the first column, and a csv file of the rows below their header."""
+    write_pictures(root, [row[0] for row in rows[1:]])
+    with (root / file).open("w", newline="") as stream:
+        csv.writer(stream).writerows(rows)
+    return root
+
+
 def write_labels_csv(root: Path, count: int = 12) -> Path:
     """Names joined by `|` in labels.csv."""
+    rows = [[name, "|".join(labels)] for name, labels in items(count)]
+    return write_table(root, "labels.csv", [["file_name", "labels"], *rows])
+
+
+def write_class_columns(root: Path, count: int = 12) -> Path:
+    """A column of 0 and 1 per class in labels.csv."""
+    rows = [[name, *(str(int(label in labels)) for label in CLASSES)] for name, labels in items(count)]
+    return write_table(root, "labels.csv", [["file_name", *CLASSES], *rows])
+
+
+def write_metadata_csv(root: Path, count: int = 12) -> Path:
+    """JSON lists of names in metadata.csv."""
+    rows = [[name, json.dumps(labels)] for name, labels in items(count)]
+    return write_table(root, "metadata.csv", [["file_name", "labels"], *rows])
+
+
+def write_jsonl(root: Path, count: int = 12) -> Path:
+    """Lists of names in metadata.jsonl."""
     rows = items(count)
     write_pictures(root, [name for name, _ in rows])
-    lines = [f"{name},{'|'.join(labels)}" for name, labels in rows]
-    (root / "labels.csv").write_text("\n".join(["file_name,labels", *lines]))
+    lines = [json.dumps({"file_name": name, "labels": labels}) for name, labels in rows]
+    (root / "metadata.jsonl").write_text("\n".join(lines))
     return root
 
 
@@ -101,70 +126,31 @@ def write_coco(root: Path, count: int = 12) -> Path:
 
 
 def write_coco_beside(root: Path, count: int = 12) -> Path:
-    """As annotation tools export: one json file beside the pictures."""
+    """As annotation tools export: one JSON file next to the pictures."""
     rows = items(count)
     write_pictures(root, [name for name, _ in rows])
     (root / "_annotations.coco.json").write_text(json.dumps(instances(rows)))
     return root
 
 
-def write_jsonl(root: Path, count: int = 12) -> Path:
-    """Lists of names in metadata.jsonl."""
-    rows = items(count)
-    write_pictures(root, [name for name, _ in rows])
-    lines = [json.dumps({"file_name": name, "labels": labels}) for name, labels in rows]
-    (root / "metadata.jsonl").write_text("\n".join(lines))
-    return root
-
-
-def write_metadata_csv(root: Path, count: int = 12) -> Path:
-    """Json lists of names in metadata.csv."""
-    rows = items(count)
-    write_pictures(root, [name for name, _ in rows])
-    with (root / "metadata.csv").open("w", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["file_name", "labels"])
-        writer.writerows([name, json.dumps(labels)] for name, labels in rows)
-    return root
-
-
-def described(features: Mapping[str, Any]) -> dict[str, str]:
-    """The description that `datasets` puts into a schema."""
-    return {"huggingface": json.dumps({"info": {"features": dict(features)}})}
-
-
-def parquet_table(rows: Sequence[Item], first: int = 0) -> pa.Table:
-    """A table as `datasets` writes it: {bytes, path}, lists of class numbers, names in the schema."""
-    table = pa.table(
-        {
-            "image": [{"bytes": png(first + row), "path": name} for row, (name, _) in enumerate(rows)],
-            "labels": [[CLASSES.index(label) for label in labels] for _, labels in rows],
-        }
+def write_features(root: Path, count: int = 12) -> Path:
+    """Features, labels and classes.txt instead of pictures."""
+    root.mkdir(parents=True, exist_ok=True)
+    np.save(root / "features.npy", np.arange(4 * count, dtype=np.float32).reshape(count, 4))
+    np.save(
+        root / "labels.npy", np.array([[label in labels for label in CLASSES] for _, labels in items(count)])
     )
-    names = {"names": list(CLASSES), "_type": "ClassLabel"}
-    return table.replace_schema_metadata(
-        described({"image": {"_type": "Image"}, "labels": {"feature": names, "_type": "Sequence"}})
-    )
-
-
-def write_parquet(root: Path, count: int = 12) -> Path:
-    """Two files of training images and one of test images in `data/`."""
-    rows, third = items(count), count // 3
-    (root / "data").mkdir(parents=True)
-    names = ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001")
-    for number, name in enumerate(names):
-        table = parquet_table(rows[number * third : (number + 1) * third], number * third)
-        parquet.write_table(table, root / "data" / f"{name}.parquet", row_group_size=3)
+    (root / "classes.txt").write_text("\n".join(CLASSES))
     return root
 
 
 WRITERS: Mapping[str, Callable[[Path, int], Path]] = {
     "labels.csv": write_labels_csv,
+    "class columns": write_class_columns,
+    "metadata.csv": write_metadata_csv,
+    "metadata.jsonl": write_jsonl,
     "class folders": write_class_folders,
     "split folders": write_split_folders,
     "coco": write_coco,
     "coco beside": write_coco_beside,
-    "metadata.jsonl": write_jsonl,
-    "metadata.csv": write_metadata_csv,
-    "parquet": write_parquet,
 }

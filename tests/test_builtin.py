@@ -21,7 +21,7 @@ def test_the_built_in_model_reads_images() -> None:
     model = ch.load("coco")
     assert repr(model) == "PortableModel('ics-softmax', 64 bits, 80 classes, efficientnet-lite0)"
     assert model.has_probabilities
-    assert model.visual_bits == 128
+    assert model.general_bits == 128
     image = noise_image(64)
     features = model.features_of(image, engine="onnx")
     assert features.shape == (64 + 16 + 80 + 80,)
@@ -29,12 +29,12 @@ def test_the_built_in_model_reads_images() -> None:
     presence = model.label_probabilities(features[None])
     assert presence.shape == (1, 80)
     assert np.isfinite(presence).all()
-    assert model.visual_codes(features[None]).shape == (1, 128)
+    assert model.general_codes(features[None]).shape == (1, 128)
 
 
 def test_its_card_holds_its_figures_and_it_is_small() -> None:
     figures, card = json.loads((FOLDER / "figures.json").read_text()), (FOLDER / "card.md").read_text()
-    for name in ("map_peers", "map_textbook", "presence_ap"):
+    for name in ("map_retrieved", "map_all", "presence_ap"):
         assert f"{figures[name]:.3f}" in card
     assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 25_000_000
 

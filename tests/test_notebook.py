@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.notebook import NOTEBOOK, executed
 from tests.test_docs import DOCS
 from tests.test_examples import loaded
+from tools.notebook import NOTEBOOK, executed
 
 STORED: dict[str, Any] = json.loads(NOTEBOOK.read_text())
 
@@ -26,7 +26,7 @@ def shown(book: dict[str, Any]) -> list[list[list[str]]]:
 def test_what_is_stored_is_small_whole_and_of_no_machine() -> None:
     text = NOTEBOOK.read_text()
     assert len(text) < 100_000
-    assert all(shown(STORED)), "run `python -m benchmarks.notebook`"
+    assert all(shown(STORED)), "run `python -m tools.notebook`"
     assert "error" not in {kind for cell in shown(STORED) for kinds in cell for kind in kinds}
     assert 'title=\\"photos/cat-chelsea.jpg' in text  # where the photos lay is left out
 

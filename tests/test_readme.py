@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.wheel_check import base_commands
-from reproduction.scenes import write_scenes
 from tests.serve.processes import serving
+from tests.shapes import write_shapes
 from tests.test_pages import RUN, blocked
 from tests.toys import cli
+from tools.wheel_check import base_commands
 
 README = Path(__file__).parent.parent / "README.md"
 PHOTOS = README.parent / "examples" / "photos"
@@ -33,7 +33,7 @@ def test_commands_and_python_for_photos_need_the_base_install_only(tmp_path: Pat
     text = README.read_text().split(TRAINING)[0]
     shutil.copytree(PHOTOS, tmp_path / "photos")
     commands = base_commands(README.read_text())
-    assert [words[1] for words in commands] == ["index", "index", "search", "search", "duplicates", "serve"]
+    assert [words[1] for words in commands] == ["photos", "photos", "photos", "photos", "serve"]
     (snippet,) = snippets("python", text)
     steps = [("console", words) for words in commands if words[1] != "serve"] + [("python", snippet)]
     done = subprocess.run(
@@ -54,12 +54,12 @@ def test_commands_and_python_for_photos_need_the_base_install_only(tmp_path: Pat
 
 @pytest.mark.slow
 def test_commands_for_training(tmp_path: Path, feature_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_scenes(tmp_path / "photos", 40, size=96)
+    write_shapes(tmp_path / "photos", 40, size=96)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CENTERHASH_CACHE", str(feature_cache))
     text = README.read_text().split(TRAINING)[1].split("\n## ")[0]
     lines = [shlex.split(line) for block in snippets("console", text) for line in block.splitlines()]
-    assert [words[1] for words in lines] == ["train", "evaluate", "index", "index"]
+    assert [words[1] for words in lines] == ["train", "evaluate", "photos"]
     for words in lines:
         done = cli(*words[1:])
         assert done.code == 0, f"{words}: {done.err}"

@@ -1,19 +1,19 @@
-"""The page of recipes: its commands and snippets, as they stand, find what `centerhash search --semantic` finds."""
+"""The page of recipes: its commands and snippets, as they stand, find what `index search --by semantic` finds."""
 
 from __future__ import annotations
 
+import csv
 import re
 import shlex
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from centerhash.encoding.bulk import encode_to_file
+from centerhash.index import Index
 from centerhash.model.model import HashModel
-from centerhash.search import Index
 from tests.toys import cli
 
 PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "recipes.md"
@@ -45,7 +45,7 @@ def expected(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
     """What is to be found, in a folder with a copy of the index."""
     shutil.copytree(place / "photos.index", tmp_path / "photos.index")
     monkeypatch.chdir(tmp_path)
-    words = re.search(rf"`(centerhash search \S+ --id {PLACEHOLDER} --semantic)`", PAGE.read_text())
+    words = re.search(rf"`(centerhash index search \S+ --id {PLACEHOLDER} --by semantic)`", PAGE.read_text())
     assert words is not None
     done = cli(*shlex.split(words[1].replace(PLACEHOLDER, ASKED))[1:], "--json")
     found = [(row["id"], row["distance"]) for row in done.json["results"]]
@@ -87,35 +87,15 @@ def test_other_programs(expected: list[tuple[str, int]], title: str, library: st
     assert same_but_for_ties(nearest(title), expected)
 
 
-def psql(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["psql", "-X", "-w", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-@pytest.fixture(scope="module")
-def pgvector() -> None:
-    """The server that psql finds by itself, or by PGHOST and the like, if it can compare bits."""
-    if shutil.which("psql") is None:
-        pytest.skip("no psql")
-    done = psql("-c", "SELECT default_version FROM pg_available_extensions WHERE name = 'vector'")
-    version = tuple(map(int, re.findall(r"\d+", done.stdout)))
-    if done.returncode or version < (0, 7):
-        pytest.skip(f"no PostgreSQL with pgvector 0.7 or later: {done.stderr.strip() or version}")
-
-
-@pytest.mark.usefixtures("pgvector")
-def test_pgvector(expected: list[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pgvector(expected: list[tuple[str, int]]) -> None:
     exported("PostgreSQL with pgvector")
-    (shell,) = blocks("PostgreSQL with pgvector", "sh")
-    folder, create, query = (shlex.split(line, comments=True)[1:] for line in shell.splitlines())
-    monkeypatch.chdir(tmp_path / folder[0])
-    schema = "CREATE SCHEMA centerhash_recipe; SET search_path = centerhash_recipe, public"
-    # one transaction that is taken back: the server stays as it was
-    done = psql("-c", "BEGIN", "-c", schema, *create, *query, "-c", "ROLLBACK")
-    assert done.returncode == 0, done.stderr
-    rows = [line.split("|") for line in done.stdout.splitlines()]
-    assert same_but_for_ties([(row[0], int(row[1])) for row in rows], expected)
+    (snippet,) = blocks("PostgreSQL with pgvector", "python")
+    exec(compile(snippet, "recipes.md", "exec"), {})
+    with Path("items.csv").open(newline="") as table:
+        rows = dict(csv.reader(table))
+    apart = {
+        id: sum(one != other for one, other in zip(code, rows[ASKED], strict=True))
+        for id, code in rows.items()
+    }
+    pairs = sorted((far, id) for id, far in apart.items() if id != ASKED)
+    assert same_but_for_ties([(id, far) for far, id in pairs[:10]], expected)

@@ -22,17 +22,18 @@ from centerhash.core.version import __version__
 use_passive_omp_wait()  # before anything here imports torch
 
 if TYPE_CHECKING:
+    from centerhash import losses, weights
+    from centerhash.centers import hash_centers
     from centerhash.codes import binarize, hamming, pack, unpack
     from centerhash.core.errors import CenterhashError
-    from centerhash.data import Dataset, Splits, open_dataset
+    from centerhash.data import Dataset, Splits, open_dataset, sample
     from centerhash.evaluation import Evaluation, ranking
     from centerhash.evaluation import evaluate as evaluate_codes
-    from centerhash.methods import losses, weights
-    from centerhash.methods.centers import hash_centers
+    from centerhash.index import Index
     from centerhash.methods.registry import METHODS, get_method, register_method
     from centerhash.model.loading import load
     from centerhash.model.model import HashModel
-    from centerhash.search import Index
+    from centerhash.photos import PhotoIndex
     from centerhash.training.config import TrainConfig
     from centerhash.training.run import evaluate, train
 
@@ -43,8 +44,9 @@ _HOMES = {
     "Dataset": "data",
     "Evaluation": "evaluation",
     "HashModel": "model.model",
-    "Index": "search",
+    "Index": "index",
     "METHODS": "methods.registry",
+    "PhotoIndex": "photos",
     "Splits": "data",
     "TrainConfig": "training.config",
     "binarize": "codes",
@@ -52,17 +54,18 @@ _HOMES = {
     "evaluate_codes": "evaluation:evaluate",
     "get_method": "methods.registry",
     "hamming": "codes",
-    "hash_centers": "methods.centers",
+    "hash_centers": "centers",
     "load": "model.loading",
-    "losses": "methods",
     "open_dataset": "data",
     "pack": "codes",
     "ranking": "evaluation",
     "register_method": "methods.registry",
+    "sample": "data",
     "train": "training.run",
     "unpack": "codes",
-    "weights": "methods",
 }
+
+_MODULES = ("losses", "weights")
 
 __all__ = [
     "METHODS",
@@ -71,6 +74,7 @@ __all__ = [
     "Evaluation",
     "HashModel",
     "Index",
+    "PhotoIndex",
     "Splits",
     "TrainConfig",
     "__version__",
@@ -86,6 +90,7 @@ __all__ = [
     "pack",
     "ranking",
     "register_method",
+    "sample",
     "train",
     "unpack",
     "weights",
@@ -93,13 +98,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in (*_HOMES, *_MODULES):
         raise AttributeError(f"module 'centerhash' has no attribute '{name}'")
-    module, _, other = _HOMES[name].partition(":")
+    module, _, other = _HOMES.get(name, name).partition(":")
     home = f"centerhash.{module}"
     try:
-        if name in ("losses", "weights"):
-            return importlib.import_module(f"{home}.{name}")
+        if name in _MODULES:
+            return importlib.import_module(home)
         return getattr(importlib.import_module(home), other or name)
     except ImportError as error:
         missing = missing_library(error)

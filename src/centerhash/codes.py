@@ -1,5 +1,9 @@
 """Binary codes: the only module that handles bits.
 
+    codes = binarize(logits)        # (N, K) of -1 and +1
+    packed = pack(codes)            # (N, ceil(K/8)) bytes
+    hamming(codes, codes)           # (N, N) distances
+
 A code is a row of K values in {-1, +1} (int8). For storage and search it is packed into ceil(K/8) bytes,
 where a set bit means +1, the first value is the highest bit of the first byte, and bits past K are 0.
 """
@@ -11,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from centerhash.core.checks import whole_number
 from centerhash.core.errors import InputError
 
 Codes: TypeAlias = NDArray[np.int8]
@@ -18,58 +23,35 @@ Packed: TypeAlias = NDArray[np.uint8]
 
 
 def binarize(values: NDArray[Any]) -> Codes:
-    """Turn real values (N, K) into codes (N, K): x >= 0 becomes +1, everything else -1.
-
-    Values of 0 become +1. NaN is rejected.
-    """
+    """Turn real values (N, K) into codes (N, K): x >= 0 becomes +1, everything else -1; NaN is rejected."""
     values = np.asarray(values)
     if np.isnan(values).any():
-        raise InputError(
-            "cannot binarize NaN: check the features or the training that produced these values."
-        )
+        raise InputError("cannot binarize NaN: check the features or the training that made these values.")
     return np.where(values >= 0, np.int8(1), np.int8(-1))
 
 
 def check_codes(codes: NDArray[Any], name: str = "codes") -> Codes:
     """Check that `codes` is (N, K) with only -1 and +1, and return it as int8 (a view where it can be)."""
     codes = np.asarray(codes)
-    if codes.ndim != 2:
-        raise InputError(f"{name} must be (N, K) with values -1 and +1, got shape {codes.shape}.")
-    if codes.size and not ((codes == 1) | (codes == -1)).all():
-        found = np.unique(codes)[:5].tolist()
-        raise InputError(f"{name} must hold only -1 and +1, found values such as {found}: {_advice(codes)}.")
+    if codes.ndim != 2 or not ((codes == 1) | (codes == -1)).all():
+        raise InputError(
+            f"{name} must be (N, K) with only -1 and +1, got shape {codes.shape} with values such as "
+            f"{np.unique(codes)[:5].tolist()}: use binarize(values - threshold), with 0.5 for codes of 0 and 1."
+        )
     return codes.astype(np.int8, copy=False)
 
 
-def _advice(codes: NDArray[Any]) -> str:
-    """How to make codes of other values; signs of values that are never negative would all be +1."""
-    if codes.dtype.kind not in "biuf":
-        return "give numbers"
-    if _zeros_and_ones(codes):
-        small = '.astype("int8")' if codes.dtype.kind == "u" else ""  # unsigned, 0 - 1 would be 255
-        return f"make codes of 0 and 1 into such by `2 * codes{small} - 1`"
-    if (codes >= 0).all():
-        return "none is negative, so first subtract the value that parts -1 from +1, then use binarize()"
-    return "use binarize() first"
-
-
-def _zeros_and_ones(codes: NDArray[Any]) -> bool:
-    return codes.dtype == np.bool_ or bool(((codes == 0) | (codes == 1)).all())
-
-
 def as_codes(values: NDArray[Any], name: str = "codes") -> Codes:
-    """Codes (N, K) of -1 and +1 from those, from 0 and 1, or from bool; False and 0 become -1."""
+    """Convert codes (N, K) of 0 and 1, or bool, to -1 and +1; codes of -1 and +1 stay as they are."""
     values = np.asarray(values)
-    if values.ndim == 2 and _zeros_and_ones(values):
+    if values.ndim == 2 and ((values == 0) | (values == 1)).all():
         return np.where(values == 1, np.int8(1), np.int8(-1))
     return check_codes(values, name)
 
 
 def check_bits(bits: int) -> int:
     """Check that `bits` can be the length K of codes."""
-    if not isinstance(bits, int | np.integer) or isinstance(bits, bool) or bits < 1:
-        raise InputError(f"codes have a whole number of bits, at least 1, got {bits!r:.40}.")
-    return int(bits)
+    return whole_number(bits, "bits", 1)
 
 
 def first_bits(packed: Packed, bits: int) -> Packed:
@@ -93,8 +75,7 @@ def check_packed(packed: NDArray[Any], bits: int, name: str = "packed codes") ->
             f"{name} of {bits} bits must be uint8 of shape (N, {width}), got {packed.dtype} of shape "
             f"{packed.shape}: use centerhash.pack on codes of -1 and +1."
         )
-    spare = 8 * width - bits
-    if spare and bool((packed[:, -1] & ((1 << spare) - 1)).any()):
+    if (packed[:, -1] & ((1 << (8 * width - bits)) - 1)).any():
         raise InputError(
             f"{name} have bits set past the first {bits}: they are longer codes, or not made by centerhash.pack."
         )
@@ -112,18 +93,10 @@ def unpack(packed: NDArray[np.uint8], bits: int) -> Codes:
 
 
 def to_words(packed: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """View packed codes (N, bytes) as (N, ceil(bytes/8)) 64-bit words, the form that the kernels scan.
-
-    Missing bytes are zero on both sides of every comparison and so never count.
-    """
-    packed = np.asarray(packed)
-    rows, width = packed.shape
-    words = (width + 7) // 8
-    if width == words * 8 and packed.flags.c_contiguous and packed.dtype == np.uint8:
-        return packed.view(np.uint64)
-    padded = np.zeros((rows, words * 8), dtype=np.uint8)
-    padded[:, :width] = packed
-    return padded.view(np.uint64)
+    """View packed codes (N, bytes) as (N, ceil(bytes/8)) 64-bit words for the kernels; missing bytes are zero."""
+    missing = -packed.shape[1] % 8
+    whole = np.pad(packed, ((0, 0), (0, missing))) if missing else np.ascontiguousarray(packed)
+    return whole.view(np.uint64)
 
 
 def hamming(first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.int64]:
@@ -131,7 +104,6 @@ def hamming(first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.int64]:
     first, second = check_codes(first, "first"), check_codes(second, "second")
     if first.shape[1] != second.shape[1]:
         raise InputError(f"codes of {first.shape[1]} and {second.shape[1]} bits cannot be compared.")
-    bits = first.shape[1]
-    inner = first.astype(np.float32) @ second.astype(np.float32).T  # exact: |inner| <= K < 2^24
-    distances: NDArray[np.int64] = ((bits - inner) / 2).astype(np.int64)
-    return distances
+    # Exact, since |<a, b>| <= K < 2^24.
+    distances: NDArray[Any] = (first.shape[1] - first.astype(np.float32) @ second.astype(np.float32).T) / 2
+    return distances.astype(np.int64)

@@ -25,7 +25,8 @@ def options() -> Iterator[tuple[str, Any]]:
     """Every option of every command, with the command's name."""
     group: Any = typer.main.get_command(app)
     commands = [command for command in group.commands.values() if not hasattr(command, "commands")]
-    for command in [*commands, *group.commands["index"].commands.values()]:
+    groups = [command for command in group.commands.values() if hasattr(command, "commands")]
+    for command in [*commands, *(one for each in groups for one in each.commands.values())]:
         for parameter in command.get_params(typer.Context(command)):
             yield command.name, parameter
 
@@ -42,10 +43,11 @@ def test_parameters_become_options() -> None:
         assert with_flags(text) == (text if shown is None else shown)
 
 
-def test_every_parameter_that_the_library_names_is_an_option() -> None:
+def test_named_parameters_are_options() -> None:
     named = {name for path in LIBRARY for name in re.findall(r"`([a-z_0-9]+)=[^`]*`", path.read_text())}
     flags = {flag for _, parameter in options() for flag in (*parameter.opts, *parameter.secondary_opts)}
-    assert {f"--{name.replace('_', '-')}" for name in named} <= flags | {"--labels"}  # --no-labels
+    # The option of `labels=` is --no-labels, and loggers are objects of Python.
+    assert {f"--{name.replace('_', '-')}" for name in named} <= flags | {"--labels", "--logger"}
 
 
 def test_warnings_name_options(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,35 +65,33 @@ def messages(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_no_error_of_the_library_speaks_of_an_option() -> None:
-    found = {path.name: list(messages(path)) for path in LIBRARY}
-    assert sum(map(len, found.values())) > 100
-    assert [text for texts in found.values() for text in texts if re.search(r"(?<!-)--[a-z]", text)] == []
+def test_library_errors_name_parameters() -> None:
+    texts = [text for path in LIBRARY for text in messages(path)]
+    assert len(texts) > 100
+    assert [text for text in texts if re.search(r"(?<!-)--[a-z]", text)] == []
 
 
 @pytest.mark.parametrize("option", ["--device", "--cache", "--json", "--skip-broken", "--runner", "--root"])
-def test_an_option_means_the_same_everywhere(option: str) -> None:
-    found = {
+def test_equal_help_of_equal_options(option: str) -> None:
+    texts = {
         parameter.help
         for command, parameter in options()
         if option in parameter.opts and not (option == "--root" and command in ("train", "compare", "tune"))
     }
-    assert len(found) == 1
+    assert len(texts) == 1
 
 
-def test_every_setting_of_training_is_an_option_or_left_out_on_purpose() -> None:
+def test_settings_of_train() -> None:
     flags = {parameter.name for command, parameter in options() if command == "train"}
     assert set(TrainConfig.model_fields) - flags == {"warm_start", "head", "shorter"}
     assert set(HeadOptions.model_fields) & flags == {"hidden", "rotate", "evidence", "presence"}
 
 
-def test_a_grid_has_all_options_of_training_but_those_it_sets_itself() -> None:
-    found: dict[str, set[str]] = {}
+def test_settings_of_grids() -> None:
+    names: dict[str, set[str]] = {}
     for command, parameter in options():
-        found.setdefault(command, set()).add(parameter.name)
-    settings = {
-        name for name in found["train"] if name in {*TrainConfig.model_fields, *HeadOptions.model_fields}
-    }
+        names.setdefault(command, set()).add(parameter.name)
+    settings = names["train"] & {*TrainConfig.model_fields, *HeadOptions.model_fields}
     for command in ("compare", "tune"):
-        assert settings - found[command] - {"options"} == {"method", "seed", "watch"}
-        assert {"root", "lists", "cache", "device", "skip_broken"} <= found[command]
+        assert settings - names[command] - {"options"} == {"method", "seed", "watch"}
+        assert {"root", "lists", "cache", "device", "skip_broken"} <= names[command]

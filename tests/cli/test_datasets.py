@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import signal
 import sys
@@ -14,10 +15,9 @@ import typer
 from typer.testing import CliRunner
 
 from centerhash.cli.info import datasets, download
-from centerhash.core.errors import ConfigError
 from centerhash.data import open_dataset
 from centerhash.data.published.catalogue import DATASETS, PublishedDataset, RemoteFile
-from tests.layouts import tarred, write_nuswide, write_voc, zipped
+from tests.layouts import write_flickr25k, write_nuswide, zipped
 from tests.toys import names, started_by, wait_for_process
 from tests.webserver import FileServer
 
@@ -42,61 +42,52 @@ def small(monkeypatch: pytest.MonkeyPatch, name: str) -> PublishedDataset:
     return changed
 
 
-def test_the_list_says_what_is_there(tmp_path: Path) -> None:
-    write_voc(tmp_path / "voc")
+def test_list(tmp_path: Path) -> None:
+    write_flickr25k(tmp_path / "mirflickr25k")
     text = run("datasets", "--root", tmp_path)
     for name in DATASETS:
         assert name in text
-    assert "2,040 random" in text
     rows = json.loads(run("datasets", "--root", tmp_path, "--json"))
-    assert [row["name"] for row in rows if row["path"]] == ["voc2007"]
+    assert [row["name"] for row in rows if row["path"]] == ["flickr25k", "flickr25k-38"]
 
 
-def test_the_page() -> None:
-    done = CliRunner().invoke(app, ["datasets", "--markdown"], catch_exceptions=False)
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "datasets.md").read_text()
-    assert done.output == page, "run `centerhash datasets --markdown > docs/reference/datasets.md`"
-    assert all(f"`{name}`" in page for name in DATASETS)
-    with pytest.raises(ConfigError, match="--markdown stands alone: omit --json"):
-        run("datasets", "--markdown", "--json")
-
-
-def test_download_and_again(server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small(monkeypatch, "voc2012")
-    server.files["/VOCtrainval_11-May-2012.tar"] = tarred(write_voc(tmp_path / "source", "2012"))
-    words = ("download", "voc2012", "--root", tmp_path / "data", "--mirror", server.url)
+def test_download(server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small(monkeypatch, "flickr25k")
+    source = write_flickr25k(tmp_path / "source" / "photos")
+    server.files["/mirflickr25k_annotations_v080.zip"] = zipped(source / "mirflickr25k_annotations_v080")
+    (source / "mirflickr25k_annotations_v080").rename(tmp_path / "annotations")
+    server.files["/mirflickr25k.zip"] = zipped(source)
+    words = ("download", "flickr25k", "--root", tmp_path / "data", "--mirror", server.url)
     text = run(*words)
-    assert "Pascal VOC 2012: downloaded VOCtrainval_11-May-2012.tar, in" in text
-    assert "next: `centerhash train voc2012 --root" in text
-    assert open_dataset("voc2012", root=tmp_path / "data").size == 5
-    asked = len(server.requests)
-    assert "all files were downloaded before" in run(*words)
-    assert len(server.requests) == asked
+    assert "downloaded mirflickr25k.zip, mirflickr25k_annotations_v080.zip, in" in text
+    assert "centerhash train flickr25k --root" in text
+    assert open_dataset("flickr25k", root=tmp_path / "data").size == 11
+    requests = len(server.requests)
+    assert "downloaded before" in run(*words)
+    assert len(server.requests) == requests
 
 
-def test_what_is_left_to_do_by_hand(
-    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_by_hand(server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small(monkeypatch, "nuswide21")
     source = write_nuswide(tmp_path / "source")
     server.files["/Groundtruth.zip"] = zipped(source / "Groundtruth")
     server.files["/ImageList.zip"] = zipped(source / "ImageList")
     text = run("download", "nuswide21", "--root", tmp_path / "data", "--mirror", server.url)
-    assert "still to be done by hand: 1. Open https://lms.comp.nus.edu.sg" in text
-    assert "'Agreement and Disclaimer Form'" in text
+    assert "1. Open https://lms.comp.nus.edu.sg" in text
 
 
 @pytest.mark.slow
-def test_a_killed_download_goes_on_where_it_stopped(server: FileServer, tmp_path: Path) -> None:
-    """A real process is killed while bytes arrive; another one asks for the rest only."""
+def test_killed_download(server: FileServer, tmp_path: Path) -> None:
+    """A real process is killed while bytes arrive; another one requests the rest only."""
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "photo.jpg").write_bytes(np.random.default_rng(0).bytes(4_000_000))
     server.files["/a.zip"] = zipped(tmp_path / "source")
     server.holds["/a.zip"] = 3_000_000
     home, part = tmp_path / "home", tmp_path / "home" / "a.zip.part"
+    md5 = hashlib.md5(server.files["/a.zip"]).hexdigest()
     words = (
         "from pathlib import Path; from centerhash.data.published.catalogue import RemoteFile, download; "
-        f"download([RemoteFile({server.url + '/a.zip'!r})], Path({str(home)!r}))"
+        f"download([RemoteFile({server.url + '/a.zip'!r}, md5={md5!r})], Path({str(home)!r}))"
     )
     with started_by([sys.executable, "-c", words]) as process:
         wait_for_process(process, lambda: part.is_file() and part.stat().st_size >= 2_000_000, "bytes arrive")

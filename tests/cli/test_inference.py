@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from centerhash.networks.engines import choose_portable_engine
-from centerhash.search import Index
+from centerhash.photos import PhotoIndex
 from tests.toys import cli, refused
 
 pytestmark = pytest.mark.usefixtures("kept_networks")
@@ -27,8 +27,7 @@ def leave_threads_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def indexed(folder: Path, run: Path, pictures: list[Path], engine: str) -> str:
     """Make an index of pictures by an engine; returns what was printed."""
-    assert cli("index", "create", folder, "--model", run).code == 0
-    done = cli("index", "add", folder, *pictures, "--device", "cpu", "--engine", engine)
+    done = cli("photos", "add", folder, *pictures, "--model", run, "--device", "cpu", "--engine", engine)
     assert done.code == 0, done.err
     return done.text
 
@@ -43,36 +42,25 @@ def index(image_run: Path, pictures: list[Path], tmp_path_factory: pytest.TempPa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", COMPILED)
-def test_index_add(engine: str, image_run: Path, pictures: list[Path], index: Path, tmp_path: Path) -> None:
+def test_photos_add(engine: str, image_run: Path, pictures: list[Path], index: Path, tmp_path: Path) -> None:
     text = indexed(tmp_path / "index", image_run, pictures, engine)
     assert f", features by {choose_portable_engine(engine)}" in text
-    assert "items in" in text
-    with Index.open(tmp_path / "index", read_only=True) as one, Index.open(index) as other:
-        ids = [item.id for item in one.store.items()]
-        assert [item.code.tolist() for item in one.store.get(ids)] == [
-            item.code.tolist() for item in other.store.get(ids)
-        ]
+    with PhotoIndex.open(tmp_path / "index", read_only=True) as one, PhotoIndex.open(index) as other:
+        expected = {item.id: item.code.tolist() for item in other.index}
+        assert {item.id: item.code.tolist() for item in one.index} == expected
 
 
 @pytest.mark.slow
 def test_search(index: Path, pictures: list[Path]) -> None:
-    done = cli("search", index, pictures[0], "--device", "cpu", "--engine", "openvino")
+    done = cli("photos", "search", index, pictures[0], "--device", "cpu", "--engine", "openvino")
     assert done.code == 0, done.err
     assert "3 results, features by openvino" in done.out
-    assert "features by" not in cli("search", index, "--labels", "person", "--engine", "openvino").out
+    assert "features by" not in cli("photos", "search", index, "--labels", "star", "--engine", "openvino").out
 
 
-@pytest.mark.slow
-def test_serve(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("centerhash.serve.app.run", lambda app, settings, listener: None)
-    done = cli("serve", index, "--port", "0", "--device", "cpu", "--engine", "openvino")
-    assert done.code == 0, done.err
-    assert "(stop with Ctrl-C), features by openvino" in done.text
-
-
-@pytest.mark.parametrize("words", [("index", "add"), ("search",), ("serve",)])
-def test_an_unknown_engine_is_refused(words: tuple[str, ...], index: Path, pictures: list[Path]) -> None:
-    images = [] if words == ("serve",) else [pictures[0]]
+@pytest.mark.parametrize("words", [("photos", "add"), ("photos", "search"), ("serve",)])
+def test_an_unknown_engine_is_refused(words: tuple[str, ...], index: Path, scene_folder: Path) -> None:
+    images = [] if words == ("serve",) else [max((scene_folder / "images").iterdir())]
     port = ["--port", "0"] if words == ("serve",) else []
     text = refused(cli(*words, index, *images, *port, "--engine", "onx"))
     assert "unknown engine 'onx'. Did you mean 'onnx'?" in text

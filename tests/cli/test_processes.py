@@ -8,7 +8,7 @@ import pytest
 
 from centerhash.encoding.code_files import read_run_codes
 from centerhash.evaluation import evaluate
-from reproduction.scenes import write_scenes
+from tests.shapes import write_shapes
 from tests.toys import (
     QUICK,
     cli,
@@ -23,10 +23,10 @@ from tests.toys import (
 
 
 @pytest.mark.slow
-def test_the_whole_line_as_real_processes(tmp_path: Path) -> None:
+def test_train_evaluate_explain(tmp_path: Path) -> None:
     """From scenes to codes, a score and an explanation; a second training reuses the features."""
     scenes, run, cache = tmp_path / "scenes", tmp_path / "run", str(tmp_path / "cache")
-    write_scenes(scenes, 30, size=64)
+    write_shapes(scenes, 30, size=64)
     words = ["train", scenes, "--method", "csq", "--crop", "64", *QUICK]
     done = fresh_process(*words, "--out", run, CENTERHASH_CACHE=cache)
     assert done.code == 0, done.err
@@ -55,12 +55,12 @@ def test_the_whole_line_as_real_processes(tmp_path: Path) -> None:
     ("words", "reason"),
     [
         (["train", "gone", "--out", "run"], "no such folder: 'gone'"),
-        (["options", "icss"], "Did you mean 'ics'?"),
+        (["methods", "icss"], "Did you mean 'ics'?"),
         (["train", "gone"], "--out"),
         (["evaluate", "gone"], "no such run or code file"),
     ],
 )
-def test_refusals_of_a_real_process(
+def test_rejected_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], reason: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -69,7 +69,7 @@ def test_refusals_of_a_real_process(
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_with_a_word_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_interrupt(tmp_path: Path) -> None:
     folder, run = write_feature_folder(tmp_path / "data", count=600), tmp_path / "run"
     words = ["train", folder, "--out", run, "--epochs", "2000", "--bits", "16", "--hidden", "16"]
     words += ["--device", "cpu", "--checkpoint-seconds", "0"]
@@ -84,7 +84,7 @@ def test_an_interrupt_ends_with_a_word_and_the_run_goes_on(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_terminal_without_our_letters_is_no_reason_to_fail(image_run: Path, tmp_path: Path) -> None:
+def test_ascii_terminal(image_run: Path, tmp_path: Path) -> None:
     noise_image().save(image := tmp_path / "Müll█.jpg")
     done = fresh_process("explain", image_run, image, PYTHONIOENCODING="ascii")
     assert done.code == 0, done.err

@@ -27,7 +27,7 @@ def test_tuned_settings_are_compared(feature_folder: Path, tmp_path: Path) -> No
 
     best = tmp_path / "tuned" / "best.json"
     stored = json.loads(best.read_text())
-    stored["methods"]["csq"]["setting"] = {"learning_rate": 0.003, "gamma": "K*0.5"}
+    stored["methods"]["csq"]["setting"] = {"learning_rate": 0.003, "gamma": 8.0}
     best.write_text(json.dumps(stored))
     done = cli(
         "compare", feature_folder, "--out", tmp_path / "table", *SMALL, "--seeds", "1", "--settings", best
@@ -40,7 +40,7 @@ def test_tuned_settings_are_compared(feature_folder: Path, tmp_path: Path) -> No
     assert configs["csq"]["options"]["gamma"] == 8.0
 
 
-def test_what_tune_refuses(feature_folder: Path, tmp_path: Path) -> None:
+def test_rejected_tuning(feature_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for words, reason in (
         (["--methods", "icss"], "Did you mean 'ics'?"),
@@ -51,10 +51,10 @@ def test_what_tune_refuses(feature_folder: Path, tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_compare_names_the_methods_that_were_tuned(feature_folder: Path, tmp_path: Path) -> None:
+def test_settings_of_other_methods(feature_folder: Path, tmp_path: Path) -> None:
     best = tmp_path / "best.json"
-    best.write_text('{"methods": {"csq": {"setting": {}}}}')
+    best.write_text('{"bits": 16, "methods": {"csq": {"setting": {}}}}')
     words = ("compare", feature_folder, "--out", tmp_path / "out", "--settings", best)
     assert "--methods csq" in refused(cli(*words))
-    best.write_text('{"methods": {"csq": {"setting": {"gama": 1}}}}')
+    best.write_text('{"bits": 16, "methods": {"csq": {"setting": {"gama": 1}}}}')
     assert "gama" in refused(cli(*words, "--methods", "csq"))

@@ -1,4 +1,4 @@
-"""Arrays and models of strangers: what was stored or an error of ours, never another."""
+"""Untrusted arrays and models: reading them succeeds or raises CenterhashError."""
 
 from __future__ import annotations
 
@@ -18,22 +18,9 @@ from hypothesis.extra import numpy as arrays
 from centerhash.core.errors import CenterhashError
 from centerhash.encoding.code_files import read_codes
 from centerhash.model.model import HashModel
-from centerhash.search.query import read_model_info
 from tests.mutations import changed_json, damaged, damages, seeded
 
-NAMES = (
-    "packed",
-    "bits",
-    "codes",
-    "names",
-    "paths",
-    "labels",
-    "classes",
-    "ids",
-    "visual",
-    "probabilities",
-    "shares",
-)
+NAMES = ("packed", "bits", "codes", "names", "paths", "labels", "classes", "ids", "general", "shares")
 
 
 def npz(**stored: Any) -> bytes:
@@ -47,8 +34,8 @@ GOOD = npz(packed=np.zeros((3, 2), np.uint8), bits=np.array(16), names=np.array(
 
 @seeded
 @given(damages)
-@example(([(607_877, 0)], 1_000_000))  # a stream that zlib refuses
-def test_a_code_file_that_was_changed(tmp_path: Path, damage: Any) -> None:
+@example(([(607_877, 0)], 1_000_000))  # A stream that zlib refuses.
+def test_damaged_code_file(tmp_path: Path, damage: Any) -> None:
     (tmp_path / "codes.npz").write_bytes(damaged(GOOD, damage))
     with suppress(CenterhashError):
         read_codes(tmp_path / "codes.npz")
@@ -61,7 +48,7 @@ values = st.sampled_from([0, 1, 16, -1, 2**62]).map(np.array) | arrays.arrays(
 
 @seeded
 @given(st.dictionaries(st.sampled_from(NAMES), values, max_size=6))
-def test_code_files_of_any_arrays(tmp_path: Path, stored: dict[str, Any]) -> None:
+def test_code_file_of_any_arrays(tmp_path: Path, stored: dict[str, Any]) -> None:
     good = {"packed": np.zeros((3, 2), np.uint8), "bits": np.array(16)}
     (tmp_path / "codes.npz").write_bytes(npz(**{**good, **stored}))
     with suppress(CenterhashError):
@@ -81,16 +68,14 @@ def model(feature_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_model_json(model: Path, feature_run: Path, data: st.DataObject) -> None:
     document = json.loads((feature_run / "model.json").read_text())
     (model / "model.json").write_text(json.dumps(data.draw(changed_json(document))))
-    for read in (HashModel.load, read_model_info):
-        with suppress(CenterhashError):
-            read(model)
+    with suppress(CenterhashError):
+        HashModel.load(model)
 
 
 @seeded
 @given(damages, damages)
-def test_model_files_that_were_changed(model: Path, feature_run: Path, first: Any, second: Any) -> None:
+def test_damaged_model_files(model: Path, feature_run: Path, first: Any, second: Any) -> None:
     for name, damage in (("model.json", first), ("model.safetensors", second)):
         (model / name).write_bytes(damaged((feature_run / name).read_bytes(), damage))
-    for read in (HashModel.load, read_model_info):
-        with suppress(CenterhashError):
-            read(model)
+    with suppress(CenterhashError):
+        HashModel.load(model)

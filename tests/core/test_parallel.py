@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import subprocess
 import sys
 import threading
@@ -19,7 +18,6 @@ import torch
 from threadpoolctl import threadpool_info
 
 from centerhash.core.parallel import (
-    CHOSEN,
     WAITING,
     batches_ahead,
     compiled,
@@ -139,41 +137,6 @@ def test_numpy_has_one_thread_meanwhile() -> None:
     with one_numpy_thread():
         assert set(blas_threads()) == {1}
     assert blas_threads() == before
-
-
-# A step frees more than glibc keeps by itself. Prints how many pages later steps were given, and how much memory the
-# process has afterwards, in pages of one step.
-STEPS = """
-import mmap, resource
-import numpy as np
-from centerhash.core.parallel import freed_memory_kept
-
-def step():
-    blocks = [np.ones(3 << 20, np.uint8) for _ in range(40)]  # too small for huge pages
-
-def pages():
-    return int(open("/proc/self/statm").read().split()[1])
-
-before = pages()
-with freed_memory_kept():
-    step()
-    given = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(10): step()
-    given = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - given
-step_pages = 40 * (3 << 20) / mmap.PAGESIZE
-print(given / step_pages, (pages() - before) / step_pages)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_freed_memory_is_used_again_and_given_back_at_the_end() -> None:
-    given, left = map(float, printed(STEPS, CHOSEN).split())
-    assert given < 1
-    assert left < 1
-    chosen = {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
-    given, _ = map(float, printed(STEPS, CHOSEN, **chosen).split())  # what the user chose stays
-    assert given > 9
 
 
 def test_kernels_run_where_no_machine_code_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,24 +7,22 @@ from rich.console import Console
 from centerhash.core.progress import bars, resolve_progress, silent
 
 
-def test_one_bar_per_stage_with_its_note() -> None:
+def test_bars() -> None:
     console = Console(record=True, force_terminal=True, width=100)
-    with bars(console) as tell:
-        tell("features", 1, 2)
-        tell("training", 3, 3, "loss 0.71")
-        tell("features", 2, 2)
+    with bars(console) as report:
+        report("features", 1, 2)
+        report("training", 3, 3, "loss 0.71")
+        report("features", 2, 2)
     text = console.export_text()
     assert "features" in text
     assert "2/2" in text
     assert "loss 0.71" in text
 
 
-def test_what_a_public_function_takes() -> None:
+def test_resolve_progress() -> None:
     calls: list[tuple[Any, ...]] = []
-    with resolve_progress(lambda *call: calls.append(call)) as tell:
-        tell("stage", 1, 2, "note")
+    with resolve_progress(lambda *call: calls.append(call)) as report:
+        report("stage", 1, 2, "note")
     assert calls == [("stage", 1, 2, "note")]
-    with resolve_progress(False) as tell:
-        assert tell is silent
-    with resolve_progress(True) as tell:
-        tell("stage", 1, 2)  # no terminal here: nothing is shown
+    with resolve_progress(False) as report:
+        assert report is silent

@@ -1,3 +1,5 @@
+"""Datasets of folders and of arrays in memory."""
+
 from __future__ import annotations
 
 import re
@@ -16,74 +18,47 @@ SPLITS = Splits(np.array([1, 2]), np.array([0]), np.array([1, 2]))
 LABELS = np.array([[True, False], [False, True], [True, True]])
 
 
-def image_folder(root: Path, count: int = 30, extra: str = "") -> Path:
+def image_folder(root: Path, count: int = 30) -> Path:
     rows = "".join(f"{i:03}.jpg,{'dog|cat' if i % 2 else 'dog'}\n" for i in range(count))
-    (root / "labels.csv").write_text("file_name,labels\n" + rows + extra)
+    (root / "labels.csv").write_text("file_name,labels\n" + rows)
     for i in range(count):
         (root / f"{i:03}.jpg").write_bytes(b"x")
     return root
 
 
-def test_open_images_without_splits_draws_them(tmp_path: Path) -> None:
+def test_open_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = open_dataset(str(image_folder(tmp_path)), seed=5)
     assert (data.kind, data.size, data.name) == ("images", 30, tmp_path.name)
-    assert data.classes == ("cat", "dog")
-    assert data.features is None
+    assert (data.classes, data.features, data.warnings) == (("cat", "dog"), None, ())
     assert data.image_paths is not None
     assert data.image_paths[29] == tmp_path / "029.jpg"
     assert data.names[0] == "000.jpg"
     assert data.splits.made == "drawn with seed 5"
     assert (data.splits.query.size, data.splits.database.size) == (3, 27)
-    assert data.warnings == ()
     assert np.array_equal(data.splits.query, open_dataset(tmp_path, seed=5).splits.query)
-
-
-def test_a_relative_path_still_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(image_folder(tmp_path))
+    monkeypatch.chdir(tmp_path)
     assert open_dataset(".").name == tmp_path.name
 
 
-def test_warnings_of_all_kinds_are_collected(tmp_path: Path) -> None:
+def test_warnings(tmp_path: Path) -> None:
     root = image_folder(tmp_path, 4)
     (root / "labels.csv").write_text(
         "file_name,labels,width,split\n000.jpg,dog,1,train|query\n001.jpg,,1,database|query\n002.jpg,,1,\n"
     )
     data = open_dataset(root)
-    assert [text.partition(":")[0].replace(str(root), "") for text in data.warnings] == [
-        "'/labels.csv'",
-        "leak",
-        "1 of 2 queries are also in the database, so a query would retrieve itself",
-        "1 of 3 rows are in no split and will not be used.",
-        "2 of 3 rows carry no label",
-    ]
+    words = ("'width'", "leak", "retrieve itself", "1 of 3 rows", "2 of 3 rows")
+    assert len(data.warnings) == len(words)
+    assert all(word in warning for word, warning in zip(words, data.warnings, strict=True))
     assert data.splits.made == "column"
 
 
-@pytest.mark.parametrize("path", ["000.jpg", "notes"])
-def test_a_path_without_data_says_what_may_be_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
+@pytest.mark.parametrize("path", ["000.jpg", "notes", "gone", "photos.parquet"])
+def test_no_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "000.jpg").touch()
+    (tmp_path / "photos.parquet").touch()
     (tmp_path / "notes").mkdir()
-    text = refusal(open_dataset, path)
-    assert f"'{path}'" in text
-    assert "a folder of images with labels.csv" in text
-
-
-def test_what_is_no_path_is_refused() -> None:
-    for path in (None, 3, ["photos"], b"photos"):
-        with pytest.raises(InputError, match="path"):
-            open_dataset(path)
-
-
-def test_a_folder_of_something_else_says_what_it_holds(tmp_path: Path) -> None:
-    for name in ("a.jpg", "b.jpg", "c.jpg", "d.jpg", "label.csv", "z.jpg"):
-        (tmp_path / name).write_text("")
-    (tmp_path / "e").mkdir()
-    text = refusal(open_dataset, tmp_path)
-    assert "it holds 'a.jpg', 'b.jpg', 'c.jpg', 'd.jpg', 'e/' and 2 more" in text
-    assert "(rename 'label.csv' to 'labels.csv'?)" in text
+    assert f"'{path}'" in refusal(open_dataset, path)
 
 
 # ---------------------------------------------------------------- in memory
@@ -104,7 +79,7 @@ NAMED = [("dog",), ("cat", "dog")] * 10
         (FEATURES.astype(np.int16), TRUTH.astype(np.float64)),
     ],
 )
-def test_arrays_tensors_and_lists_are_a_data_set(features: Any, labels: Any) -> None:
+def test_from_arrays(features: Any, labels: Any) -> None:
     data = Dataset.from_arrays(features, labels, seed=4)
     assert data.features is not None
     assert (data.kind, data.features.dtype, data.labels.dtype) == ("features", np.float32, np.bool_)
@@ -116,7 +91,7 @@ def test_arrays_tensors_and_lists_are_a_data_set(features: Any, labels: Any) -> 
 
 
 @pytest.mark.parametrize("labels", [NAMED, list(map(set, NAMED)), np.array(NAMED, dtype=object)])
-def test_labels_may_be_names(labels: Any) -> None:
+def test_named_labels(labels: Any) -> None:
     data = Dataset.from_arrays(FEATURES, labels)
     assert data.classes == ("cat", "dog")
     assert data.labels[:2].astype(int).tolist() == [[0, 1], [1, 1]]
@@ -124,17 +99,7 @@ def test_labels_may_be_names(labels: Any) -> None:
     assert Dataset.from_arrays(FEATURES, ["dog", "cat"] * 10).labels[0].tolist() == [False, True]
 
 
-def test_splits_may_be_given() -> None:
-    data = Dataset.from_arrays(FEATURES, TRUTH, query=torch.tensor([1, 0]), train=[5, 7], name="toy")
-    assert data.splits.query.tolist() == [1, 0]
-    assert data.splits.train.tolist() == [5, 7]
-    assert data.splits.database.tolist() == list(range(2, 20))
-    assert data.splits.made == "given; database is all but the queries"
-    assert repr(data) == "Dataset('toy', 20 x 4 features, 2 classes, train 2 / query 2 / database 18)"
-    assert len(data) == 20
-
-
-def test_image_files_are_a_data_set(tmp_path: Path) -> None:
+def test_from_images(tmp_path: Path) -> None:
     paths = [str(tmp_path / f"{row}.jpg") for row in range(20)]
     data = Dataset.from_images(paths, NAMED, names=map(str, range(20)), name="photos")
     assert data.image_paths == tuple(map(Path, paths))
@@ -145,69 +110,27 @@ def test_image_files_are_a_data_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"features": "features.npy"}, "features must be a numpy array, .*got str"),
+        ({"features": "features.npy"}, "features must be .*got str"),
         ({"features": None}, "got NoneType"),
         ({"features": [[1, 2], [3]]}, "cannot be read as an array"),
-        ({"features": FEATURES[0]}, r"shape \(N, D\)"),
-        ({"features": FEATURES[:0]}, "must not be empty"),
-        ({"features": FEATURES[:7]}, "features have 7 rows, but labels 20"),
-        ({"features": np.full((20, 2), np.nan)}, "must be finite"),
-        ({"labels": TRUTH[:, 0].astype(int)}, "numpy.eye"),
-        ({"labels": TRUTH * 2}, "2 in row 0, column 0"),
-        ({"labels": [["dog"], [True]] * 10}, "the label True"),
+        ({"features": FEATURES[0]}, r"shape \(4,\)"),
+        ({"features": FEATURES[:7]}, r"\(7, 4\)"),
+        ({"features": np.full((20, 2), np.nan)}, "NaN"),
+        ({"labels": [["dog"], [True]] * 10}, "True"),
         ({"labels": NAMED, "classes": ["cat", "dig"]}, "Did you mean 'dig'"),
-        ({"classes": ["cat"]}, "2 columns for 1 classes"),
         ({"classes": "ab"}, "one name per class, got 'ab'"),
-        ({"classes": ["a", 3]}, "name 2 is 3"),
-        ({"classes": ["a", "a"]}, "more than once"),
-        ({"names": ["a"]}, "names must be 20"),
-        ({"query": [20]}, "points outside"),
+        ({"names": ["a"]}, "names has 1 entries"),
+        ({"query": [20]}, "20 to 20"),
         ({"query": "test"}, "the split 'query' must be"),
         ({"seed": -1}, "the seed"),
     ],
 )
-def test_arrays_that_do_not_fit(change: dict[str, Any], text: str) -> None:
+def test_wrong_arrays(change: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError, match=text):
         Dataset.from_arrays(**{"features": FEATURES, "labels": TRUTH, **change})
 
 
-def test_paths_that_do_not_fit() -> None:
-    for paths in ("photos", None, [3] * 20, ["a.jpg"]):
-        with pytest.raises(InputError):
-            Dataset.from_images(paths, TRUTH)
-
-
 # ---------------------------------------------------------------- Dataset
-
-
-def test_arrays_are_read_only_and_the_callers_stay_writable() -> None:
-    labels, areas = LABELS.copy(), np.zeros((3, 2), np.float32)
-    data = Dataset("d", Path(), ("a", "b"), labels, SPLITS, features=np.zeros((3, 4)), areas=areas)
-    with pytest.raises(ValueError):
-        data.labels[0, 0] = False
-    assert data.areas is not None
-    with pytest.raises(ValueError):
-        data.areas[0, 0] = 1
-    labels[0, 0] = False
-    areas[0, 0] = 1
-
-
-def test_names_default_to_row_numbers_and_features_win_over_images() -> None:
-    paths = tuple(Path(f"{i}.jpg") for i in range(3))
-    images = Dataset("d", Path(), ("a", "b"), LABELS, SPLITS, image_paths=paths)
-    both = Dataset("d", Path(), ("a", "b"), LABELS, SPLITS, np.zeros((3, 4)), paths)
-    assert (images.kind, both.kind) == ("images", "features")
-    assert both.names == ("0", "1", "2")
-
-
-def test_with_splits() -> None:
-    data = Dataset("d", Path(), ("a", "b"), LABELS, SPLITS, features=np.zeros((3, 4)))
-    other = data.with_splits(Splits(np.array([0]), np.array([1]), np.array([0, 2])))
-    assert other.splits.train.tolist() == [0]
-    assert data.splits.train.tolist() == [1, 2]
-    assert other.names == data.names
-    with pytest.raises(DataError):
-        data.with_splits(Splits(np.array([0]), np.array([3]), np.array([0])))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +138,7 @@ def test_with_splits() -> None:
     [
         ({"labels": LABELS.astype(int)}, "got int64"),
         ({"labels": LABELS[0]}, "got bool (2,)"),
-        ({"classes": ("a",)}, "1 classes for 2 label columns"),
+        ({"classes": ("a",)}, "classes has 1 entries"),
         ({"features": None}, "features or image paths"),
         ({"features": np.zeros((2, 4))}, "features has 2 entries"),
         ({"names": ("x",)}, "names has 1 entries"),
@@ -223,7 +146,7 @@ def test_with_splits() -> None:
         ({"areas": np.zeros((3, 1), np.float32)}, "areas has shape (3, 1)"),
     ],
 )
-def test_fields_must_agree(change: dict[str, Any], text: str) -> None:
+def test_fields(change: dict[str, Any], text: str) -> None:
     fields = {"labels": LABELS, "classes": ("a", "b"), "features": np.zeros((3, 4)), **change}
     with pytest.raises(DataError, match=re.escape(text)):
         Dataset(name="d", root=Path(), splits=SPLITS, **fields)

@@ -1,3 +1,5 @@
+"""Datasets from torch and to torch."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -32,7 +34,7 @@ def dataset(*changed: tuple[int, Any]) -> list[Any]:
         [(list(map(float, row)), labels) for row, labels in zip(FEATURES, LABELS, strict=True)],
     ],
 )
-def test_a_torch_dataset_becomes_ours(source: Any) -> None:
+def test_from_torch(source: Any) -> None:
     data = Dataset.from_torch(source, CLASSES, query=[3, 1])
     assert data.classes == CLASSES
     assert data.splits.query.tolist() == [3, 1]
@@ -40,39 +42,24 @@ def test_a_torch_dataset_becomes_ours(source: Any) -> None:
     assert np.array_equal(data.labels, LABELS)
 
 
-def test_every_item_is_read_once() -> None:
-    class Counted(TensorDataset):
-        read: list[int] = []  # noqa: RUF012
-
-        def __getitem__(self, row: int) -> Any:
-            self.read.append(row)
-            return super().__getitem__(row)
-
-    Dataset.from_torch(Counted(torch.from_numpy(FEATURES), torch.from_numpy(LABELS)))
-    assert Counted.read == list(range(20))
-
-
 @pytest.mark.parametrize(
-    ("source", "message"),
+    ("source", "fault"),
     [
-        ([], "with a length of at least 1"),
-        (iter(dataset()), "with a length of at least 1"),
-        (dataset((2, FEATURES[2])), "item 2 must be a pair of features and labels, got ndarray"),
-        (dataset((0, (Image.new("RGB", (4, 4)), LABELS[0]))), "item 0 is an image.*Dataset.from_images"),
-        (dataset((0, (torch.zeros(3, 4, 4), LABELS[0]))), "item 0 is an image.*Dataset.from_images"),
-        (dataset((5, (FEATURES[5][:3], LABELS[5]))), r"the features of item 5 have the shape \(3,\)"),
-        (dataset((5, (FEATURES[5], LABELS[5][:1]))), r"the labels of item 5 have the shape \(1,\)"),
-        (dataset((5, (FEATURES[5], 3))), "the labels of item 5 must be a numpy array"),
-        (dataset((5, (FEATURES[5], LABELS[5] * 2))), "2.0 in row 5.*only 0 and 1"),
-        (dataset((5, (FEATURES[5] * np.nan, LABELS[5]))), "nan in row 5"),
+        ([], r"got \[\]"),
+        (iter(dataset()), "iterator"),
+        (dataset((2, FEATURES[2])), "item 2 .*ndarray"),
+        (dataset((0, (Image.new("RGB", (4, 4)), LABELS[0]))), "item 0 .*Dataset.from_images"),
+        (dataset((5, (FEATURES[5][:3], LABELS[5]))), "features .*shape"),
+        (dataset((5, (FEATURES[5], 3))), "the labels of item 5"),
+        (dataset((5, (FEATURES[5] * np.nan, LABELS[5]))), "row 5"),
     ],
 )
-def test_what_is_refused(source: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_bad_items(source: Any, fault: str) -> None:
+    with pytest.raises(InputError, match=fault):
         Dataset.from_torch(source)
 
 
-def test_features_come_out_by_split() -> None:
+def test_to_torch() -> None:
     data = Dataset.from_arrays(
         FEATURES.astype(np.float16), LABELS, train=[4, 2, 9], query=[1], database=[4, 2, 9]
     )
@@ -91,14 +78,7 @@ def test_features_come_out_by_split() -> None:
         data.to_torch("training")
 
 
-def test_what_comes_out_goes_in_again() -> None:
-    data = Dataset.from_arrays(FEATURES, LABELS)
-    again = Dataset.from_torch(data.to_torch())
-    assert np.array_equal(again.features, FEATURES)
-    assert np.array_equal(again.labels, LABELS)
-
-
-def test_images_come_out_upright_and_transformed(scene_folder: Path, tmp_path: Path) -> None:
+def test_images(scene_folder: Path, tmp_path: Path) -> None:
     data = open_dataset(scene_folder)
     row = int(data.splits.query[0])
     image, labels = data.to_torch("query")[0]

@@ -22,28 +22,16 @@ def framed(shape: tuple[int, int], box: tuple[int, int, int, int]) -> NDArray[np
 
 
 @pytest.mark.parametrize("box", [(0, 20, 64, 60), (10, 0, 64, 64), (8, 16, 40, 48)])
-def test_the_box_between_borders(box: tuple[int, int, int, int]) -> None:
+def test_inner_box(box: tuple[int, int, int, int]) -> None:
     assert inner_box(framed((64, 64), box)) == box
 
 
-def test_the_longest_part_counts_not_a_status_bar() -> None:
-    image = framed((100, 50), (0, 30, 50, 80))
-    image[2:10] = noise(8, 50)
-    assert inner_box(image) == (0, 30, 50, 80)
-
-
-@pytest.mark.parametrize(
-    "box", [(0, 0, 64, 64), (1, 0, 64, 64), (0, 0, 10, 10)], ids=["none", "one pixel", "too little left"]
-)
-def test_no_box_that_is_not_worth_it(box: tuple[int, int, int, int]) -> None:
-    assert inner_box(framed((64, 64), box)) is None
-
-
-def test_a_plain_image_has_none() -> None:
+def test_no_border() -> None:
+    assert inner_box(framed((64, 64), (1, 0, 64, 64))) is None
     assert inner_box(np.zeros((32, 32, 3), np.uint8)) is None
 
 
-def test_views_are_the_image_and_the_part_between_borders() -> None:
+def test_views() -> None:
     photo = np.asarray(Image.fromarray(noise(8, 8)).resize((256, 256), Image.Resampling.BICUBIC))
     screen = np.full((512, 256, 3), 20, np.uint8)
     screen[128:384] = photo

@@ -1,3 +1,5 @@
+"""Code files: every form of codes is read, damaged ones are errors with their name, what is written is read again."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -8,7 +10,14 @@ import pytest
 
 from centerhash.codes import binarize, pack, unpack
 from centerhash.core.errors import ConfigError, DataError, InputError
-from centerhash.encoding.code_files import CodeFile, evaluate_files, read_codes, write_codes
+from centerhash.encoding.code_files import (
+    CodeFile,
+    evaluate_codes_of,
+    evaluate_files,
+    read_code_pair,
+    read_codes,
+    write_codes,
+)
 from centerhash.evaluation import evaluate
 
 GENERATOR = np.random.default_rng(4)
@@ -38,12 +47,12 @@ def write(path: Path, **arrays: Any) -> Path:
         {"codes": CODES > 0},
     ],
 )
-def test_codes_are_read_in_every_form(tmp_path: Path, arrays: dict[str, Any]) -> None:
-    found = read_codes(write(tmp_path / "codes.npz", **arrays, labels=LABELS))
-    assert found.bits == 20
-    assert np.array_equal(unpack(found.packed, 20), CODES)
-    assert np.array_equal(found.labels, LABELS)
-    assert found.ids is None
+def test_read_every_form(tmp_path: Path, arrays: dict[str, Any]) -> None:
+    codes = read_codes(write(tmp_path / "codes.npz", **arrays, labels=LABELS))
+    assert codes.bits == 20
+    assert np.array_equal(unpack(codes.packed, 20), CODES)
+    assert np.array_equal(codes.labels, LABELS)
+    assert codes.ids is None
 
 
 @pytest.mark.parametrize(
@@ -67,12 +76,12 @@ def test_codes_are_read_in_every_form(tmp_path: Path, arrays: dict[str, Any]) ->
         ({"codes": np.array([{"a": 1}], dtype=object)}, "damaged"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_named(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
+def test_malformed_arrays(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
     with pytest.raises(DataError, match=rf"codes\.npz'.*{words}"):
         read_codes(write(tmp_path / "codes.npz", **arrays))
 
 
-def test_a_damaged_or_missing_file_is_named(tmp_path: Path) -> None:
+def test_damaged_and_missing_files(tmp_path: Path) -> None:
     whole = write(tmp_path / "whole.npz", codes=CODES, labels=LABELS).read_bytes()
     flipped = bytearray(whole)
     flipped[200] ^= 0xFF
@@ -82,35 +91,33 @@ def test_a_damaged_or_missing_file_is_named(tmp_path: Path) -> None:
             read_codes(tmp_path / "codes.npz")
     with pytest.raises(DataError, match=r"gone\.npz"):
         read_codes(tmp_path / "gone.npz")
-    with pytest.raises(DataError, match="gone"):
-        evaluate_files([tmp_path / "gone"])
 
 
 @pytest.mark.parametrize("query", FORMS)
 @pytest.mark.parametrize("database", FORMS)
-def test_bare_arrays_with_separate_labels_are_evaluated(tmp_path: Path, query: str, database: str) -> None:
+def test_evaluate_bare_arrays(tmp_path: Path, query: str, database: str) -> None:
     np.save(tmp_path / "query.npy", FORMS[query][:4])
     np.save(tmp_path / "database.npy", FORMS[database])
     labels = tmp_path / "query_labels.npy", tmp_path / "database_labels.npy"
     np.save(labels[0], LABELS[:4])
     np.save(labels[1], LABELS.astype(np.uint8))
     bits = 20 if "packed" in (query, database) else None
-    found = evaluate_files([tmp_path / "query.npy", tmp_path / "database.npy"], bits=bits, labels=labels)
-    assert found == evaluate(CODES[:4], CODES, LABELS[:4], LABELS)
+    pair = read_code_pair([tmp_path / "query.npy", tmp_path / "database.npy"], bits=bits, labels=labels)
+    assert evaluate_codes_of(*pair) == evaluate(CODES[:4], CODES, LABELS[:4], LABELS)
 
 
-def test_bits_given_by_the_caller(tmp_path: Path) -> None:
+def test_bits_of_the_caller(tmp_path: Path) -> None:
     """Packed bytes that are all 0 or 1, and a file without bits."""
     np.save(tmp_path / "codes.npy", np.array([[0, 1], [1, 0], [1, 1]], np.uint8))
-    found = read_codes(tmp_path / "codes.npy", bits=16)
-    assert (found.bits, found.packed.shape) == (16, (3, 2))
+    codes = read_codes(tmp_path / "codes.npy", bits=16)
+    assert (codes.bits, codes.packed.shape) == (16, (3, 2))
     assert read_codes(tmp_path / "codes.npy").bits == 2
     assert read_codes(tmp_path / "codes.npy", bits=2).bits == 2
     np.save(tmp_path / "labels.npy", LABELS)
     path = write(tmp_path / "codes.npz", packed=pack(CODES), labels=~LABELS)
-    found = read_codes(path, bits=20, labels=tmp_path / "labels.npy")
-    assert np.array_equal(unpack(found.packed, 20), CODES)
-    assert np.array_equal(found.labels, LABELS)
+    codes = read_codes(path, bits=20, labels=tmp_path / "labels.npy")
+    assert np.array_equal(unpack(codes.packed, 20), CODES)
+    assert np.array_equal(codes.labels, LABELS)
 
 
 @pytest.mark.parametrize(
@@ -122,13 +129,13 @@ def test_bits_given_by_the_caller(tmp_path: Path) -> None:
         ("bool", 12, "20 bits, not of 12"),
     ],
 )
-def test_bits_that_do_not_fit_are_rejected(tmp_path: Path, form: str, bits: int | None, words: str) -> None:
+def test_contradictory_bits(tmp_path: Path, form: str, bits: int | None, words: str) -> None:
     np.save(tmp_path / "codes.npy", FORMS[form])
     with pytest.raises(DataError, match=rf"codes\.npy': .*{words}"):
         read_codes(tmp_path / "codes.npy", bits=bits)
 
 
-def test_what_cannot_be_evaluated_is_rejected(tmp_path: Path) -> None:
+def test_rejected_pairs(tmp_path: Path) -> None:
     path, labels = tmp_path / "codes.npy", tmp_path / "labels.npy"
     np.save(path, CODES)
     np.save(labels, LABELS[:5])
@@ -136,22 +143,24 @@ def test_what_cannot_be_evaluated_is_rejected(tmp_path: Path) -> None:
     whole = write(tmp_path / "whole.npz", codes=CODES, labels=LABELS)
     other = write(tmp_path / "other.npz", codes=CODES, labels=LABELS, classes=list("abcde"))
     named = write(tmp_path / "named.npz", codes=CODES, labels=LABELS, classes=list("fghij"))
-    for paths, settings, error, words in (
-        ([path, path], {}, DataError, r"codes\.npy' have none"),
+    cases: list[tuple[list[Path], dict[str, Any], type[Exception], str]] = [
+        ([path, path], {}, DataError, r"codes\.npy"),
         ([path, path], {"labels": (labels, labels)}, DataError, r"\(5, 5\)"),
         ([path, tmp_path / "gone.npy"], {}, DataError, "gone"),
+        ([tmp_path / "gone"], {}, DataError, "gone"),
         ([tmp_path], {"bits": 20}, ConfigError, "bits"),
         ([tmp_path], {}, DataError, "no finished run"),
         ([whole], {}, ConfigError, "got 1"),
         ([whole, whole, whole], {}, ConfigError, "got 3"),
         ([short, whole], {}, DataError, "16 bits, the database 20"),
-        ([named, other], {}, DataError, "different classes"),
-    ):
+        ([named, other], {}, DataError, "classes"),
+    ]
+    for paths, settings, error, words in cases:
         with pytest.raises(error, match=words):
-            evaluate_files(paths, **settings)  # type: ignore[arg-type]
+            read_code_pair(paths, **settings)
 
 
-def test_exclude_self_goes_by_the_ids(tmp_path: Path) -> None:
+def test_exclude_self_by_ids(tmp_path: Path) -> None:
     ids = np.arange(12)
     query = write(
         tmp_path / "query.npz", **PACKED | {"packed": pack(CODES[:4])}, labels=LABELS[:4], ids=ids[:4]
@@ -167,35 +176,33 @@ def test_exclude_self_goes_by_the_ids(tmp_path: Path) -> None:
         evaluate_files([query, bare], exclude_self=True)
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    names = tuple(f"image {row}" for row in range(12))
-    stored = CodeFile(20, pack(CODES), names, names, LABELS, tuple("abcde"), np.arange(12))
+def test_written_codes_are_read(tmp_path: Path) -> None:
+    scores = np.arange(60, dtype=np.uint8).reshape(12, 5)
+    stored = CodeFile(
+        20,
+        pack(CODES),
+        # Bytes of a file name that are no text, and one long name, which must not widen the others.
+        names=(*(f"{row}\udc80\0é" for row in range(11)), "x" * 100_000),
+        labels=LABELS,
+        classes=tuple("abcde"),
+        ids=np.arange(12),
+        general=np.ones((12, 16), np.uint8),
+        probabilities=scores,
+        shares=scores[::-1],
+    )
     write_codes(tmp_path / "codes.npz", stored)
-    found = read_codes(tmp_path / "codes.npz")
-    for name in ("packed", "names", "paths", "labels", "ids"):
-        assert np.array_equal(getattr(found, name), getattr(stored, name))
-    assert (found.bits, found.classes) == (20, tuple("abcde"))
-    assert found.label_names(()) == [tuple(np.array(list("abcde"))[row].tolist()) for row in LABELS]
-
-
-def test_one_long_text_does_not_widen_the_others(tmp_path: Path) -> None:
-    paths = [f"/photos/{row}.jpg" for row in range(11)] + ["/" + "x" * 100_000]
-    write_codes(tmp_path / "codes.npz", CodeFile(20, pack(CODES), paths=paths))
     assert (tmp_path / "codes.npz").stat().st_size < 110_000
-    assert read_codes(tmp_path / "codes.npz").paths == tuple(paths)
-
-
-def test_bytes_of_a_path_that_are_no_text(tmp_path: Path) -> None:
-    paths = [f"/photos/{row}\udc80\0é" for row in range(12)]
-    write_codes(tmp_path / "codes.npz", CodeFile(20, pack(CODES), paths=paths))
-    assert read_codes(tmp_path / "codes.npz").paths == tuple(paths)
+    codes = read_codes(tmp_path / "codes.npz")
+    for name, value in vars(stored).items():
+        assert np.array_equal(getattr(codes, name), value), name
+    assert codes.label_names(()) == [tuple(np.array(list("abcde"))[row].tolist()) for row in LABELS]
 
 
 @pytest.mark.parametrize(
     "wrong",
     [b"", b"{}", b"[1]", b'["a"]', b"\xff", b'["\\ud800"]' * 12, b'["' + b'a", "' * 10 + b'\\ud800", "b"]'],
 )
-def test_rejected_texts(tmp_path: Path, wrong: bytes) -> None:
+def test_malformed_names(tmp_path: Path, wrong: bytes) -> None:
     arrays = {"codes": CODES, "names": np.frombuffer(wrong, np.uint8)}
     with pytest.raises(DataError, match="names"):
         read_codes(write(tmp_path / "codes.npz", **arrays))

@@ -24,11 +24,8 @@ def call(**changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"query_codes": CODES[:2, :7]}, "query_codes and database_codes.*7 and 8"),
         ({"query_labels": LABELS[:2, :2]}, "query_labels and database_labels.*2 and 3"),
-        ({"query_labels": LABELS[:3]}, "query_codes and query_labels.*2 and 3"),
         ({"database_codes": CODES[:1]}, "database_codes and database_labels.*1 and 4"),
-        ({"query_codes": CODES[0]}, r"query_codes.*\(8,\)"),
         ({"query_codes": CODES[:0]}, r"query_codes.*\(0, 8\)"),
         ({"database_labels": LABELS[:, :0]}, r"database_labels.*\(4, 0\)"),
         ({"database_codes": CODES * 2}, "database_codes.*binarize"),
@@ -36,75 +33,71 @@ def call(**changes: Any) -> None:
         ({"query_labels": np.full((2, 3), np.nan)}, "query_labels.*nan"),
         ({"query_codes": pack(CODES[:2])}, "query_codes.*bits="),
         ({"bits": 8}, "query_codes.*int8"),
-        ({"query_codes": "codes.npz"}, "query_codes.*str"),
         ({"database_labels": None}, "database_labels.*NoneType"),
-        ({"query_ids": ["a", "b"]}, "query_ids"),
+        ({"query_ids": ["a", "b"], "database_ids": np.arange(4)}, "query_ids"),
         ({"bits": 0}, "bits.*0"),
         ({"k": 0}, "k must.*0"),
-        ({"k": 2.5}, "k must.*2.5"),
         ({"k": True}, "k must.*True"),
         ({"precision_at": (5, -1)}, "precision_at.*-1"),
         ({"precision_at": 5}, "precision_at.*5"),
         ({"seed": -1}, "seed.*-1"),
-        ({"exclude_self": True}, "exclude_self.*query_ids and no database_ids"),
-        ({"exclude_self": True, "query_ids": np.arange(2)}, "exclude_self.*no database_ids"),
-        ({"query_ids": np.arange(3)}, "query_ids.*3 ids for 2"),
-        ({"database_ids": np.zeros((4, 1), int)}, r"database_ids.*\(4, 1\)"),
-        ({"database_ids": np.zeros(4)}, "database_ids.*float64"),
+        ({"exclude_self": True}, "exclude_self.*query_ids and database_ids"),
+        ({"query_ids": np.arange(3), "database_ids": np.arange(4)}, "query_ids must be 2 "),
+        ({"query_ids": np.arange(2), "database_ids": np.zeros(4)}, "database_ids.*float64"),
         ({"query_ids": np.arange(2), "database_ids": np.array([1, 5, 5, 2])}, "database_ids.*5"),
     ],
 )
-def test_unusable_input_is_named(changes: dict[str, Any], message: str) -> None:
+def test_unusable_input(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         call(**changes)
 
 
-def test_unusable_input_of_a_ranking_is_named() -> None:
+def test_unusable_input_of_ranking() -> None:
     with pytest.raises(InputError, match="query_codes and database_codes"):
         ranking(CODES, CODES[:, :7], 1)
     with pytest.raises(InputError, match="top"):
         ranking(CODES, CODES, 0)
 
 
-def test_packed_codes_of_another_length_are_refused() -> None:
+def test_packed_codes_of_other_length() -> None:
     packed = pack(CODES)
     with pytest.raises(InputError, match=r"database_codes.*5"):
         evaluate(packed[:1] & 0b11111000, packed | 1, LABELS[:1], LABELS, bits=5)
 
 
-def test_codes_too_long_for_the_kernels_are_refused() -> None:
+def test_longest_codes() -> None:
     codes = np.ones((1, 65535), np.int8)
     with pytest.raises(InputError, match=r"query_codes.*65535"):
         evaluate(codes, codes, LABELS[:1], LABELS[:1])
 
 
-def test_so_many_shared_labels_that_gains_overflow_are_refused() -> None:
+def test_most_shared_labels() -> None:
     labels = np.ones((1, 1001), bool)
     with pytest.raises(InputError, match="1001 labels"):
         evaluate(CODES[:1], CODES[:1], labels, labels)
     assert evaluate(CODES[:1], CODES[:1], labels[:, 1:], labels[:, 1:]).ndcg == pytest.approx(1.0)
 
 
-def test_tensors_are_codes_and_labels() -> None:
+def test_tensors() -> None:
     codes, labels = torch.from_numpy(CODES).float().requires_grad_(), torch.from_numpy(LABELS).bfloat16()
     assert evaluate(codes[:2], codes, labels[:2], labels) == evaluate(CODES[:2], CODES, LABELS[:2], LABELS)
 
 
 @pytest.mark.parametrize("kind", [np.bool_, np.uint8, np.int64, np.float32])
-def test_codes_of_0_and_1_are_codes(kind: type) -> None:
+def test_codes_of_0_and_1(kind: type) -> None:
     codes = (CODES > 0).astype(kind)
     expected = evaluate(CODES[:2], CODES, LABELS[:2], LABELS)
     assert evaluate(codes[:2], codes, LABELS[:2], LABELS) == expected
     assert evaluate(codes[:2], CODES, LABELS[:2], LABELS) == expected
 
 
-def test_no_place_of_precision_is_fine() -> None:
+def test_no_precision() -> None:
     result = evaluate(CODES[:1], CODES, LABELS[:1], LABELS, precision_at=(), k=1)
     assert result.precision == {}
 
 
 @pytest.mark.slow
-def test_numba_waits_until_somebody_evaluates() -> None:
+def test_numba_is_lazy() -> None:
     program = "import sys, centerhash.evaluation as e; print('numba' in sys.modules, e.Evaluation.__name__)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "Evaluation"]

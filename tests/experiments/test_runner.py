@@ -43,26 +43,24 @@ class Measured:
         self.names.append(task.name)
         if task.name.startswith(self.failing):
             raise ZeroDivisionError("a bug")
-        return {"config": dict(task.resolved)}
+        return {"config": task.resolved}
 
 
-def test_a_row_says_what_was_measured_on_what_was_found_and_by_which_versions(
-    feature_folder: Path, tmp_path: Path
-) -> None:
+def test_row_of_a_task(feature_folder: Path, tmp_path: Path) -> None:
     source = Source(feature_folder, k=50)
     rows, failures = run_tasks(source, TASKS[:1], tmp_path, Measured())
     assert failures == []
     (row,) = rows
     assert row == {
         **source.open().facts(),
-        "config": dict(TASKS[0].resolved),
+        "config": TASKS[0].resolved,
         "versions": row["versions"],
     }
     assert row["versions"]["torch"]
     assert {path.name for path in tmp_path.iterdir()} == {"results.jsonl"}
 
 
-def test_only_new_tasks_are_computed(feature_folder: Path, tmp_path: Path) -> None:
+def test_only_new_tasks_run(feature_folder: Path, tmp_path: Path) -> None:
     source, measured = Source(feature_folder), Measured()
     run_tasks(source, TASKS[:3], tmp_path, measured)
     before = (tmp_path / "results.jsonl").read_bytes()
@@ -77,9 +75,7 @@ def test_only_new_tasks_are_computed(feature_folder: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("end", [b'{"data": "toy", "fing', b'{"data":"toy"}'])
-def test_a_torn_line_is_dropped_and_its_task_done_again(
-    feature_folder: Path, tmp_path: Path, end: bytes
-) -> None:
+def test_torn_line_runs_again(feature_folder: Path, tmp_path: Path, end: bytes) -> None:
     source, path, measured = Source(feature_folder), tmp_path / "results.jsonl", Measured()
     run_tasks(source, TASKS[:3], tmp_path, measured)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -90,17 +86,15 @@ def test_a_torn_line_is_dropped_and_its_task_done_again(
     assert read_rows(path) == rows
 
 
-def test_a_failing_task_does_not_stop_the_others_and_is_tried_again(
-    feature_folder: Path, tmp_path: Path
-) -> None:
+def test_failing_task_is_tried_again(feature_folder: Path, tmp_path: Path) -> None:
     source, measured = Source(feature_folder), Measured(failing="ics 16")
-    told: list[tuple[int, int, str, bool]] = []
+    done_rows: list[tuple[int, int, str, bool]] = []
     rows, failures = run_tasks(
         source,
         TASKS,
         tmp_path,
         measured,
-        on_done=lambda done, total, task, row: told.append((done, total, task.name, "error" in row)),
+        on_done=lambda done, total, task, row: done_rows.append((done, total, task.name, "error" in row)),
     )
     assert len(rows) == len(read_rows(tmp_path / "results.jsonl")) == 6
     stored = read_failures(tmp_path)
@@ -108,8 +102,8 @@ def test_a_failing_task_does_not_stop_the_others_and_is_tried_again(
     assert [row["config"]["seed"] for row in stored] == [0, 1]
     assert stored[0]["error"] == "ZeroDivisionError: a bug"
     assert "in __call__" in stored[0]["trace"]
-    assert told[1] == (2, 8, "ics 16 bits seed 0", True)
-    assert told[7] == (8, 8, "ics 24 bits seed 1", False)
+    assert done_rows[1] == (2, 8, "ics 16 bits seed 0", True)
+    assert done_rows[7] == (8, 8, "ics 24 bits seed 1", False)
 
     measured = Measured()
     assert run_tasks(source, TASKS[:4], tmp_path, measured)[1] == []
@@ -119,22 +113,22 @@ def test_a_failing_task_does_not_stop_the_others_and_is_tried_again(
     assert not (tmp_path / "failures.jsonl").exists()
 
 
-def test_errors_of_ours_need_no_trace_and_what_was_asked_is_kept() -> None:
+def test_failure_without_trace() -> None:
     task = make_task({"method": "ics", "bits": 16}, value=3)
     assert failure(task, DataError("too few images.")) == {
-        "config": dict(task.resolved),
+        "config": task.resolved,
         "about": {"value": 3},
         "error": "too few images.",
     }
 
 
-def test_an_interrupt_keeps_what_is_finished(feature_folder: Path, tmp_path: Path) -> None:
+def test_interrupt_keeps_rows(feature_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_tasks(Source(feature_folder), TASKS, tmp_path, Measured(interrupted_after=2))
     assert len(read_rows(tmp_path / "results.jsonl")) == 2
 
 
-def test_progress_names_the_running_task(feature_folder: Path, tmp_path: Path) -> None:
+def test_progress_names_tasks(feature_folder: Path, tmp_path: Path) -> None:
     shown: list[tuple[str, int, int, str]] = []
     run_tasks(
         Source(feature_folder),
@@ -153,14 +147,14 @@ def test_progress_names_the_running_task(feature_folder: Path, tmp_path: Path) -
     ]
 
 
-def test_results_of_something_else_in_the_way_are_named(feature_folder: Path, tmp_path: Path) -> None:
+def test_results_of_another_comparison(feature_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     run_tasks(Source(feature_folder, k=50), TASKS[:1], out, Measured())
     with pytest.raises(ConfigError, match="k was 50, now 60"):
         run_tasks(Source(feature_folder, k=60), TASKS[:1], out, Measured())
 
 
-def test_no_jobs(feature_folder: Path, tmp_path: Path) -> None:
+def test_impossible_jobs(feature_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         run_tasks(Source(feature_folder), TASKS, tmp_path, Measured(), jobs=0)
 
@@ -174,7 +168,7 @@ def write(path: Path, *lines: str) -> Path:
 
 
 @pytest.mark.parametrize("torn", ['{"data": "to', "{}", '"text', "\udc80"])
-def test_a_torn_last_line_is_left_out(tmp_path: Path, torn: str) -> None:
+def test_torn_last_line(tmp_path: Path, torn: str) -> None:
     path = tmp_path / "results.jsonl"
     path.write_bytes(json.dumps(stored_row()).encode() + b"\n" + torn.encode(errors="surrogateescape"))
     assert read_rows(path) == [stored_row()]
@@ -183,24 +177,24 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path, torn: str) -> None:
 @pytest.mark.parametrize(
     ("damaged", "reason"), [("{", "line 2 is damaged"), ('{"config": {}}', "it needs config, data")]
 )
-def test_a_damaged_line_before_the_last_is_named(tmp_path: Path, damaged: str, reason: str) -> None:
+def test_damaged_line(tmp_path: Path, damaged: str, reason: str) -> None:
     path = write(tmp_path / "results.jsonl", json.dumps(stored_row()), damaged, json.dumps(stored_row()))
     with pytest.raises(DataError, match=reason):
         read_rows(path)
 
 
-def test_a_folder_of_that_name_is_named(tmp_path: Path) -> None:
+def test_folder_instead_of_rows(tmp_path: Path) -> None:
     with pytest.raises(DataError):
         read_rows(tmp_path)
 
 
-def test_rounding_reaches_every_fraction_and_nothing_else() -> None:
+def test_rounding() -> None:
     value = {"a": 1 / 3, "b": [2 / 3, None, 7, {"c": True}], "d": "0.123456789"}
     assert rounded(value) == {"a": 0.333333, "b": [0.666667, None, 7, {"c": True}], "d": "0.123456789"}
     assert rounded(value, 2)["a"] == 0.33
 
 
-def test_every_difference_is_told() -> None:
+def test_differences() -> None:
     assert differences(stored_row(method="csq", seed=3), stored_row()) == []
     assert differences({**stored_row(), "fingerprint": "beef"}, stored_row()) == [
         "data was toy, now toy with other labels or splits"
@@ -215,7 +209,7 @@ def test_every_difference_is_told() -> None:
     ]
 
 
-def test_rows_and_failures_are_found_by_what_was_asked() -> None:
+def test_keys_of_rows_and_failures() -> None:
     config = {"method": "ics", "bits": 16, "seed": 0}
     row = {"task": {"value": 0.1, "config": config}, "found": {}}
     assert row_key(row) == row_key({"config": config, "about": {"value": 0.1}, "error": "x"})
@@ -239,42 +233,39 @@ def work(folder: Path, setup: EvaluationSetup, task: Task) -> dict[str, Any]:
     if what == "wait":
         time.sleep(600)
     blas = {pool["num_threads"] for pool in threadpool_info()}
-    given = {"threads": torch.get_num_threads(), "blas": max(blas)}
-    return {"task": task.identity, "found": given}
+    return {"task": task.identity, "found": {"threads": torch.get_num_threads(), "blas": max(blas)}}
 
 
-def asked(*whats: str) -> list[Task]:
+def tasks_that(*whats: str) -> list[Task]:
     return [
         make_task({"method": "csq", "bits": 16, "seed": seed}, what=what) for seed, what in enumerate(whats)
     ]
 
 
 @pytest.mark.slow
-def test_rows_errors_and_deaths_of_two_processes_and_an_interrupt_that_ends_them(
-    feature_folder: Path, tmp_path: Path
-) -> None:
+def test_two_processes(feature_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "pids").mkdir()
     handler = signal.getsignal(signal.SIGINT)
-    told: dict[str, dict[str, Any]] = {}
+    done_rows: dict[str, dict[str, Any]] = {}
 
     def stop_at_last(done: int, total: int, task: Task, row: dict[str, Any]) -> None:
-        told[f"{task.about['what']} {task.resolved['seed']}"] = row
+        done_rows[f"{task.about['what']} {task.resolved['seed']}"] = row
         if done == total - 1:  # of the last one no end is in sight
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run_tasks(
             Source(feature_folder),
-            asked("return", "raise", "die", "return", "return", "wait"),
+            tasks_that("return", "raise", "die", "return", "return", "wait"),
             tmp_path / "out",
             partial(work, tmp_path / "pids"),
             jobs=2,
             on_done=stop_at_last,
         )
-    returned = [row["found"] for row in told.values() if "found" in row]
+    returned = [row["found"] for row in done_rows.values() if "found" in row]
     assert returned == [{"threads": 1, "blas": 1}] * 3
-    assert told["raise 1"]["error"] == "ValueError: thirteen"
-    assert "killed" in told["die 2"]["error"]
+    assert done_rows["raise 1"]["error"] == "ValueError: thirteen"
+    assert "killed" in done_rows["die 2"]["error"]
     assert len(read_rows(tmp_path / "out" / "results.jsonl", ("task", "found"))) == 3
     pids = [int(path.name) for path in (tmp_path / "pids").iterdir()]
     # two, and one in place of the dead unless the other was quick enough to take its tasks

@@ -16,7 +16,7 @@ from centerhash.training.run_folder import fingerprint
 from tests.toys import feature_dataset
 
 
-def test_tasks_go_seed_by_seed() -> None:
+def test_tasks_by_seed() -> None:
     names = [task.name for task in plan_tasks(["csq", "ics"], [16, 24], 2)]
     assert names[:5] == [
         "csq 16 bits seed 0",
@@ -28,9 +28,10 @@ def test_tasks_go_seed_by_seed() -> None:
     assert len(names) == 8
 
 
-def test_tasks_know_what_they_resolve_to() -> None:
+def test_tasks_are_resolved() -> None:
     (task,) = plan_tasks(["ics"], [16], 1, {"ics": {"options": {"lambda": "0.2"}}}, {"epochs": 7})
     expected = resolve(TrainConfig(method="ics", bits=16, epochs=7, sizes=False, options={"lambda": 0.2}))
+    assert task.config == expected
     assert task.resolved == expected.model_dump(mode="json")
     assert task.resolved["options"]["beta"] is not None
 
@@ -49,7 +50,7 @@ def test_impossible_grids(methods: list[str], bits: list[int], seeds: int, reaso
         plan_tasks(methods, bits, seeds)
 
 
-def test_what_else_tells_tasks_apart_is_part_of_name_and_key() -> None:
+def test_name_and_key() -> None:
     given = {"method": "ics", "bits": 16}
     plain, more = make_task(given), make_task(given, value=0.1, test={"images": 3})
     assert more.name == "ics 16 bits seed 0 (value 0.1)"
@@ -60,7 +61,7 @@ def test_what_else_tells_tasks_apart_is_part_of_name_and_key() -> None:
 # What it is measured on
 
 
-def test_validation_keeps_three_quarters_and_never_touches_the_queries() -> None:
+def test_validation_split() -> None:
     dataset = feature_dataset(160)  # 120 to train on
     splits = validation_split(dataset).splits
     assert (len(splits.train), len(splits.query), splits.made) == (90, 30, "validation")
@@ -71,12 +72,12 @@ def test_validation_keeps_three_quarters_and_never_touches_the_queries() -> None
     assert not np.array_equal(validation_split(dataset, seed=1).splits.query, splits.query)
 
 
-def test_too_few_images_to_hold_some_out() -> None:
+def test_too_few_images() -> None:
     with pytest.raises(DataError, match="at least 8, got 6"):
         validation_split(feature_dataset(8))
 
 
-def test_a_source_opens_the_true_split_at_the_full_depth(feature_folder: Path) -> None:
+def test_facts_of_a_source(feature_folder: Path) -> None:
     setup, dataset = Source(feature_folder, k=50).open(), open_dataset(feature_folder)
     facts = setup.facts()
     assert facts["fingerprint"] == fingerprint(dataset)
@@ -85,7 +86,7 @@ def test_a_source_opens_the_true_split_at_the_full_depth(feature_folder: Path) -
     assert facts["evaluation"] == {"k": 50, "exclude_self": False}
 
 
-def test_rows_of_images_name_their_backbone(scene_folder: Path, feature_cache: Path) -> None:
+def test_facts_of_images(scene_folder: Path, feature_cache: Path) -> None:
     facts = Source(scene_folder, cache=feature_cache, device="cpu").open().facts()
     key = get_backbone(DEFAULT_BACKBONE).key
     assert facts["backbone"] == {"name": DEFAULT_BACKBONE, "crop": 256, "pool": "mean+max", "key": key}
@@ -93,34 +94,34 @@ def test_rows_of_images_name_their_backbone(scene_folder: Path, feature_cache: P
     assert len(differences({**facts, "backbone": {"key": "other"}}, facts)) == 1
 
 
-def test_validation_needs_features_of_training_images_only(scene_folder: Path, feature_cache: Path) -> None:
+def test_validation_of_images(scene_folder: Path, feature_cache: Path) -> None:
     """Their labels, names, areas and splits stay theirs."""
     seen: list[int] = []
     source = Source(scene_folder, validation=True, cache=feature_cache, device="cpu")
     setup = source.open(lambda stage, done, total, note="", /: seen.append(total))
     whole = open_dataset(scene_folder)
-    expected, found = validation_split(whole), setup.dataset
+    expected, subset = validation_split(whole), setup.dataset
     assert set(seen) == {len(whole.splits.train)} == {len(setup.features)}
     assert whole.areas is not None
-    assert found.areas is not None
+    assert subset.areas is not None
     for name, rows in expected.splits.items():
-        own = getattr(found.splits, name)
-        assert [found.names[row] for row in own] == [whole.names[row] for row in rows]
-        assert np.array_equal(found.labels[own], whole.labels[rows])
-        assert np.array_equal(found.areas[own], whole.areas[rows])
-        assert found.image_paths is not None
-        assert [found.image_paths[row].name for row in own] == [Path(whole.names[row]).name for row in rows]
+        part = getattr(subset.splits, name)
+        assert [subset.names[row] for row in part] == [whole.names[row] for row in rows]
+        assert np.array_equal(subset.labels[part], whole.labels[rows])
+        assert np.array_equal(subset.areas[part], whole.areas[rows])
+        assert subset.image_paths is not None
+        assert [subset.image_paths[row].name for row in part] == [Path(whole.names[row]).name for row in rows]
 
 
-def test_options_of_all_methods_override_tuned_ones_and_those_of_a_method_both() -> None:
-    points = {"ics": {"learning_rate": 0.1, "gamma": 0.5}}
+def test_order_of_settings() -> None:
+    points = {"ics": lambda bits: {"learning_rate": 0.1, "gamma": 0.5}}
     (task,) = plan_tasks(["ics"], [16], 1, None, {"learning_rate": 0.2}, points)
     assert (task.config.learning_rate, task.config.options["gamma"]) == (0.2, 0.5)
     (task,) = plan_tasks(["ics"], [16], 1, {"ics": {"learning_rate": 0.3}}, {"learning_rate": 0.2}, points)
     assert task.config.learning_rate == 0.3
 
 
-def test_a_network_is_for_images(feature_folder: Path, scene_folder: Path, tmp_path: Path) -> None:
+def test_backbone_is_for_images(feature_folder: Path, scene_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="backbone"):
         Source(feature_folder, backbone=get_backbone("efficientnet-lite0", crop=224)).open()
     (task,) = plan_tasks(["ics"], [16], 1, None, {"crop": 128})
@@ -128,7 +129,7 @@ def test_a_network_is_for_images(feature_folder: Path, scene_folder: Path, tmp_p
         run_tasks(Source(scene_folder), [task], tmp_path / "out", train_and_evaluate)
 
 
-def test_validation_scales_the_depth_and_leaves_out_the_query_itself(feature_folder: Path) -> None:
+def test_depth_of_validation(feature_folder: Path) -> None:
     facts = Source(feature_folder, k=50, validation=True).open().facts()
     assert facts["images"] == {"train": 108, "query": 36, "database": 36}
     assert facts["evaluation"] == {"k": 12, "exclude_self": True}  # 50 * 36 / 144 = 12.5, to even

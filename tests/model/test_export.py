@@ -1,4 +1,4 @@
-"""A model as one ONNX file: equal codes, complete metadata, and what is rejected."""
+"""Export of a model as one ONNX file: equal codes, complete metadata, and models that cannot be exported."""
 
 from __future__ import annotations
 
@@ -14,24 +14,19 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-import typer
 from PIL import ExifTags, Image
 from torch import nn
-from typer.testing import CliRunner
 
-from centerhash.cli.training import export as export_command
 from centerhash.codes import binarize, pack, unpack
-from centerhash.core.errors import ConfigError, DataError, InputError
-from centerhash.methods.shallow.projections import Lsh
+from centerhash.core.errors import ConfigError, DataError
+from centerhash.methods.shallow.projections import LSH
 from centerhash.model import export as module
 from centerhash.model.export import (
-    CodeComparison,
     Deployed,
     Hyperplanes,
-    compare_codes,
+    PaddedConvolution,
     export_model,
     fix_padding,
-    image_sample,
 )
 from centerhash.model.loading import load
 from centerhash.model.model import HashModel
@@ -39,7 +34,7 @@ from centerhash.networks.backbones import BACKBONES
 from centerhash.networks.heads import Head
 from centerhash.training.run import train
 from tests.networks.toys import pictures, small_backbone, untrained_model
-from tests.toys import CLASSES, feature_dataset, toy_config, write_images
+from tests.toys import CLASSES, cli, feature_dataset, toy_config, write_images
 
 DOCS = Path(__file__).parents[2] / "docs" / "how-to" / "export.md"
 
@@ -68,7 +63,7 @@ def file(model: HashModel, photos: Path, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 5])
-def test_logits_and_codes_are_those_of_the_model(model: HashModel, file: Path, batch: int) -> None:
+def test_logits_and_codes(model: HashModel, file: Path, batch: int) -> None:
     backbone = small_backbone()
     pixels = pictures(backbone, batch)
     logits, code = onnxruntime.InferenceSession(file).run(["logits", "code"], {"pixels": pixels})
@@ -83,7 +78,7 @@ def test_logits_and_codes_are_those_of_the_model(model: HashModel, file: Path, b
 
 
 @pytest.mark.slow
-def test_the_metadata_tell_all_that_a_program_needs(model: HashModel, file: Path) -> None:
+def test_metadata_for_other_programs(model: HashModel, file: Path) -> None:
     stored = onnxruntime.InferenceSession(file).get_modelmeta().custom_metadata_map
     about = json.loads(stored["centerhash"])
     assert about["classes"] == list(CLASSES)
@@ -103,7 +98,7 @@ def test_the_metadata_tell_all_that_a_program_needs(model: HashModel, file: Path
     }
 
 
-def test_a_logit_of_zero_sets_its_bit_and_bits_past_the_last_are_zero() -> None:
+def test_packed_signs() -> None:
     network = Deployed(nn.Identity(), Head(), 10)
     logits = torch.tensor([[0.0, -1, 1, -0.0, -1e-30, 1, 1, 1, 2, -2]])
     _, code = network(logits)[:2]
@@ -111,73 +106,58 @@ def test_a_logit_of_zero_sets_its_bit_and_bits_past_the_last_are_zero() -> None:
     np.testing.assert_array_equal(code.numpy(), pack(binarize(logits.numpy())))
 
 
-def test_fixed_paddings_change_nothing() -> None:
+def test_fixed_padding() -> None:
     lite = BACKBONES["efficientnet-lite0"]
     network = lite.load()
     pixels = torch.from_numpy(pictures(lite, 1))
     with torch.inference_mode():
         expected = network(pixels)
         fix_padding(network, lite.crop)
-        found = network(pixels)
-    assert any(isinstance(layer, nn.ZeroPad2d) for layer in network.modules())
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        fixed = network(pixels)
+    assert any(isinstance(layer, PaddedConvolution) for layer in network.modules())
+    torch.testing.assert_close(fixed, expected, atol=1e-5, rtol=1e-5)
 
 
 # Shallow methods
 
 
-def test_hyperplanes_give_the_values_of_their_method() -> None:
+def test_hyperplanes() -> None:
     dataset = feature_dataset()
     assert dataset.features is not None
     trained = train(dataset, config=toy_config(method="lsh"))
     arrays = {name.removeprefix("encoder."): tensor.numpy() for name, tensor in trained.tensors().items()}
-    function = Lsh.from_arrays(arrays)
+    function = LSH.from_arrays(arrays)
     features = np.concatenate([dataset.features[:20], np.zeros((1, dataset.features.shape[1]), np.float32)])
-    found = Hyperplanes(function)(torch.from_numpy(features))
-    np.testing.assert_allclose(found.logits.numpy(), function.values(features), rtol=1e-5, atol=1e-7)
+    output = Hyperplanes(function)(torch.from_numpy(features))
+    np.testing.assert_allclose(output.logits.numpy(), function.transform(features), rtol=1e-5, atol=1e-7)
 
 
 # Rejected
 
 
-def test_what_cannot_be_exported_is_named(
+def test_rejected_models(
     model: HashModel, toy_model: HashModel, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match="backbone"):
         export_model(toy_model, tmp_path / "model.onnx", images=[photos])
     with pytest.raises(ConfigError, match=r"model\.onnx"):
         export_model(load("coco"), tmp_path / "model.onnx")
-    with pytest.raises(DataError, match="1 image"):
-        image_sample([photos / "000.png"], small_backbone())
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ConfigError):
         export_model(model, tmp_path / "model.onnx")
 
 
-def test_a_file_with_other_codes_is_not_written(
+def test_different_codes_are_not_written(
     model: HashModel, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "compare_codes", lambda *_: CodeComparison(10, 0.9981, 0.5))
-    with pytest.raises(DataError, match=r"99\.81%.*10 images"):
+    packed_signs = module.packed_signs
+    monkeypatch.setattr(module, "packed_signs", lambda logits, bits: packed_signs(-logits, bits))
+    with pytest.raises(DataError, match="10 images"):
         export_model(model, tmp_path / "model.onnx", images=[photos])
     assert not list(tmp_path.iterdir())
 
 
-# Comparing
-
-
-def test_codes_are_compared_bit_by_bit() -> None:
-    """Rows: equal, one bit other, three bits other; the codes have ten bits."""
-    before = np.array([[0b11110000, 0], [0b11110000, 0], [0, 0]], dtype=np.uint8)
-    after = np.array([[0b11110000, 0], [0b01110000, 0], [0b11000000, 0b01000000]], dtype=np.uint8)
-    assert compare_codes(before, after, 10) == CodeComparison(3, 1 - 4 / 30, 1 / 3)
-    with pytest.raises(InputError):
-        compare_codes(before, after[:2], 10)
-
-
-def test_tensors_that_half_precision_holds_exactly_are_stored_in_it(
-    model: HashModel, photos: Path, tmp_path: Path
-) -> None:
+def test_half_precision_where_exact(model: HashModel, photos: Path, tmp_path: Path) -> None:
     def largest_half(model: HashModel) -> int:
         export_model(model, tmp_path / "model.onnx", images=[photos])
         stored = onnx.load(tmp_path / "model.onnx").graph.initializer
@@ -192,59 +172,26 @@ def test_tensors_that_half_precision_holds_exactly_are_stored_in_it(
 # The command
 
 
-def run_command(*arguments: str | Path) -> str:
-    app = typer.Typer()
-    app.command()(export_command)
-    done = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
-
-
-@pytest.fixture
-def run(model: HashModel, tmp_path: Path) -> Path:
+@pytest.mark.slow
+def test_export_command(model: HashModel, photos: Path, tmp_path: Path) -> None:
     model.save(tmp_path / "run")
-    return tmp_path / "run"
-
-
-def test_the_command_says_what_it_wrote(run: Path, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "model.onnx"
-    words = run_command(run, "--out", out, "--calibration", photos)
-    assert f"{out}: float32, {out.stat().st_size / 1e6:.1f} MB" in words
-    assert "100.00% of the bits on 10 images equal PyTorch's (at least 99.9% must)" in words
+    done = cli("export", tmp_path / "run", "--out", out, "--images", photos)
+    assert done.code == 0, done.err
+    assert f"{out}: {out.stat().st_size / 1e6:.1f} MB" in done.text
+    assert "100.00% of the bits on 10 images" in done.text
+    report = cli("export", tmp_path / "run", "--out", out, "--json").json
+    assert report == {
+        "path": str(out),
+        "size": out.stat().st_size,
+        "compared_on": "4 sample photos",
+        "equal_bits": 1.0,
+        "equal_codes": 1.0,
+    }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("options", "photos"), [([], 4), (["--int8"], 2)])
-def test_without_images_the_sample_photos_are_compared(
-    run: Path, tmp_path: Path, options: list[str], photos: int
-) -> None:
-    found = json.loads(run_command(run, "--out", tmp_path / "model.onnx", *options, "--json"))
-    assert found["compared_on"] == f"{photos} sample photos"
-
-
-@pytest.mark.slow
-def test_eight_bits_keep_most_bits(run: Path, photos: Path, tmp_path: Path) -> None:
-    out = tmp_path / "small.onnx"
-    found = json.loads(run_command(run, "--out", out, "--int8", "--calibration", photos, "--json"))
-    assert (found["numbers"], found["compared_on"], found["path"]) == ("int8", "5 images", str(out))
-    assert 0.85 <= found["equal_bits"] <= 1
-    nodes = onnx.load(out).graph.node
-    quantized = {node.input[0] for node in nodes if node.op_type == "QuantizeLinear"}
-    assert len(quantized) > 10
-    assert not any(name.startswith("/encoder") for name in quantized)
-    plain = export_model(HashModel.load(run), tmp_path / "plain.onnx", images=[photos])
-    pixels = pictures(small_backbone(), 2)
-    small, large = (
-        onnxruntime.InferenceSession(path).run(["logits"], {"pixels": pixels})[0]
-        for path in (out, plain.path)
-    )
-    assert 0 < np.abs(small - large).max() < np.abs(large).max()
-
-
-@pytest.mark.slow
-def test_the_example_of_the_docs_runs_without_torch(
-    image_run: Path, scene_folder: Path, tmp_path: Path
-) -> None:
+def test_documented_example_without_torch(image_run: Path, scene_folder: Path, tmp_path: Path) -> None:
     images = sorted((scene_folder / "images").iterdir())
     model = HashModel.load(image_run)
     export_model(model, tmp_path / "model.onnx", images=images[:4])

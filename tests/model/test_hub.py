@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,11 +16,10 @@ from centerhash.core.files import with_checksum
 from centerhash.model.model import HashModel
 from centerhash.model.portable import PortableModel
 from tests.hub import Hub, serving
-from tests.toys import WIDTH, cli, names, process_environment, refused
-from tests.webserver import FileServer
+from tests.toys import WIDTH, cli, names, python_process, refused
 
 FEATURES = np.random.default_rng(0).normal(size=(9, WIDTH)).astype(np.float32)
-NOBODY = "http://127.0.0.1:9"
+NO_SERVER = "http://127.0.0.1:9"
 pytestmark = pytest.mark.usefixtures("kept_networks")
 
 
@@ -37,22 +33,22 @@ def use(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     """A hub, and an empty cache."""
     monkeypatch.setenv("CENTERHASH_CACHE", str(tmp_path / "cache"))
-    with serving() as made:
-        use(monkeypatch, made.url)
-        yield made
+    with serving() as running:
+        use(monkeypatch, running.url)
+        yield running
 
 
-def model_files(run: Path) -> dict[str, bytes]:
+def torch_files(run: Path) -> dict[str, bytes]:
     return {name: (run / name).read_bytes() for name in ("model.json", "model.safetensors")}
 
 
-def changed(run: Path, **fields: Any) -> bytes:
+def changed_spec(run: Path, **fields: Any) -> bytes:
     spec = {**json.loads((run / "model.json").read_text()), **fields}
     del spec["checksum"]
     return json.dumps(with_checksum(spec)).encode()
 
 
-def problem(source: str) -> str:
+def error_of(source: str) -> str:
     with pytest.raises((DataError, ConfigError)) as caught:
         ch.load(source)
     assert "\n" not in str(caught.value)
@@ -68,231 +64,185 @@ def commit_of(source: str) -> str:
 # Downloading
 
 
-def test_only_the_files_of_a_model_are_downloaded_once_per_commit(
-    hub: Hub, feature_run: Path, tmp_path: Path
-) -> None:
-    files = {**model_files(feature_run), "README.md": b"# card", "evil.py": b"", "backbone.safetensors": b"x"}
-    first = hub.put("jane/photos", files)
-    hub.put("jane/photos", model_files(feature_run), branch="v1/old")
+def test_download_model_files_only(hub: Hub, feature_run: Path, tmp_path: Path) -> None:
+    other = {"README.md": b"# card", "evil.py": b"", "evil/model.json": b"{}", "model.pt": b""}
+    hub.put("jane/photos", {**torch_files(feature_run), **other})
     model, expected = ch.load("hf:jane/photos"), HashModel.load(feature_run)
     assert np.array_equal(model.encode_features(FEATURES), expected.encode_features(FEATURES))
     assert model.folder is not None
     assert model.folder.is_relative_to(tmp_path / "cache" / "models")
-    assert names(model.folder) == ["README.md", "model.json", "model.safetensors"]
-    assert HashModel.load(model.folder).spec == model.spec
-    before = len(hub.requests)
-    assert commit_of("hf:jane/photos") == first
-    files_looked_for = [f"HEAD /jane/photos/resolve/main/{name}" for name in ("model.onnx", "model.json")]
-    assert hub.requests[before:] == files_looked_for
-    assert commit_of(f"hf:jane/photos@{first}") == first
-    assert len(hub.requests) == before + 3
+    assert names(model.folder) == ["model.json", "model.safetensors"]
+
+
+def test_revisions(hub: Hub, feature_run: Path) -> None:
+    first = hub.put("jane/photos", torch_files(feature_run))
+    hub.put("jane/photos", torch_files(feature_run), branch="v1/old")
     second = hub.put("jane/photos", {"README.md": b"new"})
-    assert (commit_of("hf:jane/photos"), commit_of(f"hf:jane/photos@{first}")) == (second, first)
+    assert commit_of("hf:jane/photos") == second
+    assert commit_of(f"hf:jane/photos@{first}") == first
     assert ch.load("hf:jane/photos@v1/old").classes
 
 
-def test_of_a_portable_model_only_the_one_file_is_downloaded(
-    hub: Hub, feature_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    portable = {"model.onnx": (feature_run / "model.onnx").read_bytes(), "README.md": b"# card"}
-    hub.put("jane/whole", {**model_files(feature_run), **portable})
+def test_portable_model_is_preferred(hub: Hub, feature_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    portable = {"model.onnx": (feature_run / "model.onnx").read_bytes()}
     hub.put("jane/photos", portable)
-    for name in ("jane/whole", "jane/photos"):
-        model = ch.load(f"hf:{name}")
-        assert isinstance(model, PortableModel)
-        assert names(model.folder) == ["model.onnx"]
-        expected = HashModel.load(feature_run).encode_features(FEATURES)
-        assert np.array_equal(model.encode_features(FEATURES), expected)
-    use(monkeypatch, NOBODY)
+    model = ch.load("hf:jane/photos")
+    assert isinstance(model, PortableModel)
+    assert names(model.folder) == ["model.onnx"]
+    hub.put("jane/both", {**torch_files(feature_run), **portable})
+    assert "model.safetensors" not in names(Path(ch.load("hf:jane/both").folder or ""))
+    use(monkeypatch, NO_SERVER)
     assert ch.load("hf:jane/photos").digest == model.digest
-    with pytest.raises(DataError, match=r"model\.json"):
-        HashModel.load("hf:jane/photos")
 
 
 def test_cached_models_load_offline(hub: Hub, feature_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = hub.put("jane/photos", model_files(feature_run))
+    commit = hub.put("jane/photos", torch_files(feature_run))
     ch.load("hf:jane/photos")
-    use(monkeypatch, NOBODY)
+    requests = len(hub.requests)
+    ch.load(f"hf:jane/photos@{commit}")
+    assert len(hub.requests) == requests
+    use(monkeypatch, NO_SERVER)
     assert commit_of("hf:jane/photos") == commit_of(f"hf:jane/photos@{commit}") == commit
-    assert f"cannot reach the hub ({NOBODY}) for 'hf:jane/photos@other'" in problem("hf:jane/photos@other")
-    with FileServer() as other:  # a server, but not a hub
-        use(monkeypatch, other.url)
-        assert f"cannot reach the hub ({other.url})" in problem("hf:jane/new")
+    assert NO_SERVER in error_of("hf:jane/photos@other")
 
 
-def test_repositories_and_revisions_that_do_not_exist_or_are_private(hub: Hub, feature_run: Path) -> None:
-    for name in ("photos", "secret"):
-        hub.put(f"jane/{name}", model_files(feature_run))
-    hub.private.add("jane/secret")
-    for name in ("gone", "secret"):
-        assert f"there is no model 'hf:jane/{name}' on {hub.url}, or you have no access" in problem(
-            f"hf:jane/{name}"
-        )
-    assert "'hf:jane/photos@v9' names no branch" in problem("hf:jane/photos@v9")
+def test_local_folder_first(
+    hub: Hub, feature_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hf:jane").mkdir()
+    (tmp_path / "hf:jane" / "photos").symlink_to(feature_run)
+    assert ch.load("hf:jane/photos").bits == 16
+    assert not hub.requests
 
 
-def test_invalid_names_and_revisions_are_rejected_without_a_request(hub: Hub, toy_model: HashModel) -> None:
-    model, owned = toy_model, ("photos/more", "..", "a b", "a--b", "é")
-    for name in ("photos", "../photos", "/photos", "", *(f"jane/{rest}" for rest in owned)):
-        assert "owner/name" in problem(f"hf:{name}")
-        with pytest.raises(ConfigError, match="owner/name"):
-            model.push_to_hub(name)
-    for revision in ("", "../../x", "a/../b", "-x", "a b"):
-        assert f"got '{revision}'" in problem(f"hf:jane/photos@{revision}")
-    assert hub.requests == []
+@pytest.mark.parametrize("source", ["jane/gone", "jane/photos@v9"])
+def test_unknown_repository_or_revision(hub: Hub, feature_run: Path, source: str) -> None:
+    hub.put("jane/photos", torch_files(feature_run))
+    assert f"'hf:{source}'" in error_of(f"hf:{source}")
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    "address",
+    ["photos", "../photos", "/photos", "", "jane/a/b", "jane/..", "jane/a b", "jane/a--b", "jane/é"]
+    + [f"jane/photos@{revision}" for revision in ("", "../../x", "a/../b", "-x", "a b")],
+)
+def test_invalid_addresses(hub: Hub, toy_model: HashModel, address: str) -> None:
+    assert f"got '{address}'" in error_of(f"hf:{address}")
+    with pytest.raises(ConfigError, match="owner/name"):
+        toy_model.push_to_hub(address)
+    assert not hub.requests
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
     [
-        ({"model.json": None}, "nor model.json"),
-        ({"model.safetensors": None}, "has no model.safetensors"),
-        ({"model.json": b"{}"}, ""),
-        ({"model.json": b"[1]"}, "json object"),
-        ({"model.json": b"\xff"}, ""),
+        ("model.json", None),
+        ("model.safetensors", None),
+        ("model.json", b"{}"),
+        ("model.json", b"[1]"),
+        ("model.json", b"\xff"),
+        ("model.safetensors", b"no tensors"),
+        ("model.onnx", b"no network"),
     ],
 )
-def test_what_is_not_a_model(
-    hub: Hub, feature_run: Path, changes: dict[str, bytes | None], reason: str
-) -> None:
-    files = {**model_files(feature_run), **changes}
-    hub.put("jane/photos", {name: content for name, content in files.items() if content is not None})
-    text = problem("hf:jane/photos")
-    assert "'hf:jane/photos' is no model of centerhash" in text
-    assert reason in text
-    if reason != "has no model.safetensors":
-        assert not any("safetensors" in request for request in hub.requests), "weights were downloaded"
+def test_repositories_without_model(hub: Hub, feature_run: Path, name: str, content: bytes | None) -> None:
+    files = torch_files(feature_run)
+    files.pop(name, None)
+    hub.put("jane/photos", files if content is None else {**files, name: content})
+    assert "model" in error_of("hf:jane/photos")
 
 
-def test_a_model_that_names_files_of_this_machine_is_rejected(hub: Hub, feature_run: Path) -> None:
-    spec = changed(feature_run, backbone="resnet50", weights="/home/jane/weights.pth")
-    hub.put("jane/photos", {**model_files(feature_run), "model.json": spec})
-    assert "weights" in problem("hf:jane/photos")
+def test_local_weights_are_rejected(hub: Hub, feature_run: Path) -> None:
+    spec = changed_spec(feature_run, backbone="resnet50", weights="/home/jane/weights.pth")
+    hub.put("jane/photos", {**torch_files(feature_run), "model.json": spec})
+    assert "weights.pth" in error_of("hf:jane/photos")
 
 
-def test_a_fine_tuned_backbone_belongs_to_the_model(hub: Hub, feature_run: Path) -> None:
-    files = {**model_files(feature_run), "model.json": changed(feature_run, tuned=True)}
-    hub.put("jane/photos", files)
-    assert "has no backbone.safetensors" in problem("hf:jane/photos")
-    hub.put("jane/photos", {"backbone.safetensors": b"weights"})
-    tuned = ch.load("hf:jane/photos").tuned_weights
-    assert tuned is not None
-    assert tuned.read_bytes() == b"weights"
+def test_fine_tuned_backbone(hub: Hub, feature_run: Path) -> None:
+    files = {"model.json": changed_spec(feature_run, tuned=True), "backbone.safetensors": b"weights"}
+    hub.put("jane/photos", {**torch_files(feature_run), **files})
+    model = ch.load("hf:jane/photos")
+    assert isinstance(model, HashModel)
+    assert model.tuned_weights is not None
+    assert model.tuned_weights.read_bytes() == b"weights"
 
 
-def test_a_download_that_breaks_off_is_completed_by_the_next_call(
-    hub: Hub, feature_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)  # before it retries
-    hub.put("jane/photos", model_files(feature_run))
+def test_interrupted_download(hub: Hub, feature_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # huggingface_hub waits before it tries again.
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)
+    hub.put("jane/photos", torch_files(feature_run))
     hub.cut = "model.safetensors"
-    assert "cannot reach the hub" in problem("hf:jane/photos")
+    assert "Try again" in error_of("hf:jane/photos")
     hub.cut = None
-    assert ch.load("hf:jane/photos").spec == HashModel.load(feature_run).spec
+    assert ch.load("hf:jane/photos").digest == HashModel.load(feature_run).digest
 
 
 # Uploading
 
 
-def test_a_published_model_is_the_same_one_with_its_card(
-    hub: Hub, feature_run: Path, feature_folder: Path, tmp_path: Path
-) -> None:
+def test_publish(hub: Hub, feature_run: Path, feature_folder: Path, tmp_path: Path) -> None:
     done = cli("publish", feature_run, "jane/photos", "--license", "apache-2.0")
     assert done.code == 0, done.err
     assert f"{hub.url}/jane/photos" in done.text
-    assert sorted(hub.latest("jane/photos")) == ["README.md", "model.json", "model.onnx", "model.safetensors"]
-    found, expected = ch.load("hf:jane/photos"), HashModel.load(feature_run)
-    assert np.array_equal(found.encode_features(FEATURES), expected.encode_features(FEATURES))
-    assert found.digest == expected.digest
+    assert names_on(hub) == ["README.md", "model.json", "model.onnx", "model.safetensors"]
+    assert ch.load("hf:jane/photos").digest == HashModel.load(feature_run).digest
     card = hub.latest("jane/photos")["README.md"].decode()
-    assert card.startswith("---\nlicense: apache-2.0\nlibrary_name: centerhash\n")
-    scored = ch.evaluate(expected, feature_folder, progress=False)
-    assert f"| {scored.map_peers:.4f} | {scored.chance_peers:.4f} |" in card
-    assert f"`{feature_folder.name}`, 160 images" in card
-    assert f"centerhash train {feature_folder.name} --method ics-softmax --bits 16" in card
+    assert card.startswith("---\nlibrary_name: centerhash\nlicense: apache-2.0\n")
+    assert f'"name": "{feature_folder.name}"' in card
+    assert "mAP@" in card
     assert "    ant\n    bee\n" in card
     assert str(tmp_path) not in card
 
 
-def test_a_model_without_a_run_is_pushed_with_what_is_known(hub: Hub, toy_model: HashModel) -> None:
-    assert toy_model.push_to_hub("jane/toy", private=True) == f"{hub.url}/jane/toy"
-    card = hub.latest("jane/toy")["README.md"].decode()
-    for section in ("## Data\n\nNot recorded.", "## Results\n\nNot recorded.", "## License\n\nNot stated"):
-        assert section in card
-    assert ch.load("hf:jane/toy").digest == toy_model.digest
+def names_on(hub: Hub) -> list[str]:
+    return sorted(hub.latest("jane/photos"))
 
 
-def test_an_upload_that_fails_is_one_line(
-    hub: Hub, feature_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for status, words in ((401, "hf auth login"), (403, "hf auth login"), (400, "rejected")):
-        hub.refusing = status
-        text = refused(cli("publish", feature_run, "jane/photos"))
-        assert words in text
-        assert "'jane/photos'" in text
-    use(monkeypatch, NOBODY)
-    assert "cannot reach the hub for 'jane/photos'" in refused(cli("publish", feature_run, "jane/photos"))
+def test_publish_without_run(hub: Hub, toy_model: HashModel) -> None:
+    assert toy_model.push_to_hub("jane/photos", private=True) == f"{hub.url}/jane/photos"
+    card = hub.latest("jane/photos")["README.md"].decode()
+    for section in ("Data and settings", "Results"):
+        assert f"## {section}\n\n    Not recorded." in card
+    assert ch.load("hf:jane/photos").digest == toy_model.digest
 
 
-def test_what_cannot_be_published_is_rejected_without_a_request(hub: Hub, image_run: Path) -> None:
+def test_rejected_upload(hub: Hub, feature_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for status in (400, 401, 403):
+        hub.rejecting = status
+        assert "'jane/photos'" in refused(cli("publish", feature_run, "jane/photos"))
+    use(monkeypatch, NO_SERVER)
+    assert NO_SERVER in refused(cli("publish", feature_run, "jane/photos"))
+
+
+def test_own_weights_cannot_be_published(hub: Hub, image_run: Path) -> None:
     model = HashModel.load(image_run)
     spec = model.spec.model_copy(update={"weights": "/home/jane/own.pth"})
     with pytest.raises(ConfigError, match=r"'own.pth'"):
         HashModel(spec, model.tensors(), image_run).push_to_hub("jane/photos")
-    with pytest.raises(ConfigError, match=r"license.*got 'my\nown'"):
-        model.push_to_hub("jane/photos", license="my\nown")
-    assert hub.requests == []
+    assert not hub.requests
 
 
-def test_paths_of_this_machine_are_not_published(hub: Hub, feature_run: Path, tmp_path: Path) -> None:
+def test_paths_are_not_published(hub: Hub, feature_run: Path, tmp_path: Path) -> None:
     config = json.loads((feature_run / "config.json").read_text())
     config["config"] |= {"weights": "/home/jane/own.pth", "method": "C:\\jane\\mine.py:Hinge"}
     (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "backbone.safetensors").write_bytes(b"weights")
     model = HashModel.load(feature_run)
     spec = model.spec.model_copy(update={"weights": "/home/jane/own.pth", "tuned": True})
-    (tmp_path / "backbone.safetensors").write_bytes(b"weights")
     HashModel(spec, model.tensors(), tmp_path).push_to_hub("jane/photos")
     files = hub.latest("jane/photos")
-    assert sorted(files) == [
-        "README.md",
-        "backbone.safetensors",
-        "model.json",
-        "model.onnx",
-        "model.safetensors",
-    ]
-    for name in ("README.md", "model.json"):
-        assert b"own.pth" in files[name]
-    assert not any(b"home" in content for content in files.values())
-    assert b"--method mine.py:Hinge" in files["README.md"]
-    assert b"jane\\" not in files["README.md"]
-
-
-# Commands
+    assert "backbone.safetensors" in files
+    assert b"mine.py:Hinge" in files["README.md"]
+    for content in files.values():
+        assert b"/home/jane" not in content
+        assert b"C:\\" not in content
 
 
 @pytest.mark.slow
-def test_index_encode_and_search_accept_a_model_of_the_hub(
-    hub: Hub, image_run: Path, scene_folder: Path, feature_cache: Path, tmp_path: Path
-) -> None:
-    hub.put("jane/photos", model_files(image_run))
-    index, images = tmp_path / "photos.index", scene_folder / "images"
-    assert cli("index", "create", index, "--model", "hf:jane/photos").code == 0
-    assert cli("index", "add", index, images, "--device", "cpu").code == 0
-    found = cli("search", index, images / "000000.jpg", "--json", "--device", "cpu")
-    assert found.json["results"][0]["distance"] == 0
-    out = tmp_path / "codes.npz"
-    done = cli("encode", "hf:jane/photos", images, "--out", out, "--cache", feature_cache, "--device", "cpu")
-    assert done.code == 0, done.err
-    assert "hf:jane/gone" in refused(cli("encode", "hf:jane/gone", images, "--out", out))
-
-
-@pytest.mark.slow
-def test_the_endpoint_is_that_of_the_environment(hub: Hub, feature_run: Path, tmp_path: Path) -> None:
-    hub.put("jane/photos", model_files(feature_run))
+def test_endpoint_from_environment(hub: Hub, feature_run: Path, tmp_path: Path) -> None:
+    hub.put("jane/photos", torch_files(feature_run))
     program = "import centerhash; print(centerhash.load('hf:jane/photos').bits)"
-    environment = {**os.environ, **process_environment(), "HF_ENDPOINT": hub.url}
-    environment["CENTERHASH_CACHE"] = str(tmp_path / "other")
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False
-    )
-    assert (done.returncode, done.stdout.strip()) == (0, "16"), done.stderr
+    cache = str(tmp_path / "other")
+    done = python_process("-c", program, HF_ENDPOINT=hub.url, CENTERHASH_CACHE=cache)
+    assert (done.code, done.out.strip()) == (0, "16"), done.err

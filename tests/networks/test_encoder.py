@@ -1,3 +1,5 @@
+"""Images to features: streams, tables, what is cached, what is broken."""
+
 from __future__ import annotations
 
 import shutil
@@ -9,11 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from centerhash.core.errors import DataError, ImageError, InputError, OutputError
+from centerhash.core.errors import DataError, ImageError, InputError
 from centerhash.core.progress import Progress, silent
 from centerhash.networks import encoder as module
-from centerhash.networks.backbones import BACKBONES, Backbone
-from centerhash.networks.cache import default_cache
+from centerhash.networks.backbones import BACKBONES
 from centerhash.networks.encoder import Encoder, FeatureTable
 from tests.toys import noise_image, started, wait_for_process, write_images
 
@@ -21,14 +22,10 @@ LITE0 = BACKBONES["efficientnet-lite0"]
 pytestmark = pytest.mark.usefixtures("kept_networks")
 
 
-def image_features(
-    paths: Sequence[Path],
-    backbone: Backbone,
-    cache: Path | None = None,
-    batch: int = 32,
-    progress: Progress = silent,
+def table(
+    paths: Sequence[Path], cache: Path | None = None, batch: int = 32, progress: Progress = silent
 ) -> FeatureTable:
-    return Encoder(backbone, device="cpu").table(paths, cache, batch=batch, progress=progress)
+    return Encoder(LITE0, device="cpu").table(paths, cache, batch=batch, progress=progress)
 
 
 @pytest.fixture(scope="module")
@@ -39,222 +36,117 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="module")
 def fresh(pictures: list[Path]) -> FeatureTable:
     """The features without any cache."""
-    return image_features(pictures, LITE0)
-
-
-@pytest.fixture
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SHARD", 2)
+    return table(pictures)
 
 
 def shards(cache: Path) -> list[Path]:
-    return sorted((cache / LITE0.key).glob("*.npz"))
+    return sorted((cache / LITE0.key).glob("*.txt"))
 
 
-def test_features_are_finite_different_and_in_order(pictures: list[Path], fresh: FeatureTable) -> None:
-    assert fresh.features.shape == (5, LITE0.features)
-    assert fresh.features.dtype == np.float32
+def test_features_are_in_order(pictures: list[Path], fresh: FeatureTable) -> None:
+    assert (fresh.features.shape, fresh.features.dtype) == ((5, LITE0.features), np.float32)
     assert np.isfinite(fresh.features).all()
-    assert fresh.computed == 5
-    assert not fresh.broken
-    back = image_features(pictures[::-1], LITE0).features[::-1]
-    np.testing.assert_allclose(back, fresh.features, atol=1e-4)
+    assert (fresh.computed, fresh.broken) == (5, {})
+    np.testing.assert_allclose(table(pictures[::-1]).features[::-1], fresh.features, atol=1e-4)
     assert len(np.unique(fresh.features.round(2), axis=0)) == 5
 
 
-def test_a_second_call_computes_nothing(pictures: list[Path], fresh: FeatureTable, tmp_path: Path) -> None:
-    first = image_features(pictures, LITE0, tmp_path)
-    second = image_features(pictures, LITE0, tmp_path)
-    assert (first.computed, second.computed) == (5, 0)
-    assert np.array_equal(first.features, second.features)
-    np.testing.assert_array_equal(first.features, fresh.features)
+def test_missing_features_are_computed(pictures: list[Path], fresh: FeatureTable, tmp_path: Path) -> None:
+    computed = [table(images, tmp_path).computed for images in (pictures[1:3], pictures, pictures)]
+    assert computed == [2, 3, 0]
+    np.testing.assert_allclose(table(pictures, tmp_path).features, fresh.features, atol=1e-4)
 
 
-@pytest.mark.usefixtures("small_shards")
-def test_shards_that_begin_with_the_same_picture_are_kept_apart(
-    pictures: list[Path], fresh: FeatureTable, tmp_path: Path
-) -> None:
-    one, two, three, *_ = pictures
-    image_features([one, two, one, three], LITE0, tmp_path, batch=2)
-    again = image_features([two, three], LITE0, tmp_path)
-    assert again.computed == 0
-    np.testing.assert_allclose(again.features, fresh.features[1:3], atol=1e-4)
-
-
-def test_a_second_call_does_not_even_load_the_network(
+def test_cached_features_need_no_network(
     pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    image_features(pictures[:1], LITE0, tmp_path)
+    table(pictures[:1], tmp_path)
     monkeypatch.setattr(Encoder, "pixels", lambda *_: pytest.fail("a cached image was decoded"))
     monkeypatch.setattr(module, "open_engine", lambda *_: pytest.fail("the network was loaded"))
-    assert image_features(pictures[:1], LITE0, tmp_path).computed == 0
+    assert table(pictures[:1], tmp_path).computed == 0
 
 
-def test_the_cache_goes_by_bytes_not_by_name(pictures: list[Path], tmp_path: Path) -> None:
+def test_cache_goes_by_bytes(pictures: list[Path], tmp_path: Path) -> None:
     cache, copy = tmp_path / "cache", tmp_path / "another name.png"
-    first = image_features(pictures[:1], LITE0, cache)
+    first = table(pictures[:1], cache)
     shutil.copy(pictures[0], copy)
-    renamed = image_features([copy], LITE0, cache)
+    renamed = table([copy], cache)
     assert renamed.computed == 0
     assert np.array_equal(renamed.features, first.features)
-
     changed = noise_image(seed=0)
     changed.putpixel((3, 3), (0, 255, 0))
     changed.save(copy)
-    again = image_features([copy], LITE0, cache)
-    assert again.computed == 1
-    assert not np.array_equal(again.features, first.features)
+    assert table([copy], cache).computed == 1
 
 
-def test_only_what_is_missing_is_computed(pictures: list[Path], tmp_path: Path) -> None:
-    image_features(pictures[1:3], LITE0, tmp_path)
-    found = image_features(pictures, LITE0, tmp_path)
-    assert found.computed == 3
-    assert image_features(pictures, LITE0, tmp_path).computed == 0
-
-
-@pytest.mark.slow
-def test_another_backbone_has_features_of_its_own(pictures: list[Path], tmp_path: Path) -> None:
-    import dataclasses
-
-    image_features(pictures[:1], LITE0, tmp_path)
-    smaller = dataclasses.replace(LITE0, resize=200, crop=160)
-    assert image_features(pictures[:1], smaller, tmp_path).computed == 1
-
-
-@pytest.mark.usefixtures("small_shards")
-@pytest.mark.parametrize("damage", ["cut", "empty", "text", "flipped", "lacks"])
-def test_a_damaged_shard_is_computed_again(
-    pictures: list[Path], fresh: FeatureTable, tmp_path: Path, damage: str
-) -> None:
-    image_features(pictures[:4], LITE0, tmp_path, batch=2)
-    victim, spared = shards(tmp_path)
-    content = bytearray(victim.read_bytes())
-    if damage == "cut":
-        victim.write_bytes(content[: len(content) // 2])
-    elif damage == "empty":
-        victim.write_bytes(b"")
-    elif damage == "text":
-        victim.write_text("no archive at all")
-    elif damage == "flipped":
-        content[len(content) // 2] ^= 0xFF  # in the middle of the features
-        victim.write_bytes(content)
-    else:
-        np.savez(victim, keys=np.load(victim)["keys"])
-    before = spared.read_bytes()
-    found = image_features(pictures[:4], LITE0, tmp_path)
-    np.testing.assert_allclose(found.features, fresh.features[:4], atol=1e-4)
-    assert found.computed == 2
-    assert spared.read_bytes() == before
-    assert image_features(pictures[:4], LITE0, tmp_path).computed == 0
-
-
-@pytest.mark.usefixtures("small_shards")
 def test_finished_shards_outlive_an_error(
     pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Encoder.pixels
+    pixels = Encoder.pixels
 
     def fails_at_the_last(encoder: Encoder, path: Path) -> object:
         if path == pictures[4]:
             raise MemoryError
-        return real(encoder, path)
+        return pixels(encoder, path)
 
-    monkeypatch.setattr(Encoder, "pixels", fails_at_the_last)
-    with pytest.raises(MemoryError):
-        image_features(pictures, LITE0, tmp_path, batch=2)
-    monkeypatch.setattr(Encoder, "pixels", real)
-    assert image_features(pictures, LITE0, tmp_path).computed == 1
+    monkeypatch.setattr(module, "SHARD", 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(Encoder, "pixels", fails_at_the_last)
+        with pytest.raises(MemoryError):
+            table(pictures, tmp_path, batch=2)
+    assert table(pictures, tmp_path).computed == 1
 
 
-def test_broken_images_are_listed_and_their_rows_are_zero(pictures: list[Path], tmp_path: Path) -> None:
+def test_broken_images(pictures: list[Path], tmp_path: Path) -> None:
     empty, text, cut = tmp_path / "empty.jpg", tmp_path / "text.jpg", tmp_path / "cut.jpg"
     empty.write_bytes(b"")
     text.write_text("not a picture")
     noise_image(200).save(cut, quality=95)
     cut.write_bytes(cut.read_bytes()[:2000])
-    gone = tmp_path / "gone.jpg"
-    mixed = [empty, pictures[0], text, cut, pictures[1], gone]
+    mixed = [empty, pictures[0], text, cut, pictures[1], tmp_path / "gone.jpg"]
     for cache in (tmp_path / "cache", tmp_path / "cache", None):
-        found = image_features(mixed, LITE0, cache)
+        found = table(mixed, cache)
         assert sorted(found.broken) == [0, 2, 3, 5]
-        assert not found.features[[0, 2, 3, 5]].any()
-        assert found.features[[1, 4]].any(axis=1).all()
-        for row, words in {0: "0 bytes", 2: "known format", 3: "truncated", 5: "no such file"}.items():
-            assert mixed[row].name in str(found.broken[row])
-            assert words in str(found.broken[row])
-    with pytest.raises(DataError) as caught:
+        assert found.features.any(axis=1).tolist() == [False, True, False, False, True, False]
+        assert all(mixed[row].name in str(error) for row, error in found.broken.items())
+    assert found.readable.tolist() == [1, 4]
+    with pytest.raises(DataError, match=r"(?s)4 of 6 images.*Repair them\.$"):
         found.raise_if_broken("Repair them.")
-    lines = str(caught.value).splitlines()
-    assert lines[0] == "4 of 6 images cannot be read:"
-    assert lines[-1] == "Repair them."
-    assert len(lines) == 6
 
 
-def test_pictures_of_every_mode_have_features(tmp_path: Path) -> None:
+def test_pictures_of_every_mode(tmp_path: Path) -> None:
     base, paths = noise_image(), []
     deep = Image.fromarray(np.asarray(base.convert("L")).astype(np.uint16) * 257)
-    for name, image in {
-        "cmyk.jpg": base.convert("CMYK"),
-        "grey.jpg": base.convert("L"),
-        "palette.png": base.convert("P"),
-        "deep.png": deep,
-        "alpha.png": base.convert("RGBA"),
-    }.items():
+    images = {"gray.jpg": base.convert("L"), "deep.png": deep, "cmyk.jpg": base.convert("CMYK")}
+    for name, image in {**images, "p.png": base.convert("P"), "alpha.png": base.convert("RGBA")}.items():
         image.save(tmp_path / name)
         paths.append(tmp_path / name)
-    found = image_features(paths, LITE0)
+    found = table(paths)
     assert not found.broken
     assert found.features.any(axis=1).all()
-    # 16 bits of grey say the same as 8 bits, up to the JPEG's own loss
-    same = found.features[1] @ found.features[3]
-    assert same / np.linalg.norm(found.features[1]) / np.linalg.norm(found.features[3]) > 0.95
+    gray, deep_gray = found.features[:2]
+    # 16 bits of gray say the same as 8 bits, up to the JPEG's own loss
+    assert gray @ deep_gray / np.linalg.norm(gray) / np.linalg.norm(deep_gray) > 0.95
 
 
 @pytest.mark.parametrize("cached", [0, 2, 5])
 def test_progress_rises_to_the_total(pictures: list[Path], tmp_path: Path, cached: int) -> None:
     if cached:
-        image_features(pictures[:cached], LITE0, tmp_path)
+        table(pictures[:cached], tmp_path)
     calls: list[tuple[int, int]] = []
-    image_features(
-        pictures,
-        LITE0,
-        tmp_path,
-        batch=2,
-        progress=lambda stage, done, total, note="": calls.append((done, total)),
-    )
-    done = [call[0] for call in calls]
-    assert calls[0] == (cached, 5)
-    assert calls[-1] == (5, 5)
-    assert done == sorted(done)
-    assert {call[1] for call in calls} == {5}
+    table(pictures, tmp_path, 2, lambda stage, done, total, note="": calls.append((done, total)))
+    assert (calls[0], calls[-1]) == ((cached, 5), (5, 5))
+    assert calls == sorted(calls)
 
 
-def test_no_images_are_no_work() -> None:
-    found = image_features([], LITE0)
-    assert found.features.shape == (0, LITE0.features)
-    assert found.computed == 0
-
-
-def test_a_cache_that_cannot_be_written_is_named(pictures: list[Path], tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(OutputError):
-        image_features(pictures[:1], LITE0, tmp_path / "file" / "cache")
-
-
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("CENTERHASH_CACHE", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert default_cache() == Path.home() / ".cache" / "centerhash"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_cache() == tmp_path / "centerhash"
-    monkeypatch.setenv("CENTERHASH_CACHE", str(tmp_path / "named"))
-    assert default_cache() == tmp_path / "named"
+def test_no_images() -> None:
+    found = table([])
+    assert (found.features.shape, found.computed) == ((0, LITE0.features), 0)
 
 
 @pytest.mark.slow
-def test_a_killed_process_leaves_its_finished_shards(tmp_path: Path) -> None:
-    """A process is killed while it works; what it had stored is neither lost nor damaged."""
+def test_killed_process_leaves_its_shards(tmp_path: Path) -> None:
+    """What a killed process had stored is neither lost nor damaged."""
     paths, cache = write_images(tmp_path / "pictures", 60), tmp_path / "cache"
     script = (
         "import sys; from pathlib import Path; from centerhash.networks import encoder; "
@@ -267,43 +159,38 @@ def test_a_killed_process_leaves_its_finished_shards(tmp_path: Path) -> None:
         assert process.signal(signal.SIGKILL) == -signal.SIGKILL
     finished = len(shards(cache))
     assert 2 <= finished < 15
-    resumed = image_features(paths, LITE0, cache)
+    resumed = table(paths, cache)
     assert resumed.computed == 60 - 4 * finished
-    np.testing.assert_allclose(resumed.features, image_features(paths, LITE0).features, atol=1e-4)
+    np.testing.assert_allclose(resumed.features, table(paths).features, atol=1e-4)
 
 
-# --- single images and streams
+# Single images and streams
 
 
-def test_files_bytes_images_and_arrays_have_the_same_features(
-    pictures: list[Path], fresh: FeatureTable
-) -> None:
-    path = pictures[0]
-    image = Image.open(path)
+def test_forms_of_an_image(pictures: list[Path], fresh: FeatureTable) -> None:
+    path, image = pictures[0], Image.open(pictures[0])
     forms = [path, str(path), path.read_bytes(), image, np.asarray(image.convert("RGB"))]
     found = Encoder(LITE0, device="cpu").features(forms)
     np.testing.assert_allclose(found, np.repeat(fresh.features[:1], 5, axis=0), atol=1e-4)
 
 
-def test_broken_images_of_a_list_are_named(pictures: list[Path], tmp_path: Path) -> None:
+def test_broken_images_of_a_list(pictures: list[Path], tmp_path: Path) -> None:
     encoder = Encoder(LITE0, device="cpu")
     with pytest.raises(ImageError):
         encoder.features([tmp_path / "gone.jpg"])
-    with pytest.raises(DataError, match=r"(?s)2 of 3 images.*gone\.jpg.*0 bytes"):
+    with pytest.raises(DataError, match=r"(?s)2 of 3 images.*gone\.jpg"):
         encoder.features([pictures[0], tmp_path / "gone.jpg", b""])
 
 
 @pytest.mark.parametrize(
-    "wrong", [np.zeros((4, 4, 3), np.float32), np.zeros((4,), np.uint8), np.zeros((4, 4, 2), np.uint8)]
+    "array", [np.zeros((4, 4, 3), np.float32), np.zeros((4,), np.uint8), np.zeros((4, 4, 2), np.uint8)]
 )
-def test_arrays_that_are_no_image_are_refused(wrong: object) -> None:
+def test_arrays_that_are_no_image(array: object) -> None:
     with pytest.raises(InputError):
-        Encoder(LITE0, device="cpu").pixels(wrong)  # type: ignore[arg-type]
+        Encoder(LITE0, device="cpu").pixels(array)  # type: ignore[arg-type]
 
 
-def test_a_stream_leaves_out_what_is_known_and_names_what_is_broken(
-    pictures: list[Path], tmp_path: Path
-) -> None:
+def test_stream(pictures: list[Path], tmp_path: Path) -> None:
     images = [*pictures[:3], tmp_path / "gone.png", pictures[3]]
 
     def key(image: object) -> str | None:
@@ -316,3 +203,13 @@ def test_a_stream_leaves_out_what_is_known_and_names_what_is_broken(
     assert [step.known for step in steps] == [1, 0]
     assert [list(step.broken) for step in steps] == [[], [3]]
     assert [step.features.shape for step in steps] == [(2, LITE0.features), (1, LITE0.features)]
+
+
+def test_mirrored_stream(tmp_path: Path) -> None:
+    noise_image().save(tmp_path / "plain.png")
+    noise_image().transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(tmp_path / "mirrored.png")
+    encoder = Encoder(LITE0, device="cpu")
+    (step,) = encoder.stream([tmp_path / "plain.png"], mirrored=True)
+    expected = encoder.features([tmp_path / "mirrored.png"])
+    np.testing.assert_allclose(step.features, expected, atol=2e-2 * np.abs(expected).max())
+    assert not np.allclose(encoder.features([tmp_path / "plain.png"]), expected, atol=2e-2)

@@ -14,17 +14,16 @@ from torch import Tensor
 
 from centerhash.codes import binarize
 from centerhash.core.errors import ConfigError, DataError, InputError
-from centerhash.data.images import squash_and_crop
 from centerhash.networks import encoder as encoder_module
 from centerhash.networks import engines
 from centerhash.networks.backbones import BACKBONES, Backbone
 from centerhash.networks.encoder import Encoder
 from centerhash.networks.engines import ENGINES, choose_engine, open_engine
-from reproduction.scenes import render_scene
 from tests.networks.toys import colours, pictures, small_backbone
 from tests.toys import names, write_images
 
 COMPILED = ["openvino", "onnx"]
+DEVICES = ("cuda", "cuda:1", "mps", torch.device("cuda", 0))
 
 
 def only(monkeypatch: pytest.MonkeyPatch, *installed: str) -> None:
@@ -32,43 +31,34 @@ def only(monkeypatch: pytest.MonkeyPatch, *installed: str) -> None:
     monkeypatch.setattr(engines, "find_spec", lambda name: object() if name in installed else None)
 
 
-# --- choosing
-
-
 @pytest.mark.parametrize(
     ("installed", "expected"),
     [(("openvino", "onnxruntime"), "openvino"), (("onnxruntime",), "onnx"), ((), "torch")],
 )
-def test_the_fastest_engine_present_is_taken(
+def test_fastest_engine_is_chosen(
     monkeypatch: pytest.MonkeyPatch, installed: tuple[str, ...], expected: str
 ) -> None:
     only(monkeypatch, *installed)
-    assert choose_engine("auto", "cpu") == expected
-    assert choose_engine("auto", torch.device("cpu")) == expected
+    assert choose_engine("auto", "cpu") == choose_engine("auto", torch.device("cpu")) == expected
+    assert {choose_engine("auto", device) for device in DEVICES} == {"torch"}
 
 
-def test_a_gpu_is_used_by_torch() -> None:
-    for device in ("cuda", "cuda:1", "mps", torch.device("cuda", 0)):
-        assert choose_engine("auto", device) == "torch"
-        assert choose_engine("torch", device) == "torch"
-        with pytest.raises(ConfigError, match="'onnx'"):
-            choose_engine("onnx", device)
-
-
-@pytest.mark.parametrize(("name", "library"), [("openvino", "openvino"), ("onnx", "onnxruntime")])
-def test_a_missing_library_is_named_with_its_command(
-    monkeypatch: pytest.MonkeyPatch, name: str, library: str
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "device", "named"),
+    [
+        ("openvino", "cpu", r"openvino.*centerhash\[fast\]"),
+        ("onnx", "cpu", r"onnxruntime.*centerhash\[fast\]"),
+        ("opnvino", "cpu", "openvino"),
+        ("onnx", "cuda", "'onnx'"),
+    ],
+)
+def test_rejected_engines(monkeypatch: pytest.MonkeyPatch, name: str, device: str, named: str) -> None:
     only(monkeypatch)
-    with pytest.raises(ConfigError) as caught:
-        choose_engine(name)
-    assert f"'{name}' needs {library}" in str(caught.value)
-    assert "centerhash[fast]" in str(caught.value)
-    with pytest.raises(ConfigError, match="openvino"):
-        choose_engine("opnvino")
+    with pytest.raises(ConfigError, match=named):
+        choose_engine(name, device)
 
 
-# --- agreement
+# One contract for all engines
 
 
 @pytest.fixture(scope="module")
@@ -77,62 +67,58 @@ def small() -> Backbone:
 
 
 @pytest.mark.parametrize("name", COMPILED)
-def test_features_are_those_of_torch_whatever_the_batch(small: Backbone, name: str) -> None:
+def test_features_equal_those_of_torch(small: Backbone, name: str) -> None:
     pixels = pictures(small, 5)
     expected = open_engine(small, "torch").features(pixels)
     engine = open_engine(small, name)
     assert (engine.name, engine.warnings) == (name, ())
-    found = engine.features(pixels)
-    assert found.dtype == np.float32
-    assert len(np.unique(found.round(5), axis=0)) == 5
-    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+    features = engine.features(pixels)
+    assert features.dtype == np.float32
+    assert len(np.unique(features.round(5), axis=0)) == 5
+    np.testing.assert_allclose(features, expected, atol=1e-5 * np.abs(expected).max())
     alone = np.concatenate([engine.features(pixels[row : row + 1]) for row in range(5)])
-    np.testing.assert_array_equal(found, alone)
+    np.testing.assert_array_equal(features, alone)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMPILED)
-def test_codes_of_scenes_are_those_of_torch(name: str) -> None:
+def test_codes_equal_those_of_torch(name: str) -> None:
     """Random hyperplanes through the mean: bits turn only where a value is nearly 0."""
     lite = BACKBONES["efficientnet-lite0"]
-    pixels = np.stack(
-        [squash_and_crop(render_scene(number).image, lite.resize, lite.crop) for number in range(4)]
-    )
+    pixels = pictures(lite, 4)
     expected = open_engine(lite, "torch").features(pixels)
-    found = open_engine(lite, name).features(pixels)
+    features = open_engine(lite, name).features(pixels)
     planes = np.random.default_rng(0).normal(size=(lite.features, 64))
     values = (expected - expected.mean(axis=0)) @ planes
     sure = np.abs(values) > 1e-4 * np.abs(values).max()
     assert sure.mean() > 0.99
-    codes = binarize((found - expected.mean(axis=0)) @ planes)
+    codes = binarize((features - expected.mean(axis=0)) @ planes)
     np.testing.assert_array_equal(codes[sure], binarize(values)[sure])
 
 
 @pytest.mark.parametrize("name", list(ENGINES))
-def test_an_engine_serves_many_threads(name: str) -> None:
+def test_engine_serves_many_threads(name: str) -> None:
     backbone = colours()
-    engine = open_engine(backbone, name)
-    pixels = pictures(backbone, 24)
+    engine, pixels = open_engine(backbone, name), pictures(backbone, 24)
     expected = engine.features(pixels)
     with ThreadPoolExecutor(max_workers=8) as pool:
-        found = list(pool.map(lambda row: engine.features(pixels[row : row + 1]), range(24)))
-    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-6)
+        rows = list(pool.map(lambda row: engine.features(pixels[row : row + 1]), range(24)))
+    np.testing.assert_allclose(np.concatenate(rows), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", list(ENGINES))
-def test_pixels_are_checked(name: str) -> None:
+@pytest.mark.parametrize(
+    "pixels",
+    [np.zeros((1, 16, 16, 3)), np.zeros((16, 16, 3), np.uint8), np.zeros((1, 8, 16, 3), np.uint8)],
+)
+def test_pixels_are_checked(name: str, pixels: NDArray[np.uint8]) -> None:
     engine = open_engine(colours(), name)
     assert engine.features(np.zeros((0, 16, 16, 3), dtype=np.uint8)).shape == (0, 3)
-    for wrong in (
-        np.zeros((1, 16, 16, 3)),
-        np.zeros((16, 16, 3), np.uint8),
-        np.zeros((1, 8, 16, 3), np.uint8),
-    ):
-        with pytest.raises(InputError, match=r"pixels must be uint8 of shape \(B, 16, 16, 3\), got"):
-            engine.features(wrong)
+    with pytest.raises(InputError):
+        engine.features(pixels)
 
 
-# --- networks that cannot be converted
+# Networks that cannot be converted
 
 
 def unknown_operator(colour: Tensor) -> Tensor:
@@ -146,29 +132,29 @@ def two_paths(colour: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", COMPILED)
 @pytest.mark.parametrize(
-    ("change", "reason"),
-    [(unknown_operator, "linalg_eigh"), (two_paths, "features differ from PyTorch's by")],
+    ("change", "reason"), [(unknown_operator, "linalg_eigh"), (two_paths, "differ from PyTorch's")]
 )
-def test_what_cannot_be_converted_runs_in_torch_and_says_why(
+def test_network_that_cannot_be_converted(
     monkeypatch: pytest.MonkeyPatch, change: object, reason: str, name: str
 ) -> None:
     backbone = colours(change)  # type: ignore[arg-type]
-    library = ENGINES[name].library
-    only(monkeypatch, *([library] if library else []))
+    only(monkeypatch, str(ENGINES[name].library))
     engine = open_engine(backbone)
     assert engine.name == "torch"
     (warning,) = engine.warnings
-    assert warning.startswith(f"colours cannot be run by engine '{name}' (")
+    assert name in warning
     assert reason in warning
-    assert warning.endswith('`engine="torch"` saves the attempt.')
     assert engine.features(pictures(backbone, 2)).shape == (2, 3)
-    with pytest.raises(ConfigError, match=r"cannot be run by engine .*: pass `engine="):
+    with pytest.raises(ConfigError, match="engine="):
         open_engine(backbone, name)
 
 
-def test_missing_weights_are_said_not_taken_for_a_failed_conversion(tmp_path: Path) -> None:
+def test_missing_weights_are_no_failed_conversion(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"gone\.pth"):
         open_engine(colours(weights=tmp_path / "gone.pth"), folder=tmp_path)
+
+
+# Converted networks are kept
 
 
 @pytest.fixture
@@ -178,49 +164,38 @@ def backbone(tmp_path: Path) -> Backbone:
     return colours(weights=weights)
 
 
-def forbid_conversion(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "converted", lambda *_: pytest.fail("the network was converted again"))
-
-
 @pytest.mark.parametrize("name", COMPILED)
-def test_the_second_start_neither_converts_nor_loads_the_network(
+def test_second_start_converts_nothing(
     backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     folder = tmp_path / "networks"
     expected = open_engine(backbone, name, folder=folder).features(pictures(backbone, 2))
-    forbid_conversion(monkeypatch)
+    monkeypatch.setattr(engines, "converted", lambda *_: pytest.fail("the network was converted again"))
     monkeypatch.setattr(Backbone, "load", lambda *_: pytest.fail("the network was loaded"))
     engine = open_engine(backbone, name, folder=folder)
     assert engine.name == name
     np.testing.assert_array_equal(engine.features(pictures(backbone, 2)), expected)
 
 
-def test_engines_and_weights_have_files_of_their_own(backbone: Backbone, tmp_path: Path) -> None:
+def test_engines_and_weights_have_own_files(backbone: Backbone, tmp_path: Path) -> None:
     folder = tmp_path / "networks"
+    (tmp_path / "other.pth").write_bytes(b"other weights")
     for name in COMPILED:
         open_engine(backbone, name, folder=folder)
-    assert len(names(folder)) == 2
-    assert all(name.startswith("colours-16-16-") and "-torch" in name for name in names(folder))
-    (tmp_path / "other.pth").write_bytes(b"other weights")
     open_engine(colours(weights=tmp_path / "other.pth"), "onnx", folder=folder)
     assert len(names(folder)) == 3
+    assert all(name.startswith("colours-16-16-") and "-torch" in name for name in names(folder))
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "text", "flipped"])
-def test_a_damaged_file_is_made_again(backbone: Backbone, tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize("damage", ["cut", "empty", "flipped"])
+def test_damaged_file_is_converted_again(backbone: Backbone, tmp_path: Path, damage: str) -> None:
     folder = tmp_path / "networks"
     expected = open_engine(backbone, "onnx", folder=folder).features(pictures(backbone, 2))
     (file,) = folder.iterdir()
     whole = file.read_bytes()
     middle = len(whole) // 2
-    file.write_bytes(
-        {
-            "cut": whole[:middle],
-            "empty": b"",
-            "text": b"not a network",
-            "flipped": whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :],
-        }[damage]
-    )
+    flipped = whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :]
+    file.write_bytes({"cut": whole[:middle], "empty": b"", "flipped": flipped}[damage])
     engine = open_engine(backbone, "onnx", folder=folder)
     np.testing.assert_array_equal(engine.features(pictures(backbone, 2)), expected)
     assert engine.warnings == ()
@@ -232,54 +207,40 @@ def test_random_networks_are_not_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "networks").exists()
 
 
-def test_a_folder_that_cannot_be_written_costs_only_time(backbone: Backbone, tmp_path: Path) -> None:
+def test_folder_that_cannot_be_written(backbone: Backbone, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     engine = open_engine(backbone, "onnx", folder=tmp_path / "file" / "networks")
     assert engine.name == "onnx"
-    (warning,) = engine.warnings
-    assert "is not kept, so that the next start converts it again: cannot write" in warning
+    assert len(engine.warnings) == 1
 
 
-# --- the encoder
-
-
-@pytest.fixture
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CENTERHASH_CACHE", str(tmp_path / "default"))
-    return tmp_path / "default"
+# The encoder
 
 
 @pytest.mark.parametrize("name", [*COMPILED, "torch"])
-def test_an_encoder_names_the_engine_that_it_used(
-    backbone: Backbone, tmp_path: Path, own_cache: Path, name: str
+def test_encoder_of_an_engine(
+    backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    monkeypatch.setenv("CENTERHASH_CACHE", str(tmp_path / "default"))
     paths = write_images(tmp_path / "pictures", 3)
     encoder = Encoder(backbone, device="cpu", engine=name)
     assert encoder.used_engine is None
     first = encoder.table(paths, tmp_path / "cache")
     assert encoder.used_engine is not None
     assert (encoder.used_engine.name, first.computed) == (name, 3)
-    assert (own_cache / "networks").exists() == (name != "torch")
-    expected = Encoder(backbone, device="cpu", engine="torch").table(paths).features
-    np.testing.assert_allclose(first.features, expected, atol=1e-6)
-
-
-def test_engines_share_the_feature_cache(backbone: Backbone, tmp_path: Path, own_cache: Path) -> None:
-    paths = write_images(tmp_path / "pictures", 2)
-    Encoder(backbone, device="cpu", engine="openvino").table(paths, tmp_path / "cache")
+    assert (tmp_path / "default" / "networks").exists() == (name != "torch")
     again = Encoder(backbone, device="cpu", engine="torch")
     assert again.table(paths, tmp_path / "cache").computed == 0
     assert again.used_engine is None
+    np.testing.assert_allclose(first.features, again.table(paths).features, atol=1e-6)
 
 
-def test_an_open_engine_is_used_as_it_is(backbone: Backbone, tmp_path: Path) -> None:
+def test_open_engine_is_used(backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = open_engine(backbone, "onnx")
-    paths = write_images(tmp_path / "pictures", 2)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(encoder_module, "open_engine", lambda *_: pytest.fail("another engine was opened"))
-        encoder = Encoder(backbone, device="cpu", engine=engine)
-        assert encoder.table(paths).computed == 2
-        assert encoder.engine is engine
+    monkeypatch.setattr(encoder_module, "open_engine", lambda *_: pytest.fail("another engine was opened"))
+    encoder = Encoder(backbone, device="cpu", engine=engine)
+    assert encoder.table(write_images(tmp_path / "pictures", 2)).computed == 2
+    assert encoder.engine is engine
 
 
 BATCH = 4
@@ -317,7 +278,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
     return counting
 
 
-def test_at_most_three_batches_of_pictures_are_held(engine: CountingEngine, tmp_path: Path) -> None:
+def test_three_batches_are_held(engine: CountingEngine, tmp_path: Path) -> None:
     paths = write_images(tmp_path, 10 * BATCH, size=8)
     table = Encoder(colours(), device="cpu", engine=engine).table(paths, batch=BATCH)
     assert table.features.all()
@@ -325,7 +286,7 @@ def test_at_most_three_batches_of_pictures_are_held(engine: CountingEngine, tmp_
     assert all(decoded <= BATCH * (call + 3) for call, decoded in enumerate(engine.seen))
 
 
-def test_decoding_goes_on_while_the_network_computes(engine: CountingEngine, tmp_path: Path) -> None:
+def test_decoding_beside_the_network(engine: CountingEngine, tmp_path: Path) -> None:
     """The first batch is in the network until the next two are decoded."""
     engine.waits_for = 3 * BATCH
     paths = write_images(tmp_path, 4 * BATCH, size=8)

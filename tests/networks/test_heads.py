@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +10,7 @@ from torch import nn
 
 from centerhash.core.errors import ConfigError, InputError
 from centerhash.core.options import read_options
-from centerhash.methods.losses.base import HeadOutput
+from centerhash.losses.base import HeadOutput
 from centerhash.networks.heads import (
     DivideAndEncode,
     Dropout,
@@ -22,34 +25,44 @@ from centerhash.networks.heads import (
 PLAIN = {"standardise": False, "input_dropout": 0.0, "hidden": (), "logit_norm": False}
 
 
-def kinds(head: nn.Sequential) -> list[type[nn.Module]]:
-    return [type(layer) for layer in head]
-
-
-def test_a_linear_head_is_one_linear_map() -> None:
+def test_linear_head() -> None:
     head = build_head(5, 8, HeadOptions(**PLAIN)).eval()
     linear = next(layer for layer in head if isinstance(layer, nn.Linear))
     features = torch.randn(3, 5)
     torch.testing.assert_close(head(features).logits, features @ linear.weight.T + linear.bias)
 
 
-def test_the_order_of_the_layers() -> None:
-    options = HeadOptions(standardise=True, hidden=(12, 10), hidden_norm=True, logit_norm=True)
-    block = [nn.Linear, nn.BatchNorm1d, nn.ReLU, Dropout]
-    expected = [nn.BatchNorm1d, Dropout, *block, *block, nn.Linear, nn.BatchNorm1d]
-    head = build_head(5, 8, options)
-    assert kinds(head) == expected
-    widths = [(layer.in_features, layer.out_features) for layer in head if isinstance(layer, nn.Linear)]
-    assert widths == [(5, 12), (12, 10), (10, 8)]
+BLOCK = [nn.Linear, nn.BatchNorm1d, nn.ReLU, Dropout]
 
 
-def test_layers_can_be_left_out() -> None:
-    options = HeadOptions(standardise=False, hidden=(12,), hidden_norm=False, logit_norm=False)
-    assert kinds(build_head(5, 8, options)) == [Dropout, nn.Linear, nn.ReLU, Dropout, nn.Linear]
+@pytest.mark.parametrize(
+    ("options", "layers"),
+    [
+        (
+            {"standardise": True, "hidden": (12, 10), "hidden_norm": True, "logit_norm": True},
+            [nn.BatchNorm1d, Dropout, *BLOCK, *BLOCK, nn.Linear, nn.BatchNorm1d],
+        ),
+        (
+            {"standardise": False, "hidden": (12,), "hidden_norm": False},
+            [Dropout, nn.Linear, nn.ReLU, Dropout, nn.Linear],
+        ),
+    ],
+)
+def test_order_of_layers(options: dict[str, Any], layers: list[type[nn.Module]]) -> None:
+    options = {**options, "input_dropout": 0.25, "dropout": 0.75}
+    head = build_head(5, 8, HeadOptions(**options))
+    assert [type(layer) for layer in head] == layers
+    linear = [layer for layer in head if isinstance(layer, nn.Linear)]
+    widths = (5, *options["hidden"], 8)
+    assert [(layer.in_features, layer.out_features) for layer in linear] == list(pairwise(widths))
+    # a norm has a bias of its own
+    assert (linear[0].bias is None) == options["hidden_norm"]
+    rates = [layer.p for layer in head if isinstance(layer, nn.Dropout)]
+    assert rates == [0.25, *[0.75] * len(options["hidden"])]
 
 
 @pytest.mark.parametrize("p", [0.25, 0.5, 0.3])  # eight entries of a random word, and torch's own mask
-def test_dropout_drops_as_often_as_it_should_and_keeps_the_mean(p: float) -> None:
+def test_dropout_keeps_the_mean(p: float) -> None:
     torch.manual_seed(0)
     layer, units = Dropout(p), torch.ones(501, 401)
     dropped = layer(units)
@@ -61,36 +74,23 @@ def test_dropout_drops_as_often_as_it_should_and_keeps_the_mean(p: float) -> Non
     assert layer.eval()(units) is units
 
 
-def test_dropout_rates_go_where_they_belong() -> None:
-    options = HeadOptions(input_dropout=0.25, hidden=(12,), dropout=0.75)
-    rates = [layer.p for layer in build_head(5, 8, options) if isinstance(layer, nn.Dropout)]
-    assert rates == [0.25, 0.75]
-
-
-def test_standardising_follows_the_features_and_learns_nothing() -> None:
+def test_standardization() -> None:
     head = build_head(4, 8, HeadOptions(**{**PLAIN, "standardise": True}))
-    features = torch.randn(64, 4) * torch.tensor([1.0, 5.0, 0.1, 30.0]) + torch.tensor(
-        [0.0, 9.0, -3.0, 100.0]
-    )
-    standardised = head[0](features)
-    torch.testing.assert_close(standardised.mean(dim=0), torch.zeros(4), atol=1e-3, rtol=0)
-    torch.testing.assert_close(standardised.std(dim=0, correction=0), torch.ones(4), atol=1e-2, rtol=0)
+    scale, mean = torch.tensor([1.0, 5.0, 0.1, 30.0]), torch.tensor([0.0, 9.0, -3.0, 100.0])
+    features = head[0](torch.randn(64, 4) * scale + mean)
+    torch.testing.assert_close(features.mean(dim=0), torch.zeros(4), atol=1e-3, rtol=0)
+    torch.testing.assert_close(features.std(dim=0, correction=0), torch.ones(4), atol=1e-2, rtol=0)
     assert not list(head[0].parameters())
-
-
-def test_a_norm_takes_the_place_of_the_bias() -> None:
-    head = build_head(4, 8, HeadOptions(hidden=(6,), hidden_norm=True, logit_norm=True))
-    assert all(layer.bias is None for layer in head if isinstance(layer, nn.Linear))
 
 
 @pytest.mark.parametrize("name", ["input_dropout", "dropout"])
 @pytest.mark.parametrize("value", [-0.1, 1.0])
-def test_impossible_dropout_is_refused(name: str, value: float) -> None:
+def test_impossible_dropout(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=name):
         read_options(HeadOptions, {name: value}, "the head")
 
 
-def test_every_bit_sees_its_own_slice_alone() -> None:
+def test_slices_by_hand() -> None:
     for features, bits in ((12, 4), (14, 4), (5, 4), (4, 4), (33, 8)):
         torch.manual_seed(0)
         layer = DivideAndEncode(features, bits)
@@ -107,14 +107,14 @@ def test_every_bit_sees_its_own_slice_alone() -> None:
         assert start == features
 
 
-def test_padding_of_short_slices_is_never_trained() -> None:
+def test_padding_is_not_trained() -> None:
     layer = DivideAndEncode(5, 2)
     layer(torch.randn(3, 5)).square().sum().backward()
     assert layer.weight.grad is not None
     assert layer.weight.tolist()[1][2] == layer.weight.grad.tolist()[1][2] == 0
 
 
-def test_divide_and_encode_stores_its_weights_only_and_refuses_too_few_features() -> None:
+def test_tensors_of_divide_and_encode() -> None:
     assert set(DivideAndEncode(9, 4).state_dict()) == {"weight", "bias"}
     with pytest.raises(InputError):
         DivideAndEncode(3, 4)
@@ -143,7 +143,7 @@ EVIDENCE_END = {
 
 
 @pytest.mark.parametrize("evidence", [False, True])
-def test_a_stored_head_by_hand(evidence: bool) -> None:
+def test_stored_head_by_hand(evidence: bool) -> None:
     shapes = STORED | (EVIDENCE_END if evidence else PLAIN_END)
     generator = torch.Generator().manual_seed(0)
     stored = {
@@ -171,7 +171,7 @@ def test_a_stored_head_by_hand(evidence: bool) -> None:
         assert found.class_logits is None
 
 
-def test_class_logits_do_not_shape_the_hidden_layer() -> None:
+def test_class_logits_shape_nothing() -> None:
     head = build_head(5, 8, HeadOptions(hidden=(12,), evidence=True), classes=3)
     output = head(torch.randn(6, 5))
     assert output.class_logits is not None
@@ -182,7 +182,7 @@ def test_class_logits_do_not_shape_the_hidden_layer() -> None:
     ]
 
 
-def test_log_odds_of_labels_come_from_the_standardised_features() -> None:
+def test_log_odds_of_standardized_features() -> None:
     head = build_head(5, 8, HeadOptions(hidden=(12,), presence=True, presence_hidden=4), classes=3)
     features = torch.randn(6, 5)
     head(features)  # statistics of the norms
@@ -195,7 +195,7 @@ def test_log_odds_of_labels_come_from_the_standardised_features() -> None:
     assert expected.shape == (6, 3)
 
 
-def test_isolated_dropout_draws_no_random_number_of_others() -> None:
+def test_isolated_dropout() -> None:
     units, drop = torch.ones(4, 50), IsolatedDropout(0.5)
     torch.manual_seed(0)
     dropped, after = drop(units), torch.rand(3)
@@ -205,7 +205,7 @@ def test_isolated_dropout_draws_no_random_number_of_others() -> None:
     assert torch.equal(drop.eval()(units), units)
 
 
-def test_log_odds_do_not_shape_the_hidden_layer() -> None:
+def test_log_odds_shape_nothing() -> None:
     head = build_head(5, 8, HeadOptions(hidden=(12,), presence=True, presence_hidden=4), classes=3)
     found = head(torch.randn(6, 5)).label_log_odds
     assert found is not None
@@ -218,12 +218,12 @@ def test_log_odds_do_not_shape_the_hidden_layer() -> None:
 @pytest.mark.parametrize(
     ("presence", "given", "units"), [(True, None, 1024), (False, None, None), (True, 7, 7)]
 )
-def test_units_of_the_label_layers(presence: bool, given: int | None, units: int | None) -> None:
+def test_units_of_label_layers(presence: bool, given: int | None, units: int | None) -> None:
     options = HeadOptions(presence=presence, presence_hidden=given)
     assert options.filled({}).presence_hidden == units
 
 
-def test_each_part_of_an_output_is_changed_alike() -> None:
+def test_each_output() -> None:
     doubled = HeadOutput(torch.ones(2, 3), torch.ones(2, 4)).each(lambda part: 2 * part)
     assert doubled.class_logits is not None
     assert doubled.logits.tolist() == [[2] * 3] * 2
@@ -231,7 +231,7 @@ def test_each_part_of_an_output_is_changed_alike() -> None:
     assert HeadOutput(torch.ones(2, 3)).each(torch.neg).class_logits is None
 
 
-def test_products_cut_among_threads_are_the_same_products() -> None:
+def test_products_in_threads() -> None:
     for threads in (1, 2, 3):
         for learning in (True, False):
             options = HeadOptions(hidden=(7, 5), hidden_norm=False, dropout=0, input_dropout=0, presence=True)
@@ -249,3 +249,24 @@ def test_products_cut_among_threads_are_the_same_products() -> None:
                 gradients.append([parameter.grad for parameter in head.parameters()])
             torch.testing.assert_close(gradients[1], gradients[0])
             assert sum(isinstance(layer, WideLinear) for layer in heads[1].modules()) == 3
+
+
+def test_rotation_is_the_identity_until_set() -> None:
+    head = build_head(5, 8, HeadOptions(hidden=(), rotate=True)).eval()
+    features = torch.randn(4, 5)
+    before, matrix = head(features).logits, torch.linalg.qr(torch.randn(8, 8))[0]
+    head.set_rotation(matrix)
+    torch.testing.assert_close(head(features).logits, before @ matrix)
+    assert head.rotation is not None
+    assert not list(head.rotation.parameters())
+    assert build_head(5, 8, HeadOptions()).rotation is None
+
+
+def test_offsets_of_class_logits() -> None:
+    head = build_head(5, 8, HeadOptions(hidden=(12,), evidence=True), classes=3).eval()
+    features, offsets = torch.randn(4, 5), torch.tensor([1.0, 0.0, -2.0])
+    before = head(features)
+    head.add_to_evidence(offsets)
+    after = head(features)
+    torch.testing.assert_close(after.class_logits, before.class_logits + offsets)
+    assert torch.equal(after.logits, before.logits)

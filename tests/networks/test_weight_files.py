@@ -60,7 +60,7 @@ def write(path: Path, content: Any) -> Path:
 
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pth"])
 @pytest.mark.parametrize("prefix", ["", "module.", "model.", "network.", "module.model."])
-def test_a_file_is_read_by_content_and_without_prefixes(tmp_path: Path, name: str, prefix: str) -> None:
+def test_weights_are_read_by_content(tmp_path: Path, name: str, prefix: str) -> None:
     tensors = state()
     path = write(tmp_path / name, {prefix + key: tensor for key, tensor in tensors.items()})
     found = read_weights(path.rename(tmp_path / "without_suffix"))
@@ -69,50 +69,53 @@ def test_a_file_is_read_by_content_and_without_prefixes(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize("wrapper", ["state_dict", "model", "model_state_dict"])
-def test_a_checkpoint_gives_its_weights(tmp_path: Path, wrapper: str) -> None:
+def test_weights_of_a_checkpoint(tmp_path: Path, wrapper: str) -> None:
     path = write(tmp_path / "w.pth", {"epoch": 3, wrapper: {f"module.{k}": v for k, v in state().items()}})
     assert read_weights(path).keys() == state().keys()
 
 
-def test_a_prefix_that_only_some_names_have_belongs_to_them(tmp_path: Path) -> None:
+def test_prefix_of_some_names_stays(tmp_path: Path) -> None:
     path = write(tmp_path / "w.pth", {"model.a": torch.zeros(1), "other.b": torch.zeros(1)})
     assert sorted(read_weights(path)) == ["model.a", "other.b"]
 
 
 @pytest.mark.parametrize("protocol", ["torch", "plain pickle"])
-def test_code_in_a_file_is_refused_and_not_run(tmp_path: Path, protocol: str) -> None:
+def test_code_in_a_file_is_not_run(tmp_path: Path, protocol: str) -> None:
     victim, path = tmp_path / "victim", tmp_path / "w.pth"
     content = {"weight": torch.zeros(1), "evil": Runs(victim)}
     if protocol == "torch":
         torch.save(content, path)
     else:
         path.write_bytes(pickle.dumps(content, protocol=2))
-    with pytest.raises(
-        DataError, match=r"w.pth' is no plain state dict: reading it would run code.*safetensors"
-    ):
+    with pytest.raises(DataError, match=r"w\.pth.*safetensors"):
         read_weights(path)
     assert not victim.exists()
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"no weights at all", b"PK\x03\x04 cut", b"\x10\0\0\0\0\0\0\0{cut", b"\x80\x02"]
+    "content",
+    [
+        b"",
+        b"no weights at all",
+        b"PK\x03\x04 cut",
+        b"\x10\0\0\0\0\0\0\0{cut",
+        b"\x80\x02",
+        [1, 2],
+        {},
+        {"a": 1},
+        {"a": torch.zeros(1), "b": "text"},
+        torch.zeros(2),
+    ],
 )
-def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "w.bin").write_bytes(content)
-    with pytest.raises(DataError, match=r"w.bin' is (damaged|no plain state dict)"):
-        read_weights(tmp_path / "w.bin")
-
-
-@pytest.mark.parametrize(
-    "content", [[1, 2], {}, {"a": 1}, {"a": torch.zeros(1), "b": "text"}, torch.zeros(2)]
-)
-def test_what_is_no_state_dict_is_refused(tmp_path: Path, content: Any) -> None:
-    with pytest.raises(DataError, match=r"w.pth' holds no state dict"):
-        read_weights(write(tmp_path / "w.pth", content))
+def test_files_without_weights(tmp_path: Path, content: Any) -> None:
+    path = tmp_path / "w.pth"
+    path.write_bytes(content) if isinstance(content, bytes) else write(path, content)
+    with pytest.raises(DataError, match=r"w\.pth"):
+        read_weights(path)
 
 
 @pytest.mark.parametrize("without", ["", "head.", "norm.num_batches_tracked"])
-def test_weights_fit_with_and_without_the_classifier(tmp_path: Path, without: str) -> None:
+def test_weights_with_and_without_the_classifier(tmp_path: Path, without: str) -> None:
     tensors = {k: v for k, v in state().items() if not without or not k.startswith(without)}
     network = small_network()
     load_weights(network, write(tmp_path / "w.safetensors", tensors), ["head"])
@@ -120,7 +123,7 @@ def test_weights_fit_with_and_without_the_classifier(tmp_path: Path, without: st
     assert all(torch.equal(found[name], tensors[name]) for name in found if name in tensors)
 
 
-def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
+def test_weights_that_do_not_fit(tmp_path: Path) -> None:
     tensors = state()
     del tensors["norm.bias"]
     tensors.update({"norm.weight": torch.zeros(7), "headless.weight": torch.zeros(1)})
@@ -128,36 +131,34 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     with pytest.raises(DataError) as caught:
         load_weights(network, write(tmp_path / "w.pth", tensors), ["head"])
-    text = str(caught.value)
-    assert "w.pth' does not hold the weights of this network (7 tensors): 1 missing (norm.bias); " in text
-    assert "1 too much (headless.weight); 1 of another shape (norm.weight (7,), not (4,))." in text
+    assert all(name in str(caught.value) for name in ("norm.bias", "headless.weight", "(7,), not (4,)"))
     assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
 
 
-def test_a_missing_weight_file_is_named(tmp_path: Path) -> None:
+def test_missing_weight_file(tmp_path: Path) -> None:
     path = write(tmp_path / "own.safetensors", state())
     row = get_backbone(SMALL, weights=path)
     path.unlink()
     assert not row.is_here
     for use in (row.load, row.trainable, lambda: row.key, lambda: get_backbone(SMALL, weights=path)):
-        with pytest.raises(DataError, match=r"there is no weight file '.*own.safetensors'"):
+        with pytest.raises(DataError, match=r"own\.safetensors"):
             use()
 
 
 @pytest.mark.parametrize("names", ["wheel", "timm"])
-def test_lite_takes_the_names_of_the_wheel_and_of_timm(tmp_path: Path, names: str) -> None:
+def test_names_of_lite_weights(tmp_path: Path, names: str) -> None:
     row = get_backbone("efficientnet-lite0")
     assert row.weights is not None
     path = row.weights.fetch()
     if names == "timm":
-        path = write(tmp_path / "w.safetensors", row.build(row.name, path, row.pool).state_dict())
-    own = get_backbone("efficientnet-lite0", weights=path)
+        path = write(tmp_path / "w.safetensors", row.build(row, path).state_dict())
+    other = get_backbone("efficientnet-lite0", weights=path)
     images = torch.randint(0, 256, (1, row.crop, row.crop, 3), dtype=torch.uint8)
     with torch.inference_mode():
-        assert torch.equal(own.load()(images), row.load()(images))
+        assert torch.equal(other.load()(images), row.load()(images))
 
 
-def test_a_cut_wheel_is_named(tmp_path: Path) -> None:
+def test_cut_wheel(tmp_path: Path) -> None:
     path = write(tmp_path / "w.pth", {"_conv_stem.weight": torch.zeros(32, 3, 3, 3)})
     with pytest.raises(DataError):
         get_backbone("efficientnet-lite0", weights=path).load()
@@ -165,14 +166,12 @@ def test_a_cut_wheel_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "classifier"), [("alexnet", "classifier.6"), ("resnet50", "fc")])
-def test_the_papers_networks_take_torchvisions_files(
-    monkeypatch: pytest.MonkeyPatch, name: str, classifier: str
-) -> None:
+def test_weights_of_torchvision(monkeypatch: pytest.MonkeyPatch, name: str, classifier: str) -> None:
     """The whole file with its classifier goes in; features and the stored classifier give the whole's logits."""
     torch.manual_seed(4)
     whole = getattr(import_torchvision().models, name)().eval()
     monkeypatch.setattr(weight_files, "read_weights", lambda path: whole.state_dict())
-    body = BACKBONES[name].build(name, Path("weights.pth"), None).eval()
+    body = BACKBONES[name].build(BACKBONES[name], Path("weights.pth")).eval()
     pixels = torch.randn(1, 3, 96, 96)
     with torch.inference_mode():
         features = body(pixels)
@@ -199,7 +198,7 @@ def published(content: bytes = b"some weights") -> str:
 # Downloads by address
 
 
-def test_a_file_is_downloaded_once(server: FileServer, caches: Path) -> None:
+def test_download_once(server: FileServer, caches: Path) -> None:
     path = published()
     server.files[path] = b"some weights"
     source = Download(server.url + path)
@@ -211,17 +210,14 @@ def test_a_file_is_downloaded_once(server: FileServer, caches: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["wrong checksum", "cut connection", "no such file"])
-def test_a_broken_download_leaves_nothing_behind(server: FileServer, caches: Path, fault: str) -> None:
+def test_broken_download(server: FileServer, caches: Path, fault: str) -> None:
     path = published()
     if fault != "no such file":
         server.files[path] = b"other weights" if fault == "wrong checksum" else b"some weights"
     server.cuts[path] = [6] if fault == "cut connection" else []
     with pytest.raises(DataError) as caught:
         Download(server.url + path).fetch()
-    text = str(caught.value)
-    assert f"cannot download the weights from {server.url}{path}: " in text
-    assert ("HTTP Error 404" if fault == "no such file" else "invalid hash value") in text
-    assert f"put the file into '{caches / 'torch' / 'hub' / 'checkpoints'}', or pass a file" in text
+    assert f"{server.url}{path}" in str(caught.value)
     assert list((caches / "torch" / "hub" / "checkpoints").iterdir()) == []
 
 
@@ -238,9 +234,9 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
         yield running
 
 
-def test_a_network_of_timm_comes_from_the_hub(hub: LocalHub) -> None:
+def test_weights_of_the_hub(hub: LocalHub) -> None:
     whole = get_backbone("timm:test_resnet", pretrained=False)
-    network = whole.build(whole.name, None, None)
+    network = whole.build(whole, None)
     tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
     classifier = {"fc.weight": torch.zeros(1000, 96), "fc.bias": torch.zeros(1000)}
     hub.put(REPOSITORY, {"model.safetensors": save({**tensors, **classifier})})
@@ -257,40 +253,38 @@ def test_a_network_of_timm_comes_from_the_hub(hub: LocalHub) -> None:
 
 
 @pytest.mark.parametrize("content", [b"no weights", save({"conv1.0.weight": torch.zeros(1)})])
-def test_a_damaged_file_of_the_hub_is_named(hub: LocalHub, content: bytes) -> None:
+def test_damaged_file_of_the_hub(hub: LocalHub, content: bytes) -> None:
     hub.put(REPOSITORY, {"model.safetensors": content})
-    with pytest.raises(DataError, match=r"model.safetensors' is damaged"):
+    with pytest.raises(DataError, match=r"model\.safetensors"):
         get_backbone("timm:test_resnet").load()
 
 
-def test_an_old_repository_gives_its_other_file(hub: LocalHub) -> None:
+def test_old_repository(hub: LocalHub) -> None:
     hub.put(REPOSITORY, {"pytorch_model.bin": b"old weights"})
     assert Hub(REPOSITORY).fetch().read_bytes() == b"old weights"
 
 
-def test_a_repository_without_weights_is_named(hub: LocalHub) -> None:
+def test_repository_without_weights(hub: LocalHub) -> None:
     hub.put(REPOSITORY, {})
-    with pytest.raises(
-        DataError, match=r"test_resnet.r160_in1k holds none of model.safetensors, pytorch_model"
-    ):
+    with pytest.raises(DataError, match=r"model\.safetensors, pytorch_model"):
         Hub(REPOSITORY).fetch()
 
 
 # Wheels
 
 
-def test_a_missing_package_is_named_with_its_command() -> None:
+def test_missing_package() -> None:
     source = Wheel("no-such-package==0.1.0", "models/w.pth")
     assert source.find() is None
     assert Wheel("numpy", "models/w.pth").find() is None
-    with pytest.raises(ConfigError, match=r"run `pip install no-such-package==0.1.0`, or pass a file"):
+    with pytest.raises(ConfigError, match="no-such-package"):
         source.fetch()
 
 
 # The list
 
 
-def test_the_list_says_what_is_here(caches: Path) -> None:
+def test_rows_of_backbones(caches: Path) -> None:
     folder = caches / "torch" / "hub" / "checkpoints"
     folder.mkdir(parents=True)
     (folder / "resnet50-0676ba61.pth").touch()
@@ -298,7 +292,7 @@ def test_the_list_says_what_is_here(caches: Path) -> None:
     assert (here["efficientnet-lite0"], here["alexnet"], here["resnet50"]) == (True, False, True)
 
 
-def test_the_command_prints_the_list() -> None:
+def test_command_lists_backbones() -> None:
     assert cli("backbones", "--json").json == backbone_rows()
     shown = cli("backbones").out
     assert all(name in shown for name in (*BACKBONES, "57,003,840", "224 of 256"))

@@ -18,7 +18,7 @@ from centerhash.networks.backbones import Backbone, get_backbone
 from centerhash.networks.head_options import HeadOptions
 from centerhash.networks.heads import build_head
 from centerhash.networks.weight_files import WeightFile
-from tests.toys import CLASSES, noise_image
+from tests.toys import CLASSES, noise_image, write_images
 
 SMALL = "timm:test_efficientnet"
 SIDE = 16
@@ -95,3 +95,14 @@ def untrained_model(bits: int = 20, **changes: object) -> HashModel:
     tensors = {f"encoder.{name}": tensor for name, tensor in head.state_dict().items()}
     centers = torch.from_numpy(hash_centers(len(CLASSES), bits))
     return HashModel(spec.model_copy(update=changes), {**tensors, "centers": centers})
+
+
+def write_labeled_images(folder: Path, count: int, size: int = 64) -> Path:
+    """Write pictures with a labels.csv; every picture has one to three of four labels."""
+    labels = np.random.default_rng(1).random((count, 4)) < 0.4
+    labels[:, 0] |= ~labels.any(axis=1)
+    lines = ["file_name,labels"]
+    for path, row in zip(write_images(folder, count, size), labels, strict=True):
+        lines.append(f"{path.name},{'|'.join(CLASSES[column] for column in np.flatnonzero(row))}")
+    (folder / "labels.csv").write_text("\n".join(lines) + "\n")
+    return folder

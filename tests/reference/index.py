@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from centerhash.codes import Codes, Packed, pack, unpack
 from centerhash.model.base import FILTERED
 from centerhash.search.items import File, Filter, Item, ItemStore, PhotoInfo
-from centerhash.search.rankings import FITS, NEAR, SHARES, ByBoth, ByLabels, BySemantic, ByVisual
+from centerhash.search.rankings import FITS, NEAR, SHARES, ByBoth, ByGeneral, ByLabels, BySemantic
 
 BITS = 16
 NAMES = ("cat", "dog", "emu")
@@ -28,7 +28,7 @@ def codes(count: int, seed: int = 0, distinct: int = 256) -> Packed:
 
 
 def random_items(count: int, seed: int = 0, first: int = 0) -> list[Item]:
-    """Items of which every fifth lacks a visual code, every seventh label scores, and every fourth a path.
+    """Items of which every fifth lacks a general code, every seventh label scores, and every fourth a path.
 
     Every third of those with a path has a second one, every eleventh is hidden, and every sixth has no date.
     """
@@ -69,12 +69,12 @@ def _files(row: int) -> tuple[File, ...]:
 
 def rankings(within: int | None = None) -> list[Any]:
     """Queries of every kind."""
-    code, visual = codes(1, 50, distinct=4)[0], np.array([[3] * 16, [0] * 16], np.uint8)
+    code, general = codes(1, 50, distinct=4)[0], np.array([[3] * 16, [0] * 16], np.uint8)
     classes = {name: row for row, name in enumerate(NAMES)}
     return [
         BySemantic(code, within),
-        ByBoth(code, visual, within),
-        ByVisual(code, visual, within),
+        ByBoth(code, general, within),
+        ByGeneral(code, general, within),
         ByLabels(code, {"cat": 0.7, "emu": 0.3}, CENTERS, classes, within),
         ByLabels(code, {"dog": 1.0}, CENTERS, classes, within),
         ByLabels(code, dict.fromkeys(NAMES, 1 / 3), CENTERS, classes, within),
@@ -106,10 +106,12 @@ def penalty(item: Item, ranking: Any) -> float:
     far = distance(item.code, ranking.code)
     if isinstance(ranking, BySemantic):
         return far
-    if isinstance(ranking, ByVisual):
-        return math.inf if item.visual is None else distance(item.visual, ranking.visual[0])
+    if isinstance(ranking, ByGeneral):
+        return math.inf if item.general is None else distance(item.general, ranking.general[0])
     if isinstance(ranking, ByBoth):
-        return round(far + 0.1 * (64 if item.visual is None else distance(item.visual, ranking.visual[0])), 9)
+        return round(
+            far + 0.1 * (64 if item.general is None else distance(item.general, ranking.general[0])), 9
+        )
     if item.scores:
         probable = {name: item.scores.get(name, (0, 0))[0] / 255 for name in ranking.weights}
         if min(probable.values()) < FITS:
@@ -197,7 +199,7 @@ class ListStore:
         rows = []
         for place, item in enumerate(self.items):
             value, far = penalty(item, ranking), distance(item.code, ranking.code)
-            limited = value if isinstance(ranking, ByVisual) else far
+            limited = value if isinstance(ranking, ByGeneral) else far
             near = ranking.within is None or limited <= ranking.within
             if passes(item, only) and value < math.inf and near:
                 tie = far if isinstance(ranking, ByLabels) else 0
@@ -208,12 +210,12 @@ class ListStore:
 
     def copies(self, ranking: Any, only: Filter) -> list[tuple[str, int]]:
         """Ids and distances of the items that are very near to a view of the query, and nearly as near as the nearest."""
-        if not isinstance(ranking, ByBoth | ByVisual):
+        if not isinstance(ranking, ByBoth | ByGeneral):
             return []
         rows = []
         for place, item in enumerate(self.items):
-            if item.visual is not None and passes(item, only):
-                near = min(distance(item.visual, view) for view in ranking.visual)
+            if item.general is not None and passes(item, only):
+                near = min(distance(item.general, view) for view in ranking.general)
                 rows.append((near, place, item.id, distance(item.code, ranking.code)))
         within = BITS if ranking.within is None else ranking.within
         most = NEAR if isinstance(ranking, ByBoth) or ranking.within is None else min(NEAR, within)
@@ -221,7 +223,7 @@ class ListStore:
         return [
             (id, far)
             for near, _, id, far in rows
-            if near <= rows[0][0] + 2 and (isinstance(ranking, ByVisual) or far <= within)
+            if near <= rows[0][0] + 2 and (isinstance(ranking, ByGeneral) or far <= within)
         ]
 
     def newest(self, only: Filter) -> list[str]:
@@ -257,7 +259,7 @@ def found(store: ItemStore, ranking: Any, k: int, only: Filter | None = None) ->
 def same_item(first: Item, second: Item) -> bool:
     texts = [(item.id, item.labels, item.files, item.scores, item.photo) for item in (first, second)]
     arrays = [
-        (item.code.tolist(), None if item.visual is None else item.visual.tolist())
+        (item.code.tolist(), None if item.general is None else item.general.tolist())
         for item in (first, second)
     ]
     return texts[0] == texts[1] and arrays[0] == arrays[1]

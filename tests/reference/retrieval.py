@@ -37,12 +37,12 @@ def precision_sum(grades: Sequence[int], k: int) -> float:
     )
 
 
-def average_precision_peers(grades: Sequence[int], k: int) -> float:
+def average_precision_retrieved(grades: Sequence[int], k: int) -> float:
     hits = sum(1 for grade in grades[:k] if grade > 0)
     return precision_sum(grades, k) / hits if hits else 0.0
 
 
-def average_precision_textbook(grades: Sequence[int], k: int) -> float:
+def average_precision_all(grades: Sequence[int], k: int) -> float:
     """`grades` must cover the whole database."""
     relevant = sum(1 for grade in grades if grade > 0)
     return precision_sum(grades, k) / min(k, relevant) if relevant else 0.0

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
@@ -38,7 +37,6 @@ def drawn(settings: Settings, run: Any) -> Section:
     section: Section = run(settings)
     assert section.failures == ()
     folder = settings.out / section.what
-    assert list(folder.glob("*.svg"))
     for path in folder.glob("*.svg"):
         assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     return section
@@ -79,12 +77,7 @@ def test_all_methods_beside_the_printed_tables(feature_folder: Path, tmp_path: P
         assert text in body(section)
     rows = read_rows(tmp_path / "table-methods" / "results.jsonl")
     assert {row["config"]["method"] for row in rows} == {"csq", "hashnet", "ics", "lsh"}
-    assert f"{rows[0]['evaluation']['map_peers']:.3f}" in body(section)
-    lines = (tmp_path / "table-methods" / "resnet50.md").read_text().splitlines()
-    (csq,) = [line for line in lines if line.startswith("| CSQ")]
-    assert csq.endswith("| <i>0.789</i> | <i>0.772</i> |")
-    (lsh,) = [line for line in lines if line.startswith("| LSH")]
-    assert lsh.endswith("|  |  |")  # not in that table
+    assert f"{rows[0]['evaluation']['map_retrieved']:.3f}" in body(section)
 
 
 def test_rows_of_compare_are_taken_over(feature_folder: Path, tmp_path: Path) -> None:
@@ -135,25 +128,21 @@ def test_convergence(feature_folder: Path, tmp_path: Path) -> None:
         assert found["true"][0] == found["printed"][0]
         assert min(found["true"]) >= found["minimum"] - 1e-6
         assert found["images"] == 64
-        assert min(found[f"{name}_milliseconds"] for name in ("exact", "printed", "true")) > 0
+        assert min(found[f"{name}_ms"] for name in ("exact", "printed", "true")) > 0
 
 
-@pytest.mark.parametrize(
-    ("what", "letter", "extra"), [("beta", "β", set()), ("lambda", "λ", {"instability"})]
-)
-def test_parameter_studies(
-    feature_folder: Path, tmp_path: Path, what: str, letter: str, extra: set[str]
-) -> None:
+@pytest.mark.parametrize(("what", "letter"), [("beta", "β"), ("lambda", "λ")])
+def test_parameter_studies(feature_folder: Path, tmp_path: Path, what: str, letter: str) -> None:
     # both are one function, drawn twice for one of them
     section = (redrawn if what == "lambda" else drawn)(tiny(feature_folder, tmp_path), PARTS[what])
     rows = read_rows(tmp_path / what / "results.jsonl", KEYS)
     values = [0.0001, 0.001, 0.01, 0.1, 1, 10][: len(rows) // 2]
     assert len(values) == {"beta": 5, "lambda": 6}[what]
     for form in ("ics-printed", "ics"):
-        own = [row for row in rows if row["task"]["config"]["method"] == form]
-        assert sorted(row["task"][what] for row in own) == values
-        assert all(row["task"]["config"]["options"][what] == row["task"][what] for row in own)
-    assert figures_of(tmp_path, what) == {"map", "weights"} | extra
+        of_form = [row for row in rows if row["task"]["config"]["method"] == form]
+        assert sorted(row["task"][what] for row in of_form) == values
+        assert all(row["task"]["config"]["options"][what] == row["task"][what] for row in of_form)
+    assert figures_of(tmp_path, what) == {"map", "weights"}
     assert f"ICS as printed, {letter} = 0.01" in body(section)
     if what == "lambda":  # a small one makes exact weights uneven: the opposite of what the paper says
         exact = [row for row in rows if row["task"]["config"]["method"] == "ics"]
@@ -163,15 +152,13 @@ def test_parameter_studies(
 
 def test_pictures_with_weights(scene_folder: Path, feature_cache: Path, tmp_path: Path) -> None:
     settings = tiny(scene_folder, tmp_path, cache=feature_cache, methods=("ics", "ics-softmax"))
-    section = redrawn(settings, weights.run)
+    redrawn(settings, weights.run)
     assert figures_of(tmp_path, "weights") == {"pictures", "histograms"}
-    assert "Nobody chose them" in body(section)
     for row in read_rows(tmp_path / "weights" / "results.jsonl", KEYS):
         assert row["found"]["queries"]
         for query in row["found"]["queries"]:
             assert 2 <= len(query["weights"]) <= 4
             assert sum(query["weights"].values()) == pytest.approx(1, abs=1e-3)
-            assert sum(query["shares"].values()) == pytest.approx(1, abs=1e-3)
     with Image.open(tmp_path / "weights" / "pictures.png") as picture:
         assert min(picture.size) > 200
 
@@ -183,47 +170,17 @@ def test_features_have_no_pictures(feature_folder: Path, tmp_path: Path) -> None
 
 
 def test_weights_against_areas(scene_folder: Path, feature_cache: Path, tmp_path: Path) -> None:
-    settings = tiny(scene_folder, tmp_path, cache=feature_cache)
-    section = redrawn(settings, instances.run)
+    section = instances.run(tiny(scene_folder, tmp_path, cache=feature_cache))
     rows = read_rows(tmp_path / "instances" / "results.jsonl", KEYS)
     found = {key: value for row in rows for key, value in row["found"].items()}
-    assert set(found) == {reading.key for reading in instances.READINGS}
-    assert found["ewcs"]["centred_pearson"] == pytest.approx(0, abs=1e-6)
+    assert set(found) == set(instances.READINGS)
+    assert found["ewcs"]["centered_pearson"] == pytest.approx(0, abs=1e-6)
     assert found["ewcs"]["largest"] == pytest.approx(found["ewcs"]["chance"])
     for value in found.values():
         low, high = value["intervals"]["largest"]
         assert 0 <= low <= value["largest"] <= high <= 1
-    assert figures_of(tmp_path, "instances") == {"agreement", "points"}
-    for reading in instances.READINGS:
-        assert reading.title in body(section)
-
-
-def test_models_of_features_are_measured_on_other_images(
-    scene_folder: Path, feature_cache: Path, tmp_path: Path
-) -> None:
-    """Trained on stored features with more classes, measured on images whose classes are some of them."""
-    opened = Source(scene_folder, cache=feature_cache, device="cpu").open()
-    data, labels = tmp_path / "stored", opened.dataset.labels
-    data.mkdir()
-    np.save(data / "features.npy", opened.features.astype(np.float16))
-    np.save(data / "labels.npy", np.concatenate([np.zeros((len(labels), 1), dtype=bool), labels], axis=1))
-    (data / "classes.txt").write_text("\n".join(["another", *opened.dataset.classes]) + "\n")
-    listed = tmp_path / "listed.txt"
-    listed.write_text("\n".join(opened.dataset.names[:30]) + "\n")
-    settings = tiny(
-        data,
-        tmp_path / "out",
-        cache=feature_cache,
-        methods=("ewcs",),
-        test_images=scene_folder,
-        exclude=listed,
-    )
-    section = instances.run(settings)
-    assert section.failures == ()
-    row = read_rows(tmp_path / "out" / "instances" / "results.jsonl", KEYS)[-1]
-    assert row["task"]["test"]["images"] == 10
-    assert row["found"]["ewcs"]["images"] == int((labels[30:].sum(axis=1) >= 2).sum())
-    assert "of another dataset than trained on" in body(section)
+    for title in instances.READINGS.values():
+        assert title in body(section)
 
 
 def test_another_process_finds_the_same(feature_folder: Path, tmp_path: Path) -> None:
@@ -246,17 +203,17 @@ def test_a_failure_leaves_the_others(feature_folder: Path, tmp_path: Path) -> No
 def test_everything_on_one_page(feature_folder: Path, tmp_path: Path) -> None:
     told: list[str] = []
     settings = tiny(feature_folder, tmp_path, methods=("ewcs", "ics"), warn=lambda texts: told.extend(texts))
-    done = reproduce("all", settings)
-    assert done.failures == []
-    text = done.page.read_text()
-    assert done.page == tmp_path / "report.html"
+    page, failures = reproduce("all", settings)
+    assert failures == []
+    text = page.read_text()
+    assert page == tmp_path / "report.html"
     assert re.findall(r"<li><a href='#([^']+)'>", text) == list(PARTS)
     assert re.findall(r"<section id='([^']+)'>", text) == list(PARTS)
-    assert "name one that has for the test images" in text  # these features have no areas
+    assert "has no areas of its objects" in text
     assert str(tmp_path) not in text
     assert not re.search(r"(src|href)=['\"]https?:", text)
     assert len(told) == len(set(told))
-    assert figures_of(tmp_path, "lambda") == {"map", "weights"}  # nothing printed was asked for
+    assert figures_of(tmp_path, "lambda") == {"map", "weights"}
 
 
 def test_the_command(feature_folder: Path, tmp_path: Path) -> None:

@@ -1,86 +1,100 @@
-"""Collections and servers for the tests of this folder."""
+"""Folders of photos, their indexes and clients for the tests of the server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+import shutil
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+from PIL import Image
 
-from centerhash.codes import pack
-from centerhash.data.images import content_key
-from centerhash.model.model import HashModel
-from centerhash.search import Index
-from centerhash.serve import Settings, create_app
+from centerhash.index import Index
+from centerhash.photos import PhotoIndex
+from centerhash.serve import create_app
 from tests.browser import chromium
 from tests.serve.processes import WIDE, Served, Watched, serving
-from tests.serve.toys import TOKEN, colour_index
+from tests.serve.toys import SAMPLES
+
+NAMES = ("dog", "cat-chelsea", "cat-lying", "street", "parrot", "owl", "boats", "astronaut")
+
+
+def fill(folder: Path) -> Path:
+    """Make a folder of nine photos; `below` has a copy of one, another one in small, and two more photos."""
+    (folder / "below").mkdir(parents=True)
+    for number, name in enumerate(NAMES):
+        place = folder / "below" if name in ("boats", "astronaut") else folder
+        file = Path(shutil.copy(SAMPLES / f"{name}.jpg", place))
+        when = datetime(2024, 1 + number, 3).timestamp()
+        os.utime(file, (when, when))
+    shutil.copy2(folder / "dog.jpg", folder / "below" / "dog again.jpg")
+    with Image.open(folder / "cat-lying.jpg") as image:
+        image.reduce(2).save(folder / "below" / "small.png")
+    os.utime(folder / "below" / "small.png", (0, 1_600_000_000))
+    return folder
 
 
 @pytest.fixture(scope="session")
-def pictures(tmp_path_factory: pytest.TempPathFactory, feature_run: Path) -> Iterator[Index]:
-    """An index of twenty pictures; not to be changed."""
-    with colour_index(tmp_path_factory.mktemp("serve") / "pictures", feature_run, 20) as index:
-        yield index
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of photos; not to be changed."""
+    return fill(tmp_path_factory.mktemp("served") / "pictures")
 
 
-@pytest.fixture
-def own(tmp_path: Path, feature_run: Path) -> Iterator[Index]:
-    """An index of three pictures, to be changed."""
-    with colour_index(tmp_path / "own", feature_run, 3) as index:
+@pytest.fixture(scope="session")
+def photos(pictures: Path) -> Iterator[PhotoIndex]:
+    """The index of the folder, made by the built-in model; not to be changed."""
+    with PhotoIndex.of(pictures) as index:
+        index.add(pictures, progress=False)
         yield index
 
 
 @pytest.fixture(scope="module")
-def reader(pictures: Index) -> Iterator[TestClient]:
-    """A client of a server that takes no changes, one for all tests of a file."""
-    with TestClient(create_app(pictures), base_url="http://localhost") as client:
-        yield client
+def client(photos: PhotoIndex) -> Iterator[TestClient]:
+    """A client of a server without a password."""
+    with TestClient(create_app(photos), base_url="http://localhost") as connected:
+        yield connected
 
 
 @pytest.fixture
-def writer(own: Index) -> Iterator[TestClient]:
-    """A client of a server that takes changes."""
-    with TestClient(create_app(own, Settings(token=TOKEN)), base_url="http://localhost") as client:
-        yield client
+def mine(tmp_path: Path) -> Iterator[PhotoIndex]:
+    """An index of a folder of photos, both to be changed."""
+    folder = fill(tmp_path / "pictures")
+    with PhotoIndex.of(folder) as index:
+        index.add(folder, progress=False)
+        yield index
 
 
 @pytest.fixture(scope="session")
-def scene_index(
-    scene_folder: Path, image_run: Path, feature_cache: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[int], Path]:
-    """Makes a new index of the first emoji scenes, with the model that was trained on them."""
-    model = HashModel.load(image_run)
-
-    def make(count: int) -> Path:
-        folder = tmp_path_factory.mktemp("served") / "scenes.index"
-        files = sorted((scene_folder / "images").iterdir())[:count]
-        with Index.create(folder, image_run) as index:
-            if files:  # as `Index.add` does, but with the features that training has left in the cache
-                features = model.features_of(files, cache=feature_cache, device="cpu")
-                names = [
-                    [model.classes[c] for c in row.nonzero()[0]] for row in model.predict_labels(features)
-                ]
-                ids = [content_key(file)[:16] for file in files]
-                paths = [str(file) for file in files]
-                index.add_codes(pack(model.encode_features(features)), ids, names, paths)
-        return folder
-
-    return make
+def codes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
+    """An index of codes without a model."""
+    rng = np.random.default_rng(0)
+    folder = tmp_path_factory.mktemp("codes") / "codes.index"
+    with Index.create(folder, bits=16, attributes={"price": float}) as index:
+        labels = [["odd"] if number % 2 else ["even", "number"] for number in range(20)]
+        index.add(
+            codes=rng.integers(0, 256, (20, 2), dtype=np.uint8),
+            labels=labels,
+            attributes={"price": range(20)},
+        )
+        yield index
 
 
 @pytest.fixture(scope="session")
-def served(scene_index: Callable[[int], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A real server of forty emoji scenes; nothing that it answers is a traceback, and its log holds none."""
-    log = tmp_path_factory.mktemp("served") / "log"
-    with serving(scene_index(40), log) as server:
+def served(photos: PhotoIndex, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A real server of the index; its log stays without a traceback."""
+    log = tmp_path_factory.mktemp("log") / "log"
+    with serving(photos.folder, log) as server:
         yield server
     assert "Traceback" not in log.read_text()
 
 
-@pytest.fixture(scope="module")  # its event loop must not run beside that of other tests
+# its event loop must not run beside that of other tests
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with chromium() as opened:
         yield opened
@@ -88,13 +102,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(browser: Any, served: Served) -> Iterator[Watched]:
+    """The page of the server; it reports no error and sends no request elsewhere."""
     watched = Watched(browser, served.address, WIDE)
     yield watched
-    watched.page.close()
-    assert watched.complaints == []
+    watched.close()
     assert [url for url in watched.requests if not url.startswith((served.address, "blob:"))] == []
-
-
-@pytest.fixture(scope="session")
-def photo(scene_folder: Path) -> Path:
-    return sorted((scene_folder / "images").iterdir())[3]

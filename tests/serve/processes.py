@@ -1,9 +1,10 @@
-"""A real server in a process of its own, and a page of it in a browser."""
+"""A real server in a process, and its page in a browser."""
 
 from __future__ import annotations
 
-import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,8 +14,6 @@ from urllib.parse import unquote
 
 import httpx
 
-from tests.forks import Fork
-from tests.serve.toys import TOKEN
 from tests.toys import PATIENCE, process_environment, wait_until
 
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
@@ -25,37 +24,44 @@ class Served:
     """A running server."""
 
     address: str
-    folder: Path
-    process: Fork
+    process: subprocess.Popen[str]
 
-    @property
-    def port(self) -> int:
-        return int(self.address.rpartition(":")[2])
-
-    def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.address, timeout=PATIENCE, trust_env=False)
+    def client(self, **options: Any) -> httpx.Client:
+        return httpx.Client(base_url=self.address, timeout=PATIENCE, trust_env=False, **options)
 
 
 @contextmanager
-def serving(folder: Path, log: Path, *options: str) -> Iterator[Served]:
-    """Start `centerhash serve` on any free port, wait until it listens, and see to it that it is gone afterwards."""
-    words = ["serve", str(folder), "--port", "0", *options]
-    environment = process_environment(CENTERHASH_TOKEN=TOKEN)
-    reading, writing = os.pipe()
-    with os.fdopen(reading) as lines, log.open("w") as errors:
-        process = Fork(words, writing, errors.fileno(), environment)
-        os.close(writing)
+def started(words: list[str], log: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a process of Python whose messages go to `log`; end it after the block."""
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            [sys.executable, *words],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            encoding="utf-8",
+            env=process_environment(PYTHONUNBUFFERED="1", **environment),
+        ) as process,
+    ):
         try:
-            found = re.search(r"http://\S+", lines.readline())
-            assert found is not None, log.read_text()
-            yield Served(found.group(), folder, process)
+            yield process
         finally:
             process.kill()
-            process.wait()
+
+
+@contextmanager
+def serving(folder: Path, log: Path, *options: str, **environment: str) -> Iterator[Served]:
+    """Run `centerhash serve` on any free port; the block begins when it listens."""
+    words = ["-m", "centerhash", "serve", str(folder), "--port", "0", *options]
+    with started(words, log, **environment) as process:
+        assert process.stdout is not None
+        address = re.search(r"http://\S+", process.stdout.readline())
+        assert address is not None, log.read_text()
+        yield Served(address.group(), process)
 
 
 class Watched:
-    """A page, with everything that it asked for and complained about."""
+    """A page, with all its requests and the errors of its scripts."""
 
     def __init__(self, browser: Any, address: str, viewport: dict[str, int]) -> None:
         self.page = browser.new_page(viewport=viewport)
@@ -68,12 +74,13 @@ class Watched:
         self.page.goto(address)
 
     def _listen(self, message: Any) -> None:
-        if message.type == "error" and "status of 4" not in message.text:  # refusals are part of the story
+        # the tests send requests that are refused
+        if message.type == "error" and "status of 4" not in message.text:
             self.complaints.append(message.text)
 
     def answered(self, title: str) -> None:
-        """Wait until the results of a question with this title stand there."""
-        self.page.locator("h1", has_text=title).wait_for()
+        """Wait until the results under this title are shown."""
+        self.page.locator("#found-title", has_text=title).wait_for()
         self.until("!document.body.classList.contains('waiting')")
 
     def until(self, condition: str) -> None:
@@ -81,7 +88,7 @@ class Watched:
         self.until_here(lambda: self.page.evaluate(condition), condition)
 
     def until_here(self, condition: Callable[[], object], words: str) -> None:
-        """Wait for a condition that is looked at on this side, while events of the page arrive."""
+        """Wait for a condition of this process, while events of the page arrive."""
         wait_until(condition, words, pause=lambda: self.page.wait_for_timeout(20))
 
     def ids(self) -> list[str]:
@@ -101,3 +108,8 @@ class Watched:
 
     def fragment(self) -> str:
         return unquote(self.page.url.partition("#")[2])
+
+    def close(self) -> None:
+        """Close the page, which reported no error."""
+        self.page.close()
+        assert self.complaints == []

@@ -1,68 +1,20 @@
-"""A small index that knows pictures by their mean colours, and ways to talk to its server."""
+"""Requests and images for the tests of the server."""
 
 from __future__ import annotations
 
 import io
 import struct
 import zlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
-from centerhash.data.images import load_pixels
-from centerhash.search import Index
-from tests.toys import WIDTH, noise_image
-
-TOKEN = "correct horse"
-BEARER = {"Authorization": f"Bearer {TOKEN}"}
-
-
-class ColourNetwork:
-    """Stands for the network, which takes a second to load: features (n, D) from the colours of nine fields."""
-
-    def features(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        mixing = np.random.default_rng(5).normal(size=(27, WIDTH))
-        fields = np.stack([image.reshape(3, 8, 3, 8, 3).mean(axis=(1, 3)).ravel() for image in pixels])
-        return ((fields / 128 - 1) @ mixing).astype(np.float32)
-
-
-class ColourEncoder:
-    """Reads images for it."""
-
-    engine = ColourNetwork()
-
-    def pixels(self, image: bytes) -> NDArray[np.uint8]:
-        return load_pixels(image, 24, 24)
-
-    def views(self, image: bytes) -> NDArray[np.uint8]:
-        return self.pixels(image)[None]
-
-    def features(self, images: Sequence[bytes]) -> NDArray[np.float32]:
-        return self.engine.features(np.stack([self.pixels(image) for image in images]))
-
-
-def colour_index(folder: Path, run: Path, count: int = 0) -> Index:
-    """A new index of `count` pictures."""
-    index = Index.create(folder, run)
-    index.encoder = ColourEncoder  # type: ignore[assignment,method-assign]
-    for seed in range(count):
-        index.add_bytes(png(seed))
-    return index
-
-
-def ids_of(index: Index) -> list[str]:
-    """The ids of all items, in order."""
-    return sorted(str(item.id) for item in index)
-
-
-def png(seed: int = 0, size: int = 48) -> bytes:
-    """A picture, a different one per seed."""
-    return encoded(noise_image(size, seed))
+SAMPLES = Path(__file__).parents[2] / "examples" / "photos"
+PASSWORD = "correct horse"
+BEARER = {"Authorization": f"Bearer {PASSWORD}"}
 
 
 def encoded(image: Image.Image, kind: str = "PNG") -> bytes:
@@ -78,7 +30,7 @@ def png_header(width: int, height: int) -> bytes:
 
 
 def upload(data: bytes, name: str = "photo.png") -> dict[str, Any]:
-    """The argument of an HTTP client that sends a picture."""
+    """The argument of an HTTP client that sends an image."""
     return {"image": (name, data, "application/octet-stream")}
 
 
@@ -95,14 +47,13 @@ async def call(
     body: bytes | AsyncIterator[bytes] | None = None,
     headers: dict[str, str] | None = None,
 ) -> httpx.Response:
-    """One request straight to the application; a body in pieces has no Content-Length."""
+    """Send one request straight to the application; a body in pieces has no Content-Length."""
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=None) as client:
         return await client.request(method, path, content=body, headers=headers)
 
 
 def error_of(answer: httpx.Response) -> str:
-    """The text of an error, of which there is one shape."""
-    (error,) = answer.json().values()
+    """The text of an error, which always has one shape."""
     assert list(answer.json()) == ["error"]
-    return str(error)
+    return str(answer.json()["error"])

@@ -1,7 +1,8 @@
+"""A run: the files it leaves, resuming and starting over, what it rejects; evaluation of a model."""
+
 from __future__ import annotations
 
 import errno
-import shutil
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,10 +17,11 @@ from centerhash.data import Dataset, open_dataset
 from centerhash.encoding.code_files import evaluate_files, read_run_codes
 from centerhash.model.model import HashModel
 from centerhash.networks.head_options import HeadOptions
-from centerhash.training import run as runs
+from centerhash.training import pipeline
 from centerhash.training.config import TrainConfig
 from centerhash.training.run import evaluate, train
 from centerhash.training.run_folder import read_config
+from tests.networks.toys import write_labeled_images
 from tests.toys import (
     RUN_FILES,
     Killed,
@@ -47,37 +49,26 @@ def small_folder(tmp_path: Path) -> Path:
 # What a finished run holds
 
 
-def test_a_finished_run_holds_all_its_files_and_no_others(feature_run: Path, image_run: Path) -> None:
-    assert names(feature_run) == RUN_FILES
-    assert names(image_run) == RUN_FILES
+def test_files_of_a_run(feature_run: Path, image_run: Path) -> None:
+    assert names(feature_run) == names(image_run) == RUN_FILES
     rows = run_log(feature_run)
     assert [row["epoch"] for row in rows] == list(range(1, 13))
     assert rows[-1]["loss"] < rows[0]["loss"]
 
 
-def test_the_configuration_is_stored_resolved(feature_run: Path) -> None:
+def test_stored_configuration(feature_folder: Path, feature_run: Path, tmp_path: Path) -> None:
     stored = read_config(feature_run)
     config = TrainConfig(**stored["config"])
-    assert config.method == toy_config().method
-    assert config.head.hidden == toy_config().head.hidden
+    assert (config.method, config.head.hidden) == (toy_config().method, toy_config().head.hidden)
     assert config.options
     assert None not in config.options.values()
-    assert stored["config"]["seed"] == 0
-    assert stored["data"]["images"] == 160
-    assert stored["splits"] == "drawn with seed 0"
+    assert (stored["data"]["images"], stored["splits"]) == (160, "drawn with seed 0")
     assert {"centerhash", "python", "torch", "numpy", "timm", "pillow"} <= set(stored["versions"])
-    assert stored["threads"] == 1
-
-
-def test_the_stored_configuration_trains_the_same_model_again(
-    feature_folder: Path, feature_run: Path, tmp_path: Path
-) -> None:
-    config = TrainConfig(**read_config(feature_run)["config"])
     train(feature_folder, config=config, out=tmp_path / "again")
     assert run_contents(tmp_path / "again") == run_contents(feature_run)
 
 
-def test_the_stored_weights_are_those_of_the_training_images(feature_folder: Path, feature_run: Path) -> None:
+def test_stored_weights(feature_folder: Path, feature_run: Path) -> None:
     dataset, model = open_dataset(feature_folder), HashModel.load(feature_run)
     assert dataset.features is not None
     stored = arrays(feature_run / "weights.npz")
@@ -90,7 +81,17 @@ def test_the_stored_weights_are_those_of_the_training_images(feature_folder: Pat
     assert len(stored["weights"]) == dataset.labels[rows].sum()
 
 
-def test_splits_and_codes_of_queries_and_database_are_stored(feature_folder: Path, feature_run: Path) -> None:
+def test_unlabeled_rows_have_no_weights(small_folder: Path, tmp_path: Path) -> None:
+    labels = np.load(small_folder / "labels.npy")
+    labels[[5, 17]] = False
+    np.save(small_folder / "labels.npy", labels)
+    np.save(small_folder / "query.npy", np.arange(5))
+    train(small_folder, config=toy_config(**BRIEF), out=tmp_path / "run")
+    rows = arrays(tmp_path / "run" / "weights.npz")["rows"]
+    assert set(range(5, 60)) - set(rows.tolist()) == {5, 17}
+
+
+def test_stored_splits_and_codes(feature_folder: Path, feature_run: Path) -> None:
     dataset, model = open_dataset(feature_folder), HashModel.load(feature_run)
     assert dataset.features is not None
     splits = arrays(feature_run / "splits.npz")
@@ -102,43 +103,22 @@ def test_splits_and_codes_of_queries_and_database_are_stored(feature_folder: Pat
         assert np.array_equal(stored.ids, rows)
         assert np.array_equal(stored.labels, dataset.labels[rows])
         assert np.array_equal(unpack(stored.packed, 16), model.encode_features(dataset.features[rows]))
+        assert stored.names is stored.paths is None
 
 
-def test_codes_of_images_carry_names_and_paths(
-    image_run: Path, feature_run: Path, scene_folder: Path
-) -> None:
-    dataset = open_dataset(scene_folder)
+def test_run_on_images(image_run: Path, scene_folder: Path) -> None:
+    model, dataset = HashModel.load(image_run), open_dataset(scene_folder)
+    assert (model.spec.backbone, model.spec.crop, model.spec.pool) == ("efficientnet-lite0", 256, "mean+max")
+    assert model.classes == dataset.classes
     for codes in read_run_codes(image_run):
         assert codes.names is not None
         assert codes.paths is not None
         assert codes.ids is not None
         assert list(codes.names) == [dataset.names[row] for row in codes.ids]
         assert all(Path(path).is_file() and Path(path).is_absolute() for path in codes.paths)
-    assert all(codes.names is codes.paths is None for codes in read_run_codes(feature_run))
 
 
-def test_a_run_on_images_knows_its_backbone(image_run: Path, scene_folder: Path) -> None:
-    model, dataset = HashModel.load(image_run), open_dataset(scene_folder)
-    assert (model.spec.backbone, model.spec.crop, model.spec.pool) == ("efficientnet-lite0", 256, "mean+max")
-    assert model.classes == dataset.classes
-    assert len(read_run_codes(image_run)[0].packed) == len(dataset.splits.query)
-    weights = arrays(image_run / "weights.npz")
-    sums = np.bincount(weights["rows"], weights["weights"], minlength=dataset.size)
-    labelled = dataset.splits.train[dataset.labels[dataset.splits.train].any(axis=1)]
-    np.testing.assert_allclose(sums[labelled], 1, atol=1e-5)
-
-
-def test_training_rows_without_labels_have_no_weights(small_folder: Path, tmp_path: Path) -> None:
-    labels = np.load(small_folder / "labels.npy")
-    labels[[5, 17]] = False
-    np.save(small_folder / "labels.npy", labels)
-    np.save(small_folder / "query.npy", np.arange(5))
-    train(small_folder, config=toy_config(**BRIEF), out=tmp_path / "run")
-    rows = arrays(tmp_path / "run" / "weights.npz")["rows"]
-    assert set(range(5, 60)) - set(rows.tolist()) == {5, 17}
-
-
-def test_training_without_a_folder_gives_the_same_model_and_writes_nothing(
+def test_training_without_a_folder(
     small_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(make_folder(tmp_path / "empty"))
@@ -151,7 +131,7 @@ def test_training_without_a_folder_gives_the_same_model_and_writes_nothing(
     assert np.array_equal(first.logits(dataset.features), second.logits(dataset.features))
 
 
-def test_keywords_go_before_the_configuration_and_leave_the_rest_to_the_method() -> None:
+def test_keywords_override_the_configuration() -> None:
     dataset, hidden = feature_dataset(60), {"hidden": (16,)}
     model = train(dataset, config=TrainConfig(epochs=1, bits=32, head=hidden), bits=24, method="csq", seed=3)
     assert (model.bits, model.spec.method, model.spec.seed, model.spec.head.hidden) == (24, "csq", 3, (16,))
@@ -160,54 +140,45 @@ def test_keywords_go_before_the_configuration_and_leave_the_rest_to_the_method()
 
 
 @pytest.mark.parametrize(
-    ("slip", "words"),
+    ("settings", "named"),
     [
         ({"epcohs": 3}, "'epochs'"),
         ({"overwite": True}, "'overwrite'"),
         ({"bits": 7}, "'bits'"),
         ({"config": {"bits": 16}}, "TrainConfig, got dict"),
-        ({"options": {"lamda": 1}}, "'lambda'"),
         ({"method": "icss"}, "'ics'"),
-        ({"backbone": "resnet"}, "'resnet'"),
+        ({"eval_interval": 1, "method": "itq"}, "eval_interval="),
     ],
 )
-def test_slips_in_keywords_are_named_before_anything_is_written(
-    tmp_path: Path, slip: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ConfigError, match=words):
-        train(feature_dataset(60), out=tmp_path / "run", **slip)
+def test_rejected_settings(tmp_path: Path, settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        train(feature_dataset(60), out=tmp_path / "run", **settings)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("data", [None, 3, np.zeros((4, 2))])
-def test_something_that_is_no_data_set_is_refused(data: Any) -> None:
+def test_rejected_data(data: Any) -> None:
     with pytest.raises(InputError):
         train(data)
 
 
-def test_stages_are_reported_up_to_their_total(small_folder: Path, tmp_path: Path) -> None:
+def test_progress_stages(small_folder: Path, tmp_path: Path) -> None:
     calls: list[tuple[str, int, int, str]] = []
-    train(
-        small_folder,
-        config=toy_config(**BRIEF),
-        out=tmp_path / "run",
-        progress=lambda *call: calls.append(call),
-    )
+    config = toy_config(**BRIEF)
+    train(small_folder, config=config, out=tmp_path / "run", progress=lambda *call: calls.append(call))
     assert [call[1:3] for call in calls if call[0] == "training"] == [(1, 3), (2, 3), (3, 3)]
     assert next(call for call in calls if call[0] == "training")[3].startswith("loss ")
     assert [call for call in calls if call[0] == "encoding"][-1][1:3] == (60, 60)
 
 
-# Resuming, starting again, refusing
+# Resuming and starting over
 
 
-def test_a_finished_run_is_loaded_and_one_without_its_model_trained_again(
-    small_folder: Path, tmp_path: Path
-) -> None:
+def test_finished_run_is_loaded(small_folder: Path, tmp_path: Path) -> None:
     run, config = tmp_path / "run", toy_config(**BRIEF)
     trained = train(small_folder, config=config, out=run)
     before = run_contents(run)
-    with mock.patch.object(runs, "fit_frozen", side_effect=AssertionError("it was trained again")):
+    with mock.patch.object(pipeline, "fit_frozen", side_effect=AssertionError("it was trained again")):
         assert train(small_folder, config=config, out=run).spec == trained.spec
     assert run_contents(run) == before
     (run / "model.json").unlink()
@@ -216,7 +187,7 @@ def test_a_finished_run_is_loaded_and_one_without_its_model_trained_again(
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "differences"),
     [
         ({"bits": 24}, ["bits was 16, now 24"]),
         ({"method": "csq"}, ["method was ics-softmax, now csq"]),
@@ -225,23 +196,23 @@ def test_a_finished_run_is_loaded_and_one_without_its_model_trained_again(
         ({"head": HeadOptions(hidden=(9,))}, ["hidden was [32], now [9]"]),
     ],
 )
-def test_other_settings_are_refused_and_named(
-    feature_folder: Path, feature_run: Path, changes: dict[str, Any], words: list[str]
+def test_other_settings_are_rejected(
+    feature_folder: Path, feature_run: Path, changes: dict[str, Any], differences: list[str]
 ) -> None:
     before = run_contents(feature_run)
     with pytest.raises(ConfigError) as caught:
         train(feature_folder, config=toy_config(**{"method": "ics-softmax", **changes}), out=feature_run)
-    assert all(word in str(caught.value) for word in words)
+    assert all(difference in str(caught.value) for difference in differences)
     assert run_contents(feature_run) == before
 
 
-def test_other_data_is_refused(feature_run: Path, tmp_path: Path) -> None:
+def test_other_data_is_rejected(feature_run: Path, tmp_path: Path) -> None:
     other = open_dataset(write_feature_folder(tmp_path / "toy", seed=9))
     with pytest.raises(ConfigError, match="fingerprint"):
         train(other, config=toy_config(), out=feature_run)
 
 
-def test_overwrite_starts_again(small_folder: Path, tmp_path: Path) -> None:
+def test_overwrite(small_folder: Path, tmp_path: Path) -> None:
     """Neither files nor the checkpoint of the other run are used; without it they are kept."""
     run, checkpoint = tmp_path / "run", tmp_path / "run" / "checkpoint.safetensors"
 
@@ -261,22 +232,16 @@ def test_overwrite_starts_again(small_folder: Path, tmp_path: Path) -> None:
     assert run_log(run) == run_log(tmp_path / "fresh")
 
 
-def test_a_run_that_failed_before_its_first_checkpoint_is_replaced(
-    small_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_without_work_is_replaced(small_folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with monkeypatch.context() as patched:
-        patched.setattr(runs, "fit_frozen", mock.Mock(side_effect=Killed))
-        with pytest.raises(Killed):
-            train(small_folder, config=toy_config(**BRIEF, seed=4), out=run)
+    with mock.patch.object(pipeline, "fit_frozen", side_effect=Killed), pytest.raises(Killed):
+        train(small_folder, config=toy_config(**BRIEF, seed=4), out=run)
     assert read_config(run)["config"]["seed"] == 4
     train(small_folder, config=toy_config(**BRIEF), out=run)
     assert read_config(run)["config"]["seed"] == 0
-    train(small_folder, config=toy_config(**BRIEF), out=tmp_path / "fresh")
-    assert run_contents(run) == run_contents(tmp_path / "fresh")
 
 
-def test_a_run_that_may_not_be_deleted_is_told(
+def test_files_that_cannot_be_deleted(
     small_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forbidden(path: Path, missing_ok: bool = False) -> None:
@@ -287,86 +252,69 @@ def test_a_run_that_may_not_be_deleted_is_told(
         train(small_folder, config=toy_config(**BRIEF), out=tmp_path / "run", overwrite=True)
 
 
-def test_a_damaged_configuration_is_named(small_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"{", b"", b"[]", b"\xff\xfe"])
+def test_damaged_configuration(small_folder: Path, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "run").mkdir()
-    for content in (b"{", b"", b"[]", b"\xff\xfe"):
-        (tmp_path / "run" / "config.json").write_bytes(content)
-        with pytest.raises(DataError, match=r"config\.json"):
-            train(small_folder, config=toy_config(**BRIEF), out=tmp_path / "run")
-    train(small_folder, config=toy_config(**BRIEF), out=tmp_path / "run", overwrite=True)
-    assert names(tmp_path / "run") == RUN_FILES
+    (tmp_path / "run" / "config.json").write_bytes(content)
+    with pytest.raises(DataError, match=r"config\.json"):
+        train(small_folder, config=toy_config(**BRIEF), out=tmp_path / "run")
 
 
-def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
+def test_folder_without_a_run(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"config\.json"):
         read_config(tmp_path)
-    with pytest.raises(DataError):
-        read_run_codes(tmp_path)
 
 
-def test_an_output_below_a_file_is_refused(small_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["file", "file/run"])
+def test_output_below_a_file(small_folder: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("in the way")
-    for out in (tmp_path / "file" / "run", tmp_path / "file"):
-        with pytest.raises(OutputError):
-            train(small_folder, config=toy_config(**BRIEF), out=out)
+    with pytest.raises(OutputError):
+        train(small_folder, config=toy_config(**BRIEF), out=tmp_path / name)
 
 
 # Images that cannot be read
 
 
-def test_broken_images_stop_a_run_unless_they_are_skipped(
-    scene_folder: Path, feature_cache: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "scenes"
-    shutil.copytree(scene_folder, folder)
-    (folder / "images" / "000003.jpg").write_bytes(b"")
-    cut = folder / "images" / "000007.jpg"
-    cut.write_bytes(cut.read_bytes()[:900])
-    dataset, config = open_dataset(folder), toy_config(epochs=1)
+def test_broken_images(feature_cache: Path, tmp_path: Path) -> None:
+    folder = write_labeled_images(tmp_path / "images", 20, size=48)
+    (folder / "003.png").write_bytes(b"")
+    (folder / "007.png").write_bytes((folder / "007.png").read_bytes()[:900])
+    dataset, run = open_dataset(folder), tmp_path / "run"
+    settings: dict[str, Any] = {"config": toy_config(epochs=1), "cache": feature_cache, "device": "cpu"}
     with pytest.raises(DataError) as caught:
-        train(dataset, config=config, out=tmp_path / "run", cache=feature_cache, device="cpu")
-    assert all(word in str(caught.value) for word in ("2 of 40", "000003.jpg", "000007.jpg", "skip_broken"))
-
-    train(dataset, config=config, out=tmp_path / "run", cache=feature_cache, device="cpu", skip_broken=True)
-    stored = arrays(tmp_path / "run" / "splits.npz")
-    used = np.unique(np.concatenate(list(stored.values())))
-    assert sorted(set(range(40)) - set(used.tolist())) == [3, 7]
-    _, database = read_run_codes(tmp_path / "run")
+        train(dataset, out=run, **settings)
+    assert all(word in str(caught.value) for word in ("2 of 20", "003.png", "007.png", "skip_broken"))
+    train(dataset, out=run, skip_broken=True, **settings)
+    used = np.unique(np.concatenate(list(arrays(run / "splits.npz").values())))
+    assert sorted(set(range(20)) - set(used.tolist())) == [3, 7]
+    _, database = read_run_codes(run)
     assert database.ids is not None
-    assert not set(database.ids.tolist()) & {3, 7}
-    assert not set(arrays(tmp_path / "run" / "weights.npz")["rows"].tolist()) & {3, 7}
+    assert not {3, 7} & {*database.ids.tolist(), *arrays(run / "weights.npz")["rows"].tolist()}
 
 
 # Evaluation
 
 
-def test_a_model_is_evaluated_on_a_path_with_the_splits_of_its_training(
-    feature_run: Path, feature_folder: Path
-) -> None:
+def test_evaluate_path(feature_run: Path, feature_folder: Path) -> None:
     model = HashModel.load(feature_run)
     assert evaluate(model, feature_folder, k=20) == evaluate_files([feature_run], k=20)
 
 
-def test_stages_are_reported_and_settings_are_passed_on(toy_model: HashModel, toy_dataset: Dataset) -> None:
+def test_evaluation_settings(toy_model: HashModel, toy_dataset: Dataset) -> None:
     calls: list[tuple[Any, ...]] = []
-    found = evaluate(
-        toy_model,
-        toy_dataset,
-        k=7,
-        seed=3,
-        precision_at=(2,),
-        exclude_self=True,
-        progress=lambda *call: calls.append(call),
+    settings: dict[str, Any] = {"k": 7, "seed": 3, "exclude_self": True}
+    result = evaluate(
+        toy_model, toy_dataset, precision_at=(2,), progress=lambda *call: calls.append(call), **settings
     )
     assert calls[-1] == ("encoding", 160, 160)
-    assert (found.k, found.seed, found.exclude_self, list(found.precision)) == (7, 3, True, [2])
+    assert (result.k, result.seed, result.exclude_self, list(result.precision)) == (7, 3, True, [2])
 
 
-def test_images_are_refused_by_a_model_of_features(toy_model: HashModel, scene_folder: Path) -> None:
+def test_images_for_a_model_of_features(toy_model: HashModel, scene_folder: Path) -> None:
     with pytest.raises(ConfigError, match="has no backbone"):
         evaluate(toy_model, scene_folder, cache=None)
 
 
-def test_codes_instead_of_a_model_are_told_where_to_go() -> None:
+def test_codes_instead_of_a_model() -> None:
     with pytest.raises(InputError):
         evaluate(np.ones((4, 8)), feature_dataset())  # type: ignore[arg-type]

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -36,87 +35,61 @@ BRIEF = {"epochs": 2, "batch_size": 16}
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A feature folder, and a run on it that nothing interrupted."""
-    base = tmp_path_factory.mktemp("unbroken")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A feature folder, and a run on it."""
+    base = tmp_path_factory.mktemp("uninterrupted")
     folder = write_feature_folder(base / "data", count=60)
     train(folder, config=toy_config(**BRIEF), out=base / "run")
     return folder, base / "run"
 
 
-class Writes:
-    """Counts the files that are put in place, and kills before or after the chosen one."""
+def files_written(folder: Path, run: Path, last: int = -1) -> list[str]:
+    """Train until the file of this number is to be put in place, and return the names of all until then."""
+    targets, rename = list[str](), Path.replace
 
-    def __init__(self, number: int, before: bool) -> None:
-        self.number, self.before, self.targets = number, before, list[str]()
-        self.rename = Path.replace
-
-    def __call__(self, source: Path, target: Path) -> Path:
-        chosen = len(self.targets) == self.number
-        self.targets.append(Path(target).name)
-        if chosen and self.before:
+    def replace(source: Path, target: Path) -> Path:
+        targets.append(Path(target).name)
+        if len(targets) == last + 1:
             raise Killed
-        moved = self.rename(source, target)
-        if chosen:
-            raise Killed
-        return moved
+        return rename(source, target)
 
-
-def writes_until(folder: Path, run: Path, number: int, before: bool) -> list[str]:
-    """Train until the write of this number, and return the names of what was written."""
-    writes = Writes(number, before)
-    # not as a mock: a bound method would not be given the path that it is called on
-    with mock.patch.object(Path, "replace", lambda source, target: writes(source, target)), suppress(Killed):
+    with mock.patch.object(Path, "replace", replace), suppress(Killed):
         train(folder, config=toy_config(**BRIEF), out=run, checkpoint_seconds=0)
-    return writes.targets
-
-
-def moments(folder: Path, run: Path) -> Iterator[tuple[int, bool, str]]:
-    for number, name in enumerate(writes_until(folder, run, -1, before=False)):
-        yield number, True, name
-        yield number, False, name
+    return targets
 
 
 @pytest.mark.slow
-def test_a_run_that_ends_at_any_write_goes_on_to_the_same_result(
-    unbroken: tuple[Path, Path], tmp_path: Path
-) -> None:
-    folder, finished = unbroken
-    expected, rows = run_contents(finished), run_log(finished)
-    seen = set()
-    for number, before, name in moments(folder, tmp_path / "all"):
-        seen.add(name)
-        run, moment = tmp_path / f"{number}-{before}", f"{'before' if before else 'after'} {number} {name}"
-        assert writes_until(folder, run, number, before)[-1] == name
+def test_end_at_any_write(uninterrupted: tuple[Path, Path], tmp_path: Path) -> None:
+    folder, finished = uninterrupted
+    written = files_written(folder, tmp_path / "all")
+    assert set(written) == {*RUN_FILES, "checkpoint.safetensors"}
+    for number, name in enumerate(written):
+        run = tmp_path / str(number)
+        assert files_written(folder, run, number)[-1] == name
         train(folder, config=toy_config(**BRIEF), out=run, checkpoint_seconds=0)
-        assert names(run) == RUN_FILES, moment
-        assert run_contents(run) == expected, moment
-        assert run_log(run) == rows, moment
-    assert seen == {*RUN_FILES, "checkpoint.safetensors"}
+        assert names(run) == RUN_FILES, name
+        assert run_contents(run) == run_contents(finished), name
+        assert run_log(run) == run_log(finished), name
 
 
-def test_a_second_trainer_is_refused_while_the_first_one_trains(
-    unbroken: tuple[Path, Path], tmp_path: Path
-) -> None:
-    folder, finished = unbroken
-    refusals = list[str]()
+def test_second_trainer_is_rejected(uninterrupted: tuple[Path, Path], tmp_path: Path) -> None:
+    folder, finished = uninterrupted
+    errors = list[str]()
 
     def second(stage: str, *_: object) -> None:
         if stage == "training":
-            refusals.append(refused(cli("train", folder, *QUICK, "--overwrite", "--out", tmp_path / "run")))
+            errors.append(refused(cli("train", folder, *QUICK, "--overwrite", "--out", tmp_path / "run")))
 
     train(folder, config=toy_config(**BRIEF), out=tmp_path / "run", progress=second)
-    assert len(refusals) == 2
-    assert f"process {os.getpid()} is training into" in " ".join(refusals[0].split())
+    assert len(errors) == 2
+    assert f"process {os.getpid()} is training into" in " ".join(errors[0].split())
     assert names(tmp_path / "run") == RUN_FILES
     assert run_contents(tmp_path / "run") == run_contents(finished)
 
 
-@pytest.mark.parametrize("writes", [0, 1, 4, 7, 9, 11])
-def test_a_full_disk_is_named_and_costs_nothing(
-    unbroken: tuple[Path, Path], tmp_path: Path, writes: int
-) -> None:
-    folder, finished = unbroken
+@pytest.mark.parametrize("writes", [0, 4, 9])
+def test_full_disk(uninterrupted: tuple[Path, Path], tmp_path: Path, writes: int) -> None:
+    folder, finished = uninterrupted
     left, sync = [writes], os.fsync
 
     def full(descriptor: int) -> None:
@@ -125,34 +98,19 @@ def test_a_full_disk_is_named_and_costs_nothing(
         left[0] -= 1
         sync(descriptor)
 
-    with (
-        mock.patch.object(os, "fsync", full),
-        pytest.raises(OutputError),
-    ):
+    with mock.patch.object(os, "fsync", full), pytest.raises(OutputError):
         train(folder, config=toy_config(**BRIEF), out=tmp_path / "run", checkpoint_seconds=0)
     assert not [name for name in names(tmp_path / "run") if name.endswith(".part")]
     train(folder, config=toy_config(**BRIEF), out=tmp_path / "run")
     assert run_contents(tmp_path / "run") == run_contents(finished)
 
 
-def killed_training(place: Path, kills: int) -> int:
+def killed_training(folder: Path, kills: int) -> int:
     """Kill a training again and again until it ends with the same model; return the epochs at the last kill."""
-    folder = write_feature_folder(place / "data", count=1000)
-    epochs = 20 * kills
-    words = [
-        "train",
-        folder,
-        "--method",
-        "csq",
-        "--bits",
-        "32",
-        "--epochs",
-        str(epochs),
-        "--batch-size",
-        "32",
-    ]
+    data, epochs = write_feature_folder(folder / "data", count=1000), 20 * kills
+    words = ["train", data, "--method", "csq", "--bits", "32", "--epochs", str(epochs), "--batch-size", "32"]
     words += ["--hidden", "128", "--device", "cpu", "--checkpoint-seconds", "0"]
-    whole, broken = place / "whole", place / "broken"
+    whole, broken = folder / "whole", folder / "broken"
     assert cli(*words, "--out", whole).code == 0
 
     generator, reached = random.Random(0), 0
@@ -173,7 +131,7 @@ def killed_training(place: Path, kills: int) -> int:
 
 
 @pytest.mark.slow
-def test_a_process_killed_again_and_again_ends_with_the_same_model(tmp_path: Path) -> None:
+def test_killed_process_resumes(tmp_path: Path) -> None:
     killed_training(tmp_path, 2)
 
 

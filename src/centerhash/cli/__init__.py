@@ -7,20 +7,16 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from centerhash.cli import console, experiments, info, photos, teaching, training
+from centerhash.cli import console, experiments, info, training
 from centerhash.cli.arguments import GridCommand, SettingsCommand
+from centerhash.cli.index import index_app
+from centerhash.cli.photos import photos_app
+from centerhash.cli.serve import serve
 from centerhash.core.version import __version__
 
-# the panels of the help, in its order
+# The panels of the help, in its order.
 PANELS: dict[str, tuple[Any, ...]] = {
-    "Search photos": (
-        photos.serve,
-        photos.index_app,
-        photos.search,
-        photos.duplicates,
-        training.explain,
-        photos.mcp,
-    ),
+    "Search": (index_app, photos_app, serve, training.explain),
     "Train": (
         info.inspect,
         training.train,
@@ -30,9 +26,9 @@ PANELS: dict[str, tuple[Any, ...]] = {
         training.publish,
     ),
     "Experiments": (experiments.compare, experiments.tune),
-    "Info": (info.methods, info.options, info.backbones, info.datasets, info.download, info.doctor),
+    "Info": (info.methods, info.backbones, info.datasets, info.download, info.doctor),
 }
-# commands with the settings of training as options
+# The commands with the settings of training as options.
 SETTINGS: dict[Any, type[SettingsCommand]] = {
     training.train: SettingsCommand,
     experiments.compare: GridCommand,
@@ -41,7 +37,7 @@ SETTINGS: dict[Any, type[SettingsCommand]] = {
 
 
 def _name(command: Any) -> str:
-    return "index" if command is photos.index_app else str(command.__name__)
+    return "index" if command is index_app else "photos" if command is photos_app else str(command.__name__)
 
 
 class _Ordered(TyperGroup):
@@ -55,7 +51,7 @@ class _Ordered(TyperGroup):
 app = typer.Typer(
     name="centerhash",
     cls=_Ordered,
-    help="Search your photos by what they show, and train the models that make it possible.",
+    help="Learn short binary codes from embeddings or images with labels, and search them exactly.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -75,14 +71,12 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and exit")
     ] = False,
 ) -> None:
-    """Search your photos by what they show, and train the models that make it possible."""
+    """Learn short binary codes from embeddings or images with labels, and search them exactly."""
 
 
-photos.index_app.command()(teaching.teach)
-photos.index_app.add_typer(teaching.taught_app, name="taught")
 for panel, commands in PANELS.items():
     for command in commands:
-        if command is photos.index_app:
+        if isinstance(command, typer.Typer):
             app.add_typer(command, name=_name(command), rich_help_panel=panel)
         else:
             kind = SETTINGS.get(command)

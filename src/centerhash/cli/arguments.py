@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_args
@@ -22,71 +23,52 @@ from centerhash.core.errors import ConfigError, unknown_name
 
 # Completion
 
-Words: TypeAlias = list[tuple[str, str]]  # a word, and its meaning
+Completion: TypeAlias = Callable[..., list[str]]
 
 # importing the modules that define these takes seconds; tests keep both equal
-STORES = ("sqlite", "milvus")
-FORMATS = ("npz", "npy", "parquet", "faiss", "pgvector")
+FORMATS = ("npz", "parquet")
 RUNNERS = ("local", "ray")
-LOGGERS = ("csv", "tensorboard", "wandb", "mlflow")
 
 
-def one_of(*words: str) -> Callable[[], list[str]]:
+def one_of(*words: str) -> Completion:
     """Complete one of a few fixed words."""
     return lambda: list(words)
 
 
-def complete_methods() -> Words:
-    """All methods, without their titles, which stand next to the losses and need torch."""
-    from centerhash.methods.registry import METHODS
-
-    return [(name, "") for name in METHODS]  # titles would import torch
-
-
-def complete_method_list(incomplete: str) -> Words:
-    """Methods in a list such as csq,ics: the last one is completed, those before it are not offered again."""
-    *before, _ = incomplete.split(",")
-    start = "".join(f"{name}," for name in before)
-    every = [] if before else [("all", "all methods")]
-    return every + [(start + name, title) for name, title in complete_methods() if name not in before]
+def name_in(table: str, *more: str) -> Completion:
+    """Complete a name of a table, such as "networks.engines:ENGINES", which is imported only then."""
+    module, _, attribute = table.partition(":")
+    return lambda: [*more, *getattr(import_module(f"centerhash.{module}"), attribute)]
 
 
-def complete_backbones() -> Words:
-    """The backbones by name, and the prefix of timm's."""
-    from centerhash.networks.backbones import BACKBONES
-
-    rows = [(row.name, f"{row.features} features, {row.megabytes} MB") for row in BACKBONES.values()]
-    return [*rows, ("timm:", "any network of timm, by its name there")]
-
-
-def complete_engines() -> Words:
-    """The engines that can run the network."""
-    from centerhash.networks.engines import ENGINES
-
-    return [("auto", "the fastest here"), *((row.name, row.title) for row in ENGINES.values())]
+complete_methods = name_in("methods.registry:METHODS")
+complete_backbones = name_in("networks.backbones:BACKBONES", "timm:")
+complete_engines = name_in("networks.engines:ENGINES", "auto")
+complete_datasets = name_in("data.published.catalogue:DATASETS")
 
 
 def complete_presets() -> list[str]:
-    """The presets of training."""
+    """Complete a preset of training."""
     from centerhash.training.presets import preset_names
 
     return preset_names()
 
 
-def complete_datasets() -> Words:
-    """The published datasets."""
-    from centerhash.data.published.catalogue import DATASETS
+def complete_method_list(incomplete: str) -> list[str]:
+    """Complete the last method of a list such as csq,ics."""
+    *earlier, _ = incomplete.split(",")
+    prefix = "".join(f"{name}," for name in earlier)
+    names = [prefix + name for name in complete_methods() if name not in earlier]
+    return names if earlier else ["all", *names]
 
-    return [(row.name, row.title) for row in DATASETS.values()]
 
-
-def complete_data(incomplete: str) -> Words:
-    """A dataset to train on: a folder here, or the name of a published one."""
+def complete_data(incomplete: str) -> list[str]:
+    """Complete a dataset to train on: a folder here, or the name of a published one."""
     head, slash, _ = incomplete.rpartition("/")
-    place = Path(head + slash).expanduser()
-    folders = sorted(path.name for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
-    visible = [name for name in folders if not name.startswith(".")]
-    return [*complete_datasets(), *((head + slash + name, "folder") for name in visible)]
+    parent = Path(head + slash).expanduser()
+    entries = sorted(parent.iterdir()) if parent.is_dir() else []
+    folders = [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+    return [*complete_datasets(), *(head + slash + name for name in folders)]
 
 
 # Options
@@ -94,30 +76,32 @@ def complete_data(incomplete: str) -> Words:
 
 def option(
     help: str,
-    words: Sequence[str] | Callable[..., Any] = (),
+    words: Sequence[str] | Completion = (),
     *,
     panel: str | None = None,
     default: str = "",
-    name: str | None = None,
     min: int | None = None,
 ) -> Any:
-    """An option in a panel of the help; `words` are its allowed values, or complete them.
+    """Return an option in a panel of the help; `words` are its allowed values, or complete them.
 
-    `default` is shown if the default itself is None; `name` is the flag if it is not made from the parameter.
+    `default` is shown if the default itself is None.
     """
-    shown = help if callable(words) or not words else f"{help}: {', '.join(words)}"
+    text = help if callable(words) or not words else f"{help}: {', '.join(words)}"
     return typer.Option(
-        *([] if name is None else [name]),
-        help=f"{shown} [default: {default}]" if default else shown,
+        help=f"{text} [default: {default}]" if default else text,
         autocompletion=words if callable(words) else one_of(*words) if words else None,
         rich_help_panel=panel,
         min=min,
     )
 
 
+def flag(name: str, help: str, panel: str | None = None) -> Any:
+    """Return an option without a value."""
+    return typer.Option(name, help=help, rich_help_panel=panel)
+
+
 ModelArgument = Annotated[str, typer.Argument(help="the model: folder of a finished run, or hf:owner/name")]
 RootOption = Annotated[Path, typer.Option(help="folder with one folder per published dataset")]
-MarkdownOption = Annotated[bool, typer.Option("--markdown", help="print a page of the docs")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 EngineOption = Annotated[
     str,
@@ -132,20 +116,30 @@ DeviceOption = Annotated[
         one_of("auto", "cpu", "cuda", "mps"),
     ),
 ]
-CacheOption = Annotated[
-    Path | None,
+KOption = Annotated[int, typer.Option("-k", "--top", min=1, help="number of results")]
+ByOption = Annotated[
+    str | None,
     option(
-        "folder of the feature cache", panel="Running", default="$CENTERHASH_CACHE or ~/.cache/centerhash"
+        "codes to compare",
+        ("semantic", "general", "both"),
+        default="both if there are general codes",
     ),
 ]
-SkipBrokenOption = Annotated[
-    bool, option("skip images that cannot be read", panel="Data", name="--skip-broken")
+WithinOption = Annotated[int | None, typer.Option(min=0, help="maximum Hamming distance of the results")]
+HavingOption = Annotated[list[str] | None, typer.Option(help="only items with this label; may be repeated")]
+WithoutOption = Annotated[
+    list[str] | None, typer.Option(help="exclude items with this label; may be repeated")
 ]
+CacheOption = Annotated[
+    Path | None, option("feature cache", panel="Running", default="$CENTERHASH_CACHE or ~/.cache/centerhash")
+]
+SkipBrokenOption = Annotated[bool, flag("--skip-broken", "skip broken images", "Data")]
 NoLabelsOption = Annotated[
-    bool, option("use all images at any depth and ignore their labels", panel="Data", name="--no-labels")
+    bool, flag("--no-labels", "use images at any depth and ignore their labels", "Data")
 ]
 
-# of train, compare and tune
+# Of train, compare and tune.
+
 DataArgument: Any = typer.Argument(
     help="folder of a dataset, or with --root a name of `centerhash datasets`", autocompletion=complete_data
 )
@@ -154,54 +148,45 @@ ListsOption = Annotated[
     Path | None, option("folder of train.txt, test.txt, database.txt: 'path 0 1 0 ...'", panel="Data")
 ]
 
-# of compare and tune
+# Of compare and tune.
+
 MethodsOption = Annotated[str, option("all, or names such as csq,ics", complete_method_list)]
 BitsOption = Annotated[str, typer.Option(help="lengths of the codes")]
-SeedsOption = Annotated[
-    int, typer.Option(min=1, help="number of training runs per setting, with seeds 0, 1, ...")
-]
-EpochsOption = Annotated[
-    int | None, option("epochs of every training run", panel="Training", default="train's")
-]
+EpochsOption = Annotated[int | None, option("epochs of every training run", default="train's")]
+SeedsOption = Annotated[int, typer.Option(min=1, help="number of runs per setting, with seeds 0, 1, ...")]
 SettingsOption = Annotated[
     list[str] | None,
     typer.Option("--option", "-o", help="METHOD:NAME=VALUE, e.g. ics:lambda=0.2", rich_help_panel="Training"),
 ]
 ValidationOption = Annotated[
-    bool,
-    option(
-        "score on a held-out quarter of the training images",
-        panel="Data",
-        name="--validation",
-    ),
+    bool, flag("--validation", "score on a held-out quarter of the training images", "Data")
 ]
 DepthOption = Annotated[int, typer.Option("-k", "--top", min=1, help="depth k of mAP@k")]
-JobsOption = Annotated[
-    int, option("training runs at the same time, sharing the CPUs", panel="Running", min=1)
-]
+JobsOption = Annotated[int, option("runs at the same time, sharing the CPUs", panel="Running", min=1)]
 
 # Options of training, from the fields of its configuration
 
 PANELS = (None, "Training", "Head", "Backbone", "Data", "Running")
-_SEVERAL = ("bits",)  # settings that accept several values with commas
+# Settings that accept several values with commas.
+_SEVERAL = ("bits",)
 _COMPLETED = {"method": complete_methods, "backbone": complete_backbones}
 
 
 class SettingsCommand(TyperCommand):
-    """A command with an option for every setting of training; `context.obj` holds those that were given.
+    """A command with an option for every setting of training; its `context.obj` holds those that were passed.
 
     The options are built when this command runs: the classes of the settings take long to import.
     """
 
-    omitted: tuple[str, ...] = ()  # settings without an option
+    # Settings without an option.
+    omitted: tuple[str, ...] = ()
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """All parameters, in the order of the help's panels."""
-        own: list[Any] = super().get_params(ctx)
-        found = [one for one in own if one.required] + self._settings()
-        found += [one for one in own if not one.required]
-        order = {panel: place for place, panel in enumerate(PANELS)}
-        return sorted(found, key=lambda one: order[getattr(one, "rich_help_panel", None)])
+        """Return all parameters in the order of the help's panels, required ones first."""
+        declared: list[Any] = super().get_params(ctx)
+        required = [one for one in declared if one.required]
+        parameters = [*required, *self._settings(), *(one for one in declared if not one.required)]
+        return sorted(parameters, key=lambda one: PANELS.index(getattr(one, "rich_help_panel", None)))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -216,12 +201,12 @@ class SettingsCommand(TyperCommand):
 class GridCommand(SettingsCommand):
     """A command that trains methods x bits x seeds with the same settings; it measures nothing during training."""
 
-    omitted = ("method", "bits", "seed", "watch")
+    omitted = ("method", "bits", "seed", "eval_interval")
 
 
 @cache
 def _setting_options() -> list[Any]:
-    """Options for the fields of TrainConfig and HeadOptions that are a `setting`."""
+    """Return options for the fields of TrainConfig and HeadOptions that are a `setting`."""
     from centerhash.networks.head_options import HeadOptions
     from centerhash.training.config import TrainConfig
 
@@ -231,7 +216,7 @@ def _setting_options() -> list[Any]:
             extra: Any = field.json_schema_extra
             if extra is None:
                 continue
-            made = option(
+            setting = option(
                 field.description or "",
                 _COMPLETED.get(name) or extra["choices"],
                 panel=extra["panel"] or None,
@@ -239,8 +224,7 @@ def _setting_options() -> list[Any]:
             )
             types = get_args(field.annotation) or (field.annotation,)
             plain: Any = next((kind for kind in types if kind in (bool, int, float)), str)
-            plain = str if name in _SEVERAL else plain
-            annotation: Any = Annotated[plain | None, made]
+            annotation: Any = Annotated[(str if name in _SEVERAL else plain) | None, setting]
             parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
 
     def settings() -> None: ...
@@ -264,8 +248,8 @@ def with_flags(text: str) -> str:
     `out=` --out.
     """
 
-    def flag(found: re.Match[str]) -> str:
-        name, value = found[1].replace("_", "-"), found[2].strip('"')
+    def flag(match: re.Match[str]) -> str:
+        name, value = match[1].replace("_", "-"), match[2].strip('"')
         if value in ("True", "False"):
             return f"--{'' if value == 'True' else 'no-'}{name}"
         return f"--{name} {value}".rstrip()
@@ -279,16 +263,16 @@ def read_pairs(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise ConfigError(f"--option must be NAME=VALUE, got '{text}'. See `centerhash options METHOD`.")
+            raise ConfigError(f"--option must be NAME=VALUE, got '{text}'. See `centerhash methods METHOD`.")
         pairs[name.strip()] = value.strip()
     return pairs
 
 
-def read_training(given: Mapping[str, Any]) -> dict[str, Any]:
+def read_training(options: Mapping[str, Any]) -> dict[str, Any]:
     """Read the options of a `SettingsCommand` as settings of training, those of the head in `head`."""
     from centerhash.networks.head_options import HeadOptions
 
-    settings = dict(given)
+    settings = dict(options)
     if "hidden" in settings:
         settings["hidden"] = read_widths(settings["hidden"])
     head = {name: settings.pop(name) for name in HeadOptions.model_fields if name in settings}
@@ -309,7 +293,7 @@ def read_widths(text: str) -> tuple[int, ...]:
 
 
 def _listed(text: str) -> list[str]:
-    """The parts of a list with commas, each once."""
+    """Return the parts of a list with commas, each once."""
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
@@ -337,7 +321,18 @@ def read_bits(text: str) -> list[int]:
 
 
 # chosen by the grid itself, or the same for all methods: they share the features of one network
-_FIXED = ("method", "bits", "seed", "watch", "backbone", "weights", "pretrained", "crop", "pool", "options")
+_FIXED = (
+    "method",
+    "bits",
+    "seed",
+    "eval_interval",
+    "backbone",
+    "weights",
+    "pretrained",
+    "crop",
+    "pool",
+    "options",
+)
 
 
 def read_settings(texts: Iterable[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -345,14 +340,14 @@ def read_settings(texts: Iterable[str], methods: Sequence[str]) -> dict[str, dic
 
     `all` stands for every method of the grid; training settings such as learning_rate or head are read as json.
     """
-    from centerhash.core.options import option_names
     from centerhash.methods.registry import get_method
     from centerhash.training.config import TrainConfig
 
     settings: dict[str, dict[str, Any]] = {}
     for text in texts:
         left, equals, value = (part.strip() for part in text.partition("="))
-        method, colon, name = (part.strip() for part in left.rpartition(":"))  # a method may be file.py:Class
+        # A method may be file.py:Class.
+        method, colon, name = (part.strip() for part in left.rpartition(":"))
         if not (colon and equals and method and name):
             raise ConfigError(f"--option must be METHOD:NAME=VALUE, such as ics:lambda=0.2, got '{text}'.")
         for target in methods if method == "all" else [method]:
@@ -360,28 +355,16 @@ def read_settings(texts: Iterable[str], methods: Sequence[str]) -> dict[str, dic
                 allowed = [*methods, "all"]
                 raise unknown_name("method in --option", target, allowed, "It must be in --methods.")
             training = [known for known in TrainConfig.model_fields if known not in _FIXED]
-            options = option_names(get_method(target).options_class())
-            chosen = settings.setdefault(target, {})
+            options = get_method(target).option_names()
+            values = settings.setdefault(target, {})
             if name in options:
-                chosen.setdefault("options", {})[name] = value
+                values.setdefault("options", {})[name] = value
             elif name in training:
                 try:
-                    chosen[name] = json.loads(value)
+                    values[name] = json.loads(value)
                 except ValueError:
-                    chosen[name] = value
+                    values[name] = value
             else:
                 allowed = [*options, *training]
                 raise unknown_name(f"option of method '{target}' or of training", name, allowed)
     return settings
-
-
-def stands_alone(context: typer.Context, flag: str) -> None:
-    """Reject everything beside an option that stands alone, rather than ignore it."""
-    given = [
-        parameter.opts[0] if parameter.param_type_name == "option" else parameter.name.upper()
-        for parameter in context.command.get_params(context)
-        if parameter.name is not None and flag not in parameter.opts
-        if getattr(context.get_parameter_source(parameter.name), "name", "") == "COMMANDLINE"
-    ]
-    if given:
-        raise ConfigError(f"{flag} stands alone: omit {', '.join(given)}.")

@@ -7,7 +7,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from centerhash.evaluation import Evaluation
     from centerhash.experiments.tasks import Row, Task
     from centerhash.networks.engines import Engine
-    from centerhash.search import Added
+    from centerhash.photos import Added
 
 
 @cache
@@ -38,7 +38,8 @@ def stream(stderr: bool = False) -> Console:
 
     It knows no markup and no emoji codes: names are printed as they are, also "[b]" and ":dog:".
     """
-    from rich.console import Console  # takes as long to import as all else here
+    # This import takes as long as all others together.
+    from rich.console import Console
 
     class Plain(Console):
         def render_str(self, text: str, **options: Any) -> Text:
@@ -47,19 +48,21 @@ def stream(stderr: bool = False) -> Console:
     return Plain(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
-# errors of writing to standard output, if that is a file or a pipe
-_UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
+# Errors of writing to standard output, if that is a file or a pipe.
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
 
 
 def run(app: typer.Typer, name: str) -> None:
     """Run a command line: our own errors exit with code 2 and one message, never a traceback."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # file names need not be text, nor has every terminal "█"
+    # File names need not be text, nor does every terminal show "█".
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
             app(prog_name=name)
         finally:
-            sys.stdout.flush()  # errors of writing are reported here, not by Python at exit
+            # Errors of writing are reported here, not by Python at exit.
+            sys.stdout.flush()
     except (CenterhashError, ImportError) as error:
         shown = missing_library(error) if isinstance(error, ImportError) else error
         if shown is None:
@@ -67,37 +70,27 @@ def run(app: typer.Typer, name: str) -> None:
         print(f"error: {visible(with_flags(str(shown)))}", file=sys.stderr)
         raise SystemExit(2) from None
     except OSError as error:
-        if error.errno not in _UNWRITTEN or error.filename is not None:
+        if error.errno not in _WRITE_ERRORS or error.filename is not None:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python tries again at exit
+        # Python would try again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         print(f"error: cannot write the output: {os.strerror(error.errno)}.", file=sys.stderr)
         raise SystemExit(2) from None
     except SystemExit as ended:
-        if ended.code == 130:  # typer's code for an interrupt
+        # Typer's code for an interrupt.
+        if ended.code == 130:
             print("interrupted: the same command resumes where it stopped.", file=sys.stderr)
         raise
 
 
 def progress() -> AbstractContextManager[Progress]:
-    """Show one bar per stage on stderr while the block runs; silent where stderr is not a terminal."""
+    """Show one bar per stage on stderr while the block runs, if stderr is a terminal."""
     return bars(stream(stderr=True))
 
 
 def output(what: str | Table) -> None:
-    """Print a line or a table; a line is not cut where the terminal ends, since half a path cannot be copied."""
+    """Print a line or a table; lines are not wrapped, so that paths can be copied."""
     stream().print(what, soft_wrap=isinstance(what, str))
-
-
-def drawing(lines: str, title: str) -> None:
-    """Print a picture of block characters, dark on light, if standard output is a terminal that can show it."""
-    terminal = stream()
-    if not terminal.is_terminal or not terminal.encoding.lower().startswith("utf"):
-        return
-    width = max(map(len, lines.splitlines()))
-    if width <= terminal.width:
-        terminal.print(title)
-        for line in lines.splitlines():
-            terminal.print(line, style="#000000 on #ffffff", soft_wrap=True)
 
 
 def log(text: str) -> None:
@@ -124,13 +117,30 @@ def table(
     output(text_table(title, columns, rows, show_lines=show_lines))
 
 
+def records(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], as_json: bool) -> None:
+    """Print rows as JSON, or their `columns` as a table."""
+    if as_json:
+        print_json(rows)
+        return
+    heads = [name.replace("_", " ") for name in columns]
+    table(title, heads, [[_cell(row[name]) for name in columns] for row in rows], show_lines=True)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, in the singular for 1."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def features_by(engine: Engine | None) -> str:
-    """Which engine computed the features, as the end of a sentence; what it has to say of itself is a warning."""
+    """Return which engine computed the features, as the end of a sentence; print its warnings."""
     if engine is None:
         return ""
     warn(engine.warnings)
@@ -157,13 +167,36 @@ def report_added(done: Added, now: str) -> None:
     output("\n".join(lines))
 
 
+def show_query(labels: Iterable[Any]) -> None:
+    """Print the labels that explain a query, with their weights."""
+    shown = ", ".join(f"{row.label} {row.weight:.2f}" for row in labels)
+    if shown:
+        output(f"query: {shown}")
+
+
+def show_results(results: Sequence[Any], columns: Mapping[str, Callable[[Any], str]], note: str = "") -> None:
+    """Print a table of results: their distances, ids, labels with shares, and further columns."""
+    compared = any(row.general is not None for row in results)
+    heads = (">distance", *([">general"] if compared else []), "id", "labels", *columns)
+    rows = []
+    for row in results:
+        general = ["-" if row.general is None else str(row.general)] if compared else []
+        rows.append(
+            (str(row.distance), *general, row.id, labels_of(row), *(show(row) for show in columns.values()))
+        )
+    table(f"{counted(len(results), 'result')}{note}", heads, rows)
+
+
+def labels_of(row: Any) -> str:
+    """Return the labels of a result with their shares in percent, and the other labels of the query."""
+    share = row.share or {}
+    names = dict.fromkeys((*row.labels, *share))
+    return ", ".join(f"{name} {share[name]:.0%}" if name in share else name for name in names)
+
+
 def show_evaluation(result: Evaluation, title: str) -> None:
-    """Print the figures of one evaluation for people."""
-    shown = (
-        (row.name, f"{row.value:.4f}", "" if row.chance is None else f"{row.chance:.4f}", row.meaning)
-        for row in result.measures()
-    )
-    table(title, ("metric", ">value", ">random", "meaning"), shown)
+    """Print the metrics of one evaluation."""
+    table(title, ("metric", ">value", ">random", "meaning"), result.table())
 
 
 def show_curve(result: Evaluation) -> None:
@@ -178,8 +211,8 @@ def show_curve(result: Evaluation) -> None:
 
 def report_planned(total: int, left: int) -> None:
     """Print on stderr how many training runs a grid has, and how many of them are still to run."""
-    kept = f"; the other {total - left:,} are there already" if left < total else ""
-    log(f"{left:,} of {total:,} training runs to do{kept}")
+    finished = f"; the other {total - left:,} are finished" if left < total else ""
+    log(f"{left:,} of {total:,} training runs to do{finished}")
 
 
 def report_task(done: int, total: int, task: Task, row: Row) -> None:
@@ -187,9 +220,11 @@ def report_task(done: int, total: int, task: Task, row: Row) -> None:
     if "error" in row:
         text = f"failed: {row['error']}"
     else:
-        found = row["evaluation"]
-        scores = f"mAP {found['map_peers']:.4f} over retrieved, {found['map_textbook']:.4f} over all relevant items"
-        text = f"{scores}, {row['train_seconds']:.0f} s"
+        metrics = row["evaluation"]
+        text = (
+            f"mAP {metrics['map_retrieved']:.4f} over retrieved, {metrics['map_all']:.4f} over all relevant items, "
+            f"{row['train_seconds']:.0f} s"
+        )
     log(f"{done}/{total}  {task.name}: {text}")
 
 
@@ -205,7 +240,7 @@ def report_failures(failures: Sequence[Row], folder: Path) -> None:
 
 
 def evaluation_notes(result: Evaluation) -> list[str]:
-    """One line per fact that a reader of the figures must know."""
+    """Return one line per fact that a reader of the metrics must know."""
     notes = [
         f"{result.queries:,} queries, {result.database:,} database items, {result.bits} bits; "
         f"ties broken by permutation {result.seed}."

@@ -22,38 +22,30 @@ from centerhash.cli.arguments import (
     SettingsOption,
     SkipBrokenOption,
     ValidationOption,
+    flag,
     option,
     read_bits,
     read_methods,
     read_settings,
     read_training,
-    stands_alone,
 )
 from centerhash.core.errors import ConfigError
 from centerhash.core.extras import TRAINING, check_installed
 
 
 def compare(
-    context: typer.Context,  # with the settings of training, see `arguments.GridCommand`
+    context: typer.Context,
     data: Annotated[Path | None, DataArgument] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="folder for results, tables and page; finished runs are kept")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="folder for results; finished runs are kept")] = None,
     methods: MethodsOption = "all",
     bits: BitsOption = "16,32,64",
     seeds: SeedsOption = 3,
     k: DepthOption = 5000,
     device: DeviceOption = "auto",
-    stored: Annotated[
-        Path | None, typer.Option("--from", help="only write the tables of this folder")
-    ] = None,
+    stored: Annotated[Path | None, typer.Option("--from", help="only write this folder's tables")] = None,
     options: SettingsOption = None,
     settings: Annotated[
-        Path | None,
-        option(
-            "best.json of `centerhash tune`: the setting of every method; options override it",
-            panel="Training",
-        ),
+        Path | None, option("best.json of `centerhash tune`; options override it", panel="Training")
     ] = None,
     validation: ValidationOption = False,
     root: NamedRootOption = None,
@@ -61,11 +53,9 @@ def compare(
     skip_broken: SkipBrokenOption = False,
     cache: CacheOption = None,
     jobs: JobsOption = 1,
-    keep: Annotated[
-        bool,
-        option(
-            "also store the model and the codes of every run, in OUT/runs", panel="Running", name="--keep"
-        ),
+    keep: Annotated[bool, flag("--keep", "also store models and codes in OUT/runs", "Running")] = False,
+    both_forms: Annotated[
+        bool, flag("--both-forms", "also score logits as trained and rotated", "Running")
     ] = False,
 ) -> None:
     """Train and score methods x bits x seeds on one dataset: tables, curves and times.
@@ -74,7 +64,7 @@ def compare(
 
     Examples: `centerhash compare photos --methods csq,ics --bits 16,64 --out table`, `centerhash compare --from table`
     """
-    check_installed(*TRAINING, "matplotlib", purpose="`centerhash compare`")
+    check_installed(*TRAINING, "matplotlib", "pandas", purpose="`centerhash compare`")
 
     from centerhash.experiments.compare import compare as run
     from centerhash.experiments.compare import planned_runs, read_results, write_comparison
@@ -85,15 +75,17 @@ def compare(
 
     failed: list[dict[str, Any]] = []
     if stored is not None:
-        stands_alone(context, "--from")
+        passed = [name for name in context.params if _is_passed(context, name) and name != "stored"]
+        if passed or context.obj:
+            raise ConfigError(f"--from stands alone: omit {', '.join([*passed, *context.obj])}.")
         folder, rows = stored, read_results(stored)
     elif data is None or out is None:
         raise ConfigError("compare takes DATA and --out DIR, or --from DIR alone.")
     else:
         folder, names, training = out, read_methods(methods), read_training(context.obj)
         points = None if settings is None else read_best(settings, names)
-        own = read_settings(options or [], names)
-        tasks = plan_tasks(names, read_bits(bits), seeds, own, training, points)
+        per_method = read_settings(options or [], names)
+        tasks = plan_tasks(names, read_bits(bits), seeds, per_method, training, points)
         network = shared_backbone(training)
         source = Source(data, k, validation, cache, device, skip_broken, root, lists, network)
         console.report_planned(len(tasks), len(planned_runs(tasks, out, keep)))
@@ -103,6 +95,7 @@ def compare(
                 tasks,
                 out,
                 keep=keep,
+                both_forms=both_forms,
                 jobs=jobs,
                 progress=progress,
                 on_done=console.report_task,
@@ -112,16 +105,20 @@ def compare(
         summary = write_comparison(rows, folder, read_failures(folder))
         for table in terminal_tables(summary):
             console.output(table)
-        if summary.network():
-            console.output(f"network: {summary.network()}")
+        console.output(summary.title)
         console.output(f"page: {folder / 'report.html'}")
         if keep:
             console.output(f"models and codes: {folder / 'runs'}")
     console.report_failures(failed, folder)
 
 
+def _is_passed(context: typer.Context, parameter: str) -> bool:
+    """Return whether a parameter is on the command line, with a value besides its default."""
+    return getattr(context.get_parameter_source(parameter), "name", "") == "COMMANDLINE"
+
+
 def tune(
-    context: typer.Context,  # with the settings of training, see `arguments.GridCommand`
+    context: typer.Context,
     data: Annotated[Path, DataArgument],
     out: Annotated[Path, typer.Option(help="folder for results and best.json; finished trials are kept")],
     methods: MethodsOption = "all",
@@ -155,7 +152,7 @@ def tune(
     network = shared_backbone(training)
     source = Source(data, k, True, cache, device, skip_broken, root, lists, network)
     with console.progress() as progress:
-        found, failed = run(
+        best, failed = run(
             source,
             names,
             bits,
@@ -176,10 +173,10 @@ def tune(
             f"{choice.score:.4f}",
             point_text(choice.point),
         )
-        for name, choice in found.items()
+        for name, choice in best.items()
     )
     heads = ("method", ">trials", ">default", ">best", ">all epochs", "setting")
-    if found:
+    if best:
         console.table(f"mAP of held-out training images, {bits} bits", heads, rows)
         console.output(f"settings: {out / BEST}")
     console.report_failures(failed, out)

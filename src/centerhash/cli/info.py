@@ -1,86 +1,59 @@
-"""Look at datasets, methods and their options, networks, and at this installation."""
+"""List methods, networks and datasets; inspect a dataset and this installation."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from centerhash.cli import arguments, console
-from centerhash.cli.arguments import (
-    CacheOption,
-    JsonOption,
-    MarkdownOption,
-    NoLabelsOption,
-    RootOption,
-    stands_alone,
-)
+from centerhash.cli.arguments import JsonOption, NoLabelsOption, RootOption
 from centerhash.core.extras import check_installed
 
 if TYPE_CHECKING:
-    from centerhash.data.inspection import Inspection, Pictures
+    from centerhash.data.inspection import Inspection
 
-_SHOWN_CLASSES = 24
-
-
-def methods(context: typer.Context, as_json: JsonOption = False, markdown: MarkdownOption = False) -> None:
-    """List the methods: family, paper, year, and how they handle several labels.
-
-    Example: `centerhash methods --json`
-    """
-    check_installed("torch", purpose="`centerhash methods`")
-    if markdown:
-        from centerhash.methods.page import methods_page
-
-        stands_alone(context, "--markdown")
-        typer.echo(methods_page(), nl=False)
-        return
-    from centerhash.methods.registry import METHODS
-
-    fields = ("name", "title", "family", "year", "uses_labels", "multi_label", "paper")
-    rows = [{field: getattr(row, field) for field in fields} for row in METHODS.values()]
-    if as_json:
-        console.print_json(rows)
-        return
-    columns = ("name", "family", "year", "labels", "an image with several labels", "paper")
-    shown = (
-        (row.name, row.family, str(row.year), "yes" if row.uses_labels else "no", row.multi_label, row.paper)
-        for row in METHODS.values()
-    )
-    console.table("methods", columns, shown, show_lines=True)
-    console.output("Options of a method: `centerhash options NAME`")
+_MOST_CLASSES_SHOWN = 24
 
 
-def options(
-    method: Annotated[
-        str, typer.Argument(help="name of a method", autocompletion=arguments.complete_methods)
-    ],
+def methods(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="a method, to list its options", autocompletion=arguments.complete_methods),
+    ] = None,
     bits: Annotated[
         int, typer.Option(min=8, max=1024, help="length of the codes: some defaults depend on it")
     ] = 64,
     as_json: JsonOption = False,
 ) -> None:
-    """List the options of one method with their defaults, for `train -o NAME=VALUE`.
+    """List the methods, or the options of one method with their defaults, for `train -o NAME=VALUE`.
 
-    Example: `centerhash options ics`
+    Examples: `centerhash methods`, `centerhash methods ics --bits 32`
     """
-    check_installed("torch", purpose="`centerhash options`")
+    check_installed("torch", purpose="`centerhash methods`")
+    from centerhash.core.options import options_of
+    from centerhash.methods.registry import METHODS, get_method
 
-    from centerhash.methods.registry import get_method
-
-    row = get_method(method)
-    values = row.options({}, bits)
-    rows = [
-        {"name": item.alias or name, "default": getattr(values, name), "description": item.description or ""}
-        for name, item in type(values).model_fields.items()
-    ]
-    if as_json:
-        console.print_json(rows)
-        return
-    title = f"{row.title}, defaults at {bits} bits"
-    shown = ([str(value) for value in row.values()] for row in rows)
-    console.table(title, ("option", "default", "meaning"), shown)
+    if name is None:
+        fields: tuple[str, ...] = ("name", "title", "family", "uses_labels", "summary")
+        title = "methods"
+        rows = [{field: getattr(row, field) for field in fields} for row in METHODS.values()]
+    else:
+        method = get_method(name)
+        title, fields = f"{method.title}, defaults at {bits} bits", ("name", "default", "description")
+        described = {
+            item.alias or keyword: item.description or ""
+            for keyword, item in options_of(method.cls).model_fields.items()
+        }
+        rows = [
+            dict(zip(fields, (option, value, described[option]), strict=True))
+            for option, value in method.options({}, bits).items()
+        ]
+    console.records(title, rows, fields, as_json)
+    if name is None and not as_json:
+        console.output("Options of a method: `centerhash methods NAME`")
 
 
 def backbones(as_json: JsonOption = False) -> None:
@@ -90,60 +63,26 @@ def backbones(as_json: JsonOption = False) -> None:
     """
     from centerhash.networks.backbones import backbone_rows
 
-    rows = backbone_rows()
-    if as_json:
-        console.print_json(rows)
-        return
-    shown = (
-        (
-            str(row["name"]),
-            str(row["features"]),
-            str(row["crop"]) + ("" if row["crop"] == row["resize"] else f" of {row['resize']}"),
-            str(row["pool"] or "its own"),
-            f"{row['parameters']:,}",
-            "here" if row["weights_here"] else f"{row['megabytes']} MB" if row["megabytes"] else "a file",
-        )
-        for row in rows
-    )
-    columns = ("name", ">features", ">input", "pool", ">parameters", ">weights")
-    console.table("backbones", columns, shown)
-    for row in rows:
-        if row["megabytes"] and not row["weights_here"]:
-            console.output(f"{row['name']}: {row['weights']}")
-    console.output("Also timm:NAME, any network of timm; --weights FILE reads your own weights.")
+    columns = ("name", "features", "crop", "pool", "parameters", "weights_here")
+    console.records("backbones", backbone_rows(), columns, as_json)
+    if not as_json:
+        console.output("Also timm:NAME, any network of timm; --weights FILE reads your own weights.")
 
 
-def datasets(
-    context: typer.Context,
-    root: RootOption = Path("data"),
-    as_json: JsonOption = False,
-    markdown: MarkdownOption = False,
-) -> None:
+def datasets(root: RootOption = Path("data"), as_json: JsonOption = False) -> None:
     """List the published datasets: classes, images, split, license, and which are under --root.
 
     Example: `centerhash datasets --root data`
     """
-    if markdown:
-        from centerhash.data.published import datasets_page
-
-        stands_alone(context, "--markdown")
-        typer.echo(datasets_page(), nl=False)
-        return
     from centerhash.data.published import describe
     from centerhash.data.published.catalogue import DATASETS
 
     rows = [describe(row, root) for row in DATASETS.values()]
-    if as_json:
-        console.print_json(rows)
-        return
-    columns = ("name", "classes", "images", "there", "split", "license")
-    there = ["yes" if row["path"] else "no" for row in rows]
-    shown = (
-        (row.name, str(row.classes), f"{row.images:,}", here, str(row.split), row.license)
-        for row, here in zip(DATASETS.values(), there, strict=True)
-    )
-    console.table(f"datasets, and which are in {root}", columns, shown, show_lines=True)
-    console.output("Download one: `centerhash download NAME --root DIR`; more in docs/reference/datasets.md")
+    console.records("datasets", rows, ("name", "classes", "images", "path", "split", "license"), as_json)
+    if not as_json:
+        console.output(
+            "Download one: `centerhash download NAME --root DIR`; more in docs/reference/datasets.md"
+        )
 
 
 def download(
@@ -151,17 +90,14 @@ def download(
         str, typer.Argument(help="see `centerhash datasets`", autocompletion=arguments.complete_datasets)
     ],
     root: RootOption = Path("data"),
-    mirror: Annotated[
-        str | None,
-        typer.Option(help="download from this address instead of the source, e.g. https://host/folder"),
-    ] = None,
+    mirror: Annotated[str | None, typer.Option(help="address to download from instead of the source")] = None,
     keep_archives: Annotated[
-        bool, typer.Option("--keep-archives", help="do not delete the archives once unpacked")
+        bool, typer.Option("--keep-archives", help="keep the archives once unpacked")
     ] = False,
 ) -> None:
     """Download a published dataset, check and unpack it. The same command resumes after a stop.
 
-    Example: `centerhash download voc2007 --root data`
+    Example: `centerhash download flickr25k --root data`
     """
     from centerhash.data.published import download as download_archives
     from centerhash.data.published import get_dataset, home_of
@@ -171,9 +107,9 @@ def download(
         fetched = download_archives(
             row.files, root / row.folder, mirror=mirror, keep_archives=keep_archives, progress=report
         )
-    before = "all files were downloaded before" if row.files else "the files must be downloaded by hand"
-    news = f"downloaded {', '.join(fetched)}" if fetched else before
-    console.output(f"{row.title}: {news}, in {root / row.folder}")
+    complete = "all files were downloaded before" if row.files else "the files must be downloaded by hand"
+    result = f"downloaded {', '.join(fetched)}" if fetched else complete
+    console.output(f"{row.title}: {result}, in {root / row.folder}")
     if home_of(row, root) is None and row.by_hand:
         console.output("still to be done by hand:")
         for number, step in enumerate(row.by_hand, 1):
@@ -182,31 +118,32 @@ def download(
     console.output(f"next: `centerhash train {row.name} --root {root} --out run`")
 
 
-def doctor(cache: CacheOption = None, as_json: JsonOption = False) -> None:
-    """Print versions, engines and disk space for bug reports. Exit with 1 if something is broken.
+def doctor(
+    index: Annotated[Path | None, typer.Argument(help="folder of an index to check")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print versions and engines for bug reports, and check an index and its model. Exit with 1 if there are problems.
 
-    Example: `centerhash doctor --json`
+    Examples: `centerhash doctor`, `centerhash doctor photos.index --json`
     """
     from centerhash.cli.doctor import diagnose
 
-    found = diagnose(cache)
+    report = diagnose(index)
+    problems = report["problems"]
     if as_json:
-        console.print_json(found.to_dict())
+        console.print_json(report)
     else:
-        for line in found.lines():
-            console.output(line)
-        if not found.problems:
-            console.output("Nothing essential is missing.")
-    if found.problems:
+        for title, facts in report.items():
+            if title != "problems":
+                console.output("\n".join([title, *(f"  {name}: {value}" for name, value in facts.items())]))
+        console.output("\n".join(f"problem: {text}" for text in problems) or "no problems")
+    if problems:
         raise typer.Exit(1)
 
 
 def inspect(
-    data: Annotated[Path, typer.Argument(help="a dataset of any layout, or a parquet file")],
+    data: Annotated[Path, typer.Argument(help="a dataset of any layout")],
     images: Annotated[bool, typer.Option(help="decode every image, to find broken ones and copies")] = True,
-    out: Annotated[
-        Path | None, typer.Option(help="folder for inspection.json and the plot (svg, png)")
-    ] = None,
     seed: Annotated[
         int, typer.Option(min=0, help="seed of splits that the data does not define, as in train")
     ] = 0,
@@ -215,86 +152,60 @@ def inspect(
 ) -> None:
     """Report counts, classes, labels per image, splits, broken images and copies of a dataset.
 
-    Example: `centerhash inspect photos --out report`
+    Example: `centerhash inspect photos`
     """
-    if out is not None:
-        check_installed("matplotlib")
-
     from centerhash.data import open_dataset
     from centerhash.data.inspection import inspect_dataset
 
     dataset = open_dataset(data, seed=seed, labels=not no_labels)
     with console.progress() as report:
-        found = inspect_dataset(dataset, images=images, progress=report)
-    if out is not None:
-        from centerhash.core.files import write_json
-        from centerhash.data.inspection import write_plot
-
-        write_json(out / "inspection.json", found.to_dict())
-        write_plot(found, out)
+        inspection = inspect_dataset(dataset, images=images, progress=report)
     if as_json:
-        console.print_json(found.to_dict())
+        console.print_json(asdict(inspection))
         return
-    console.table(f"{found.name}: {found.images:,} rows of {found.kind}", ("", ">"), _overview(found))
-    if found.classes:
+    title = f"{inspection.name}: {inspection.images:,} rows of {inspection.kind}"
+    console.table(title, ("", ">"), _overview(inspection))
+    if inspection.classes:
         columns = ("class", ">images", ">train", ">query", ">database", "")
-        console.table("classes", columns, _classes(found))
-    if found.pictures is not None:
-        console.table("image files", ("", ""), _pictures(found.pictures))
-    if out is not None:
-        console.output(f"plot: {out / 'inspection.svg'}")
-    console.warn(found.warnings)
+        console.table("classes", columns, _classes(inspection))
+    if inspection.broken is not None:
+        console.table("image files", ("", ""), _images(inspection))
+    console.warn(inspection.warnings)
     console.output(f"next: `centerhash train {data} --out run`")
 
 
-def _overview(found: Inspection) -> list[tuple[str, str]]:
-    rows = [("labels", "none")]
-    if found.classes:
-        rows = [
-            ("classes", f"{len(found.classes):,}"),
-            ("labels per image, mean", f"{found.labels_mean:.2f}"),
+def _overview(inspection: Inspection) -> list[tuple[str, str]]:
+    rows = [("classes", f"{len(inspection.classes):,}")]
+    if inspection.classes:
+        rows.append(("labels per image, mean", f"{inspection.labels_mean:.2f}"))
+        per_image = inspection.labels_per_image.items()
+        rows += [
+            (f"  images with {console.counted(number, 'label')}", f"{count:,}") for number, count in per_image
         ]
-        for number, count in found.labels_per_image.items():
-            rows.append((f"  with {number} label{'s' if number != 1 else ''}", f"{count:,}"))
-    rows += [(f"split {name}", f"{size:,}") for name, size in found.splits.items()]
-    rows += [(f"  in {names}", f"{size:,}") for names, size in found.overlaps.items()]
-    return [*rows, ("splits are", found.splits_made)]
+    rows += [(f"split {name}", f"{size:,}") for name, size in inspection.splits.items()]
+    rows += [(f"  in {names}", f"{size:,}") for names, size in inspection.overlaps.items()]
+    return [*rows, ("splits are", inspection.splits_made)]
 
 
-def _classes(found: Inspection) -> list[tuple[str, ...]]:
+def _classes(inspection: Inspection) -> list[tuple[str, ...]]:
     """The classes by frequency; of many, the most frequent and the rarest."""
-    ranked = sorted(found.classes, key=lambda entry: entry.images, reverse=True)
-    most = max(1, ranked[0].images) if ranked else 1
-    rows: list[tuple[str, ...]] = [
-        (
-            entry.name,
-            *(f"{count:,}" for count in (entry.images, entry.train, entry.query, entry.database)),
-            "█" * round(20 * entry.images / most),
-        )
-        for entry in ranked
-    ]
-    hidden = len(rows) - _SHOWN_CLASSES
+    ranked = sorted(inspection.classes, key=lambda entry: entry.images, reverse=True)
+    rows: list[tuple[str, ...]] = []
+    for entry in ranked:
+        counts = (entry.images, entry.train, entry.query, entry.database)
+        bar = "█" * round(20 * entry.images / max(1, ranked[0].images))
+        rows.append((entry.name, *(f"{count:,}" for count in counts), bar))
+    hidden, half = len(rows) - _MOST_CLASSES_SHOWN, _MOST_CLASSES_SHOWN // 2
     if hidden > 0:
-        half = _SHOWN_CLASSES // 2
         rows[half:-half] = [(f"... {hidden:,} more", "", "", "", "", "")]
     return rows
 
 
-def _pictures(pictures: Pictures) -> list[tuple[str, str]]:
-    """Sizes, broken images and copies."""
-    from centerhash.data.inspection import size_summary
-
-    rows = [
-        (f"{key} size" if key != "different" else "different sizes", _shown(value))
-        for key, value in size_summary(pictures.sizes).items()
-    ]
-    rows.append(("broken", f"{len(pictures.broken):,}"))
-    rows += [("", reason) for _, reason in pictures.broken[:5]]
-    for copies in pictures.copies:
-        place = f"{copies.of} images that are copies of others in {copies.among}"
-        rows.append((place, f"{copies.count:,}: {', '.join(f'{a} = {b}' for a, b in copies.examples)}"))
-    return rows if pictures.copies else [*rows, ("copies", "0")]
-
-
-def _shown(value: int | list[int]) -> str:
-    return " x ".join(f"{side:,}" for side in value) if isinstance(value, list) else f"{value:,}"
+def _images(inspection: Inspection) -> list[tuple[str, str]]:
+    """Broken images and copies."""
+    broken, copies = inspection.broken or {}, inspection.copies or ()
+    rows = [("broken", f"{len(broken):,}"), *(("", reason) for reason in list(broken.values())[:5])]
+    for case in copies:
+        title = f"{case.of} images that are copies of others in {case.among}"
+        rows.append((title, f"{case.count:,}: {', '.join(f'{a} = {b}' for a, b in case.examples)}"))
+    return rows if copies else [*rows, ("copies", "0")]

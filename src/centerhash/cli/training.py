@@ -19,6 +19,7 @@ from centerhash.cli.arguments import (
     NamedRootOption,
     NoLabelsOption,
     SkipBrokenOption,
+    flag,
     option,
 )
 from centerhash.core.errors import ConfigError
@@ -26,18 +27,14 @@ from centerhash.core.extras import TRAINING, check_installed
 
 
 def train(
-    context: typer.Context,  # with the settings, see `arguments.SettingsCommand`
+    context: typer.Context,
     data: Annotated[Path, arguments.DataArgument],
     out: Annotated[Path, typer.Option(help="folder of the run; the same command resumes it")],
     preset: Annotated[
-        str | None,
-        option(
-            "paper-alexnet, paper-resnet50 (or -csq), lscsh-recipe, or your own .toml; options override it",
-            arguments.complete_presets,
-        ),
+        str | None, option("a preset or your own .toml; options override it", arguments.complete_presets)
     ] = None,
     options: Annotated[
-        list[str] | None, typer.Option("--option", "-o", help="option of the method, e.g. -o lambda=0.2")
+        list[str] | None, typer.Option("--option", "-o", help="of the method, e.g. -o lambda=0.2")
     ] = None,
     device: DeviceOption = "auto",
     no_labels: NoLabelsOption = False,
@@ -46,15 +43,11 @@ def train(
     skip_broken: SkipBrokenOption = False,
     cache: CacheOption = None,
     overwrite: Annotated[
-        bool, option("start over if --out holds another run", panel="Running", name="--overwrite")
+        bool, flag("--overwrite", "start over if --out holds another run", "Running")
     ] = False,
     checkpoint_seconds: Annotated[
         float, option("minimum time between checkpoints", panel="Running", min=0)
     ] = 20.0,
-    logger: Annotated[
-        str | None,
-        option("additional logger of losses and mAP", arguments.LOGGERS, panel="Running"),
-    ] = None,
 ) -> None:
     """Train a model on images or features, and encode its queries and database.
 
@@ -71,22 +64,17 @@ def train(
 
     from centerhash.core.options import joined, read_options
     from centerhash.data import open_dataset
-    from centerhash.training.config import TrainConfig, suited
+    from centerhash.training.config import TrainConfig
     from centerhash.training.presets import read_preset
     from centerhash.training.run import train as run_training
 
-    given = arguments.read_training(context.obj)
-    given |= {"options": arguments.read_pairs(options)} if options else {}
-    config = read_options(TrainConfig, joined(read_preset(preset) if preset else {}, given), "training")
+    settings = arguments.read_training(context.obj)
+    settings |= {"options": arguments.read_pairs(options)} if options else {}
+    config = read_options(TrainConfig, joined(read_preset(preset) if preset else {}, settings), "training")
     dataset = open_dataset(data, seed=config.seed, root=root, lists=lists, labels=not no_labels)
-    config = suited(config, dataset)
-    if not dataset.has_labels:
-        console.output(
-            f"{data}: {console.counted(len(dataset), 'image')} without labels, so {config.method} is trained"
-        )
     console.warn(dataset.warnings)
     with console.progress() as report:
-        run_training(
+        model = run_training(
             dataset,
             config=config,
             out=out,
@@ -95,35 +83,31 @@ def train(
             overwrite=overwrite,
             skip_broken=skip_broken,
             checkpoint_seconds=checkpoint_seconds,
-            logger=logger,
             progress=report,
         )
-    shorter = "".join(f", {out / str(part.bits)} ({part.bits} bits)" for part in config.shorter)
+    if not dataset.has_labels:
+        images = console.counted(len(dataset), "image")
+        console.output(f"{data}: {images} without labels, so {model.spec.method} was trained")
+    shorter = "".join(f", {out / str(part.bits)} ({part.bits} bits)" for part in model.spec.shorter)
     after = f"evaluate {out}" if dataset.has_labels else f"index create {dataset.name}.index --model {out}"
     console.output(f"run: {out}{shorter}  next: `centerhash {after}`")
 
 
 def evaluate(
     codes: Annotated[
-        list[Path],
-        typer.Argument(help="the folder of a run, or two code files: QUERY DATABASE (.npz or .npy)"),
+        list[Path], typer.Argument(help="the folder of a run, or two code files: QUERY DATABASE")
     ],
     k: DepthOption = 5000,
     query_labels: Annotated[Path | None, typer.Option(help="labels of QUERY, a .npy of (N, C)")] = None,
     database_labels: Annotated[Path | None, typer.Option(help="labels of DATABASE, a .npy of (N, C)")] = None,
-    bits: Annotated[
-        int | None, typer.Option(min=1, help="number of bits of packed codes from other programs")
-    ] = None,
+    bits: Annotated[int | None, typer.Option(min=1, help="length of packed codes of other programs")] = None,
     exclude_self: Annotated[
-        bool, typer.Option("--exclude-self", help="a query never retrieves its own database item")
+        bool, flag("--exclude-self", "a query never retrieves its own database item")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="of the permutation that breaks ties")] = 0,
-    curve: Annotated[
-        bool, typer.Option("--curve", help="also print precision and recall by Hamming radius")
-    ] = False,
+    curve: Annotated[bool, flag("--curve", "also print precision and recall by Hamming radius")] = False,
     plots: Annotated[
-        Path | None,
-        typer.Option(help="folder for plots (png): curves, a map of the codes, retrieved images"),
+        Path | None, typer.Option(help="folder for plots (png): curves, a heat map of the codes, t-SNE")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -135,7 +119,7 @@ def evaluate(
     """
     check_installed("numba", purpose="`centerhash evaluate`")
     if plots is not None:
-        check_installed("matplotlib", purpose="`centerhash evaluate --plots`")
+        check_installed("matplotlib", "sklearn", purpose="`centerhash evaluate --plots`")
 
     from centerhash.encoding.code_files import evaluate_codes_of, read_code_pair
 
@@ -143,12 +127,9 @@ def evaluate(
     settings: dict[str, Any] = {"k": k, "exclude_self": exclude_self, "seed": seed}
     result = evaluate_codes_of(query, database, **settings)
     if plots is not None:
-        from centerhash.encoding.code_plots import RETRIEVED_PLOT, write_plots
+        from centerhash.experiments.plots import write_plots
 
-        written = write_plots(query, database, result, plots)
-        console.log(f"plots: {', '.join(map(str, written))}")
-        if plots / RETRIEVED_PLOT not in written:
-            console.log(f"no {RETRIEVED_PLOT}: the codes name no image files that are there")
+        console.log(f"plots: {', '.join(map(str, write_plots(database, result, plots)))}")
     if as_json:
         console.print_json(result.to_dict())
         return
@@ -162,27 +143,19 @@ def evaluate(
 def encode(
     model: ModelArgument,
     images: Annotated[
-        list[str],
-        typer.Argument(help="images, folders, globs, a dataset with labels.csv, or a features .npy"),
+        list[str], typer.Argument(help="images, folders, globs, a labeled dataset, or a features .npy")
     ],
     out: Annotated[Path, typer.Option(help="code file to write (.npz), or a folder for parquet shards")],
     device: DeviceOption = "auto",
     engine: EngineOption = "auto",
     skip_broken: SkipBrokenOption = False,
     cache: CacheOption = None,
-    shard_size: Annotated[
-        int | None, option("images per shard", panel="Running", default="4096", min=1)
-    ] = None,
-    runner: Annotated[
-        str, option("what encodes the shards, this process or Ray", arguments.RUNNERS, panel="Running")
-    ] = "local",
+    shard_size: Annotated[int | None, option("images per shard", default="4096", min=1)] = None,
+    runner: Annotated[str, option("what encodes the shards", arguments.RUNNERS)] = "local",
     ray_address: Annotated[
-        str | None,
-        option("of a Ray cluster", panel="Running", default="$RAY_ADDRESS, else Ray on this machine"),
+        str | None, option("Ray cluster", default="$RAY_ADDRESS, else Ray on this machine")
     ] = None,
-    workers: Annotated[
-        int | None, option("of Ray", panel="Running", default="one per GPU, else per CPU", min=1)
-    ] = None,
+    workers: Annotated[int | None, option("Ray actors", default="one per GPU, else per CPU", min=1)] = None,
 ) -> None:
     """Encode images into packed binary codes: one code file, or a folder of parquet shards.
 
@@ -190,61 +163,41 @@ def encode(
 
     Examples: `centerhash encode run photos/*.jpg --out codes.npz`, `centerhash encode run photos --out codes`
     """
-    reading: dict[str, Any] = {"device": device, "engine": engine, "skip_broken": skip_broken}
-    for_ray = {"--ray-address": ray_address, "--workers": workers}
-    for_shards = {"--runner ray": runner == "ray" or None, "--shard-size": shard_size, **for_ray}
-    if out.suffix == ".npz":
-        for name, value in for_shards.items():
-            if value is not None:
-                raise ConfigError(f"{name} is for shards: give --out a folder, not '{out}'.")
-        _encode_file(model, images, out, cache, **reading)
-        return
-    if cache is not None:
-        raise ConfigError(
-            "--cache is for a code file: shards keep no features. Leave it out, or name a .npz."
-        )
-    for name, value in for_ray.items():
-        if runner == "local" and value is not None:
-            raise ConfigError(f"{name} is for --runner ray: add that, or leave it out.")
+    for_ray: dict[str, object] = {"--ray-address": ray_address, "--workers": workers}
+    is_file = out.suffix == ".npz"
+    if is_file:
+        unused = {"--runner ray": runner == "ray" or None, "--shard-size": shard_size, **for_ray}
+    else:
+        unused = {"--cache": cache, **({} if runner == "ray" else for_ray)}
+    for name, value in unused.items():
+        if value is not None:
+            raise ConfigError(
+                f"{name} has no effect here: --cache is for a code file (.npz), --shard-size and --runner are for a "
+                "folder of shards, --ray-address and --workers for --runner ray."
+            )
+    check_installed(*(["ray"] if runner == "ray" else []), *([] if is_file else ["pyarrow"]))
 
-    check_installed(*(["ray"] if runner == "ray" else []), "pyarrow")
-
-    from centerhash.encoding.bulk import SHARD_SIZE, broken_text, encode_shards
-
-    with console.progress() as report:
-        done = encode_shards(
-            model,
-            images,
-            out,
-            runner=runner,
-            shard_size=shard_size or SHARD_SIZE,
-            ray_address=ray_address,
-            workers=workers,
-            progress=report,
-            **reading,
-        )
-    console.warn(done.warnings)
-    if done.broken:
-        console.warn([broken_text(done.broken, done.count + len(done.broken))])
-    before = f", {done.found:,} of them from before" if done.found else ""
-    console.output(
-        f"{console.counted(done.count, 'code')} in {console.counted(done.shards, 'shard')}{before}: {out}"
-    )
-
-
-def _encode_file(source: str, images: list[str], out: Path, cache: Path | None, **reading: Any) -> None:
-    from centerhash.encoding.bulk import encode_to_file
+    from centerhash.encoding.bulk import SHARD_SIZE, broken_text, encode_shards, encode_to_file
     from centerhash.model.loading import load
     from centerhash.networks.cache import default_cache
 
-    model = load(source)
+    reading: dict[str, Any] = {"device": device, "engine": engine, "skip_broken": skip_broken}
     with console.progress() as report:
-        written = encode_to_file(
-            model, images, out, cache=cache or default_cache(), progress=report, **reading
-        )
-    console.warn(written.warnings)
-    by = console.features_by(written.engine)
-    console.output(f"{console.counted(written.count, 'code')} of {model.bits} bits in {out}{by}")
+        if is_file:
+            done = encode_to_file(
+                load(model), images, out, cache=cache or default_cache(), progress=report, **reading
+            )
+        else:
+            reading |= {"runner": runner, "ray_address": ray_address, "workers": workers}
+            done = encode_shards(
+                model, images, out, shard_size=shard_size or SHARD_SIZE, progress=report, **reading
+            )
+    console.warn(done.warnings)
+    if done.broken:
+        console.warn([broken_text(done.broken, done.count + len(done.broken))])
+    existing = f", {done.existing:,} of them from before" if done.existing else ""
+    shards = f" in {console.counted(done.shards, 'shard')}{existing}" if done.shards else ""
+    console.output(f"{console.counted(done.count, 'code')}{shards}: {out}{console.features_by(done.engine)}")
 
 
 def explain(
@@ -264,12 +217,13 @@ def explain(
 
     loaded = load(model)
     paths = list_images(images)
-    answers = list(zip(paths, loaded.explain(paths, top=k, device=device, engine=engine), strict=True))
+    explanations = list(zip(paths, loaded.explain(paths, top=k, device=device, engine=engine), strict=True))
     if as_json:
-        told = [{"image": str(path), "labels": [vars(row) for row in found]} for path, found in answers]
-        console.print_json(told)
+        console.print_json(
+            [{"image": str(path), "labels": [vars(row) for row in labels]} for path, labels in explanations]
+        )
         return
-    for path, found in answers:
+    for path, labels in explanations:
         rows = (
             (
                 row.label,
@@ -278,7 +232,7 @@ def explain(
                 f"{row.similarity:+.2f}",
                 str(row.distance),
             )
-            for row in found
+            for row in labels
         )
         columns = ("label", ">weight", "", ">similarity", ">Hamming distance")
         console.table(str(path), columns, rows)
@@ -287,13 +241,9 @@ def explain(
 def export(
     model: ModelArgument,
     out: Annotated[Path, typer.Option(help="file to write")],
-    int8: Annotated[bool, typer.Option("--int8", help="compute the backbone in 8 bits")] = False,
-    calibration: Annotated[
+    images: Annotated[
         list[str] | None,
-        option(
-            "images, folder or glob to compare on, and with --int8 to calibrate on",
-            default="four sample photos",
-        ),
+        option("images, folder or glob to compare codes on", default="four sample photos"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -309,23 +259,20 @@ def export(
     from centerhash.model.loading import load
 
     with console.progress() as progress:
-        done = export_model(load(model), out, int8=int8, images=calibration, progress=progress)
+        done = export_model(load(model), out, images=images, progress=progress)
     if as_json:
         console.print_json(done.to_dict())
         return
-    for line in done.lines():
-        console.output(line)
+    console.output(str(done))
 
 
 def publish(
     run: Annotated[Path, typer.Argument(help="folder of a finished run, or of a model")],
     repository: Annotated[str, typer.Argument(help="where to: owner/name on the Hugging Face hub")],
-    license: Annotated[
-        str | None, typer.Option(help="of the model, as the hub names it, such as apache-2.0")
-    ] = None,
-    private: Annotated[bool, typer.Option("--private", help="make a new repository private")] = False,
+    license: Annotated[str | None, typer.Option(help="license of the model, such as apache-2.0")] = None,
+    private: Annotated[bool, flag("--private", "make a new repository private")] = False,
 ) -> None:
-    """Upload a model to the Hugging Face hub, with a card of its data, command, results and labels.
+    """Upload a model to the Hugging Face hub, with a card of its data, settings, results and labels.
 
     Example: `centerhash publish run jane/photos-64 --license apache-2.0`
     """
@@ -334,11 +281,12 @@ def publish(
     from centerhash.encoding.code_files import DATABASE, evaluate_codes_of, read_run_codes
     from centerhash.model.model import HashModel
 
-    model, found = HashModel.load(run), None
+    model, evaluation = HashModel.load(run), None
     if (run / DATABASE).exists():
         query, database = read_run_codes(run)
-        if query.labels is not None:  # a training without labels has nothing to score by
-            found = evaluate_codes_of(query, database)
-    address = model.push_to_hub(repository, evaluation=found, license=license, private=private or None)
+        # A training run without labels has nothing to score by.
+        if query.labels is not None:
+            evaluation = evaluate_codes_of(query, database)
+    address = model.push_to_hub(repository, evaluation=evaluation, license=license, private=private or None)
     console.output(f"published: {address}")
     console.output(f'anyone who may read it opens it by `centerhash.load("hf:{repository}")`')

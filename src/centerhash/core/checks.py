@@ -9,23 +9,21 @@ from numpy.typing import NDArray
 
 from centerhash.core.errors import InputError
 
-BLOCK = 4096  # rows looked at or computed with at once
-
 
 def as_array(values: Any, name: str) -> NDArray[Any]:
-    """Return numbers as a numpy array (a view where it can be); InputError for anything that holds no numbers."""
-    given = type(values).__name__
-    if hasattr(values, "detach"):  # a tensor: numpy reads none with a gradient, on a GPU, or of bfloat16
+    """Return numbers as a numpy array (a view if possible); InputError for anything else, such as ragged lists."""
+    if hasattr(values, "detach"):
+        # numpy reads no tensor with a gradient, on a GPU, or of bfloat16.
         values = values.detach().cpu()
         values = values.float() if str(values.dtype) == "torch.bfloat16" else values
     try:
         array = np.asarray(values)
-    except (ValueError, TypeError, RuntimeError) as error:  # rows of different lengths, sparse tensors
+    except (ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"{name} cannot be read as an array: {error}.") from error
     if array.dtype.kind not in "biuf" or array.ndim == 0:
         raise InputError(
-            f"{name} must be a numpy array, a torch tensor or a nested list of numbers, got {given}"
-            + (f" of {array.dtype}." if array.ndim else ".")
+            f"{name} must be an array, a tensor or a nested list of numbers, got {type(values).__name__} of "
+            f"{array.dtype}."
         )
     return array
 
@@ -47,8 +45,8 @@ def check_features(features: NDArray[Any], width: int | None = None) -> NDArray[
             f"features must be a float array of shape (N, {width or 'D'}), got {features.dtype} of shape "
             f"{features.shape}."
         )
-    for start in range(0, len(features), BLOCK):
-        bad = ~np.isfinite(features[start : start + BLOCK]).all(axis=1)
-        if bad.any():
-            raise InputError(f"features hold NaN or infinity, first in row {start + int(bad.argmax())}.")
+    # A sum is not finite if one of its numbers is not, and needs no memory for a flag of each.
+    bad = ~np.isfinite(features.sum(axis=1, dtype=np.float64))
+    if bad.any():
+        raise InputError(f"features hold NaN or infinity, first in row {int(bad.argmax())}.")
     return features

@@ -1,21 +1,13 @@
-"""The tree of exceptions. Every message states the value received, the values allowed, and the next step.
-
-CenterhashError
-├── InputError (also a ValueError)     a caller's values: arrays, options, names
-│   ├── ConfigError                    an unknown or impossible option or name
-│   │   └── UnknownMethodError         a model of a method that is not registered here
-│   └── DataError                      files that hold the data: csv, arrays, splits
-│       └── ImageError                 one image that cannot be read
-└── OutputError                        a result that could not be written
-"""
+"""Exceptions: every message states the value received, the values allowed, and the next step."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-_MOST_SHOWN = 5  # of several reasons
-_MOST_COMPARED = 5_000  # every name is compared letter by letter: a hint is not worth minutes
+_MOST_REASONS = 5
+# Names are compared letter by letter: for longer lists a hint would take minutes.
+_MOST_NAMES = 5_000
 
 
 class CenterhashError(Exception):
@@ -47,25 +39,24 @@ class OutputError(CenterhashError):
 
 
 def unknown_name(kind: str, received: str, allowed: Iterable[str], see: str = "") -> ConfigError:
-    """Build the error for a name that does not exist, with the nearest valid name first.
+    """Build the error for an unknown name of a `kind`, such as "method", with the nearest name first.
 
-    `kind` is what the name stands for ("method"), `see` the command or page that lists them all.
+    `see` is a sentence that names the command or page with all of them.
     """
     names = sorted(allowed)
-    where = f" {see}" if see else ""
-    hint = did_you_mean(received, names)
-    return ConfigError(f"unknown {kind} '{received}'.{hint} Allowed: {', '.join(names)}.{where}")
+    text = f"unknown {kind} '{received}'.{did_you_mean(received, names)} Allowed: {', '.join(names)}. {see}"
+    return ConfigError(text.rstrip())
 
 
 def nearest(received: str, allowed: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """Return the allowed name that `received` most likely stands for, or None (also for very long lists)."""
+    """Return the allowed name that is most similar to `received`, or None."""
     return next(iter(nearest_names(received, allowed, 1, cutoff)), None)
 
 
 def nearest_names(received: str, allowed: Iterable[str], most: int, cutoff: float) -> list[str]:
-    """The allowed names that `received` may stand for, the nearest first; none for very long lists."""
+    """The allowed names that are similar to `received`, the nearest first; none for very long lists."""
     by_lower = {name.lower(): name for name in allowed}
-    if len(by_lower) > _MOST_COMPARED:
+    if len(by_lower) > _MOST_NAMES:
         return []
     matches = difflib.get_close_matches(received.lower(), by_lower, n=most, cutoff=cutoff)
     return [by_lower[match] for match in matches]
@@ -83,8 +74,8 @@ def first_line(error: BaseException) -> str:
 
 
 def first_reasons(reasons: Iterable[object], see: str = "") -> str:
-    """The first of several reasons, one per line, and how many more there are; `see` is where all of them are listed."""
+    """The first reasons, one per line, and the number of the others; `see` names where all of them are listed."""
     lines = [f"  {reason}" for reason in reasons]
-    if len(lines) > _MOST_SHOWN:
-        lines[_MOST_SHOWN:] = [f"  ... and {len(lines) - _MOST_SHOWN:,} more{see}"]
+    if len(lines) > _MOST_REASONS:
+        lines[_MOST_REASONS:] = [f"  ... and {len(lines) - _MOST_REASONS:,} more{see}"]
     return "\n".join(lines)

@@ -1,13 +1,14 @@
-"""Frozen options: unknown keys fail and name the nearest valid one."""
+"""Frozen options, also those of a constructor's signature: unknown keys fail and name the nearest valid one."""
 
 from __future__ import annotations
 
+import inspect
 import re
-import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, TypeVar, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from centerhash.core.errors import ConfigError, did_you_mean
 
@@ -28,25 +29,56 @@ class Options(BaseModel):
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
 
-class MethodOptions(Options):
-    """Base of the options of one method; `None` means "by the number of bits", resolved before training."""
-
-    def for_bits(self, bits: int) -> MethodOptions:
-        """Return a copy in which every value that depends on the number of bits is filled in."""
-        return self
+# Arguments of a loss or a shallow method that are no options: training passes them.
+PASSED = ("centers", "classes", "bits", "seed")
 
 
-def options_beside(kind: type) -> type[MethodOptions]:
-    """The class of a method's options: its attribute `options_class`, or `<Class>Options` in the same module.
+def Option(help: str, *, alias: str | None = None, **bounds: Any) -> Any:
+    """Describe a keyword argument of a loss: `gamma: Annotated[float, Option("coefficient", ge=0)] = 0.5`.
 
-    A class without either has the options of the class that it is based on.
+    `alias` is its name on the command line if it differs; the bounds ge, gt, le and lt are those of pydantic's `Field`.
     """
-    for base in kind.__mro__:
-        beside = getattr(sys.modules.get(base.__module__), f"{base.__name__}Options", None)
-        found = vars(base).get("options_class", beside)
-        if isinstance(found, type) and issubclass(found, MethodOptions):
-            return found
-    return MethodOptions
+    return Field(alias=alias, description=help, **bounds)
+
+
+def _arguments(cls: type) -> dict[str, tuple[Any, Any]]:
+    """Annotation and default of each argument of a constructor.
+
+    A constructor with `**options` has those of its base class too.
+    """
+    arguments: dict[str, tuple[Any, Any]] = {}
+    for constructor in (vars(base)["__init__"] for base in cls.__mro__ if "__init__" in vars(base)):
+        parameters = inspect.signature(constructor).parameters.values()
+        hints = get_type_hints(constructor, include_extras=True)
+        for one in parameters:
+            if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
+                arguments.setdefault(one.name, (hints.get(one.name, Any), one.default))
+        if not any(one.kind is one.VAR_KEYWORD for one in parameters):
+            break
+    return arguments
+
+
+@cache
+def options_of(cls: type) -> type[Options]:
+    """Return the options of a class, the arguments of its constructor with a default, as a model that checks them."""
+    fields: dict[str, Any] = {
+        name: (annotation, default)
+        for name, (annotation, default) in _arguments(cls).items()
+        if default is not inspect.Parameter.empty and name not in PASSED
+    }
+    return create_model(cls.__name__, __base__=Options, **fields)
+
+
+def passed_arguments(cls: type) -> list[str]:
+    """Return the names of the arguments in PASSED that the constructor of a class accepts."""
+    return [name for name in _arguments(cls) if name in PASSED]
+
+
+def check_options(cls: type, keywords: Mapping[str, Any]) -> None:
+    """Raise ConfigError unless all keyword arguments of a constructor are known and within their bounds."""
+    others = _arguments(cls).keys() - options_of(cls).model_fields.keys()
+    options = {name: value for name, value in keywords.items() if name not in others}
+    read_options(options_of(cls), options, cls.__name__)
 
 
 def setting(
@@ -63,7 +95,7 @@ OptionsType = TypeVar("OptionsType", bound=Options)
 
 
 def option_names(kind: type[BaseModel]) -> list[str]:
-    """Names by which the options of `kind` may be given, as a user writes them."""
+    """Names of the options of `kind`, as a user writes them."""
     return [field.alias or name for name, field in kind.model_fields.items()]
 
 
@@ -87,26 +119,18 @@ def joined(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _explained(error: ValidationError, kind: type[Options], what: str) -> ConfigError:
-    """One sentence per problem."""
     return ConfigError("\n".join(_sentence(item, kind, what) for item in error.errors()))
 
 
-def _sentence(item: Any, kind: type[Options], what: str) -> str:
-    key = ".".join(str(part) for part in item["loc"]) or what
-    if item["type"] == "extra_forbidden":
-        names = option_names(_kind_at(kind, item["loc"][:-1]))
-        hint = did_you_mean(str(item["loc"][-1]), names)
-        return f"unknown option '{key}' of {what}.{hint} Allowed: {', '.join(names) or 'none'}."
-    if not item["loc"]:  # of several options together
+def _sentence(item: Any, kind: type[BaseModel], what: str) -> str:
+    path = [str(part) for part in item["loc"]]
+    if not path:  # of several options together
         return f"{what}: {item['msg'].removeprefix('Value error, ')}."
-    return f"option '{key}' of {what} cannot be {item['input']!r}: {item['msg']}."
-
-
-def _kind_at(kind: type[BaseModel], places: Sequence[int | str]) -> type[BaseModel]:
-    """The options within options that a path leads to."""
-    for name in places:
-        inner = kind.model_fields[str(name)].annotation
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            break
-        kind = inner
-    return kind
+    if item["type"] != "extra_forbidden":
+        return f"option '{'.'.join(path)}' of {what} cannot be {item['input']!r}: {item['msg']}."
+    for name in path[:-1]:  # options within options
+        field = kind.model_fields.get(name)
+        kind = field.annotation if field and isinstance(field.annotation, type) else kind
+    names = option_names(kind)
+    hint = did_you_mean(path[-1], names)
+    return f"unknown option '{'.'.join(path)}' of {what}.{hint} Allowed: {', '.join(names) or 'none'}."

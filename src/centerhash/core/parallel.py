@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 from collections import deque
@@ -73,7 +72,8 @@ def in_threads(work: Callable[[int], None], parts: int) -> None:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_BATCH = 64  # images that are read together
+# number of images that are read together
+_BATCH = 64
 
 
 def batches_ahead(
@@ -101,18 +101,18 @@ def read_all(
     read: Callable[[Item], Result], images: Mapping[int, Item], stage: str, progress: Progress
 ) -> tuple[dict[int, Result], dict[int, ImageError]]:
     """Read images in threads; return the results by row, and the errors of those that cannot be read."""
-    found: dict[int, Result] = {}
+    results: dict[int, Result] = {}
     broken: dict[int, ImageError] = {}
     rows = list(images)
     batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
     for batch, futures in zip(batches, batches_ahead(lambda row: read(images[row]), batches), strict=True):
         for row, future in zip(batch, futures, strict=True):
             try:
-                found[row] = future.result()
+                results[row] = future.result()
             except ImageError as error:
                 broken[row] = error
-            progress(stage, len(found) + len(broken), len(rows))
-    return found, broken
+            progress(stage, len(results) + len(broken), len(rows))
+    return results, broken
 
 
 # how OpenMP's threads wait for each other: read once, when torch loads its OpenMP library
@@ -152,37 +152,3 @@ def one_numpy_thread() -> Iterator[None]:
 
     with threadpool_limits(1, "blas"):
         yield
-
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
-_OWN_LIMIT = 32 << 20  # the largest block that glibc itself may take from the heap; it trims from twice that
-_KEPT = 256 << 20
-CHOSEN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD")
-
-
-@contextmanager
-def freed_memory_kept() -> Iterator[None]:
-    """Meanwhile, up to 256 MB of freed memory are used again instead of going back to the system.
-
-    By default glibc gives a gradient of some megabytes back after every step, and the next step waits until the system
-    has cleared as many pages. Other allocators, and settings that the user has made, are left alone.
-    """
-    library = None if any(name in os.environ for name in CHOSEN) else _glibc()
-    if library is None:
-        yield
-        return
-    library.mallopt(_MMAP_THRESHOLD, _OWN_LIMIT)
-    library.mallopt(_TRIM_THRESHOLD, _KEPT)
-    try:
-        yield
-    finally:
-        library.mallopt(_TRIM_THRESHOLD, 2 * _OWN_LIMIT)
-        library.malloc_trim(0)
-
-
-def _glibc() -> ctypes.CDLL | None:
-    """The C library of this process, if it is glibc."""
-    if os.name != "posix":
-        return None
-    library = ctypes.CDLL(None)
-    return library if hasattr(library, "gnu_get_libc_version") else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from centerhash.data.dataset import Dataset, open_dataset
 from centerhash.data.images import content_key, load_image, load_pixels, squash_and_crop
 from centerhash.data.listing import list_images
+from centerhash.data.samples import sample
 from centerhash.data.splits import Splits, check_splits, make_splits
 
 __all__ = [
@@ -17,5 +18,6 @@ __all__ = [
     "load_pixels",
     "make_splits",
     "open_dataset",
+    "sample",
     "squash_and_crop",
 ]

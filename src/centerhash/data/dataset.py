@@ -1,9 +1,13 @@
-"""Open a dataset: labels, splits, and either images or precomputed features."""
+"""A dataset: labels, splits, and either images or precomputed features.
+
+data = open_dataset("photos")
+data = Dataset.from_arrays(features, labels)
+loader = torch.utils.data.DataLoader(data.to_torch("train"), batch_size=64)
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -11,21 +15,18 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.core.errors import ConfigError, DataError, InputError, nearest, unknown_name
-from centerhash.core.rendering import is_text
-from centerhash.data.images import is_picture_name
-from centerhash.data.layouts import class_folders, coco_json  # noqa: F401  (they register themselves)
-from centerhash.data.layouts.arrays import read_arrays, read_labels
-from centerhash.data.layouts.contents import LAYOUTS, Contents, Layout, first_few, no_labels
-from centerhash.data.layouts.parquet import SUFFIX
-from centerhash.data.layouts.tabular import METADATA
+from centerhash.core.errors import ConfigError, DataError, InputError, unknown_name
+from centerhash.core.rendering import shown_text
+from centerhash.data.layouts.arrays import read_arrays, read_labels, row_names
+from centerhash.data.layouts.contents import Contents, no_labels
+from centerhash.data.layouts.detection import read_layout
 from centerhash.data.published import DATASETS, get_dataset, read_lists, read_published
-from centerhash.data.splits import SPLIT_NAMES, Splits, as_indices, check_splits, make_splits
+from centerhash.data.splits import SPLIT_NAMES, Splits, check_splits, make_splits
 
 if TYPE_CHECKING:  # torch takes long to import
     from centerhash.data.torch_items import TorchItems, Transform
 
-# rows of one split, as a caller has them: an array, a tensor, a list
+# The rows of one split: an array, a tensor or a list.
 Rows: TypeAlias = NDArray[Any] | Sequence[int] | Any | None
 
 
@@ -51,25 +52,21 @@ class Dataset:
     def __post_init__(self) -> None:
         if self.labels.ndim != 2 or self.labels.dtype != np.bool_:
             raise DataError(f"labels must be (N, C) bool, got {self.labels.dtype} {self.labels.shape}.")
-        if self.labels.shape[1] != len(self.classes):
-            raise DataError(f"{len(self.classes)} classes for {self.labels.shape[1]} label columns.")
         if self.features is None and self.image_paths is None:
             raise DataError("a dataset needs features or image paths.")
-        if not self.names:
-            object.__setattr__(self, "names", tuple(map(str, range(self.size))))
-        for kind, texts in (("class", self.classes), ("name", self.names)):
-            if not is_text("\n".join(texts)):  # nothing could be written about it
-                wrong = next(text for text in texts if not is_text(text))
-                raise DataError(f"the {kind} {wrong!a} is not UTF-8 text: rename its file or folder.")
-        lengths = {"features": self.features, "image_paths": self.image_paths, "names": self.names}
-        for field, values in lengths.items():
-            if values is not None and len(values) != self.size:
-                raise DataError(f"{field} has {len(values):,} entries for {self.size:,} rows of labels.")
+        object.__setattr__(self, "names", self.names or row_names(self.size))
+        lengths = {"features": self.size, "image_paths": self.size, "names": self.size}
+        for field, length in (lengths | {"classes": self.labels.shape[1]}).items():
+            values = getattr(self, field)
+            if values is not None and len(values) != length:
+                raise DataError(f"{field} has {len(values):,} entries for labels {self.labels.shape}.")
         if self.areas is not None and self.areas.shape != self.labels.shape:
             raise DataError(f"areas has shape {self.areas.shape}, labels {self.labels.shape}.")
+        for name in (*self.classes, *self.names):
+            if shown_text(name) != name:
+                raise DataError(f"the name {name!a} is not UTF-8 text: rename its file or folder.")
         object.__setattr__(self, "labels", _read_only(self.labels))
-        if self.areas is not None:
-            object.__setattr__(self, "areas", _read_only(self.areas))
+        object.__setattr__(self, "areas", None if self.areas is None else _read_only(self.areas))
 
     @classmethod
     def from_arrays(
@@ -93,15 +90,13 @@ class Dataset:
                 None without labels.
             classes: names of the C columns; "0", "1", ... without them, or all names in `labels`, sorted.
             names: of the N images; their row numbers without them.
-            train: row numbers to train on. Missing splits are drawn with `seed`, as by `open_dataset`.
-            query: row numbers of the queries.
-            database: row numbers of the database.
+            train, query, database: row numbers. Missing splits are drawn with `seed`, as by `open_dataset`.
             seed: of the splits that are drawn.
             name: of the dataset.
 
         """
-        contents = _named(read_arrays(features, labels, classes), names)
-        return _in_memory(contents, {"train": train, "query": query, "database": database}, seed, name)
+        contents = read_arrays(features, labels, classes)
+        return _in_memory(contents, names, (train, query, database), seed, name)
 
     @classmethod
     def from_images(
@@ -118,14 +113,12 @@ class Dataset:
         name: str = "images",
     ) -> Dataset:
         """Create a dataset of image files, named by their paths unless `names` are given; else as `from_arrays`."""
-        if isinstance(paths, str | Path) or not isinstance(paths, Iterable):
+        if isinstance(paths, str | Path):
             raise InputError(f"paths must be a list of files, got {paths!r}: use open_dataset for a folder.")
-        files = tuple(map(_as_path, paths))
-        found, truth = no_labels(len(files)) if labels is None else read_labels(labels, classes)
-        if len(files) != len(truth):
-            raise InputError(f"{len(files):,} paths, but {len(truth):,} rows of labels: give one per image.")
-        contents = _named(Contents(tuple(map(str, files)), found, truth, paths=files), names)
-        return _in_memory(contents, {"train": train, "query": query, "database": database}, seed, name)
+        files = tuple(map(Path, paths))
+        columns, matrix = no_labels(len(files)) if labels is None else read_labels(labels, classes)
+        contents = Contents(tuple(map(str, files)), columns, matrix, paths=files)
+        return _in_memory(contents, names, (train, query, database), seed, name)
 
     @classmethod
     def from_torch(cls, dataset: Any, classes: Iterable[str] | None = None, **more: Any) -> Dataset:
@@ -157,10 +150,10 @@ class Dataset:
         return len(self.labels)
 
     def __repr__(self) -> str:
-        held = "images" if self.features is None else f"x {self.features.shape[1]:,} features"
+        kind = "images" if self.features is None else f"x {self.features.shape[1]:,} features"
         splits = " / ".join(f"{name} {len(rows):,}" for name, rows in self.splits.items())
         labels = f"{len(self.classes):,} classes" if self.has_labels else "no labels"
-        return f"Dataset({self.name!r}, {self.size:,} {held}, {labels}, {splits})"
+        return f"Dataset({self.name!r}, {self.size:,} {kind}, {labels}, {splits})"
 
     @property
     def size(self) -> int:
@@ -192,29 +185,18 @@ class Dataset:
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    view = array.view()  # the caller's own array stays writable
+    view = array.view()  # the array of the caller stays writable
     view.setflags(write=False)
     return view
 
 
-def _as_path(value: Any) -> Path:
-    if not isinstance(value, str | Path):
-        raise InputError(f"a path must be a str or a Path, got {value!r}.")
-    return Path(value)
-
-
-def _named(contents: Contents, names: Iterable[str] | None) -> Contents:
-    if names is None:
-        return contents
-    given = () if isinstance(names, str) or not isinstance(names, Iterable) else tuple(map(str, names))
-    if len(given) != len(contents.names):
-        raise InputError(f"names must be {len(contents.names):,}, one each, got {len(given) or repr(names)}.")
-    return replace(contents, names=given)
-
-
-def _in_memory(contents: Contents, rows: Mapping[str, Rows], seed: int, name: str) -> Dataset:
-    given = {split: as_indices(members, split) for split, members in rows.items() if members is not None}
-    return _assembled(contents, name, Path(), make_splits(len(contents.labels), given, seed=seed))
+def _in_memory(
+    contents: Contents, names: Iterable[str] | None, rows: Sequence[Rows], seed: int, name: str
+) -> Dataset:
+    if names is not None:
+        contents = replace(contents, names=tuple(map(str, names)))
+    splits = {split: members for split, members in zip(SPLIT_NAMES, rows, strict=True) if members is not None}
+    return _assembled(contents, name, Path(), make_splits(len(contents.labels), splits, seed=seed))
 
 
 def open_dataset(
@@ -228,7 +210,7 @@ def open_dataset(
     """Open and check a dataset: a path in any layout, or a published dataset by its name.
 
     Args:
-        path: a folder or parquet file; with `root`, the name of a published dataset (see `centerhash datasets`).
+        path: a folder; with `root`, the name of a published dataset (see `centerhash datasets`).
         seed: of random splits, if the data defines none.
         root: folder that holds the published dataset, in its own folder or directly.
         lists: folder of list files (train.txt, test.txt, database.txt, as HashNet ships them) that give images,
@@ -236,37 +218,29 @@ def open_dataset(
         labels: False ignores the labels; folders are then albums, not classes.
 
     """
-    place = _as_path(path)
     if not labels and (root is not None or lists is not None):
         raise ConfigError("`labels=False` is for a folder of images: omit `root=` and `lists=`.")
+    folder, name = Path(path), Path(path).resolve().name
     if root is not None:
-        row = get_dataset(str(path))
-        home = Path(root) / row.folder
-        if lists is not None:
-            return _from_lists(Path(lists), home if home.is_dir() else Path(root), row.name)
-        home, contents, splits = read_published(row, Path(root), seed)
-        return _assembled(contents, row.name, home, splits)
-    if str(path) in DATASETS and not place.exists():
+        name = get_dataset(str(path)).name
+        folder = Path(root) / DATASETS[name].folder
+        folder = folder if folder.is_dir() else Path(root)
+    elif str(path) in DATASETS and not folder.exists():
         raise ConfigError(f"'{path}' is a published dataset: give the folder that holds it as `root=`.")
-    if lists is not None:
-        return _from_lists(Path(lists), place, place.resolve().name)
-    contents = read_layout(place, labels)
-    splits = make_splits(len(contents.labels), contents.splits, seed=seed, source=contents.source)
-    return _assembled(contents, place.resolve().name.removesuffix(SUFFIX), place, splits)
-
-
-def _from_lists(lists: Path, root: Path, name: str) -> Dataset:
-    contents = read_lists(lists, root)
-    splits = make_splits(len(contents.names), contents.splits, source=contents.source)
-    return _assembled(contents, name, root, splits)
+    if root is not None and lists is None:
+        folder, contents, splits = read_published(DATASETS[name], Path(root), seed)
+        return _assembled(contents, name, folder, splits)
+    contents = read_layout(folder, labels) if lists is None else read_lists(Path(lists), folder)
+    splits = make_splits(len(contents.names), contents.splits, seed=seed, source=contents.source)
+    return _assembled(contents, name, folder, splits)
 
 
 def _assembled(contents: Contents, name: str, root: Path, splits: Splits) -> Dataset:
     warnings = check_splits(splits, len(contents.labels))
-    bare = int((~contents.labels.any(axis=1)).sum())
-    if bare and contents.classes:
+    unlabeled = int((~contents.labels.any(axis=1)).sum())
+    if unlabeled and contents.classes:
         warnings.append(
-            f"{bare:,} of {len(contents.labels):,} rows carry no label: "
+            f"{unlabeled:,} of {len(contents.labels):,} rows carry no label: "
             "they teach nothing and are relevant to no query."
         )
     return Dataset(
@@ -281,79 +255,3 @@ def _assembled(contents: Contents, name: str, root: Path, splits: Splits) -> Dat
         areas=contents.areas,
         warnings=(*contents.warnings, *warnings),
     )
-
-
-# ---------------------------------------------------------------- which layout a folder has
-
-
-def read_layout(root: Path, labels: bool = True) -> Contents:
-    """Read the dataset at a path, of any layout; without `labels`, drop those that it has."""
-    try:
-        if not root.exists():
-            raise DataError(
-                f"no such folder: '{root}'. Check the path; see docs/reference/data-layouts.md for layouts."
-            )
-        if root.is_dir():
-            os.scandir(root).close()
-    except OSError as error:
-        raise DataError(f"cannot read '{root}': {error.strerror or error}.") from None
-    if root.is_file() and root.suffix != SUFFIX:
-        raise DataError(f"'{root}' is a file, not a folder. Give {_all_layouts()}.")
-    layout = find_layout(root)
-    if labels and layout is not None and layout.name == "bare" and _misspelled(root):
-        layout = None  # rather an error than a training run without the labels that somebody wrote
-    if layout is None:
-        entries = sorted(entry.name + ("/" if entry.is_dir() else "") for entry in root.iterdir())
-        found = f"it holds {first_few(entries)}" if entries else "it is empty"
-        raise DataError(f"'{root}' is no dataset: {found}{_misspelled(root)}. Give {_all_layouts()}.")
-    if labels:
-        return layout.read(root)
-    contents = (layout if layout.by_file else LAYOUTS["bare"]).read(root)
-    classes, none = no_labels(len(contents.names))
-    return replace(contents, classes=classes, labels=none, areas=None)
-
-
-def find_layout(root: Path) -> Layout | None:
-    """Return the layout of a folder or parquet file, None if there is none; two at once are an error.
-
-    Folders of images count as classes only if no file describes them, and images that are neither described nor
-    sorted have no labels.
-    """
-    if root.is_file():
-        return LAYOUTS["parquet"]
-    described = [(layout, found[0]) for layout, found in _detected(root, by_file=True)]
-    if len(described) > 1:
-        both = " and ".join(
-            f"{file.relative_to(root).as_posix()} ({layout.name})" for layout, file in described[:2]
-        )
-        raise DataError(f"'{root}' holds both {both}: keep them in two folders.")
-    return next((layout for layout, _ in described or _detected(root, by_file=False)), None)
-
-
-def _detected(root: Path, *, by_file: bool) -> Iterator[tuple[Layout, Sequence[Path]]]:
-    for layout in LAYOUTS.values():
-        if layout.by_file == by_file and (found := layout.detect(root)):
-            yield layout, found
-
-
-def is_described(path: Path) -> bool:
-    """Whether a file describes the images at `path`; the names of folders alone do not."""
-    if not path.is_dir() and not (path.is_file() and path.suffix == SUFFIX):
-        return False
-    layout = find_layout(path)
-    return layout is not None and layout.by_file
-
-
-def _misspelled(root: Path) -> str:
-    """Point to a file whose name is nearly that of a description, or return nothing."""
-    files = [entry.name for entry in root.iterdir() if not is_picture_name(entry.name)]
-    for wanted in ("labels.csv", "features.npy", *METADATA):
-        match = nearest(wanted, files, cutoff=0.8)
-        if match:
-            return f" (rename '{match}' to '{wanted}'?)"
-    return ""
-
-
-def _all_layouts() -> str:
-    ordered = sorted(LAYOUTS.values(), key=lambda layout: not layout.by_file)
-    return ",\n  or ".join(layout.description for layout in ordered)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from centerhash.core.checks import as_array, whole_number
-from centerhash.core.errors import ConfigError, DataError, did_you_mean
+from centerhash.core.errors import DataError, did_you_mean
 
 Indices: TypeAlias = NDArray[np.int64]
 
@@ -24,7 +24,7 @@ MOST_QUERIES = 5_000
 MOST_TRAINING = 10_000
 QUERY_SHARE = 0.1
 
-# What folders and files are called. Where a set has test and validation images, test images are the queries and
+# What folders and files are called. If a dataset has test and validation images, test images are the queries and
 # validation images are only searched.
 _WORDS: Mapping[str, str] = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -59,48 +59,35 @@ class Splits:
 
     def without(self, rows: NDArray[Any] | Sequence[int]) -> Splits:
         """Return the splits without these rows, such as images that cannot be read."""
-        left = {}
-        dropped = as_indices(rows, "dropped rows")
-        for name, indices in self.items():
-            left[name] = indices[~np.isin(indices, dropped)]
-            if indices.size and not left[name].size:
-                raise DataError(
-                    f"all {indices.size:,} rows of the split '{name}' must be dropped: none is left."
-                )
+        left = {name: indices[~np.isin(indices, rows)] for name, indices in self.items()}
+        for name, indices in left.items():
+            if not indices.size:
+                raise DataError(f"all rows of the split '{name}' must be dropped: none is left.")
         return Splits(**left, made=self.made)
 
 
 def as_indices(values: NDArray[Any] | Sequence[int], name: str) -> Indices:
-    """Turn row numbers into int64 (n,), refusing masks and fractions."""
+    """Turn row numbers into int64 (n,), rejecting masks and fractions."""
     array = as_array(values, f"the split '{name}'")
-    if array.ndim != 1:
-        raise DataError(f"the split '{name}' must be a list of row numbers, got shape {array.shape}.")
-    if array.size == 0:
-        return np.empty(0, dtype=np.int64)
-    if array.dtype == np.bool_:
-        raise DataError(f"the split '{name}' is a mask of bool: give numpy.flatnonzero(mask) instead.")
-    if array.dtype.kind not in "iu":
-        raise DataError(f"the split '{name}' must hold whole row numbers, got {array.dtype}.")
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise DataError(
+            f"the split '{name}' must hold whole row numbers, got {array.dtype} of shape {array.shape}: of a mask, give "
+            "numpy.flatnonzero(mask)."
+        )
     return array.astype(np.int64)
 
 
 def check_indices(indices: Indices, size: int, name: str) -> None:
-    """Refuse an empty split, rows outside [0, size) and rows named twice."""
-    if indices.size == 0:
-        raise DataError(f"the split '{name}' is empty: it needs at least one row.")
-    outside = indices[(indices < 0) | (indices >= size)]
-    if outside.size:
-        raise DataError(
-            f"the split '{name}' points outside the data: {outside.size:,} row number(s) "
-            f"such as {outside[0]}, but the rows are 0 to {size - 1}."
-        )
+    """Reject an empty split, rows outside [0, size) and repeated rows."""
     rows, counts = np.unique(indices, return_counts=True)
-    repeated = rows[counts > 1]
-    if repeated.size:
+    if not rows.size:
+        raise DataError(f"the split '{name}' is empty: it needs at least one row.")
+    if rows[0] < 0 or rows[-1] >= size:
         raise DataError(
-            f"the split '{name}' names {repeated.size:,} row(s) more than once, such as {repeated[0]}: "
-            "list every row once."
+            f"the split '{name}' has rows from {rows[0]} to {rows[-1]}, but those of the data are 0 to {size - 1}."
         )
+    if rows.size < indices.size:
+        raise DataError(f"the split '{name}' names rows more than once, such as {rows[counts.argmax()]}.")
 
 
 def check_splits(splits: Splits, size: int) -> list[str]:
@@ -111,17 +98,14 @@ def check_splits(splits: Splits, size: int) -> list[str]:
     for name, indices in splits.items():
         check_indices(indices, size, name)
     warnings = []
-    leaked = np.intersect1d(splits.train, splits.query).size
-    if leaked:
+    if leaked := np.intersect1d(splits.train, splits.query).size:
         warnings.append(
-            f"leak: {leaked:,} of {splits.query.size:,} queries are also in the training split, "
-            "so the scores will look better than they are. Remove them from one of the two."
+            f"leak: {leaked:,} queries are also in the training split: the scores will be too good."
         )
-    own = np.intersect1d(splits.query, splits.database).size
-    if own:
+    if searched := np.intersect1d(splits.query, splits.database).size:
         warnings.append(
-            f"{own:,} of {splits.query.size:,} queries are also in the database, "
-            "so a query would retrieve itself: evaluate with `exclude_self=True`."
+            f"{searched:,} queries are also in the database, so a query would retrieve itself: evaluate with "
+            "`exclude_self=True`."
         )
     used = np.unique(np.concatenate([splits.train, splits.query, splits.database])).size
     if used < size:
@@ -147,43 +131,35 @@ def make_splits(
     whole_number(seed, "the seed", 0)
     known = {name: as_indices(values, name) for name, values in (given or {}).items()}
     for name, indices in known.items():
-        if name not in SPLIT_NAMES:
-            raise ConfigError(f"unknown split '{name}': allowed are {', '.join(SPLIT_NAMES)}.")
         check_indices(indices, size, name)
     if size < 2:
         raise DataError(f"{size} row(s) cannot be split: at least 2 are needed, one to ask and one to find.")
     generator = np.random.default_rng(seed)
     origin = [source] if known else []
     drawn = []
+    nothing = np.empty(0, dtype=np.int64)
     if "query" not in known:
         count = min(MOST_QUERIES, max(1, round(QUERY_SHARE * size))) if queries is None else queries
-        nothing = np.empty(0, dtype=np.int64)
-        free = np.setdiff1d(np.arange(size), known.get("train", nothing))
-        if free.size == 0:
-            raise DataError(
-                f"the training split holds all {size:,} rows, so none is left to draw queries from: "
-                "name the queries, or train on fewer rows."
-            )
-        unsearched = np.setdiff1d(free, known.get("database", nothing))
-        pool = unsearched if unsearched.size else free
+        untrained = np.setdiff1d(np.arange(size), known.get("train", nothing))
+        unsearched = np.setdiff1d(untrained, known.get("database", nothing))
+        pool = unsearched if unsearched.size else untrained
+        if not pool.size:
+            raise DataError(f"the training split holds all {size:,} rows: none is left to draw queries from.")
         known["query"] = np.sort(generator.choice(pool, size=min(count, pool.size), replace=False))
         drawn.append("query")
     if "database" not in known:
         known["database"] = np.setdiff1d(np.arange(size), known["query"])
-        if origin:
-            origin.append("database is all but the queries")
+        origin += ["database is all but the queries"] if origin else []
     if "train" not in known:
         pool = np.setdiff1d(known["database"], known["query"])
-        if pool.size == 0:
-            raise DataError(
-                "every row of the database is a query: none is left to train on. Name training rows."
-            )
-        fits = pool.size <= training
-        known["train"] = pool if fits else np.sort(generator.choice(pool, size=training, replace=False))
+        if not pool.size:
+            raise DataError("every row of the database is a query: none is left to train on.")
+        if pool.size > training:
+            pool = np.sort(generator.choice(pool, size=training, replace=False))
+        known["train"] = pool
         drawn.append("train")
     if drawn:
-        which = f"{' and '.join(drawn)} " if origin else ""
-        origin.append(f"{which}drawn with seed {seed}")
+        origin.append(f"{' and '.join(drawn) + ' ' if origin else ''}drawn with seed {seed}")
     return Splits(**known, made="; ".join(origin))
 
 
@@ -194,17 +170,12 @@ def splits_from_column(cells: Sequence[str], where: Sequence[str]) -> dict[str, 
     """
     members: dict[str, list[int]] = {name: [] for name in SPLIT_NAMES}
     for row, cell in enumerate(cells):
-        if not cell.strip():
-            continue
-        words = [word.strip() for word in cell.split("|")]
-        for word in words:
+        for word in dict.fromkeys(word.strip() for word in cell.split("|") if cell.strip()):
             if word not in members:
                 raise DataError(
                     f"{where[row]}: unknown split '{word}'.{did_you_mean(word, SPLIT_NAMES)} "
                     "Allowed: train, query, database, or several joined by '|'."
                 )
-            if words.count(word) > 1:
-                raise DataError(f"{where[row]}: the split '{word}' stands twice in '{cell}'.")
             members[word].append(row)
     return {name: np.array(rows, dtype=np.int64) for name, rows in members.items() if rows}
 
@@ -226,7 +197,6 @@ def splits_from_words(words: Sequence[str | None]) -> dict[str, Indices]:
     """
     if len(set(words)) < 2:
         return {}
-    asking = "query" if "query" in words else "validation"
-    kinds = {"train": "train", "query": asking, "database": "database"}
+    kinds = {"train": "train", "query": "query" if "query" in words else "validation", "database": "database"}
     rows = {split: [row for row, word in enumerate(words) if word == kind] for split, kind in kinds.items()}
     return {split: np.array(members, dtype=np.int64) for split, members in rows.items() if members}

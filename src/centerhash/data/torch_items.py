@@ -40,40 +40,25 @@ class TorchItems(data.Dataset[tuple[Any, Tensor]]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, place: int) -> tuple[Any, Tensor]:
-        row = int(self.rows[place])
-        held, labels = self.source[row], torch.from_numpy(self.labels[row].copy())
-        if isinstance(held, Path):  # one image at a time: nothing is kept
-            return self.transform(load_image(held)), labels
-        return torch.from_numpy(held.astype(np.float32)), labels
+    def __getitem__(self, index: int) -> tuple[Any, Tensor]:
+        row = int(self.rows[index])
+        item, labels = self.source[row], torch.from_numpy(self.labels[row].copy())
+        if isinstance(item, Path):
+            return self.transform(load_image(item)), labels
+        return torch.from_numpy(item.astype(np.float32)), labels
 
 
-def read_items(dataset: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Features (N, D) and labels (N, C) of a map-style torch dataset, read item by item."""
+def read_items(dataset: Any) -> tuple[list[Any], list[Any]]:
+    """Read features and labels of a map-style torch dataset of pairs, item by item."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or not len(dataset):
-        raise InputError(
-            f"dataset must be a torch Dataset with a length of at least 1 and numbered items, got {dataset!r:.80}."
-        )
-    columns: list[NDArray[np.float32]] = []
-    names = ("features", "labels")
+        raise InputError(f"dataset must be a torch Dataset with a length of at least 1, got {dataset!r:.80}.")
+    features, labels = [], []
     for row in range(len(dataset)):
         item = dataset[row]
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise InputError(f"item {row} must be a pair of features and labels, got {type(item).__name__}.")
         if isinstance(item[0], Image.Image) or getattr(item[0], "ndim", 1) > 1:
-            raise InputError(
-                f"item {row} is an image, and images do not fit into memory: give features (D,), or pass the files "
-                "to Dataset.from_images."
-            )
-        values = [as_array(part, f"the {name} of item {row}") for part, name in zip(item, names, strict=True)]
-        if not columns:  # the first item says how wide they are
-            columns = [np.empty((len(dataset), *value.shape), np.float32) for value in values]
-        for name, column, value in zip(names, columns, values, strict=True):
-            if value.shape != column.shape[1:]:
-                raise InputError(
-                    f"the {name} of item {row} have the shape {value.shape}, those of item 0 {column.shape[1:]}: all "
-                    "must have the same."
-                )
-            column[row] = value
-    features, labels = columns
+            raise InputError(f"item {row} is an image: give features (D,), or use Dataset.from_images.")
+        features.append(as_array(item[0], f"the features of item {row}"))
+        labels.append(as_array(item[1], f"the labels of item {row}"))
     return features, labels

@@ -1,4 +1,4 @@
-"""Views of a query image, so that a photo is found again by a screenshot, a framed or a rotated copy of it."""
+"""Views of a query image, so that a screenshot, a framed or a rotated copy finds the photo."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from numpy.typing import NDArray
 Pixels: TypeAlias = NDArray[np.uint8]
 Box: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom
 
-_PLAIN = 4.0  # standard deviation of the brightness below which a row or column of pixels shows nothing
-_LEAST = 0.25  # of the side that is left between borders
-_WORTH = 0.96  # of the side: less border than this is not worth a view
+# A row or column of pixels is plain below this standard deviation of its brightness.
+_PLAIN_DEVIATION = 4.0
+# The shares of a side between which the part inside borders is worth a view.
+_SMALLEST_PART, _LARGEST_PART = 0.25, 0.96
 
 
 def inner_box(pixels: Pixels) -> Box | None:
     """Return the part of an image (H, W, 3) between plain borders or bars; None if there are none."""
     bright = pixels.astype(np.float32).mean(axis=2)
-    top, bottom = _longest_run(bright.std(axis=1) >= _PLAIN)
-    left, right = _longest_run(bright[top:bottom].std(axis=0) >= _PLAIN)
+    top, bottom = _longest_run(bright.std(axis=1) >= _PLAIN_DEVIATION)
+    left, right = _longest_run(bright[top:bottom].std(axis=0) >= _PLAIN_DEVIATION)
     height, width = bright.shape
     kept = min((bottom - top) / height, (right - left) / width)
-    return (left, top, right, bottom) if _LEAST <= kept <= _WORTH else None
+    return (left, top, right, bottom) if _SMALLEST_PART <= kept <= _LARGEST_PART else None
 
 
 def _longest_run(mask: NDArray[np.bool_]) -> tuple[int, int]:

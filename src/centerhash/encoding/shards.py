@@ -1,9 +1,11 @@
 """Shards: parquet files of id, packed code and labels, each for a fixed slice of the inputs, written atomically.
 
+    for ids, packed, labels in read_shards("codes"):
+        ...
+
 The folder:
 
     manifest.json         model, inputs and sizes of the shards
-    inputs.parquet        the inputs, a row group per shard
     shard-00000.parquet   id (string), code (ceil(K/8) bytes), labels (list of string)
     broken.jsonl          images that could not be read, written at the end
 """
@@ -18,7 +20,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from centerhash.codes import Packed, packed_width
 from centerhash.core.errors import DataError, first_line
@@ -27,7 +29,7 @@ from centerhash.core.files import atomic, parse_json
 from centerhash.core.options import Options
 from centerhash.core.version import __version__
 
-MANIFEST, INPUTS, BROKEN = "manifest.json", "inputs.parquet", "broken.jsonl"
+MANIFEST, BROKEN = "manifest.json", "broken.jsonl"
 
 Labels: TypeAlias = tuple[str, ...]
 LabelSource: TypeAlias = Literal["given", "predicted", "none"]
@@ -44,7 +46,6 @@ class Manifest(Options):
     count: int = Field(description="number of inputs")
     shard_size: int
     labels: LabelSource = Field(description="given by the dataset, predicted by the model, or none")
-    features: str | None = Field(None, description="file of features; None: the inputs are images")
 
     @property
     def shards(self) -> int:
@@ -52,36 +53,31 @@ class Manifest(Options):
         return -(-self.count // self.shard_size)
 
     def rows(self, number: int) -> slice:
-        """Which of the inputs belong to a shard."""
+        """Return which of the inputs belong to a shard."""
         start = number * self.shard_size
         return slice(start, min(start + self.shard_size, self.count))
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Ids, codes (n, ceil(K/8)) and labels of the images that could be read, reasons for the others."""
+    """Ids, codes (n, ceil(K/8)) and labels of the images that could be read; for the others, a reason by id."""
 
     ids: Sequence[str]
     packed: Packed
     labels: Sequence[Labels]
-    broken: Mapping[str, str]  # by id
+    broken: Mapping[str, str]
 
 
 def shard_path(folder: Path, number: int) -> Path:
-    """The file of a shard."""
+    """Return the file of a shard."""
     return folder / f"shard-{number:05d}.parquet"
 
 
 def as_table(
-    ids: Sequence[str],
-    packed: Packed,
-    labels: Sequence[Labels],
-    facts: Mapping[str, str],
-    paths: Sequence[str | None] | None = None,
+    ids: Sequence[str], packed: Packed, labels: Sequence[Labels], metadata: Mapping[str, str]
 ) -> Any:
-    """Make a pyarrow table of id, code (n, ceil(K/8)), labels and, if given, path; `facts` are its metadata."""
+    """Make a pyarrow table of id, code (n, ceil(K/8)) and labels."""
     pyarrow = require("pyarrow")
-
     rows = np.ascontiguousarray(packed, dtype=np.uint8)
     code, names = pyarrow.binary(rows.shape[1]), pyarrow.list_(pyarrow.string())
     columns = {
@@ -89,57 +85,52 @@ def as_table(
         "code": pyarrow.FixedSizeBinaryArray.from_buffers(code, len(rows), [None, pyarrow.py_buffer(rows)]),
         "labels": pyarrow.array([list(row) for row in labels], type=names),
     }
-    if paths is not None:
-        columns["path"] = pyarrow.array(list(paths), type=pyarrow.string())
-    return pyarrow.table(columns, metadata=dict(facts))
+    return pyarrow.table(columns, metadata=dict(metadata))
 
 
 def write_shard(folder: Path, number: int, shard: Shard, manifest: Manifest) -> None:
     """Write a shard atomically."""
-    parquet = require("pyarrow.parquet")
-
-    facts = {
+    metadata = {
         "bits": str(manifest.bits),
         "model": manifest.model,
         "centerhash": __version__,
         "labels": manifest.labels,
         "broken": json.dumps(dict(shard.broken)),
     }
-    table = as_table(shard.ids, shard.packed, shard.labels, facts)
+    table = as_table(shard.ids, shard.packed, shard.labels, metadata)
     with atomic(shard_path(folder, number)) as stream:
-        parquet.write_table(table, stream, write_page_checksum=True)
+        require("pyarrow.parquet").write_table(table, stream, write_page_checksum=True)
 
 
 def read_shard(path: Path) -> Shard:
     """Read a shard."""
     pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
-
     try:
         table = parquet.read_table(path, partitioning=None, page_checksum_verification=True)
         broken = parse_json(table.schema.metadata[b"broken"].decode())
         codes = table.column("code").combine_chunks()
-        width = codes.type.byte_width
         packed: NDArray[np.uint8] = np.frombuffer(b"".join(codes.to_pylist()), dtype=np.uint8)
         labels = [tuple(names) for names in table.column("labels").to_pylist()]
-        return Shard(table.column("id").to_pylist(), packed.reshape(-1, width), labels, broken)
+        return Shard(
+            table.column("id").to_pylist(), packed.reshape(-1, codes.type.byte_width), labels, broken
+        )
     except FileNotFoundError:
         raise DataError(f"no such file: '{path}'.") from None
     except (pyarrow.ArrowException, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise DataError(
-            f"'{path}' is damaged, or no shard that `centerhash encode` wrote ({error}): delete it and run the "
-            "same command again."
+            f"'{path}' is damaged, or no shard that `centerhash encode` wrote ({first_line(error)}): delete it and run "
+            "the same command again."
         ) from None
 
 
 def broken_in(path: Path) -> dict[str, str] | None:
     """Return why images of a shard could not be read, by id; None if the shard is missing or damaged."""
     pyarrow, parquet = require("pyarrow"), require("pyarrow.parquet")
-
     try:
-        found: dict[str, str] = parse_json(parquet.read_schema(path).metadata[b"broken"].decode())
+        broken: dict[str, str] = parse_json(parquet.read_schema(path).metadata[b"broken"].decode())
     except (pyarrow.ArrowException, OSError, KeyError, ValueError, TypeError):
         return None
-    return found
+    return broken
 
 
 def read_manifest(folder: str | Path) -> Manifest:
@@ -151,9 +142,8 @@ def read_manifest(folder: str | Path) -> Manifest:
         raise DataError(
             f"'{folder}' holds no {MANIFEST}: give the folder that `centerhash encode` wrote."
         ) from None
-    except (OSError, ValueError, ValidationError) as error:
-        reason = first_line(error)
-        raise DataError(f"'{path}' is damaged or of another version: {reason}.") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"'{path}' is damaged or of another version: {first_line(error)}.") from None
 
 
 def read_shards(folder: str | Path) -> Iterator[tuple[list[str], Packed, list[Labels]]]:

@@ -1,11 +1,9 @@
 """The compiled loops: Hamming distances, a counting sort of them, and the sums behind the metrics.
 
-Codes and labels come as 64-bit words: W words hold a code, L words hold
-the labels of an item. A query is a row of words (W,), the database is planes (W, N): each word is one
-contiguous scan from index 0, which becomes vector instructions, for one word as for sixteen.
+Codes and labels are 64-bit words: W words hold a code, L words hold the labels of an item. A query is a row of words
+(W,), the database is planes (W, N): each word is one contiguous scan, which becomes vector instructions.
 
-Plain threads run the loops over blocks of queries (see `core.compiled`). A query needs O(N) memory while it is worked
-on; results do not depend on the threads.
+Plain threads run the loops over blocks of queries. A query needs O(N) memory; results do not depend on the threads.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ NEGLIGIBLE = 1e-20
 
 
 def _over_rows(work: Callable[..., None], by_row: Sequence[NDArray[Any]], *whole: Any) -> None:
-    """Call `work` on slices of the arrays `by_row` and on what is `whole`, in a thread per core."""
+    """Call `work` on slices of the arrays `by_row` and on the `whole` arguments, in a thread per core."""
     rows = len(by_row[0])
     parts = split(rows, max(1, min(cpu_count(), rows)))
     in_threads(lambda part: work(*(array[parts[part]] for array in by_row), *whole), len(parts))
@@ -76,8 +74,8 @@ def _shared_labels(query: Words, database: Words, out: Small) -> None:
 def _nearest_first(distances: Small, counts: Integers, order: Integers, room: Integers) -> None:
     """Fill `order` (at most N) with the positions of the nearest items, ties in database order.
 
-    A counting sort that leaves out what lies beyond the end of `order`; `counts` is the histogram of the
-    distances, `room` (N,) for work.
+    A counting sort that stops at the end of `order`; `counts` is the histogram of the distances, `room` (N,) is
+    memory for work.
     """
     starts = np.zeros(counts.size, np.int64)
     farthest = 0
@@ -85,7 +83,8 @@ def _nearest_first(distances: Small, counts: Integers, order: Integers, room: In
         starts[farthest + 1] = starts[farthest] + counts[farthest]
         farthest += 1
     near = 0
-    for item in range(distances.size):  # without a branch, which few items would take
+    # Without a branch, which few items would take.
+    for item in range(distances.size):
         room[near] = item
         near += distances[item] <= farthest
     for item in room[:near]:
@@ -98,7 +97,7 @@ def _nearest_first(distances: Small, counts: Integers, order: Integers, room: In
 
 @compiled
 def _nearest_rows(queries: Words, indices: Integers, distances: Small, database: Words, bits: int) -> None:
-    """Fill the rows of `nearest` that belong to some queries."""
+    """Fill some rows of `nearest`."""
     everywhere, room = np.empty(database.shape[1], np.uint16), np.empty(database.shape[1], np.int64)
     for row in range(queries.shape[0]):
         _hamming(queries[row], database, everywhere)
@@ -122,7 +121,7 @@ def nearest(queries: Words, database: Words, bits: int, top: int) -> tuple[Integ
 def _rank_rows(
     queries: Words,
     query_labels: Words,
-    own: Integers,
+    excluded: Integers,
     counts: Integers,
     relevant: Integers,
     grades: Integers,
@@ -130,7 +129,7 @@ def _rank_rows(
     database: Words,
     database_labels: Words,
 ) -> None:
-    """Fill the rows of `rank` that belong to some queries."""
+    """Fill some rows of `rank`."""
     distances = np.empty(database.shape[1], np.uint16)
     shared, room = np.empty(database.shape[1], np.uint16), np.empty(database.shape[1], np.int64)
     order = np.empty(top.shape[1], np.int64)
@@ -138,10 +137,12 @@ def _rank_rows(
     for row in range(queries.shape[0]):
         _hamming(queries[row], database, distances)
         _shared_labels(query_labels[row], database_labels, shared)
-        if own[row] >= 0:  # behind everything else, and irrelevant: the last distance is no true one
-            distances[own[row]] = radii - 1
-            shared[own[row]] = 0
-        table = np.zeros((radii, most), np.int32)  # one table is twice as fast as three histograms
+        if excluded[row] >= 0:
+            # Behind everything else and irrelevant: no true distance is as large as the last one.
+            distances[excluded[row]] = radii - 1
+            shared[excluded[row]] = 0
+        # One table is twice as fast as three histograms.
+        table = np.zeros((radii, most), np.int32)
         for item in range(distances.size):
             table[distances[item], shared[item]] += 1
         for distance in range(radii):
@@ -159,32 +160,31 @@ def rank(
     database: Words,
     query_labels: Words,
     database_labels: Words,
-    own: Integers,
+    excluded: Integers,
     bits: int,
     most_shared: int,
     depth: int,
 ) -> tuple[Integers, Integers, Integers, Small]:
     """Rank the database for each query, ties in database order.
 
-    `own` (Q,) is the position of a query's own item, which is left out, or -1. `most_shared` bounds the
-    number of labels that a query and an item share. Returns, per query: items by distance (Q, K+1), relevant
-    items by distance (Q, K+1), items by number of shared labels (Q, most_shared+1) and the number of shared
-    labels at each of the first `depth` places (Q, depth). An item left out counts nowhere except among those
-    that share no label.
+    `excluded` (Q,) is the position of an item that is excluded from the ranking of a query, or -1. `most_shared`
+    bounds the number of labels that a query and an item share. Returns, per query: items by distance (Q, K+1),
+    relevant items by distance (Q, K+1), items by number of shared labels (Q, most_shared+1) and the number of shared
+    labels at each of the first `depth` ranks (Q, depth). An excluded item counts only among those that share no label.
     """
     rows = queries.shape[0]
     counts = np.zeros((rows, bits + 2), np.int64)
     relevant = np.zeros((rows, bits + 2), np.int64)
     grades = np.zeros((rows, most_shared + 1), np.int64)
     top = np.empty((rows, depth), np.uint16)
-    by_row = (queries, query_labels, own, counts, relevant, grades, top)
+    by_row = (queries, query_labels, excluded, counts, relevant, grades, top)
     _over_rows(_rank_rows, by_row, database, database_labels)
     return counts[:, : bits + 1], relevant[:, : bits + 1], grades, top
 
 
 @compiled
 def _sums_rows(top: Small, sums: Floats, gains: Floats, discounts: Floats) -> None:
-    """Fill the rows of `ranked_sums` that belong to some queries."""
+    """Fill some rows of `ranked_sums`."""
     for row in range(top.shape[0]):
         hits, shared, out = 0, 0, sums[row]
         for place in range(discounts.size):
@@ -200,10 +200,10 @@ def _sums_rows(top: Small, sums: Floats, gains: Floats, discounts: Floats) -> No
 
 
 def ranked_sums(top: Small, gains: Floats, discounts: Floats) -> Floats:
-    """Sum over the first places of each query, as many as there are discounts; top (Q, depth) as from `rank`.
+    """Sum over the first ranks of each query, as many as there are discounts; top (Q, depth) as from `rank`.
 
-    The columns of the result (Q, 5): the relevant places (hits); the precision at each of them; the mean
-    number of shared labels up to each of them (ACG); the discounted gain; the number of shared labels.
+    The columns of the result (Q, 5): relevant ranks (hits); the precision at each of them; the mean number of
+    shared labels up to each of them (ACG); the discounted gain; the number of shared labels.
     """
     sums = np.zeros((top.shape[0], 5), np.float64)
     _over_rows(_sums_rows, (top, sums), gains, discounts)
@@ -212,10 +212,10 @@ def ranked_sums(top: Small, gains: Floats, discounts: Floats) -> Floats:
 
 @compiled
 def _group_sum(before: int, hits_before: int, items: int, hits: int, places: int, harmonic: Floats) -> float:
-    """Return the expected sum of precisions over the first `places` of a group of tied items in random order.
+    """Return the expected sum of precisions over the first `places` ranks of a group of tied items in random order.
 
-    `items` are tied, `hits` of them relevant; `before` and `hits_before` lie in front. The place t = 1, 2,
-    ... of the group is relevant with probability hits/items, and then 1 + (t-1)(hits-1)/(items-1) hits of the
+    `items` are tied, `hits` of them relevant; `before` and `hits_before` come first. The rank t = 1, 2, ... of the
+    group is relevant with probability hits/items, and then 1 + (t-1)(hits-1)/(items-1) hits of the
     group are expected up to it: the sum over t of
     hits/items * (hits_before + 1 + (t-1)(hits-1)/(items-1)) / (before + t).
     """
@@ -230,13 +230,14 @@ def _group_sum(before: int, hits_before: int, items: int, hits: int, places: int
 def _cut_group_mean(
     total: float, before: int, hits_before: int, items: int, hits: int, places: int, harmonic: Floats
 ) -> float:
-    """Return the expected average precision by the peers' denominator when the cut falls into tied items.
+    """Return the expected average precision over retrieved relevant items when the cut falls into tied items.
 
-    `total` is the sum of precisions in front of the group. The number of hits among the group's `places` is
-    hypergeometric, and given that number their order is uniform. Its weights follow from each other by their
-    ratios, relative to the most likely number: this needs no factorials and loses no digits.
+    `total` is the sum of precisions before the group. The number of hits among the first `places` of the group is
+    hypergeometric, and for a fixed number their order is uniform. The weights follow from each other by their ratios,
+    relative to the most likely number: this needs no factorials and loses no digits.
     """
-    spare = items - hits - places  # how many more misses than places; negative when some places must be hits
+    # How many more misses than places; negative if some places must be hits.
+    spare = items - hits - places
     lowest, highest = max(0, -spare), min(places, hits)
     likeliest = min(max((places + 1) * (hits + 1) // (items + 2), lowest), highest)
     drawn, weight = likeliest, 1.0
@@ -256,7 +257,7 @@ def _cut_group_mean(
 
 @compiled
 def _expected_one(counts: Integers, relevant: Integers, cut: int, harmonic: Floats) -> tuple[float, float]:
-    """Return the row of `expected_precision` that belongs to one query."""
+    """Return the row of `expected_precision` of one query."""
     before, hits_before, total = 0, 0, 0.0
     for distance in range(counts.size):
         items, hits = counts[distance], relevant[distance]
@@ -281,11 +282,11 @@ def _expected_rows(
 
 
 def expected_precision(counts: Integers, relevant: Integers, cut: int, harmonic: Floats) -> Floats:
-    """Return exact expectations over all orders of tied items, for the first `cut` places.
+    """Return exact expectations over all orders of tied items, for the first `cut` ranks.
 
     `counts` and `relevant` (Q, groups) describe groups of tied items, nearest first; `harmonic` (cut+1,)
-    holds 1 + 1/2 + ... + 1/n. The columns of the result (Q, 2): the sum of precisions at the relevant places;
-    that sum divided by the number of relevant places (0 where there is none).
+    holds 1 + 1/2 + ... + 1/n. The columns of the result (Q, 2): the sum of precisions at the relevant ranks; that
+    sum divided by the number of relevant ranks (0 without any).
     """
     expected = np.empty((counts.shape[0], 2), np.float64)
     _over_rows(_expected_rows, (counts, relevant, expected), cut, harmonic)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from centerhash.core.rendering import to_frame
 
 
 @dataclass(frozen=True)
@@ -26,21 +24,17 @@ class Curve:
     recall: tuple[float, ...]
     filled: tuple[int, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain lists, ready for JSON; the position in a list is the radius."""
-        return {"precision": list(self.precision), "recall": list(self.recall), "filled": list(self.filled)}
-
 
 @dataclass(frozen=True, eq=False)
 class PerQuery:
     """Hold the metrics of each query as arrays (Q,); `Evaluation` holds their means."""
 
-    average_precision_peers: NDArray[np.float64]
-    average_precision_textbook: NDArray[np.float64]
-    average_precision_peers_expected: NDArray[np.float64]
-    average_precision_textbook_expected: NDArray[np.float64]
-    chance_peers: NDArray[np.float64]
-    chance_textbook: NDArray[np.float64]
+    average_precision_retrieved: NDArray[np.float64]
+    average_precision_all: NDArray[np.float64]
+    average_precision_retrieved_expected: NDArray[np.float64]
+    average_precision_all_expected: NDArray[np.float64]
+    random_retrieved: NDArray[np.float64]
+    random_all: NDArray[np.float64]
     ndcg: NDArray[np.float64]
     acg: NDArray[np.float64]
     wap: NDArray[np.float64]
@@ -48,16 +42,7 @@ class PerQuery:
     hits: NDArray[np.int64]
 
 
-class Measure(NamedTuple):
-    """One line of the table that an evaluation prints as."""
-
-    name: str
-    value: float
-    chance: float | None  # of a random ranking
-    meaning: str
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """Hold the metrics of a ranking: means over all queries, in which a query without hits counts as 0.
 
@@ -69,12 +54,12 @@ class Evaluation:
         seed: of the random order that breaks ties.
         exclude_self: whether the ranking of a query excludes its own item.
         queries_in_database: number of queries that are also database items; None without ids.
-        map_peers: mAP@k over retrieved relevant items: divided by the relevant items among the first k.
-        map_textbook: mAP@k over all relevant items: divided by min(k, all relevant items).
-        map_peers_expected: exact mean of `map_peers` over all orders of tied items.
-        map_textbook_expected: exact mean of `map_textbook` over all orders of tied items.
-        chance_peers: `map_peers` of a random ranking, exact.
-        chance_textbook: `map_textbook` of a random ranking, exact.
+        map_retrieved: mAP@k over retrieved relevant items: divided by the relevant items among the first k.
+        map_all: mAP@k over all relevant items: divided by min(k, all relevant items).
+        map_retrieved_expected: exact mean of `map_retrieved` over all orders of tied items.
+        map_all_expected: exact mean of `map_all` over all orders of tied items.
+        random_retrieved: `map_retrieved` of a random ranking, exact.
+        random_all: `map_all` of a random ranking, exact.
         precision: share of relevant items among the first n, by n.
         curve: precision and recall by Hamming radius.
         ndcg: normalized discounted cumulative gain at k, gain 2^(shared labels) - 1.
@@ -94,12 +79,12 @@ class Evaluation:
     seed: int
     exclude_self: bool
     queries_in_database: int | None
-    map_peers: float
-    map_textbook: float
-    map_peers_expected: float
-    map_textbook_expected: float
-    chance_peers: float
-    chance_textbook: float
+    map_retrieved: float
+    map_all: float
+    map_retrieved_expected: float
+    map_all_expected: float
+    random_retrieved: float
+    random_all: float
     precision: dict[int, float]
     curve: Curve
     ndcg: float
@@ -108,67 +93,39 @@ class Evaluation:
     queries_without_labels: int
     queries_without_relevant: int
     queries_without_hits: int
-    per_query: PerQuery = field(compare=False, repr=False)
+    per_query: PerQuery = field(compare=False)
 
     @property
     def depth(self) -> int:
         """The depth of mAP@k: k, or the size of the database if that is smaller."""
         return min(self.k, self.database)
 
-    def measures(self) -> list[Measure]:
-        """Return the metrics one per line, named by their depth."""
-        rows = []
-        peers = self.map_peers, self.map_peers_expected, self.chance_peers
-        textbook = self.map_textbook, self.map_textbook_expected, self.chance_textbook
-        for name, (value, expected, chance), how in (
-            ("retrieved relevant", peers, "relevant items among the first k"),
-            ("all relevant", textbook, "min(k, all relevant items)"),
-        ):
-            rows += [
-                Measure(f"mAP@{self.depth:,}, {name}", value, chance, f"divided by {how}"),
-                Measure(f"  {name}, expected", expected, None, "exact mean over all orders of ties"),
-            ]
-        rows += [
-            Measure(f"NDCG@{self.depth:,}", self.ndcg, None, "graded by the number of shared labels"),
-            Measure(f"ACG@{self.depth:,}", self.acg, None, "mean number of shared labels"),
-            Measure(f"WAP@{self.depth:,}", self.wap, None, "average precision weighted by shared labels"),
+    def table(self) -> list[tuple[str, str, str, str]]:
+        """The metrics by line as texts: name with the depth, value, value of a random ranking, meaning."""
+        k, ties = f"@{self.depth:,}", "exact mean over all orders of ties"
+        retrieved = "divided by the relevant items among the first k"
+        everything = "divided by min(k, all relevant items)"
+        by_depth = {min(n, self.database): value for n, value in self.precision.items()}
+        lines = [
+            (f"mAP{k}, retrieved relevant", self.map_retrieved, self.random_retrieved, retrieved),
+            ("  retrieved relevant, expected", self.map_retrieved_expected, None, ties),
+            (f"mAP{k}, all relevant", self.map_all, self.random_all, everything),
+            ("  all relevant, expected", self.map_all_expected, None, ties),
+            (f"NDCG{k}", self.ndcg, None, "graded by the number of shared labels"),
+            (f"ACG{k}", self.acg, None, "mean number of shared labels"),
+            (f"WAP{k}", self.wap, None, "average precision weighted by shared labels"),
+            *((f"precision@{n:,}", value, None, "") for n, value in by_depth.items()),
         ]
-        places = {min(n, self.database): value for n, value in self.precision.items()}
-        return rows + [Measure(f"precision@{n:,}", value, None, "") for n, value in places.items()]
+        return [(name, f"{v:.4f}", "" if r is None else f"{r:.4f}", text) for name, v, r, text in lines]
 
     def __repr__(self) -> str:
-        return (
-            f"Evaluation(mAP@{self.depth:,} {self.map_peers:.4f} retrieved, {self.map_textbook:.4f} all relevant; "
-            f"{self.queries:,} queries, {self.database:,} items, {self.bits} bits)"
-        )
-
-    def __str__(self) -> str:
-        lines = [self._about(), f"{'metric':<32}{'value':>8}{'random':>8}"]
-        lines += [f"{row.name:<32}{row.value:>8.4f}{_number(row.chance):>8}" for row in self.measures()]
-        return "\n".join(line.rstrip() for line in lines)
-
-    def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{row.name}</td><td>{row.value:.4f}</td><td>{_number(row.chance)}</td><td>{row.meaning}</td></tr>"
-            for row in self.measures()
-        )
-        heads = "".join(f"<th>{head}</th>" for head in ("metric", "value", "random", ""))
-        return f"<table><caption>{self._about()}</caption><tr>{heads}</tr>{rows}</table>"
-
-    def _about(self) -> str:
-        return f"{self.queries:,} queries, {self.database:,} database items, {self.bits} bits"
-
-    def to_pandas(self) -> Any:
-        """Return the metrics as a DataFrame: name, value, chance (of a random ranking), meaning."""
-        return to_frame([row._asdict() for row in self.measures()])
+        title = f"{self.queries:,} queries, {self.database:,} database items, {self.bits} bits"
+        lines = [("metric", "value", "random", ""), *self.table()]
+        return "\n".join([title, *(f"{name:<32}{value:>8}{random:>8}" for name, value, random, _ in lines)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but `per_query` as plain values, ready for JSON."""
         values = {name: value for name, value in vars(self).items() if name != "per_query"}
-        values["precision"] = {str(place): value for place, value in self.precision.items()}
-        values["curve"] = self.curve.to_dict()
+        values["precision"] = {str(depth): value for depth, value in self.precision.items()}
+        values["curve"] = {name: list(by_radius) for name, by_radius in vars(self.curve).items()}
         return values
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"

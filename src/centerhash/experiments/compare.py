@@ -1,11 +1,18 @@
-"""`centerhash compare`: methods x bits x seeds on one dataset; tables, times, and a page with plots."""
+"""`centerhash compare`: methods x bits x seeds on one dataset; tables, times, and a page with plots.
+
+    rows, failures = compare(Source("photos"), plan_tasks(["csq", "ics"], [64], seeds=1), "table")
+    write_comparison(rows, "table", failures)
+
+Tables and page are written from the stored rows alone.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,30 +25,38 @@ from numpy.typing import NDArray
 
 from centerhash.core.errors import DataError
 from centerhash.core.files import make_folder, write_text
+from centerhash.core.rendering import templates_of
 from centerhash.encoding.code_files import DATABASE
-from centerhash.experiments.figures import Series, line_plot, page
+from centerhash.experiments.plots import (
+    DEPTHS,
+    RANKS,
+    Series,
+    line_plot,
+    precision_points,
+    recall_points,
+    svg_text,
+)
 from centerhash.experiments.runner import RESULTS, failure_text, read_rows, rounded, run_tasks, unfinished
 from centerhash.experiments.tables import (
     FORMS,
     MAPS,
     Line,
-    Score,
     Summary,
     csv_text,
     latex,
     markdown,
-    score_parts,
     summarize,
-    time_texts,
+    tables,
 )
 from centerhash.experiments.tasks import EvaluationSetup, Row, Source, Task, trains_network
-from centerhash.methods.registry import METHODS, get_method
+from centerhash.methods.registry import get_method
 from centerhash.model.model import HashModel
-from centerhash.training.finish import code_rotation, rotation_sample, write_code_files
+from centerhash.networks.heads import Head
+from centerhash.training.finish import code_rotation, rotation_sample
+from centerhash.training.results import write_code_files
 from centerhash.training.run_folder import drop_checkpoints
 
 RUNS = "runs"  # below the folder of a comparison, if models and codes are kept
-PRECISION_AT = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
 def run_folder(out: Path, task: Task) -> Path:
@@ -62,58 +77,64 @@ def planned_runs(tasks: Sequence[Task], out: Path, keep: bool) -> list[Task]:
 
 
 def compare(
-    source: Source, tasks: Sequence[Task], out: str | Path, *, keep: bool = False, **running: Any
+    source: Source,
+    tasks: Sequence[Task],
+    out: str | Path,
+    *,
+    keep: bool = False,
+    both_forms: bool = False,
+    **running: Any,
 ) -> tuple[list[Row], list[Row]]:
     """Train and evaluate the tasks that `out` has no rows of; return all its rows, and the failures of this attempt.
 
-    With `keep`, models and codes are stored in `out`/runs, also of tasks that have a row without them. `running` are
-    the other arguments of `run_tasks`.
+    With `keep`, models and codes are stored in `out`/runs, also of tasks that have a row without them. With
+    `both_forms`, new rows of deep methods have the scores of both forms of the logits. `running` are the other
+    arguments of `run_tasks`.
     """
-    work = partial(train_and_evaluate, out=Path(out), keep=keep)
+    work = partial(train_and_evaluate, out=Path(out), keep=keep, both_forms=both_forms)
     return run_tasks(
         source, tasks, out, work, is_complete=partial(is_kept, Path(out)) if keep else None, **running
     )
 
 
 def train_and_evaluate(
-    setup: EvaluationSetup, task: Task, out: Path | None = None, keep: bool = False
+    setup: EvaluationSetup,
+    task: Task,
+    out: Path | None = None,
+    keep: bool = False,
+    both_forms: bool = False,
 ) -> Row:
     """Train and evaluate: the work of every task of a comparison in the folder `out`.
 
-    A deep method is scored with its logits as trained and rotated, since the rotation comes after training; the
-    evaluation is of the form that its configuration selects. A run that trains its network works in its folder below
-    `out`, where a later attempt resumes it; with `keep`, every run leaves its model and codes there.
+    A run that trains its network works in its folder below `out`, where a later attempt resumes it; with `keep`,
+    every run leaves its model and codes there. With `both_forms`, a deep method is scored with its logits as trained
+    and rotated, since the rotation comes after training.
     """
-    splits = setup.dataset.splits
     started = time.perf_counter()
     if trains_network(task.config) and out is not None:
         model, setup, train_seconds = setup.finetune(task, run_folder(out, task))
     else:
         model = setup.train(task)
         train_seconds = time.perf_counter() - started
-    trained = time.perf_counter()
-    deep = get_method(model.spec.method).family != "shallow"
-    if deep:
-        change = other_rotation(setup, model)
-        query, other_query = setup.encode_rotated(model, splits.query, change)
-        database, other_database = setup.encode_rotated(model, splits.database, change)
-    else:
-        query, database = setup.encode(model, splits.query), setup.encode(model, splits.database)
+    trained, splits = time.perf_counter(), setup.dataset.splits
+    query, database = setup.encode(model, splits.query), setup.encode(model, splits.database)
     encoded = time.perf_counter()
-    places = [place for place in PRECISION_AT if place <= len(database)]
-    found = setup.evaluate(model.bits, query, database, precision_at=places)
+    depths = [depth for depth in DEPTHS if depth <= len(database)]
+    result = setup.evaluate(model.bits, query, database, precision_at=depths)
     row = {
         "config": dict(task.resolved),
-        "evaluation": rounded(found.to_dict()),
+        "evaluation": rounded(result.to_dict()),
         "train_seconds": round(train_seconds, 3),
         "encode_seconds": round(encoded - trained, 3),
         "images_per_second": round((len(query) + len(database)) / (encoded - trained), 1),
         "evaluate_seconds": round(time.perf_counter() - encoded, 3),
         "threads": torch.get_num_threads(),
     }
-    if deep:
-        other = setup.evaluate(model.bits, other_query, other_database)
-        both = (other, found) if model.spec.head.rotate else (found, other)
+    if both_forms and get_method(model.spec.method).family != "shallow":
+        rotation = other_rotation(setup, model)
+        others = (setup.encode_rotated(model, rows, rotation)[1] for rows in (splits.query, splits.database))
+        other = setup.evaluate(model.bits, *others)
+        both = (other, result) if model.spec.head.rotate else (result, other)
         for form, scores in zip(FORMS, both, strict=True):
             row |= {f"{name}_{form}": rounded(getattr(scores, name)) for name in MAPS}
     if out is not None and keep:
@@ -131,9 +152,8 @@ def train_and_evaluate(
 
 def other_rotation(setup: EvaluationSetup, model: HashModel) -> NDArray[np.float64]:
     """The rotation (K, K) from a model's logits to the other form: as trained, or rotated."""
-    if model.spec.head.rotate:
-        [matrix] = [tensor for name, tensor in model.tensors().items() if name.endswith(".matrix")]
-        return matrix.double().numpy().T
+    if isinstance(model.network, Head) and model.network.rotation is not None:
+        return model.network.rotation.matrix.double().numpy().T
     rows = setup.dataset.splits.train
     return code_rotation(model.logits(setup.features[rows[rotation_sample(rows)]]))
 
@@ -157,141 +177,56 @@ def write_comparison(rows: Sequence[Row], folder: str | Path, failures: Sequence
     return summary
 
 
-# The page
-
-
 def comparison_page(summary: Summary, failures: Sequence[Row] = ()) -> str:
     """The page as HTML text."""
-    shared, first = _shared_training(summary), summary.first
+    first = summary.first
     facts = [f"{name} {version}" for name, version in first.get("versions", {}).items()]
-    facts += [f"{first['threads']} thread(s)"] if "threads" in first else []
-    recall: dict[str, Any] = {"xlabel": "recall", "across": (0.0, 1.0), "markers": 8}
-    places: dict[str, Any] = {"xlabel": "first places", "ticks": (1, 10, 100, 1000, 5000)}
-    return page(
-        "compare.html",
+    page = templates_of("centerhash.experiments").get_template("compare.html")
+    return page.render(
         title=f"centerhash: comparison on {first['data']}",
         summary=summary,
-        maps=MAPS,
-        cards=_cards(summary),
-        parts=score_parts,
-        times=time_texts,
-        methods=METHODS,
-        scores=[_score_plot(summary, metric, name) for metric, name in MAPS.items()],
-        recall=_panels(summary, _recall_points, **recall),
-        precision=_panels(summary, _precision_points, **places),
-        shared=_named(shared),
-        options=[(line.title, _options_text(line, shared)) for line in summary.lines],
+        tables=[
+            (title, ["", *heads], rows) for title, (_, *heads), rows in tables(summary, Markup("<b>{}</b>"))
+        ],
+        plots=_plots(summary),
+        options=[(line.title, _options_text(line)) for line in summary.lines],
         failures=[failure_text(row) for row in failures],
         facts=[*facts, "raw results: results.jsonl"],
     )
 
 
-def _cards(summary: Summary) -> list[tuple[str, str]]:
-    """The first results to show, each with its meaning."""
-    longest, facts = summary.bits[-1], []
-    for metric, name in MAPS.items():
-        scored = [
-            (line.scores[longest].mean(metric), line.title)
-            for line in summary.lines
-            if longest in line.scores
-        ]
-        best, title = max((mean, title) for mean, title in scored if mean is not None)
-        chance = f"a random ranking has {summary.chance(metric):.3f}"
-        facts.append((f"{best:.3f}", f"best mAP at {longest} bits, {name}: {title}; {chance}"))
-    cells = sum(score.seeds for line in summary.lines for score in line.scores.values())
-    methods, bits = len({line.method for line in summary.lines}), ", ".join(map(str, summary.bits))
-    trained = f"trainings: {methods} methods, {bits} bits, up to {summary.most_seeds} seeds"
-    return [*facts, (str(cells), trained)]
-
-
-def _training(config: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in config.items() if k not in ("method", "bits", "seed", "options")}
-
-
-def _shared_training(summary: Summary) -> dict[str, Any]:
-    """Training settings that all rows have in common."""
-    scores = [score for line in summary.lines for score in line.scores.values()]
-    found = [_training(row["config"]) for score in scores for row in score.rows]
-    return {key: value for key, value in found[0].items() if all(other.get(key) == value for other in found)}
-
-
-def _options_text(line: Line, shared: dict[str, Any]) -> str:
-    """The options of a method, and what else it does not share with all others."""
+def _options_text(line: Line) -> str:
+    """The settings of a line with the most bits."""
     config = line.scores[max(line.scores)].rows[0]["config"]
-    own = {key: value for key, value in _training(config).items() if key not in shared}
-    return _named({**config["options"], **own}) or "none"
+    return json.dumps({key: value for key, value in config.items() if key not in ("method", "seed")})
 
 
-def _named(values: dict[str, Any]) -> str:
-    parts = (f"{k} ({_named(v)})" if isinstance(v, dict) else f"{k} {v}" for k, v in values.items())
-    return ", ".join(parts)
-
-
-# Plots
-
-
-def _score_plot(summary: Summary, metric: str, name: str) -> Markup:
-    series = []
-    for place, line in enumerate(summary.lines):
-        points = [
-            (bits, mean, score.deviation(metric) or 0.0)
-            for bits, score in line.scores.items()
-            if (mean := score.mean(metric)) is not None
-        ]
-        if points:
-            x, y, spread = zip(*points, strict=True)
-            series.append(Series(f"s{place}", line.method, x, y, spread, line.hollow))
-    depth = f"mAP@{summary.depth:,}"
-    return line_plot(
-        series,
-        title=f"{depth}, {name}",
-        xlabel="bits",
-        ylabel="mean average precision",
-        ticks=summary.bits,
-        reference=("random ranking", summary.chance(metric)),
-    )
-
-
-def _panels(
-    summary: Summary, points: Callable[[Score], tuple[list[float], list[float]]], **settings: Any
-) -> list[Markup]:
-    """One plot per number of bits with all lines that have such points, all of the same height."""
-    panels: dict[int, list[Series]] = {}
-    for place, line in enumerate(summary.lines):
-        for bits, score in line.scores.items():
-            x, y = points(score)
-            if x:
-                series = Series(f"s{place}", line.method, x, y, hollow=line.hollow)
-                panels.setdefault(bits, []).append(series)
-    heights = [y for drawn in panels.values() for line in drawn for y in line.y]
+def _plots(summary: Summary) -> list[tuple[str, Markup]]:
+    """Title and figure of each plot."""
+    scores = [(line, bits, score) for line in summary.lines for bits, score in line.scores.items()]
+    recall: dict[str, list[Series]] = {f"{bits} bits": [] for bits in summary.bits}
+    precision: dict[str, list[Series]] = {f"{bits} bits": [] for bits in summary.bits}
+    for line, bits, score in scores:
+        evaluations = [row["evaluation"] for row in score.rows]
+        recall[f"{bits} bits"].append(Series(line.title, line.method, *recall_points(evaluations)))
+        precision[f"{bits} bits"].append(Series(line.title, line.method, *precision_points(evaluations)))
+    means = {
+        f"mAP@{summary.depth:,}, {name}": [_means(line, metric) for line in summary.lines]
+        for metric, name in MAPS.items()
+    }
+    random = [summary.random(metric) for metric in MAPS]
     return [
-        line_plot(
-            panels[bits],
-            title=f"{bits} bits",
-            ylabel="precision",
-            limits=(min(heights), max(heights)),
-            width=3.7,
-            **settings,
-        )
-        for bits in sorted(panels)
+        (
+            "mAP against bits",
+            svg_text(line_plot(means, "bits", "mean average precision", summary.bits, random)),
+        ),
+        ("Precision and recall by Hamming radius", svg_text(line_plot(recall, "recall", "precision"))),
+        ("Precision at the first ranks", svg_text(line_plot(precision, "n", "precision@n", RANKS))),
     ]
 
 
-def _recall_points(score: Score) -> tuple[list[float], list[float]]:
-    """Recall and precision by radius, means over the seeds; radii at which no ball held an item are left out."""
-    curves = [row["evaluation"]["curve"] for row in score.rows if "curve" in row["evaluation"]]
-    if not curves:
-        return [], []
-    recall = np.mean([curve["recall"] for curve in curves], axis=0)
-    precision = np.array([curve["precision"] for curve in curves], dtype=float)  # None becomes nan
-    kept = ~np.isnan(precision).all(axis=0)
-    return recall[kept].tolist(), np.nanmean(precision[:, kept], axis=0).tolist()
-
-
-def _precision_points(score: Score) -> tuple[list[float], list[float]]:
-    """Places and precision, means over the seeds."""
-    found = [row["evaluation"].get("precision", {}) for row in score.rows]
-    places = sorted(set.intersection(*(set(map(int, values)) for values in found)))
-    return [float(place) for place in places], [
-        float(np.mean([values[str(place)] for values in found])) for place in places
-    ]
+def _means(line: Line, metric: str) -> Series:
+    """Mean and deviation of a metric by bits."""
+    means = [score.mean(metric) or 0.0 for score in line.scores.values()]
+    spread = [score.deviation(metric) or 0.0 for score in line.scores.values()]
+    return Series(line.title, line.method, list(line.scores), means, spread)

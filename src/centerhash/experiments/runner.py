@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import cache
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -40,7 +40,8 @@ from centerhash.training.config import backbone_of
 from centerhash.training.run_folder import versions
 
 RESULTS, FAILURES = "results.jsonl", "failures.jsonl"
-FACTS = ("data", "fingerprint", "split", "images", "evaluation")  # of every row, besides its configuration
+# of every row, besides its configuration
+FACTS = ("data", "fingerprint", "split", "images", "evaluation")
 
 # What a task computes for its row. Worker processes import it by name: a module's function, or a partial of one
 Work: TypeAlias = Callable[[EvaluationSetup, Task], Row]
@@ -87,8 +88,9 @@ def run_tasks(
         show()
 
     show()
-    if jobs > 1 and len(waiting) > 1:
-        results = _run_in_processes(source, waiting, work, min(jobs, len(waiting)), started)
+    jobs = min(jobs, len(waiting))
+    if jobs > 1:
+        results = _run_in_processes(source, waiting, work, jobs, started)
     else:
         results = _run_here(setup, waiting, work, started)
     for task, row in results:
@@ -125,9 +127,7 @@ def unfinished(
     """The tasks that have no row yet, or are not complete."""
     finished = {row_key(row) for row in rows}
     return [
-        task
-        for task in tasks
-        if task.key not in finished or (is_complete is not None and not is_complete(task))
+        task for task in tasks if task.key not in finished or not (is_complete is None or is_complete(task))
     ]
 
 
@@ -194,21 +194,17 @@ def rounded(value: Any, digits: int = 6) -> Any:
 
 def differences(row: Row, facts: Row) -> list[str]:
     """List what distinguishes the data and evaluation of a row from `facts`; empty within one comparison."""
-    found = []
+    texts = []
     if row["fingerprint"] != facts["fingerprint"]:
         same = " with other labels or splits" if row["data"] == facts["data"] else ""
-        found.append(f"data was {row['data']}, now {facts['data']}{same}")
-    before, now = (values.get("backbone", {}).get("key") for values in (row, facts))  # of features None
+        texts.append(f"data was {row['data']}, now {facts['data']}{same}")
+    # of features there is no backbone
+    before, now = (values.get("backbone", {}).get("key") for values in (row, facts))
     if before != now:
-        found.append(f"features were of {before}, now of {now}")
-    for name in ("split", "images"):
-        if row[name] != facts[name]:
-            found.append(f"{name} was {row[name]}, now {facts[name]}")
-    for name in ("k", "exclude_self"):
-        stored, wanted = row["evaluation"][name], facts["evaluation"][name]
-        if stored != wanted:
-            found.append(f"{name} was {stored}, now {wanted}")
-    return found
+        texts.append(f"features were of {before}, now of {now}")
+    pairs = [(name, row[name], facts[name]) for name in ("split", "images")]
+    pairs += [(name, row["evaluation"][name], facts["evaluation"][name]) for name in ("k", "exclude_self")]
+    return texts + [f"{name} was {stored}, now {new}" for name, stored, new in pairs if stored != new]
 
 
 def open_results(folder: Path, facts: Row) -> list[Row]:
@@ -216,10 +212,9 @@ def open_results(folder: Path, facts: Row) -> list[Row]:
     path = folder / RESULTS
     rows = read_rows(path)
     for row in rows:
-        found = differences(row, facts)
-        if found:
+        if texts := differences(row, facts):
             raise ConfigError(
-                f"'{folder}' holds results of another comparison: {'; '.join(found)}. Choose another folder."
+                f"'{folder}' holds results of another comparison: {'; '.join(texts)}. Choose another folder."
             )
     if path.exists() and not path.read_bytes().endswith(b"\n"):
         _write_rows(path, rows)
@@ -247,7 +242,7 @@ def _write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 def failure(task: Task, error: BaseException) -> Row:
     """What is stored of a task that failed; errors other than ours come with a trace."""
-    row: Row = {"config": dict(task.resolved)}
+    row: Row = {"config": task.resolved}
     if task.about:
         row["about"] = dict(task.about)
     if isinstance(error, CenterhashError):
@@ -304,8 +299,7 @@ def _run_in_processes(
                         made = ProcessPoolExecutor(1, context, _start_worker, (theirs, threads))
                         idle.append(pools.enter_context(made))
                     task, pool = waiting.popleft(), idle.pop()
-                    with _interrupts_blocked():  # by the process that the first task of a pool starts
-                        running[pool.submit(_attempt_in_worker, source, task, work)] = task, pool
+                    running[pool.submit(_attempt_in_worker, source, task, work)] = task, pool
                     started(task)
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     task, pool = running.pop(future)
@@ -322,21 +316,9 @@ def _run_in_processes(
             raise
 
 
-@contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Let processes started in this block never see Ctrl-C, which their parent handles; it sees it after the block."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _start_worker(parent: Connection[Any, Any], threads: int) -> None:
-    """Prepare a worker process: few threads, and an end as soon as the parent closes its pipe or is gone."""
+    """Prepare a worker process: few threads, no Ctrl-C, and an end as soon as the parent closes its pipe or is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
     torch.set_num_threads(threads)
     threadpool_limits(threads)
     threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,42 +14,49 @@ import torch
 from numpy.typing import NDArray
 
 from centerhash.codes import Packed, binarize, pack
-from centerhash.core.errors import ConfigError, DataError, first_reasons
+from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.files import make_folder
 from centerhash.core.options import joined, read_options
 from centerhash.core.progress import Progress, silent
 from centerhash.data import Dataset, Splits, open_dataset
-from centerhash.data.splits import check_splits
 from centerhash.evaluation import Evaluation, evaluate
-from centerhash.methods.registry import Point, get_method, training_options
+from centerhash.experiments.search_spaces import Setting, training_options
+from centerhash.methods.registry import get_method
 from centerhash.model.model import HashModel
 from centerhash.networks.backbones import DEFAULT_BACKBONE, Backbone, get_backbone
 from centerhash.networks.cache import default_cache
+from centerhash.training.augmentation import readable_splits
 from centerhash.training.config import TrainConfig, backbone_of, resolve
+from centerhash.training.context import RunContext, dataset_features
 from centerhash.training.distributed import ProcessGroup, join_processes
-from centerhash.training.finetuning import find_broken, fit_whole
-from centerhash.training.finish import logits_in_chunks, packed_codes
-from centerhash.training.frozen import fit_frozen
-from centerhash.training.last_stages import fit_last
-from centerhash.training.run_folder import EpochRow, fingerprint, init_or_check_run
-from centerhash.training.session import BROKEN_ADVICE, Session, dataset_features
+from centerhash.training.pipeline import Fit, fit_in_folder, fit_model
+from centerhash.training.results import logits_in_chunks, packed_codes
+from centerhash.training.run_folder import EpochRow, fingerprint, open_run
 
-Row: TypeAlias = dict[str, Any]  # one stored result, ready for json
+# one stored result, ready for json
+Row: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Task:
-    """One training run: its configuration as given, and with all defaults filled in."""
+    """One training run: its configuration with all defaults filled in.
+
+    `about` is what else distinguishes it, ready for json; `note` is printed with its name and no part of its identity.
+    """
 
     config: TrainConfig
-    resolved: Mapping[str, Any] = field(repr=False)
-    about: Mapping[str, Any] = field(default_factory=dict)  # what else distinguishes it, ready for json
-    note: str = ""  # printed with its name, not part of its identity
+    about: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+    @cached_property
+    def resolved(self) -> Row:
+        """The configuration, ready for json."""
+        return self.config.model_dump(mode="json")
 
     @property
     def identity(self) -> Row:
         """The settings that a stored row of this task repeats."""
-        return {**self.about, "config": dict(self.resolved)}
+        return {**self.about, "config": self.resolved}
 
     @property
     def key(self) -> str:
@@ -69,10 +76,9 @@ def task_name(config: Mapping[str, Any], about: Mapping[str, Any]) -> str:
     return f"{name} ({shown})" if shown else name
 
 
-def make_task(given: Mapping[str, Any], **about: Any) -> Task:
+def make_task(options: Mapping[str, Any], **about: Any) -> Task:
     """Validate training options and make a task of them; areas do not resize the weights unless `sizes` is given."""
-    config = read_options(TrainConfig, {"sizes": False, **given}, "training")
-    return Task(config, resolve(config).model_dump(mode="json"), about)
+    return Task(resolve(read_options(TrainConfig, {"sizes": False, **options}, "training")), about)
 
 
 def plan_tasks(
@@ -81,11 +87,11 @@ def plan_tasks(
     seeds: int,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     training: Mapping[str, Any] | None = None,
-    points: Mapping[str, Point] | None = None,
+    points: Mapping[str, Setting] | None = None,
 ) -> list[Task]:
     """List the tasks of a grid, one seed after the other: an interrupted grid then has a table of fewer seeds.
 
-    `points` are settings chosen by `tune`, some of which depend on the number of bits. Training options of all methods
+    `points` are settings chosen by `tune`, as functions of the number of bits. Training options of all methods
     override them, and `settings`, which are training options by method, override both.
     """
     if seeds < 1:
@@ -94,12 +100,14 @@ def plan_tasks(
         missing = "lengths of codes such as 16, 64" if methods else "methods such as csq, ics"
         raise ConfigError(f"nothing to compare: give {missing}.")
 
-    def given(method: str, length: int) -> dict[str, Any]:
-        chosen = training_options(get_method(method), (points or {}).get(method, {}), length)
-        return joined(chosen, training or {}, (settings or {}).get(method, {}))
+    def options(method: str, length: int) -> dict[str, Any]:
+        tuned = training_options(
+            get_method(method), points[method](length) if points and method in points else {}
+        )
+        return joined(tuned, training or {}, (settings or {}).get(method, {}))
 
     return [
-        make_task({**given(method, length), "method": method, "bits": length, "seed": seed})
+        make_task({**options(method, length), "method": method, "bits": length, "seed": seed})
         for seed in range(seeds)
         for length in bits
         for method in methods
@@ -118,13 +126,16 @@ def shared_backbone(training: Mapping[str, Any]) -> Backbone:
 
 @dataclass(frozen=True, eq=False)
 class EvaluationSetup:
-    """A dataset ready for training and evaluation: features (N, D), and splits without broken images."""
+    """A dataset ready for training and evaluation: features (N, D), and splits without broken images.
+
+    The features are those of the frozen backbone, (N, 0) if every run trains it.
+    """
 
     dataset: Dataset
-    features: NDArray[Any]  # of the frozen backbone; (N, 0) if every run trains it
+    features: NDArray[Any]
     k: int
     exclude_self: bool
-    session: Session
+    context: RunContext
     backbone: Backbone
 
     def facts(self) -> Row:
@@ -144,31 +155,28 @@ class EvaluationSetup:
         """Train the model of a task on frozen features."""
         if trains_network(task.config):
             raise ConfigError("this experiment compares methods on frozen features: omit `finetune=`.")
-        return fit_frozen(self.dataset, self.features, resolve(task.config), self._session(task.config))
+        context = self._context(task.config)
+        return fit_model(self.dataset, task.config, context, self.features, general_code=False).model
 
     def finetune(self, task: Task, folder: Path) -> tuple[HashModel, EvaluationSetup, float]:
         """Train network and head of a task into the folder of its run, which resumes an interrupted one.
 
         Return the model, this setup with the features of its network, and the seconds of all epochs.
         """
-        config, log = resolve(task.config), list[EpochRow]()
+        log = list[EpochRow]()
 
         def on_epoch(rows: list[EpochRow]) -> None:
             log[:] = rows
 
-        init_or_check_run(make_folder(folder), self.dataset, config, overwrite=False)
-        session = replace(self._session(config), folder=folder, on_epoch=on_epoch)
-        if config.finetune == "last":
-            model, features, _ = fit_last(self.dataset, config, session)
-        else:
-            model = fit_whole(self.dataset, config, session)
-            own = folder / "features"  # no other run can use them: they would fill the cache
-            features, _ = dataset_features(self.dataset, model.backbone(), replace(session, cache=own))
-            shutil.rmtree(own, ignore_errors=True)
-        return model, replace(self, features=features), sum(row["seconds"] for row in log)
+        # no other run can use the features of this network: they would fill the cache
+        context = replace(self._context(task.config), on_epoch=on_epoch, cache_tuned=False)
+        with open_run(make_folder(folder), self.dataset, task.config, context.group):
+            fit: Fit = fit_in_folder(folder, self.dataset, task.config, context)
+        return fit.model, replace(self, features=fit.features), sum(row["seconds"] for row in log)
 
-    def _session(self, config: TrainConfig) -> Session:
-        return replace(self.session, group=join_processes(str(self.session.group.device), config.precision))
+    def _context(self, config: TrainConfig) -> RunContext:
+        group = join_processes(str(self.context.group.device), config.precision)
+        return replace(self.context, group=group)
 
     def encode(self, model: HashModel, rows: NDArray[np.int64]) -> Packed:
         """Pack the codes of some images, with only a few thousand rows of features in memory at a time."""
@@ -182,8 +190,8 @@ class EvaluationSetup:
             (pack(binarize(logits)), pack(binarize(logits @ rotation)))
             for _, logits in logits_in_chunks(model, self.features, rows)
         )
-        own, rotated = zip(*pairs, strict=True)
-        return np.concatenate(own), np.concatenate(rotated)
+        plain, rotated = zip(*pairs, strict=True)
+        return np.concatenate(plain), np.concatenate(rotated)
 
     def evaluate(self, bits: int, query: Packed, database: Packed, **settings: Any) -> Evaluation:
         """Evaluate the codes of the queries against those of the database."""
@@ -204,7 +212,10 @@ class EvaluationSetup:
 
 @dataclass(frozen=True)
 class Source:
-    """Where an evaluation setup comes from: everything a worker process needs to open it."""
+    """Where an evaluation setup comes from: everything a worker process needs to open it.
+
+    `root` and `lists` are those of the published dataset that the path names.
+    """
 
     path: Path
     k: int = 5000
@@ -212,7 +223,7 @@ class Source:
     cache: Path | None = None
     device: str = "auto"
     skip_broken: bool = False
-    root: Path | None = None  # of the published dataset that the path names
+    root: Path | None = None
     lists: Path | None = None
     backbone: Backbone = field(default_factory=lambda: get_backbone(DEFAULT_BACKBONE))
 
@@ -236,18 +247,18 @@ class Source:
             share = len(held_out.splits.database) / len(dataset.splits.database)
             depth = max(1, round(self.k * share))
             dataset = used_images(held_out) if dataset.kind == "images" else held_out
-        session = self.session(progress)
+        context = self.context(progress)
         if frozen:
-            features, splits = dataset_features(dataset, self.backbone, session)
+            features, splits = dataset_features(dataset, self.backbone, context)
         else:
-            features, splits = np.empty((dataset.size, 0), np.float32), readable_splits(dataset, session)
+            features, splits = np.empty((dataset.size, 0), np.float32), readable_splits(dataset, context)
         return EvaluationSetup(
-            dataset.with_splits(splits), features, depth, self.validation, session, self.backbone
+            dataset.with_splits(splits), features, depth, self.validation, context, self.backbone
         )
 
-    def session(self, progress: Progress = silent) -> Session:
+    def context(self, progress: Progress = silent) -> RunContext:
         """How images are read and features computed."""
-        return Session(
+        return RunContext(
             ProcessGroup(self.device),
             cache=self.cache or default_cache(),
             skip_broken=self.skip_broken,
@@ -256,19 +267,7 @@ class Source:
 
     def features(self, dataset: Dataset, progress: Progress = silent) -> tuple[NDArray[Any], Splits]:
         """Compute features (N, D) of this or another dataset, and its splits without broken images."""
-        return dataset_features(dataset, self.backbone, self.session(progress))
-
-
-def readable_splits(dataset: Dataset, session: Session) -> Splits:
-    """The splits of a dataset without images that cannot be decoded, which are an error unless skipped."""
-    paths = dataset.image_paths or ()
-    broken = find_broken(paths, session.progress)
-    if broken and not session.skip_broken:
-        shown = first_reasons(broken.values())
-        raise DataError(f"{len(broken)} of {len(paths)} images cannot be read:\n{shown}\n{BROKEN_ADVICE}")
-    splits = dataset.splits.without(sorted(broken))
-    check_splits(splits, dataset.size)
-    return splits
+        return dataset_features(dataset, self.backbone, self.context(progress))
 
 
 def validation_split(dataset: Dataset, seed: int = 0) -> Dataset:
@@ -288,15 +287,13 @@ def validation_split(dataset: Dataset, seed: int = 0) -> Dataset:
 def used_images(dataset: Dataset) -> Dataset:
     """The images of a dataset that are in one of its splits: no others need features."""
     rows = np.unique(np.concatenate([members for _, members in dataset.splits.items()]))
-    places = np.empty(dataset.size, dtype=np.int64)
-    places[rows] = np.arange(len(rows))
-    splits = {name: places[members] for name, members in dataset.splits.items()}
-    chosen = rows.tolist()
+    splits = {name: np.searchsorted(rows, members) for name, members in dataset.splits.items()}
+    images = rows.tolist()
     return replace(
         dataset,
         labels=dataset.labels[rows],
         splits=Splits(**splits, made=dataset.splits.made),
-        image_paths=tuple(dataset.image_paths[row] for row in chosen) if dataset.image_paths else None,
-        names=tuple(dataset.names[row] for row in chosen),
+        image_paths=tuple(dataset.image_paths[row] for row in images) if dataset.image_paths else None,
+        names=tuple(dataset.names[row] for row in images),
         areas=None if dataset.areas is None else dataset.areas[rows],
     )

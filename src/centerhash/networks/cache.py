@@ -1,29 +1,33 @@
-"""The feature cache: features of image files, computed once, keyed by the image's bytes and the backbone.
+"""The cache: features and maps of image files, computed once, by the images' bytes and the network.
 
-The cache is a folder per backbone with shards of a few hundred images each. A shard is written atomically, so a crash
-loses at most the shard in progress, and several processes may fill the same cache.
+    cache = ArrayCache(folder, width=1280, dtype=np.float32)
+    known = cache.available(keys)
+    rows = cache.read([key for key in keys if key in known])
+
+A folder per network holds shards of some images: the arrays as an .npy file, which is memory-mapped, and a text file with
+their checksum and keys, which is written last. A crash loses at most the shard in progress, and several processes may
+fill the same cache.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from centerhash.core.errors import DataError, OutputError
-from centerhash.core.files import read_npz, write_npz
-
-SHARD = 256  # images per shard: a few seconds of work on a small machine
+from centerhash.core.errors import OutputError
+from centerhash.core.files import atomic, make_folder, write_text
 
 
 def default_cache() -> Path:
-    """Folder of the cache unless one is named: $CENTERHASH_CACHE, or the user's cache folder."""
+    """Return the folder of the cache unless one is named: $CENTERHASH_CACHE, or the user's cache folder."""
     named = os.environ.get("CENTERHASH_CACHE")
     if named:
         return Path(named)
@@ -32,56 +36,73 @@ def default_cache() -> Path:
 
 
 def network_cache() -> Path:
-    """Folder of the converted networks: one for all, whatever cache the features go to."""
+    """Return the folder of the converted networks: one for all, whatever cache the features go to."""
     return default_cache() / "networks"
 
 
-@dataclass
-class FeatureCache:
-    """Features on disk by content key."""
+class ArrayCache:
+    """Arrays (width,) of one type on disk by content key."""
 
-    folder: Path
-    _rows: dict[str, tuple[Path, int]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for shard in sorted(self.folder.glob("*.npz")):
+    def __init__(self, folder: Path, width: int, dtype: DTypeLike) -> None:
+        self.folder, self.width, self.dtype = folder, width, np.dtype(dtype)
+        self._rows: dict[str, tuple[Path, int]] = {}
+        self._arrays: dict[Path, NDArray[Any] | None] = {}  # by their lists; None: damaged
+        for listed in sorted(folder.glob("*.txt")):
             try:
-                keys = read_npz(shard, "keys")["keys"].tolist()
-            except DataError:
-                self._drop(shard)
+                _, *keys = listed.read_text(encoding="ascii").split()
+            except (OSError, ValueError, EOFError):
                 continue
-            self._rows.update((key, (shard, row)) for row, key in enumerate(keys))
+            self._rows.update((key, (listed, row)) for row, key in enumerate(keys))
 
-    def read(self, keys: Mapping[int, str], out: NDArray[np.float32]) -> list[int]:
-        """Copy the features of `keys`, by row, into those rows of `out` (N, D); return the rows that were there."""
-        by_shard: dict[Path, list[tuple[int, int]]] = {}
-        for row, key in keys.items():
-            if key in self._rows:
-                shard, stored_row = self._rows[key]
-                by_shard.setdefault(shard, []).append((row, stored_row))
-        found: list[int] = []
-        for shard, pairs in by_shard.items():
-            target, source = (list(side) for side in zip(*pairs, strict=True))
-            try:
-                out[target] = read_npz(shard, "features")["features"][source]
-            except (DataError, ValueError, IndexError):  # damaged, or features of another shape
-                self._drop(shard)
-                continue
-            found += target
-        return found
+    def available(self, keys: Iterable[str]) -> set[str]:
+        """Return which of these keys are here, in shards that match their checksums."""
+        return {key for key in keys if key in self._rows and self._shard(self._rows[key][0]) is not None}
 
-    def _drop(self, shard: Path) -> None:
-        """Forget a damaged shard: it can only cost its images' time again."""
-        with suppress(OSError):
-            shard.unlink(missing_ok=True)
+    def read(self, keys: Sequence[str]) -> NDArray[Any]:
+        """Return arrays (n, width) of keys that are available."""
+        rows = np.empty((len(keys), self.width), self.dtype)
+        for position, key in enumerate(keys):
+            listed, row = self._rows[key]
+            shard = self._shard(listed)
+            assert shard is not None
+            rows[position] = shard[row]
+        return rows
 
-    def write(self, keys: Sequence[str], features: NDArray[np.float32]) -> None:
+    def write(self, keys: Sequence[str], rows: NDArray[Any]) -> None:
         """Add one shard, named after all its keys: whoever writes a file of that name writes the same."""
-        shard = self.folder / f"{hashlib.sha256(''.join(keys).encode()).hexdigest()}.npz"
+        listed = self.folder / f"{hashlib.sha256(''.join(keys).encode()).hexdigest()}.txt"
+        stored = np.ascontiguousarray(rows, self.dtype)
         try:
-            write_npz(shard, {"keys": np.array(keys), "features": features})
+            make_folder(self.folder)
+            with atomic(listed.with_suffix(".npy")) as stream:
+                np.save(stream, stored)
+            write_text(listed, "\n".join((_checksum(stored), *keys)))
         except OutputError as error:
             raise OutputError(
-                f"{error} It is the cache of features: `cache=` names another, and so does CENTERHASH_CACHE."
+                f"{error} It is the cache of images: `cache=` names another, and so does CENTERHASH_CACHE."
             ) from error
-        self._rows.update((key, (shard, row)) for row, key in enumerate(keys))
+        self._arrays.pop(listed, None)
+        self._rows.update((key, (listed, row)) for row, key in enumerate(keys))
+
+    def _shard(self, listed: Path) -> NDArray[Any] | None:
+        """Map a shard into memory; a damaged one is deleted: it can only cost its images' time again."""
+        if listed not in self._arrays:
+            self._arrays[listed] = self._opened(listed)
+            if self._arrays[listed] is None:
+                for file in (listed, listed.with_suffix(".npy")):
+                    with suppress(OSError):
+                        file.unlink(missing_ok=True)
+        return self._arrays[listed]
+
+    def _opened(self, listed: Path) -> NDArray[Any] | None:
+        try:
+            checksum, *keys = listed.read_text(encoding="ascii").split()
+            rows: NDArray[Any] = np.load(listed.with_suffix(".npy"), mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError):
+            return None
+        fits = rows.shape == (len(keys), self.width) and rows.dtype == self.dtype
+        return rows if fits and _checksum(rows) == checksum else None
+
+
+def _checksum(rows: NDArray[Any]) -> str:
+    return f"{zlib.crc32(rows.data):08x}"

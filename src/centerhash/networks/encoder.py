@@ -1,5 +1,9 @@
 """Images to features: the one stream, used by training, search and bulk encoding.
 
+    encoder = Encoder(get_backbone("efficientnet-lite0"))
+    features = encoder.features(["dog.jpg", "cat.jpg"])
+    table = encoder.table(paths, cache=default_cache())
+
 Threads decode the next batches while the network is busy with one; memory holds a few batches of images however many
 there are. The network is loaded once, when the first image needs it.
 """
@@ -7,10 +11,9 @@ there are. The network is loaded once, when the first image needs it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -21,9 +24,8 @@ from centerhash.core.errors import DataError, ImageError, first_reasons
 from centerhash.core.parallel import batches_ahead
 from centerhash.core.progress import Progress, silent
 from centerhash.data.images import MAX_PIXELS, ImageSource, content_key, load_pixels, load_views
-from centerhash.data.sandboxed_decoder import Preprocessing, SandboxedDecoder
 from centerhash.networks.backbones import Backbone, choose_device
-from centerhash.networks.cache import SHARD, FeatureCache, network_cache
+from centerhash.networks.cache import ArrayCache, network_cache
 from centerhash.networks.engines import (
     Engine,
     PortableNetwork,
@@ -36,33 +38,40 @@ if TYPE_CHECKING:
     import torch
 
 _REPAIR = "Repair or leave out these files."
-BATCH = 32  # images per pass through the network
+# images per pass through the network
+BATCH = 32
+# images per shard of cached features: a few seconds of work on a small machine
+SHARD = 256
 
-Key: TypeAlias = Callable[[ImageSource], str | None]  # of an image; None: leave it out, it is known
-_Read: TypeAlias = tuple[
-    str | None, NDArray[np.uint8] | None
-]  # key; pixels (crop, crop, 3), None where left out
+# of an image; None: leave it out, it is known
+Key: TypeAlias = Callable[[ImageSource], str | None]
+# key, and pixels (crop, crop, 3); None where left out
+_Read: TypeAlias = tuple[str | None, NDArray[np.uint8] | None]
 
 
 @dataclass(frozen=True)
 class Step:
-    """What became of a batch of images: features (n, D) of those that were read, and the others."""
+    """What became of a batch of images.
 
-    seen: int  # images of this batch
-    places: list[int]  # of those read, among all images of the stream
-    keys: list[str]  # of the same
+    Of `seen` images, those at `places` of the whole stream were read, with `keys` and features (n, D); `known` ones were
+    left out since their key was None, and the `broken` ones are listed by their place.
+    """
+
+    seen: int
+    places: list[int]
+    keys: list[str]
     features: NDArray[np.float32]
-    known: int  # left out since their key was None
-    broken: dict[int, ImageError]  # by place
+    known: int
+    broken: dict[int, ImageError]
 
 
 @dataclass(frozen=True)
 class FeatureTable:
-    """Features (N, D) of N images, and the images that could not be read by their row."""
+    """Features (N, D) of N images, the images that could not be read by their row, and how many were not cached."""
 
     features: NDArray[np.float32]
     broken: dict[int, ImageError]
-    computed: int  # how many were not in the cache
+    computed: int
 
     @property
     def readable(self) -> NDArray[np.int64]:
@@ -71,15 +80,20 @@ class FeatureTable:
 
     def raise_if_broken(self, advice: str) -> None:
         """Raise DataError that names the first broken images, with `advice` on what to do."""
-        if self.broken:
-            shown, total = first_reasons(self.broken.values()), len(self.features)
-            raise DataError(f"{len(self.broken)} of {total} images cannot be read:\n{shown}\n{advice}")
+        raise_if_broken(self.broken, len(self.features), advice)
+
+
+def raise_if_broken(broken: Mapping[int, ImageError], total: int, advice: str) -> None:
+    """Raise DataError that names the first broken ones of `total` images, with `advice` on what to do."""
+    if broken:
+        shown = first_reasons(broken.values())
+        raise DataError(f"{len(broken)} of {total} images cannot be read:\n{shown}\n{advice}")
 
 
 def pixels_of(
     image: ImageSource, backbone: Backbone | PortableNetwork, max_pixels: int = MAX_PIXELS
 ) -> NDArray[np.uint8]:
-    """Pixels (crop, crop, 3) of one image as a backbone reads them."""
+    """Return the pixels (crop, crop, 3) of one image as a backbone reads them."""
     return load_pixels(
         image, backbone.resize, backbone.crop, max_pixels=max_pixels, interpolation=backbone.interpolation
     )
@@ -111,29 +125,16 @@ class Encoder:
             self.device = choose_device(device) if isinstance(device, str) else device
             if isinstance(engine, str):
                 choose_engine(engine, self.device)
-        self._wanted, self._engine = engine, None if isinstance(engine, str) else engine
+        self._engine_name, self._engine = engine, None if isinstance(engine, str) else engine
         self._loading = threading.Lock()
-        self._sandbox: SandboxedDecoder | None = None
-
-    @contextmanager
-    def sandboxed(self, seconds: float) -> Iterator[None]:
-        """Within this block, images that come as bytes are decoded in processes of limited time and memory."""
-        backbone = self.backbone
-        preprocessing = Preprocessing(
-            backbone.resize, backbone.crop, backbone.interpolation, self._max_pixels
-        )
-        with closing(SandboxedDecoder(preprocessing, seconds)) as self._sandbox:
-            try:
-                yield
-            finally:
-                self._sandbox = None
 
     @property
     def engine(self) -> Engine:
         """What runs the network, loaded when it is first needed."""
         with self._loading:
             if self._engine is None:
-                self._engine = open_engine(self.backbone, str(self._wanted), self.device, network_cache())
+                name = str(self._engine_name)
+                self._engine = open_engine(self.backbone, name, self.device, network_cache())
             return self._engine
 
     @property
@@ -143,48 +144,53 @@ class Encoder:
 
     def pixels(self, image: ImageSource) -> NDArray[np.uint8]:
         """Decode one image to the pixels (crop, crop, 3) that the network reads; ImageError when it is broken."""
-        if self._sandbox is not None and isinstance(image, bytes):
-            first: NDArray[np.uint8] = self._sandbox.decode(image)[0]
-            return first
         return pixels_of(image, self.backbone, self._max_pixels)
 
     def views(self, image: ImageSource) -> NDArray[np.uint8]:
         """As `pixels`, (n, crop, crop, 3): the image, and the part between its borders if it has some."""
-        if self._sandbox is not None and isinstance(image, bytes):
-            return self._sandbox.decode(image)
-        how = self.backbone
         return load_views(
-            image, how.resize, how.crop, interpolation=how.interpolation, max_pixels=self._max_pixels
+            image,
+            self.backbone.resize,
+            self.backbone.crop,
+            interpolation=self.backbone.interpolation,
+            max_pixels=self._max_pixels,
         )
 
     def features(self, images: Sequence[ImageSource]) -> NDArray[np.float32]:
-        """Features (n, D) of images: files, bytes, PIL images or uint8 arrays; broken ones raise DataError."""
+        """Compute features (n, D) of images: files, bytes, PIL images or uint8 arrays; broken ones raise DataError."""
         if len(images) == 1:  # no threads to read ahead: a server does this for every upload
             return self.engine.features(self.pixels(images[0])[None])
-        found = [np.zeros((0, self.backbone.features), dtype=np.float32)]
+        parts = [np.zeros((0, self.backbone.features), dtype=np.float32)]
         broken: dict[int, ImageError] = {}
         for step in self.stream(images):
-            found.append(step.features)
+            parts.append(step.features)
             broken |= step.broken
-        FeatureTable(np.zeros((len(images), 0), np.float32), broken, 0).raise_if_broken(_REPAIR)
-        return np.concatenate(found)
+        raise_if_broken(broken, len(images), _REPAIR)
+        return np.concatenate(parts)
 
     def stream(
-        self, images: Sequence[ImageSource], key: Key | None = None, batch: int = BATCH
+        self,
+        images: Sequence[ImageSource],
+        key: Key | None = None,
+        batch: int = BATCH,
+        *,
+        mirrored: bool = False,
     ) -> Generator[Step, None, None]:
-        """Yield the features of images batch by batch; those whose `key` is None are not decoded.
+        """Yield the features of images, or of their mirror images, batch by batch.
 
-        The key is computed in the threads that decode, so hashing a file is prefetched as well.
+        Images whose `key` is None are left out. The key is computed in the threads that decode, so hashing a file is
+        prefetched as well.
         """
 
         def read(place: int) -> _Read:
             name = "" if key is None else key(images[place])
-            return name, None if name is None else self.pixels(images[place])
+            if name is None:
+                return None, None
+            pixels = self.pixels(images[place])
+            return name, pixels[:, ::-1] if mirrored else pixels
 
-        def batches() -> Iterator[range]:
-            return (range(start, min(start + batch, len(images))) for start in range(0, len(images), batch))
-
-        for places, futures in zip(batches(), batches_ahead(read, batches()), strict=True):
+        batches = [range(start, min(start + batch, len(images))) for start in range(0, len(images), batch)]
+        for places, futures in zip(batches, batches_ahead(read, batches), strict=True):
             yield self._step(places, futures)
 
     def _step(self, batch: Sequence[int], futures: Sequence[Future[_Read]]) -> Step:
@@ -200,11 +206,9 @@ class Encoder:
             if name is not None and pixels is not None:
                 read[place] = name, pixels
         stacked = [pixels for _, pixels in read.values()]
-        features = (
-            self.engine.features(np.stack(stacked))
-            if stacked
-            else np.zeros((0, self.backbone.features), dtype=np.float32)
-        )
+        features = np.zeros((0, self.backbone.features), dtype=np.float32)
+        if stacked:
+            features = self.engine.features(np.stack(stacked))
         known = len(batch) - len(read) - len(broken)
         return Step(len(batch), list(read), [name for name, _ in read.values()], features, known, broken)
 
@@ -216,39 +220,67 @@ class Encoder:
         batch: int = BATCH,
         progress: Progress = silent,
     ) -> FeatureTable:
-        """Features (N, D) of image files, from the cache where they are there; rows of broken images are 0.
+        """Compute features (N, D) of image files, or read them from the cache; rows of broken images are 0.
 
         `cache` is the cache's folder, None for no cache. It does not tell engines apart: their features differ by
         float32 rounding (1e-6 of the largest), as PyTorch's own do by device and by folding.
         """
         features = np.zeros((len(paths), self.backbone.features), dtype=np.float32)
-        store = FeatureCache(cache / self.backbone.key) if cache is not None else None
-        broken: dict[int, ImageError] = {}
-        keys: dict[int, str] = {}
-        for row, path in enumerate(paths):
-            try:
-                keys[row] = content_key(path)
-            except ImageError as error:
-                broken[row] = error
-        found = set() if store is None else set(store.read(keys, features))
-        missing = [row for row in keys if row not in found]
+        store = None
+        if cache is not None:
+            store = ArrayCache(cache / self.backbone.key, self.backbone.features, np.float32)
+        keys, broken = content_keys(paths)
+        known = set() if store is None else store.available(keys.values())
+        cached = [row for row, key in keys.items() if key in known]
+        if store is not None and cached:
+            features[cached] = store.read([keys[row] for row in cached])
+        missing = [row for row, key in keys.items() if key not in known]
         done = len(paths) - len(missing)
         progress("features", done, len(paths))
-        pending: list[int] = []
-
-        def keep() -> None:
-            if store is not None and pending:
-                store.write([keys[row] for row in pending], features[pending])
-                pending.clear()
-
-        for step in self.stream([paths[row] for row in missing], batch=batch):
-            rows = [missing[place] for place in step.places]
-            features[rows] = step.features
-            pending += rows
-            broken |= {missing[place]: error for place, error in step.broken.items()}
-            if len(pending) >= SHARD:
-                keep()
+        for step in fill_cache(store, paths, keys, missing, self, SHARD, batch=batch):
+            features[step.places] = step.features
+            broken |= step.broken
             done += step.seen
             progress("features", done, len(paths))
-        keep()
         return FeatureTable(features, broken, len(missing))
+
+
+def content_keys(paths: Sequence[Path]) -> tuple[dict[int, str], dict[int, ImageError]]:
+    """Return the content keys of image files by row, and the errors of those that cannot be read."""
+    keys: dict[int, str] = {}
+    broken: dict[int, ImageError] = {}
+    for row, path in enumerate(paths):
+        try:
+            keys[row] = content_key(path)
+        except ImageError as error:
+            broken[row] = error
+    return keys, broken
+
+
+def fill_cache(
+    cache: ArrayCache | None,
+    paths: Sequence[Path],
+    keys: Mapping[int, str],
+    rows: Sequence[int],
+    encoder: Encoder,
+    shard: int,
+    *,
+    mirrored: bool = False,
+    batch: int = BATCH,
+) -> Iterator[Step]:
+    """Compute the features of some rows of image files, in shards into a cache; the places of the steps are rows."""
+    pending: dict[str, NDArray[np.float32]] = {}
+
+    def write() -> None:
+        if cache is not None and pending:
+            cache.write(list(pending), np.stack(list(pending.values())))
+        pending.clear()
+
+    for step in encoder.stream([paths[row] for row in rows], batch=batch, mirrored=mirrored):
+        places = [rows[place] for place in step.places]
+        pending.update((keys[row], features) for row, features in zip(places, step.features, strict=True))
+        if len(pending) >= shard:
+            write()
+        broken = {rows[place]: error for place, error in step.broken.items()}
+        yield replace(step, places=places, broken=broken)
+    write()

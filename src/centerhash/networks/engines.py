@@ -1,7 +1,10 @@
 """Engines that run a backbone, or a whole model in one file: PyTorch on any device, or compiled for the CPU.
 
-`open_engine(backbone)` gives the fastest one that is installed; all give the same features up to rounding. Importing
-this is quick: torch and the engines' libraries are imported when they are used, and torch only for backbones.
+    engine = open_engine(get_backbone("efficientnet-lite0"))
+    features = engine.features(pixels)
+
+`open_engine` gives the fastest one that is installed; all give the same features up to rounding. Importing this is
+quick: torch and the engines' libraries are imported when they are used, and torch only for backbones.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +33,7 @@ from centerhash.core.errors import (
     DataError,
     InputError,
     OutputError,
+    first_line,
     unknown_name,
 )
 from centerhash.core.extras import require
@@ -43,7 +47,6 @@ if TYPE_CHECKING:
     from centerhash.networks.backbones import Backbone
 
 Pixels: TypeAlias = NDArray[np.uint8]
-
 Floats: TypeAlias = NDArray[np.float32]
 # one image (1, H, W, 3) to its features (1, D), or features (B, D) to outputs; from any thread
 Runner: TypeAlias = Callable[[NDArray[Any]], Floats]
@@ -51,21 +54,6 @@ Runner: TypeAlias = Callable[[NDArray[Any]], Floats]
 OPSET = 17
 # share of the largest feature; rounding was seen to change 2e-6 of it, 16-bit arithmetic 6e-2
 AGREEMENT = 1e-3
-
-
-class Engine(Protocol):
-    """A backbone that is ready to run; safe to use from several threads."""
-
-    @property
-    def name(self) -> str:
-        """The engine's name in `ENGINES`."""
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Why it is not the expected engine; mostly nothing."""
-
-    def features(self, pixels: Pixels) -> Floats:
-        """Features (B, D) of images (B, H, W, 3) at the backbone's crop."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +64,10 @@ class PortableNetwork:
     resize: int
     crop: int
     interpolation: str
-    features: int  # D, the width of all outputs
-    key: str  # identifies the features
+    # D, the width of all outputs
+    features: int
+    # identifies the features
+    key: str
     outputs: tuple[str, ...]
     content: Callable[[], bytes] = field(compare=False)
 
@@ -110,7 +100,7 @@ ENGINES: Mapping[str, EngineRow] = MappingProxyType(
 
 
 def choose_engine(name: str = "auto", device: str | torch.device = "cpu") -> str:
-    """The engine to use on a device: as named, or PyTorch on a GPU and else the fastest that is installed."""
+    """Return the engine to use on a device: as named, or PyTorch on a GPU and else the fastest that is installed."""
     on_cpu = str(device).startswith("cpu")
     if name == "auto":
         return next(row.name for row in ENGINES.values() if row.is_here) if on_cpu else "torch"
@@ -131,7 +121,7 @@ def choose_engine(name: str = "auto", device: str | torch.device = "cpu") -> str
 
 
 def choose_portable_engine(name: str = "auto", device: str | torch.device = "auto") -> str:
-    """The engine for a model in one ONNX file: as named, or ONNX Runtime. It needs no PyTorch.
+    """Return the engine for a model in one ONNX file: as named, or ONNX Runtime. It needs no PyTorch.
 
     OpenVINO takes as long for an image and longer to start.
     """
@@ -169,7 +159,7 @@ def open_engine(
         raise  # of the backbone itself, such as missing weights: PyTorch would raise the same
     # exporter and compilers raise nearly anything for operators that they do not know
     except Exception as error:
-        reason = f"{backbone.name} cannot be run by engine '{chosen}' ({_first_line(error)})"
+        reason = f"{backbone.name} cannot be run by engine '{chosen}' ({first_line(error)})"
         if engine != "auto":
             raise ConfigError(f'{reason}: pass `engine="torch"`, or auto.') from error
         warning = f'{reason}: PyTorch runs it instead, more slowly; `engine="torch"` saves the attempt.'
@@ -184,13 +174,8 @@ def _open_portable(network: PortableNetwork, name: str) -> CompiledEngine:
     except CenterhashError:
         raise
     except Exception as error:  # the libraries' errors have no common class
-        reason = f"the model '{network.name}' cannot be run by engine '{name}': {_first_line(error)}"
+        reason = f"the model '{network.name}' cannot be run by engine '{name}': {first_line(error)}"
         raise DataError(reason) from error
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def check_pixels(pixels: Pixels, size: int) -> None:
@@ -202,7 +187,10 @@ def check_pixels(pixels: Pixels, size: int) -> None:
 
 
 class TorchEngine:
-    """A backbone on one device; the whole batch goes through it at once."""
+    """A backbone on one device; the whole batch goes through it at once.
+
+    `warnings` say why it is not the expected engine; mostly there are none.
+    """
 
     name = "torch"
 
@@ -213,7 +201,7 @@ class TorchEngine:
         self._network = backbone.load(device)
 
     def features(self, pixels: Pixels) -> Floats:
-        """Features (B, D) of images (B, H, W, 3)."""
+        """Compute features (B, D) of images (B, H, W, 3)."""
         check_pixels(pixels, self.backbone.crop)
         if not len(pixels):
             return np.zeros((0, self.backbone.features), dtype=np.float32)
@@ -221,8 +209,8 @@ class TorchEngine:
 
         with torch.inference_mode():
             batch = torch.from_numpy(pixels).to(self.device)
-            found: Floats = self._network(batch).float().cpu().numpy()
-        return found
+            features: Floats = self._network(batch).float().cpu().numpy()
+        return features
 
 
 class CompiledEngine:
@@ -248,15 +236,19 @@ class CompiledEngine:
         self._streams = ThreadPoolExecutor(max_workers=streams(), thread_name_prefix=name)
 
     def features(self, pixels: Pixels) -> Floats:
-        """Features (B, D) of images (B, H, W, 3)."""
+        """Compute features (B, D) of images (B, H, W, 3)."""
         check_pixels(pixels, self.backbone.crop)
         singles = (pixels[row : row + 1] for row in range(len(pixels)))
         rows = list(self._streams.map(self._runner, singles))
         return np.concatenate(rows) if rows else np.zeros((0, self.backbone.features), dtype=np.float32)
 
 
+# a network that is ready to run; safe to use from several threads
+Engine: TypeAlias = TorchEngine | CompiledEngine
+
+
 def streams() -> int:
-    """How many images are computed at once: PyTorch's number of threads, so that one setting decides both.
+    """Return how many images are computed at once: PyTorch's number of threads, so that one setting decides both.
 
     If PyTorch is not loaded: OMP_NUM_THREADS, as PyTorch would read it, or the CPUs of this process.
     """
@@ -270,74 +262,52 @@ def streams() -> int:
 
 def open_compiled(name: str, backbone: Backbone, folder: Path | None = None) -> CompiledEngine:
     """Compile a backbone, out of `folder` if it was converted before; raises whatever the libraries raise."""
-    compile_network = _COMPILERS[name]
-    file = stored_file(name, backbone, folder)
+    compile_network, file = _COMPILERS[name], stored_file(name, backbone, folder)
     stored = None if file is None else stored_network(file)
     if stored is not None:
         return CompiledEngine(name, backbone, compile_network(stored, streams()))
     network = backbone.load()
     model = converted(network, backbone.crop)
     runner = compile_network(model, streams())
-    _check_agreement(runner, network, _coarse_pixels(backbone.crop))
-    warning = None if file is None else keep(file, model)
-    return CompiledEngine(name, backbone, runner, () if warning is None else (warning,))
+    _check_agreement(runner, network, backbone.crop)
+    warnings: tuple[str, ...] = ()
+    if file is not None:
+        try:
+            # an .npz and not the bare bytes: it carries a checksum
+            write_npz(file, {"onnx": np.frombuffer(model, dtype=np.uint8)})
+        except OutputError as error:
+            warnings = (f"the converted network is not kept, so the next start converts it again: {error}",)
+    return CompiledEngine(name, backbone, runner, warnings)
 
 
-def open_layers(layers: nn.Module, example: Tensor) -> Runner | None:
-    """Compile layers of one input, such as `example` (1, ...), for the CPU by the fastest engine that is installed.
+def _check_agreement(runner: Runner, network: nn.Module, size: int) -> None:
+    """Compare a compiled network with PyTorch's once: tracing follows one path through it, maybe not the only one.
 
-    None if there is none, and with a warning if it cannot run these layers: PyTorch can.
+    The image is random, of 8 x 8 squares.
     """
-    chosen = choose_engine()
-    if chosen == "torch":
-        return None
-    try:
-        runner = _COMPILERS[chosen](
-            traced(layers, example, "maps", ("features",), any_batch=False), streams()
-        )
-        _check_agreement(runner, layers, example)
-    except Exception as error:  # as in `open_engine`
-        warnings.warn(
-            f"engine '{chosen}' cannot run the trained stages ({_first_line(error)}): PyTorch computes the features, "
-            "more slowly.",
-            stacklevel=2,
-        )
-        return None
-    return runner
-
-
-def _coarse_pixels(size: int) -> Tensor:
-    """One random image (1, size, size, 3) of 8 x 8 squares."""
     import torch
 
     coarse = np.random.default_rng(0).integers(0, 256, (1, 8, 8, 3), dtype=np.uint8)
     factor = -(-size // 8)
-    return torch.from_numpy(
-        np.ascontiguousarray(coarse.repeat(factor, axis=1).repeat(factor, axis=2)[:, :size, :size])
-    )
-
-
-def _check_agreement(runner: Runner, network: torch.nn.Module, example: Tensor) -> None:
-    """Compare a compiled network with PyTorch's once: tracing follows one path through it, maybe not the only one."""
-    import torch
-
+    fine = coarse.repeat(factor, axis=1).repeat(factor, axis=2)[:, :size, :size]
+    pixels = np.ascontiguousarray(fine)
     with torch.inference_mode():
-        expected = network(example).float().numpy()
-    found = runner(example.numpy())
-    if found.shape != expected.shape:
-        raise ValueError(f"its features have shape {found.shape}, not {expected.shape}")
-    largest = float(np.abs(found - expected).max())
+        expected = network(torch.from_numpy(pixels)).float().numpy()
+    features = runner(pixels)
+    if features.shape != expected.shape:
+        raise ValueError(f"its features have shape {features.shape}, not {expected.shape}")
+    largest = float(np.abs(features - expected).max())
     if not largest <= AGREEMENT * float(np.abs(expected).max()):  # NaN is no agreement
         raise ValueError(f"its features differ from PyTorch's by up to {largest:.2g}")
 
 
-# --- A network from PyTorch to ONNX, and the folder that keeps converted ones
+# A network from PyTorch to ONNX, and the folder that keeps converted ones
 
 
 def converted(
     network: nn.Module, size: int, outputs: tuple[str, ...] = ("features",), any_batch: bool = False
 ) -> bytes:
-    """The ONNX file of a network of uint8 images (1, size, size, 3), or (B, size, size, 3) with `any_batch`."""
+    """Return the ONNX file of a network of uint8 images (1, size, size, 3), or (B, size, size, 3) with `any_batch`."""
     import torch
 
     example = torch.zeros(2 if any_batch else 1, size, size, 3, dtype=torch.uint8)
@@ -347,7 +317,7 @@ def converted(
 def traced(
     network: nn.Module, example: Tensor, name: str, outputs: tuple[str, ...], any_batch: bool = True
 ) -> bytes:
-    """The ONNX file of a network of one input `name`, by tracing it with an example."""
+    """Return the ONNX file of a network of one input `name`, by tracing it with an example."""
     import torch
 
     stream = io.BytesIO()
@@ -370,7 +340,7 @@ def traced(
 
 
 def stored_file(engine: str, backbone: Backbone, folder: Path | None) -> Path | None:
-    """Where a converted backbone is kept: by its own key and the versions of all that decide the conversion.
+    """Return where a converted backbone is kept: by its own key and the versions of all that decide the conversion.
 
     None without a folder and for random weights, which no key tells apart from those of another network.
     """
@@ -383,7 +353,7 @@ def stored_file(engine: str, backbone: Backbone, folder: Path | None) -> Path | 
 
 
 def stored_network(file: Path) -> bytes | None:
-    """A converted network as it was kept; None if there is none, or a damaged one, which is converted again."""
+    """Return a converted network as it was kept; None if there is none, or a damaged one, which is converted again."""
     if not file.exists():
         return None
     try:
@@ -392,19 +362,7 @@ def stored_network(file: Path) -> bytes | None:
         return None
 
 
-def keep(file: Path, model: bytes) -> str | None:
-    """Keep a converted network; a warning if that fails, since only the next start is slower for it.
-
-    An .npz and not the bare bytes: it carries a checksum.
-    """
-    try:
-        write_npz(file, {"onnx": np.frombuffer(model, dtype=np.uint8)})
-    except OutputError as error:
-        return f"the converted network is not kept, so that the next start converts it again: {error}"
-    return None
-
-
-# --- A converted network compiled by one library, as a function of one image
+# A converted network compiled by one library, as a function of one image
 
 
 def onnx_runner(model: bytes, streams: int, outputs: tuple[str, ...] = ("features",)) -> Runner:
@@ -445,14 +403,14 @@ def openvino_runner(
     }
     core = openvino.Core()
     compiled = core.compile_model(core.read_model(model), "CPU", settings)
-    own = threading.local()  # a request serves one thread at a time
+    local = threading.local()  # a request serves one thread at a time
 
     def run(inputs: NDArray[Any]) -> Floats:
-        request: Any = getattr(own, "request", None)
+        request: Any = getattr(local, "request", None)
         if request is None:
-            request = own.request = compiled.create_infer_request()
-        found = request.infer([inputs], share_inputs=True)
-        return _side_by_side([found[name] for name in outputs])
+            request = local.request = compiled.create_infer_request()
+        results = request.infer([inputs], share_inputs=True)
+        return _side_by_side([results[name] for name in outputs])
 
     return run
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from centerhash.core.errors import InputError
 from centerhash.core.parallel import in_threads, split, torch_threads
-from centerhash.methods.losses.base import HeadOutput
+from centerhash.losses.base import HeadOutput
 from centerhash.networks.head_options import LABEL_UNITS, HeadOptions
 
 # share of a row's largest |logit| (at least 1) below which float32 rounding, which varies with the batch, could flip a
@@ -35,7 +35,7 @@ class Rotation(nn.Module):
         self.register_buffer("matrix", torch.eye(bits))
 
     def forward(self, logits: Tensor) -> Tensor:
-        """Logits in the coordinates whose signs are the code."""
+        """Return logits in the coordinates whose signs are the code."""
         return logits @ self.matrix
 
 
@@ -45,7 +45,7 @@ class DivideAndEncode(nn.Module):
     The first D mod K slices are one feature longer when K does not divide D.
     """
 
-    places: Tensor
+    positions: Tensor
     used: Tensor
 
     def __init__(self, features: int, bits: int) -> None:
@@ -59,19 +59,21 @@ class DivideAndEncode(nn.Module):
         offsets = torch.arange(int(sizes.max()))
         starts = (sizes.cumsum(dim=0) - sizes)[:, None]
         self.register_buffer("used", offsets < sizes[:, None], persistent=False)
-        self.register_buffer("places", (starts + offsets).clamp_max(features - 1), persistent=False)
+        self.register_buffer("positions", (starts + offsets).clamp_max(features - 1), persistent=False)
         bound = 1 / math.sqrt(int(sizes.max()))  # as nn.Linear
-        self.weight = nn.Parameter(torch.empty(self.places.shape).uniform_(-bound, bound) * self.used)
+        self.weight = nn.Parameter(torch.empty(self.positions.shape).uniform_(-bound, bound) * self.used)
         self.bias = nn.Parameter(torch.empty(bits).uniform_(-bound, bound))
 
     def forward(self, features: Tensor) -> Tensor:
         """One inner product per slice; the padding of the shorter slices has no weight and no gradient."""
-        slices = features.index_select(1, self.places.flatten()).view(features.shape[0], *self.places.shape)
+        slices = features.index_select(1, self.positions.flatten()).view(
+            features.shape[0], *self.positions.shape
+        )
         return (slices * (self.weight * self.used)).sum(dim=2) + self.bias
 
 
 def dropout_mask(shape: Sequence[int], p: float, like: Tensor) -> Tensor:
-    """What dropout multiplies by: 0 with probability p, else 1 / (1 - p); of the type and on the device of `like`.
+    """Return what dropout multiplies by: 0 with probability p, else 1 / (1 - p); of the type and on the device of `like`.
 
     On a CPU, where torch's own masks take half as long as the matrix products, a random word stands for eight entries,
     and numpy compares them, seven times as fast as torch.
@@ -89,11 +91,11 @@ class Dropout(nn.Dropout):
     """Dropout by `dropout_mask`."""
 
     def forward(self, units: Tensor) -> Tensor:
-        """Units (B, U), some of them 0 while the head learns."""
+        """Return units (B, U), some of them 0 while the head learns."""
         return units * self.mask(units.shape, units) if self.training and self.p else units
 
     def mask(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        """What a batch of this shape is multiplied by."""
+        """Return what a batch of this shape is multiplied by."""
         return dropout_mask(shape, self.p, like)
 
 
@@ -137,7 +139,7 @@ class WideLinear(nn.Linear):
         self.threads = threads
 
     def forward(self, features: Tensor) -> Tensor:
-        """Units (B, H) of features (B, D)."""
+        """Compute units (B, H) of features (B, D)."""
         if not self.training or features.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
             with torch_threads(self.threads):
                 return super().forward(features)
@@ -153,19 +155,19 @@ class IsolatedDropout(Dropout):
     """Dropout that leaves the stream of random numbers as it found it, so that it does not change other layers."""
 
     def mask(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        """As of any dropout."""
+        """Return the mask as of any dropout."""
         with torch.random.fork_rng(devices=[like.device] if like.is_cuda else []):
             return super().mask(shape, like)
 
 
 class LabelLayers(nn.Sequential):
-    """Standardised features (B, D) to the labels' log-odds (B, C), by a hidden layer (B, U) of its own."""
+    """Standardized features (B, D) to the labels' log-odds (B, C), by a hidden layer (B, U) of its own."""
 
     def __init__(
         self, features: int, units: int, classes: int, dropout: float, threads: int | None = None
     ) -> None:
-        own = (_hidden_linear(features, units, False, threads), nn.BatchNorm1d(units), nn.ReLU())
-        super().__init__(*own, IsolatedDropout(dropout), nn.Linear(units, classes))
+        hidden = (_hidden_linear(features, units, False, threads), nn.BatchNorm1d(units), nn.ReLU())
+        super().__init__(*hidden, IsolatedDropout(dropout), nn.Linear(units, classes))
 
 
 class Outputs(nn.Module):
@@ -192,7 +194,7 @@ class Outputs(nn.Module):
         )
 
     def forward(self, hidden: Tensor, features: Tensor) -> HeadOutput:
-        """All outputs for hidden (B, H), and for the standardised features (B, D) that it was made of."""
+        """Compute all outputs for hidden (B, H), and for the standardized features (B, D) that it was made of."""
         return HeadOutput(
             self.code(hidden),
             None if self.evidence is None else self.evidence(hidden.detach()),
@@ -203,15 +205,33 @@ class Outputs(nn.Module):
 class Head(nn.Sequential):
     """The layers from features (B, D) to a `HeadOutput`; models and checkpoints store them by their numbers."""
 
+    @property
+    def rotation(self) -> Rotation | None:
+        """The layer that rotates the logits; None if there is none."""
+        return next((layer for layer in self.modules() if isinstance(layer, Rotation)), None)
+
+    def set_rotation(self, matrix: Tensor) -> None:
+        """Rotate the logits by a matrix (K, K) from now on."""
+        assert self.rotation is not None
+        self.rotation.matrix.copy_(matrix)
+
+    @torch.no_grad()
+    def add_to_evidence(self, offsets: Tensor) -> None:
+        """Add offsets (C,) to the class logits of all images."""
+        last = self[-1]
+        assert isinstance(last, Outputs)
+        assert last.evidence is not None
+        last.evidence.bias.add_(offsets.to(last.evidence.bias.dtype))
+
     def forward(self, features: Tensor) -> HeadOutput:
-        """Logits (B, K) of a batch, and the other outputs of the last layer."""
+        """Compute logits (B, K) of a batch, and the other outputs of the last layer."""
         hidden, inputs = features, None
         for layer in self:
             if isinstance(layer, Outputs):
                 output: HeadOutput = layer(hidden, features if inputs is None else inputs)
                 return output
             hidden = layer(hidden)
-            # the first dropout is the one that standardised features go through
+            # the first dropout is the one that standardized features go through
             if inputs is None and isinstance(layer, nn.Dropout):
                 inputs = hidden
         return HeadOutput(hidden)
@@ -220,7 +240,7 @@ class Head(nn.Sequential):
 def build_head(
     features: int, bits: int, options: HeadOptions, classes: int = 0, threads: int | None = None
 ) -> Head:
-    """Standardise, dropout, then (linear, norm, ReLU, dropout) per hidden width, then linear to K bits.
+    """Standardize, dropout, then (linear, norm, ReLU, dropout) per hidden width, then linear to K bits.
 
     With `options.evidence` or `options.presence` the last layer also has these outputs for C classes. If `threads` is
     given, the products of the hidden layers use as many, whatever the rest of the head does.
@@ -252,7 +272,7 @@ def build_head(
 
 
 def float_rows(features: NDArray[Any], rows: NDArray[np.int64] | slice = slice(None)) -> Tensor:
-    """Some rows of features (N, D) as float32 for a head; torch widens halves ten times as fast as numpy.
+    """Return some rows of features (N, D) as float32 for a head; torch widens halves ten times as fast as numpy.
 
     Rows of a slice may share memory with the features: they are for reading.
     """
@@ -267,7 +287,7 @@ class BatchInvariantHead:
         self._precise = copy.deepcopy(head).double()
 
     def outputs(self, features: NDArray[Any]) -> HeadOutput:
-        """Outputs of the head for features (N, D), in float64."""
+        """Compute the outputs of the head for features (N, D), in float64."""
         with torch.inference_mode():
             rows = float_rows(features)
             output: HeadOutput = self._head(rows).each(Tensor.double)

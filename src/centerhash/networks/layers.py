@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 
-class Normalised(nn.Module):
+class Normalized(nn.Module):
     """A network behind its preprocessing, so that uint8 pixels are what travels between devices."""
 
     shift: Tensor

@@ -53,22 +53,24 @@ def stages_of(network: nn.Module) -> tuple[list[nn.Module], int]:
 
     ConfigError for a network of another family than EfficientNet, ResNet, AlexNet and vision transformers.
     """
-    own: dict[str, Any] = dict(network.named_children())
-    if own.keys() >= {"conv_stem", "bn1", "blocks", "conv_head", "bn2", "global_pool"}:
-        *blocks, last = own["blocks"]
-        top = nn.Sequential(last, own["conv_head"], own["bn2"], own["global_pool"])
-        return [nn.Sequential(own["conv_stem"], own["bn1"]), *blocks, top], 2
-    if own.keys() >= {"conv1", "bn1", "maxpool", "layer1", "layer2", "layer3", "layer4"}:
-        stem = nn.Sequential(own["conv1"], own["bn1"], own.get("relu") or own["act1"], own["maxpool"])
-        top = nn.Sequential(own["layer4"], own.get("avgpool") or own["global_pool"], nn.Flatten())
-        return [stem, own["layer1"], own["layer2"], own["layer3"], top], 1
-    if own.keys() == {"features", "avgpool", "classifier"}:
+    layers: dict[str, Any] = dict(network.named_children())
+    if layers.keys() >= {"conv_stem", "bn1", "blocks", "conv_head", "bn2", "global_pool"}:
+        *blocks, last = layers["blocks"]
+        top = nn.Sequential(last, layers["conv_head"], layers["bn2"], layers["global_pool"])
+        return [nn.Sequential(layers["conv_stem"], layers["bn1"]), *blocks, top], 2
+    if layers.keys() >= {"conv1", "bn1", "maxpool", "layer1", "layer2", "layer3", "layer4"}:
+        stem = nn.Sequential(
+            layers["conv1"], layers["bn1"], layers.get("relu") or layers["act1"], layers["maxpool"]
+        )
+        top = nn.Sequential(layers["layer4"], layers.get("avgpool") or layers["global_pool"], nn.Flatten())
+        return [stem, layers["layer1"], layers["layer2"], layers["layer3"], top], 1
+    if layers.keys() == {"features", "avgpool", "classifier"}:
         return [
-            nn.Sequential(own["features"], own["avgpool"]),
-            nn.Sequential(nn.Flatten(), own["classifier"]),
+            nn.Sequential(layers["features"], layers["avgpool"]),
+            nn.Sequential(nn.Flatten(), layers["classifier"]),
         ], 1
-    if own.keys() >= {"patch_embed", "blocks", "norm", "fc_norm"} and hasattr(network, "_pos_embed"):
-        *blocks, last = own["blocks"]
+    if layers.keys() >= {"patch_embed", "blocks", "norm", "fc_norm"} and hasattr(network, "_pos_embed"):
+        *blocks, last = layers["blocks"]
         return [_Tokens(network), *blocks, nn.Sequential(last, _TokenPool(network))], 2
     raise ConfigError(
         f'{type(network).__name__} has no stages that could be trained apart: `finetune="last"` is for EfficientNet, '
@@ -81,9 +83,11 @@ class SplitBackbone:
     """A backbone whose last `stages` are trained on the maps of the others."""
 
     whole: Backbone
-    trunk: Backbone  # its features are the maps, flattened
+    # its features are the maps, flattened
+    trunk: Backbone
     stages: int
-    shape: tuple[int, ...]  # of the map of one image
+    # of the map of one image
+    shape: tuple[int, ...]
 
     def trainable(self) -> tuple[nn.Module, nn.Module]:
         """Return the whole network with its preprocessing, and the tail that is a part of it: maps to features.
@@ -118,16 +122,15 @@ def split_backbone(backbone: Backbone, stages: int | None = None) -> SplitBackbo
         expected = network(pixels)
         network.network = nn.Sequential(*parts[:-count])
         maps = network(pixels)
-        found = nn.Sequential(*parts[-count:])(maps)
-    if found.shape != expected.shape or not float((found - expected).abs().max()) <= _AGREEMENT * float(
-        expected.abs().max()
-    ):
+        features = nn.Sequential(*parts[-count:])(maps)
+    tolerance = _AGREEMENT * float(expected.abs().max())
+    if features.shape != expected.shape or not float((features - expected).abs().max()) <= tolerance:
         raise ConfigError(
             f'the stages of {backbone.name} do not add up to the network: use `finetune="all"`.'
         )
 
-    def build(name: str, weights: Path | None, pool: str | None) -> nn.Module:
-        parts, _ = stages_of(backbone.build(backbone.name, weights, backbone.pool))
+    def build(_: Backbone, weights: Path | None) -> nn.Module:
+        parts, _usual = stages_of(backbone.build(backbone, weights))
         return nn.Sequential(*parts[:-count], nn.Flatten())
 
     trunk = dataclasses.replace(

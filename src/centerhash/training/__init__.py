@@ -1,15 +1,13 @@
 """Training: from a dataset and a configuration to a model, in one process or several, resumable.
 
 run          train and evaluate, the public functions
-session      Session: the processes, files, held-out images and callbacks that every step shares
+pipeline     fit_model: features -> fit -> finish, the one path of every training
 config       TrainConfig, and the defaults of methods; presets: the paper's recipes
-frozen       fit_frozen: a head or a shallow method on frozen features
-finetuning   fit_whole: backbone and head together, on augmented images
-last_stages  fit_last: the last stages of a backbone and a head, on maps that are computed once
+context      RunContext: processes, files, validation images and callbacks; the features of a dataset
+finetuning   a backbone, or a part of it, and a head together; on images (augmentation) or maps (last_stages)
 loop         the training loop of all
-finish       rotation, label threshold, class sizes, visual code, result files
-run_folder   the files of a run: configuration, log, checkpoints
+finish       rotation, label threshold, class sizes, general code
+results      the result files; run_folder: configuration, log, checkpoints
 distributed  several processes, mixed precision
-loggers      csv, TensorBoard, wandb, MLflow
-torch_metric RetrievalHashMAP: mAP in the training loops of others, by torchmetrics
+loggers      any object with log_metrics(metrics, step)
 """

@@ -1,4 +1,8 @@
-"""The configuration of a training run: everything except the data that determines the result."""
+"""The configuration of a training run: everything except the data that determines the result.
+
+config = TrainConfig(method="ics", bits=64)
+config = resolve(config)  # with the defaults of the method
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, get_
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from centerhash.centers import KINDS
 from centerhash.core.errors import ConfigError
 from centerhash.core.options import Options, setting
-from centerhash.methods.centers import KINDS
-from centerhash.methods.registry import METHODS, get_method
+from centerhash.methods.registry import METHODS, Method, get_method
 from centerhash.model.spec import ShorterCode
 from centerhash.networks.backbones import DEFAULT_BACKBONE, Backbone, get_backbone
 from centerhash.networks.head_options import HeadOptions
@@ -19,11 +23,15 @@ from centerhash.networks.head_options import HeadOptions
 if TYPE_CHECKING:
     from centerhash.data import Dataset
 
-Precision: TypeAlias = Literal["32", "bf16", "16"]  # of the arithmetic: bits, 16 and bf16 mixed with 32
+# of the arithmetic; 16 and bf16 are mixed with 32 bits
+Precision: TypeAlias = Literal["32", "bf16", "16"]
 
-WITHOUT_LABELS = "itq"  # the method for images without labels
-_LEAST_STEP = 8  # bits between two lengths of nested codes
-_FINETUNE = {"epochs": 6, "batch_size": 64, "learning_rate": 1e-3}  # of short fine-tuning from a trained head
+# the method for images without labels
+WITHOUT_LABELS = "itq"
+# number of bits between two lengths of nested codes
+_LEAST_STEP = 8
+# defaults of short fine-tuning from a trained head
+_FINETUNE = {"epochs": 6, "batch_size": 64, "learning_rate": 1e-3}
 
 
 def _plain_path(value: Any) -> Any:
@@ -64,14 +72,14 @@ class TrainConfig(Options):
         "Training",
         choices=("adamw", "adam"),
     )
-    weight_decay: float = setting(1e-4, "weight decay", "Training", shown="0.0001", ge=0)  # printed: 0.9
+    weight_decay: float = setting(1e-4, "weight decay", "Training", shown="0.0001", ge=0)
     schedule: str = setting(
         "cosine",
         "schedule of the learning rate",
         "Training",
         choices=("cosine", "steps", "decay", "constant"),
     )
-    accumulate: int = setting(1, "gradient accumulation steps per batch, to save memory", "Training", ge=1)
+    gradient_accumulation_steps: int = setting(1, "parts of a batch, to save memory", "Training", ge=1)
     precision: Precision = setting(
         "32", "precision of training, 16 and bf16 mixed with 32", "Training", choices=get_args(Precision)
     )
@@ -108,7 +116,7 @@ class TrainConfig(Options):
     backbone_rate: float = setting(
         0.1, "learning rate of the backbone, as a share of the head's", "Backbone", ge=0
     )
-    watch: int = setting(
+    eval_interval: int = setting(
         0,
         "epochs between measurements of mAP on a tenth of the training images, which are held out",
         "Running",
@@ -142,14 +150,14 @@ class TrainConfig(Options):
     @classmethod
     def _read_lengths(cls, values: Any) -> Any:
         """Read several lengths, as a list or as text with commas, as the longest and shorter ones."""
-        given = values.get("bits") if isinstance(values, dict) else None
-        lengths = given.split(",") if isinstance(given, str) and "," in given else given
+        bits = values.get("bits") if isinstance(values, dict) else None
+        lengths = bits.split(",") if isinstance(bits, str) and "," in bits else bits
         if not isinstance(lengths, list | tuple):
             return values
         try:
             *shorter, longest = sorted({int(length) for length in lengths})
         except (TypeError, ValueError):
-            raise ValueError(f"bits are lengths such as 64 or 16,32,64, got {given!r:.80}") from None
+            raise ValueError(f"bits are lengths such as 64 or 16,32,64, got {bits!r:.80}") from None
         return {**values, "bits": longest, "shorter": [{"bits": length} for length in shorter]}
 
     @model_validator(mode="after")
@@ -172,10 +180,28 @@ def backbone_of(config: TrainConfig) -> Backbone:
     )
 
 
-def suited(config: TrainConfig, dataset: Dataset) -> TrainConfig:
-    """Return the configuration for a dataset: without labels "itq", unless a label-free method was chosen."""
-    if dataset.has_labels:
-        return config
+def resolve(config: TrainConfig, dataset: Dataset | None = None) -> TrainConfig:
+    """Fill in the settings that depend on the dataset, the method and the number of bits.
+
+    Images without labels are for ITQ unless a label-free method was named. Impossible combinations are rejected.
+    """
+    if dataset is not None and not dataset.has_labels:
+        config = _without_labels(config, dataset)
+    method = get_method(config.method)
+    backbone_of(config)  # rejects an unknown name
+    defaults = {**method.training, **(_FINETUNE if config.finetune != "off" else {})}
+    unset = {name: value for name, value in defaults.items() if name not in config.model_fields_set}
+    head = config.head.filled(dict(method.head))
+    _check_combination(config, method, head)
+    options, *shorter = (method.options(config.options, bits) for bits in config.lengths[::-1])
+    nested = tuple(
+        part if part.options else part.model_copy(update={"options": values})
+        for part, values in zip(config.shorter, shorter[::-1], strict=True)
+    )
+    return config.model_copy(update={**unset, "options": options, "shorter": nested, "head": head})
+
+
+def _without_labels(config: TrainConfig, dataset: Dataset) -> TrainConfig:
     if "method" not in config.model_fields_set:
         return config.model_copy(update={"method": WITHOUT_LABELS})
     if get_method(config.method).uses_labels:
@@ -187,46 +213,29 @@ def suited(config: TrainConfig, dataset: Dataset) -> TrainConfig:
     return config
 
 
-def resolve(config: TrainConfig) -> TrainConfig:
-    """Fill in the settings that depend on method and number of bits; reject impossible combinations."""
-    method = get_method(config.method)
-    backbone_of(config)  # rejects an unknown name
-    defaults = dict(method.training)
-    head = config.head.filled(dict(method.head))
+def _check_combination(config: TrainConfig, method: Method, head: HeadOptions) -> None:
+    """Reject settings that exclude each other."""
     if head.evidence and not method.head.get("evidence"):
         able = ", ".join(name for name, row in METHODS.items() if row.head.get("evidence"))
         raise ConfigError(f"method '{method.name}' cannot use class evidence: leave it out, or train {able}.")
-    if method.family == "shallow":
-        for given, problem in (
-            (head.presence, "has no head that could read presence: leave it out"),
-            (config.watch, "has no epochs to watch: leave out `watch=`"),
-            (config.finetune != "off", "has no network to fine-tune: omit `finetune=`"),
-            (config.shorter, "has no nested codes: train one length after the other"),
-        ):
-            if given:
-                raise ConfigError(f"method '{method.name}' {problem}.")
-    if config.shorter and getattr(method.kind, "moves_centers", False):
-        raise ConfigError(
-            f"method '{method.name}' changes its centers during training, so its codes cannot be nested: train one "
-            "length after the other."
-        )
-    if head.divide and config.shorter:
-        raise ConfigError(
-            f"method '{method.name}' gives every bit its own slice of the features, so its codes cannot be nested: "
-            "train one length after the other."
-        )
+    shallow, one_by_one = method.family == "shallow", "train one length after the other"
+    for holds, reason in (
+        (shallow and head.presence, "has no head that could read presence: leave it out"),
+        (shallow and config.eval_interval, "has no epochs to evaluate: leave out `eval_interval=`"),
+        (shallow and config.finetune != "off", "has no network to fine-tune: omit `finetune=`"),
+        (config.shorter and shallow, f"has no nested codes: {one_by_one}"),
+        (
+            config.shorter and getattr(method.cls, "moves_centers", False),
+            f"changes its centers during training, so its codes cannot be nested: {one_by_one}",
+        ),
+        (
+            config.shorter and head.divide,
+            f"gives every bit its own slice of the features, so its codes cannot be nested: {one_by_one}",
+        ),
+    ):
+        if holds:
+            raise ConfigError(f"method '{method.name}' {reason}.")
     if config.stages is not None and config.finetune != "last":
         raise ConfigError(
             '`stages=` is the number of stages that `finetune="last"` trains: pass both, or neither.'
         )
-    if config.finetune != "off":
-        defaults |= _FINETUNE
-    unset = {name: value for name, value in defaults.items() if name not in config.model_fields_set}
-    options, *shorter = (
-        method.options(config.options, bits).model_dump(by_alias=True) for bits in config.lengths[::-1]
-    )
-    nested = tuple(
-        part if part.options else part.model_copy(update={"options": own})
-        for part, own in zip(config.shorter, shorter[::-1], strict=True)
-    )
-    return config.model_copy(update={**unset, "options": options, "shorter": nested, "head": head})

@@ -13,28 +13,34 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from centerhash.core.errors import ConfigError
-from centerhash.methods.losses.base import HeadOutput
+from centerhash.losses.base import HeadOutput
 from centerhash.networks.backbones import choose_device
 from centerhash.networks.heads import Dropout
 from centerhash.training.config import Precision
 
-_TIMEOUT = timedelta(days=2)  # one process may compute features for hours while the others wait
+# one process may compute features for hours while the others wait
+_TIMEOUT = timedelta(days=2)
+_FABRIC_PRECISION: dict[Precision, Any] = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
 class ProcessGroup:
-    """This process alone."""
+    """This process alone, or all that torchrun started; several, and mixed precision, need Lightning Fabric."""
 
-    rank, size = 0, 1
-
-    def __init__(self, device: str = "auto") -> None:
-        self.device = choose_device(device)
+    def __init__(self, device: str = "auto", precision: Precision = "32", size: int = 1) -> None:
+        self.device, self.size, self.rank = choose_device(device), size, 0
+        self._fabric: Any = None
+        if precision == "16" and self.device.type == "cpu":
+            raise ConfigError("precision 16 needs a GPU: use bf16 or 32 here.")
+        if size > 1 or precision != "32":
+            self._fabric = _launched(self.device, precision, size)
+            self.rank, self.device = self._fabric.global_rank, self._fabric.device
 
     @property
     def is_main(self) -> bool:
@@ -48,64 +54,25 @@ class ProcessGroup:
     def setup(
         self, network: nn.Module, optimizer: torch.optim.Optimizer
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
-        """Wrap network and optimizer for the processes."""
-        return network, optimizer
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        """Compute in the chosen precision within the block."""
-        return nullcontext()
-
-    def backward(self, loss: Tensor) -> None:
-        """Back-propagate."""
-        torch.autograd.backward(loss)
-
-    def gather(self, output: HeadOutput, count: int) -> HeadOutput:
-        """Return all `count` rows of a batch from the shares of all processes, with gradients."""
-        return output
-
-    def barrier(self) -> None:
-        """Wait for all processes."""
-
-
-class FabricGroup(ProcessGroup):
-    """Several processes, or mixed precision, by Lightning Fabric."""
-
-    def __init__(self, device: str = "auto", precision: Precision = "32") -> None:
-        from lightning_fabric import Fabric
-        from lightning_fabric.strategies.ddp import DDPStrategy
-
-        chosen = choose_device(device)
-        kind = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}[precision]
-        self.size = int(os.environ.get("WORLD_SIZE", "1"))
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        settings: dict[str, Any] = {"accelerator": chosen.type, "devices": 1}
-        if self.size > 1:
-            backend = "nccl" if chosen.type == "cuda" else "gloo"
-            strategy = DDPStrategy(process_group_backend=backend, timeout=_TIMEOUT)
-            settings |= {"devices": local, "num_nodes": self.size // local, "strategy": strategy}
-        elif chosen.index is not None:
-            settings["devices"] = [chosen.index]
-        self._fabric = Fabric(precision=cast(Any, kind), **settings)
-        self._fabric.launch()
-        self.rank, self.device = self._fabric.global_rank, self._fabric.device
-
-    def setup(
-        self, network: nn.Module, optimizer: torch.optim.Optimizer
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
-        """Wrap the network in DDP if there are several processes."""
+        """Wrap network and optimizer for the processes: the network in DDP if there are several."""
+        if self._fabric is None:
+            return network, optimizer
         wrapped: tuple[nn.Module, torch.optim.Optimizer] = self._fabric.setup(network, optimizer)
         return wrapped
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Compute in the chosen precision within the block."""
-        return self._fabric.autocast()
+        block: AbstractContextManager[Any] = (
+            nullcontext() if self._fabric is None else self._fabric.autocast()
+        )
+        return block
 
     def backward(self, loss: Tensor) -> None:
         """Back-propagate; Fabric scales the loss if the precision requires it."""
-        self._fabric.backward(loss)
+        (torch.autograd.backward if self._fabric is None else self._fabric.backward)(loss)
 
     def gather(self, output: HeadOutput, count: int) -> HeadOutput:
-        """Return all rows of a batch; their gradients are summed over the processes."""
+        """Return all `count` rows of a batch; their gradients are summed over the processes."""
         return output if self.size == 1 else output.each(lambda rows: self._gathered(rows, count))
 
     def _gathered(self, rows: Tensor, count: int) -> Tensor:
@@ -115,16 +82,28 @@ class FabricGroup(ProcessGroup):
 
     def barrier(self) -> None:
         """Wait for all processes."""
-        self._fabric.barrier()
+        if self._fabric is not None:
+            self._fabric.barrier()
+
+
+def _launched(device: torch.device, precision: Precision, size: int) -> Any:
+    from lightning_fabric import Fabric
+    from lightning_fabric.strategies.ddp import DDPStrategy
+
+    settings: dict[str, Any] = {"devices": 1 if device.index is None else [device.index]}
+    if size > 1:
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        strategy = DDPStrategy(process_group_backend=backend, timeout=_TIMEOUT)
+        settings = {"devices": local, "num_nodes": size // local, "strategy": strategy}
+    fabric = Fabric(accelerator=device.type, precision=_FABRIC_PRECISION[precision], **settings)
+    fabric.launch()
+    return fabric
 
 
 def join_processes(device: str = "auto", precision: Precision = "32") -> ProcessGroup:
     """Join the processes that torchrun started, or return this one alone."""
-    if precision == "32" and int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return ProcessGroup(device)
-    if precision == "16" and choose_device(device).type == "cpu":
-        raise ConfigError("precision 16 needs a GPU: use bf16 or 32 here.")
-    return FabricGroup(device, precision)
+    return ProcessGroup(device, precision, int(os.environ.get("WORLD_SIZE", "1")))
 
 
 class _Sum(torch.autograd.Function):
@@ -158,22 +137,26 @@ class SharedNorm(nn.BatchNorm1d):
         count = _summed(input.new_tensor(float(len(input))))
         mean = _summed(input.sum(dim=0)) / count
         variance = _summed(((input - mean) ** 2).sum(dim=0)) / count
-        if self.running_mean is not None and self.running_var is not None:
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        with torch.no_grad():
             rate = 0.1 if self.momentum is None else self.momentum
-            with torch.no_grad():
-                self.running_mean.lerp_(mean, rate)
-                self.running_var.lerp_(variance * count / (count - 1).clamp_min(1), rate)
-                if self.num_batches_tracked is not None:
-                    self.num_batches_tracked.add_(1)
+            self.running_mean.lerp_(mean, rate)
+            self.running_var.lerp_(variance * count / (count - 1).clamp_min(1), rate)
+            self.num_batches_tracked.add_(1)
         output = (input - mean) / torch.sqrt(variance + self.eps)
         return output * self.weight + self.bias if self.affine else output
 
 
 class SharedDropout(Dropout):
-    """Dropout whose mask is drawn for the batch of all processes, of which each uses its own rows."""
+    """Dropout whose mask is drawn for the batch of all processes, of which each uses its own rows.
+
+    `alone` is the layer of one process with the whole batch.
+    """
 
     group: ProcessGroup
-    alone: Dropout  # the layer of one process with the whole batch
+    alone: Dropout
 
     def forward(self, units: Tensor) -> Tensor:
         """Drop the entries that one process with the whole batch would drop."""
@@ -195,9 +178,7 @@ def share_layers(network: nn.Module, group: ProcessGroup) -> None:
         return
     for name, layer in network.named_children():
         if type(layer) is nn.BatchNorm1d:
-            shared = SharedNorm(
-                layer.num_features, eps=layer.eps, momentum=layer.momentum, affine=layer.affine
-            )
+            shared = SharedNorm(layer.num_features, layer.eps, layer.momentum, layer.affine)
             shared.load_state_dict(layer.state_dict())
             network._modules[name] = shared.to(group.device)
         elif isinstance(layer, Dropout):

@@ -16,14 +16,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from centerhash.assignment import assign_centers
+from centerhash.centers import hash_centers
 from centerhash.core.errors import DataError
-from centerhash.core.parallel import freed_memory_kept, torch_threads
-from centerhash.methods.losses.base import HeadOutput, Objective
+from centerhash.core.parallel import torch_threads
+from centerhash.losses.base import Batch, HashingLoss, HeadOutput
+from centerhash.losses.nested import NestedLoss, nested_centers
+from centerhash.methods.registry import get_method
 from centerhash.networks.heads import build_head, float_rows
 from centerhash.training.config import TrainConfig
+from centerhash.training.context import RunContext
 from centerhash.training.distributed import ProcessGroup, share_layers
 from centerhash.training.run_folder import EpochRow, restore_checkpoint, store_checkpoint
-from centerhash.training.session import Session
 
 # from the positions (B,) of each batch among the training images, and the epoch, to the network's input
 Inputs: TypeAlias = Callable[[Sequence[Tensor], int], Iterator[Tensor]]
@@ -59,13 +63,39 @@ def epoch_seed(seed: int, epoch: int) -> int:
     return int(np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
+def make_objective(config: TrainConfig, labels: NDArray[np.bool_]) -> HashingLoss:
+    """Make the loss of a deep method for training labels (n, C), with the centers (C, K) of a central one."""
+    method, classes, lengths = get_method(config.method), labels.shape[1], config.lengths
+    centers = None
+    if method.family == "central":
+        assign = config.assignment == "cooccurrence"
+        if config.shorter:
+            codes = nested_centers(lengths, labels, config.seed, config.centers, assign=assign)
+        else:
+            codes = hash_centers(classes, config.bits, config.seed, config.centers)
+            codes = assign_centers(codes, labels) if assign else codes
+        centers = torch.from_numpy(codes)
+    options_by_length = (*(part.options for part in config.shorter), config.options)
+    parts = {
+        bits: method.create(
+            method.options(options, bits),
+            centers=None if centers is None else centers[:, :bits],
+            classes=classes,
+            bits=bits,
+            seed=config.seed,
+        )
+        for bits, options in zip(lengths, options_by_length, strict=True)
+    }
+    return NestedLoss(parts) if config.shorter else parts[config.bits]
+
+
 def fit_head(
     features: NDArray[Any],
     rows: NDArray[np.int64],
     labels: NDArray[np.bool_],
-    objective: Objective,
+    objective: HashingLoss,
     config: TrainConfig,
-    session: Session,
+    context: RunContext,
     measure: Measure[nn.Module] | None = None,
 ) -> tuple[nn.Module, list[EpochRow]]:
     """Train a head on `features[rows]` (n, D) with labels (n, C); return it in eval mode with the log.
@@ -86,8 +116,8 @@ def fit_head(
             labels,
             objective,
             config,
-            session,
-            prepare=lambda: objective.prepare(features, rows, labels),
+            context,
+            prepare=lambda: objective.prepare(labels),
             measure=measure,
         )
 
@@ -96,9 +126,9 @@ def fit_network(
     build: Callable[[], Network],
     inputs: Inputs,
     labels: NDArray[np.bool_],
-    objective: Objective,
+    objective: HashingLoss,
     config: TrainConfig,
-    session: Session,
+    context: RunContext,
     *,
     prepare: Callable[[], None],
     groups: Callable[[Network], list[ParameterGroup]] | None = None,
@@ -106,15 +136,15 @@ def fit_network(
 ) -> tuple[Network, list[EpochRow]]:
     """Train the network that `build` makes on n images with labels (n, C); return it in eval mode with the log.
 
-    Training resumes from the session's checkpoint, which is written after an epoch when `checkpoint_seconds` have
+    Training resumes from the context's checkpoint, which is written after an epoch when `checkpoint_seconds` have
     passed, and at the end. `prepare` sets up the objective after the network is drawn. `measure` is called every
-    `config.watch` epochs and after the last; the row of that epoch then has validation_map.
+    `config.eval_interval` epochs and after the last; the row of that epoch then has validation_map.
     """
     if len(labels) < 2:
         raise DataError(f"training needs at least 2 images with labels, got {len(labels)}.")
-    group, checkpoint = session.group, session.checkpoint
+    group, checkpoint = context.group, context.checkpoint
     gpus = list(range(torch.cuda.device_count())) if group.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=gpus), freed_memory_kept():
+    with torch.random.fork_rng(devices=gpus):
         torch.manual_seed(config.seed)
         network = build().to(group.device)
         share_layers(network, group)
@@ -137,8 +167,8 @@ def fit_network(
 
         def report() -> None:
             if log and group.is_main:
-                session.on_epoch(log)
-                session.progress("training", len(log), config.epochs, _note(log))
+                context.on_epoch(log)
+                context.progress("training", len(log), config.epochs, _note(log))
 
         report()  # an earlier process may have stopped between its last checkpoint and its log
         last_written = time.monotonic()
@@ -146,10 +176,10 @@ def fit_network(
             torch.manual_seed(epoch_seed(config.seed, epoch))
             log.append(_run_epoch(epoch, inputs, targets, called, objective, optimizer, config, group))
             is_last = epoch + 1 == config.epochs
-            watched = config.watch and (epoch + 1) % config.watch == 0
-            if measure is not None and group.is_main and (watched or is_last):
+            measured = config.eval_interval and (epoch + 1) % config.eval_interval == 0
+            if measure is not None and group.is_main and (measured or is_last):
                 log[-1]["validation_map"] = measure(network)
-            due = time.monotonic() - last_written >= session.checkpoint_seconds or is_last
+            due = time.monotonic() - last_written >= context.checkpoint_seconds or is_last
             if checkpoint is not None and due and group.is_main:
                 store_checkpoint(checkpoint, modules, optimizer, log)
                 last_written = time.monotonic()
@@ -169,7 +199,7 @@ def _run_epoch(
     inputs: Inputs,
     targets: Tensor,
     network: nn.Module,
-    objective: Objective,
+    objective: HashingLoss,
     optimizer: torch.optim.Optimizer,
     config: TrainConfig,
     group: ProcessGroup,
@@ -179,7 +209,7 @@ def _run_epoch(
     network.train()
     generator = torch.Generator().manual_seed(epoch_seed(config.seed, epoch))
     batches = epoch_batches(len(targets), config.batch_size, generator)
-    parts = [part for batch in batches for part in micro_batches(batch, config.accumulate)]
+    parts = [part for batch in batches for part in micro_batches(batch, config.gradient_accumulation_steps)]
     reading = inputs([part[group.share(len(part))] for part in parts], epoch)
     sums: dict[str, float] = {}
     for number, batch in enumerate(batches):
@@ -187,16 +217,16 @@ def _run_epoch(
         for parameters in optimizer.param_groups:
             parameters["lr"] = parameters["factor"] * learning_rate(config, progress)
         optimizer.zero_grad(set_to_none=True)
-        for part in micro_batches(batch, config.accumulate):
+        for part in micro_batches(batch, config.gradient_accumulation_steps):
             with group.autocast():
                 output: HeadOutput = network(next(reading).to(group.device, non_blocking=True))
             whole = group.gather(output.each(Tensor.float), len(part))
             terms = objective.loss_terms(
-                whole, targets[part].to(group.device), part.to(group.device), progress
+                Batch(whole, targets[part].to(group.device), part.to(group.device), progress)
             )
-            group.backward(terms.total * (len(part) / len(batch)))
-            for name, value in {"loss": terms.total.detach(), **terms.parts}.items():
-                sums[name] = sums.get(name, 0.0) + float(value) * len(part)
+            group.backward(terms["loss"] * (len(part) / len(batch)))
+            for name, value in terms.items():
+                sums[name] = sums.get(name, 0.0) + float(value.detach()) * len(part)
         optimizer.step()
     if not math.isfinite(sums["loss"]):
         raise DataError(

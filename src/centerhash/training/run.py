@@ -1,4 +1,11 @@
-"""Train a model on a dataset, and evaluate a model on a dataset: the two public functions of this package."""
+"""Train a model on a dataset, and evaluate a model on a dataset: the two public functions of this package.
+
+    model = train("photos", method="ics", bits=64, out="run")
+    print(evaluate(model, "photos"))
+
+`train` calls, in this order: `open_dataset`, `resolve` (config), `join_processes` (distributed), `open_run` (run_folder),
+`fit_model` (pipeline), `write_results` (results).
+"""
 
 from __future__ import annotations
 
@@ -10,45 +17,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from numpy.typing import NDArray
-
 from centerhash.core.errors import ConfigError, InputError, unknown_name
-from centerhash.core.files import WriterLock, make_folder
+from centerhash.core.files import make_folder
 from centerhash.core.progress import Progress, resolve_progress
-from centerhash.data import Dataset
-from centerhash.data.splits import Splits
+from centerhash.data import Dataset, open_dataset
 from centerhash.evaluation import Evaluation
 from centerhash.evaluation import evaluate as evaluate_codes
 from centerhash.methods.registry import get_method
 from centerhash.model.base import Model
 from centerhash.model.model import HashModel
-from centerhash.training.config import TrainConfig, backbone_of, resolve, suited
+from centerhash.networks.cache import default_cache
+from centerhash.training.config import TrainConfig, resolve
+from centerhash.training.context import NO_ROWS, RunContext, dataset_features, hold_out, no_log
 from centerhash.training.distributed import ProcessGroup, join_processes
-from centerhash.training.finetuning import fit_whole
-from centerhash.training.finish import packed_codes, with_visual_code, write_results
-from centerhash.training.frozen import fit_frozen
-from centerhash.training.last_stages import fit_last
-from centerhash.training.loggers import Logger, check_logger, opened
-from centerhash.training.run_folder import (
-    EpochRow,
-    drop_checkpoints,
-    init_or_check_run,
-    is_finished,
-    write_log,
-)
-from centerhash.training.session import (
-    NO_ROWS,
-    Session,
-    as_dataset,
-    cache_folder,
-    dataset_features,
-    hold_out,
-)
-
-LOCK = "lock"  # in the run's folder, only during training
-BUSY = (
-    "process {holder} is training into '{folder}': wait until it has finished, or train into another folder."
-)
+from centerhash.training.loggers import Logger, check_logger, log_epochs
+from centerhash.training.pipeline import fit_in_folder, fit_model
+from centerhash.training.results import packed_codes, write_results
+from centerhash.training.run_folder import drop_checkpoints, is_finished, open_run
 
 
 def train(
@@ -64,7 +49,7 @@ def train(
     overwrite: bool = False,
     skip_broken: bool = False,
     checkpoint_seconds: float = 20.0,
-    logger: str | Logger | None = None,
+    logger: Logger | None = None,
     progress: bool | Progress = True,
     **settings: Any,
 ) -> HashModel:
@@ -88,49 +73,39 @@ def train(
         overwrite: start again if `out` holds another run.
         skip_broken: skip images that cannot be read instead of rejecting the data.
         checkpoint_seconds: minimum time between two checkpoints in `out`.
-        logger: receives the losses and the learning rate of every epoch: "csv" and "tensorboard" write into `out`,
-            "wandb" and "mlflow" send to these services; or an object with log_metrics(metrics, step), such as
-            Lightning's.
+        logger: an object with log_metrics(metrics, step), such as a logger of Lightning, which receives the losses and
+            the learning rate of every epoch; log.jsonl in `out` has them too.
         progress: True shows bars in a terminal or notebook, False nothing; or a callback (stage, done, total, note).
-        **settings: other fields of `TrainConfig`, such as epochs, seed, learning_rate, options; `watch=5` also
-            measures mAP every five epochs on a tenth of the training images, which are held out.
+        **settings: other fields of `TrainConfig`, such as epochs, seed, learning_rate, options; `eval_interval=5`
+            also measures mAP every five epochs on a tenth of the training images, which are held out.
 
     """
     named = {"method": method, "bits": bits, "finetune": finetune}
-    given = {name: value for name, value in named.items() if value is not None}
-    config = _configured(config, {**given, **settings})
+    settings |= {name: value for name, value in named.items() if value is not None}
+    config = _configured(config, settings)
     dataset = as_dataset(data, config.seed)
-    config = resolve(suited(config, dataset))
-    if logger is not None and get_method(config.method).family == "shallow":
-        raise ConfigError(f"method '{config.method}' has no epochs to log: omit `logger=`.")
-    check_logger(logger, has_folder=out is not None)
+    config = resolve(config, dataset)
+    if logger is not None:
+        check_logger(logger)
+        if get_method(config.method).family == "shallow":
+            raise ConfigError(f"method '{config.method}' has no epochs to log: omit the logger.")
     folder = None if out is None else make_folder(out)
-    held_out = hold_out(dataset, config.seed) if config.watch else NO_ROWS
+    validation = hold_out(dataset, config.seed) if config.eval_interval else NO_ROWS
     group = join_processes(device, config.precision)
     with resolve_progress(progress if group.is_main else False) as report:
-        session = Session(
+        context = RunContext(
             group,
-            held_out,
-            cache_folder(cache),
-            skip_broken,
-            folder,
+            validation,
+            cache_folder(cache) if dataset.kind == "images" else None,
+            skip_broken=skip_broken,
             checkpoint_seconds=checkpoint_seconds,
             progress=report,
+            on_epoch=log_epochs(logger) if logger is not None and group.is_main else no_log,
         )
-        own_logger = logger if group.is_main else None
         if folder is None:
-            return _train_in_memory(dataset, config, session, own_logger)
-        lock = None
-        if group.is_main and (overwrite or not is_finished(folder)):  # a finished run is only read
-            lock = WriterLock.take(folder / LOCK, BUSY)
-        try:
-            if group.is_main:
-                init_or_check_run(folder, dataset, config, overwrite)
-            group.barrier()
-            return _train_into(folder, dataset, config, session, own_logger)
-        finally:
-            if lock is not None:
-                lock.release(delete=True)
+            return _train_in_memory(dataset, config, context)
+        with open_run(folder, dataset, config, group, overwrite=overwrite):
+            return _train_into(folder, dataset, config, context)
 
 
 def _configured(config: TrainConfig | None, settings: Mapping[str, Any]) -> TrainConfig:
@@ -139,77 +114,58 @@ def _configured(config: TrainConfig | None, settings: Mapping[str, Any]) -> Trai
         raise ConfigError(f"config must be a TrainConfig, got {type(config).__name__}.")
     for name in settings:
         if name not in TrainConfig.model_fields:
-            own = set(inspect.signature(train).parameters) - {"data", "settings"}
+            parameters = set(inspect.signature(train).parameters) - {"data", "settings"}
             see = "Options of a method go into options={...}."
-            raise unknown_name("setting of training", name, own | set(TrainConfig.model_fields), see)
+            raise unknown_name("setting of training", name, parameters | set(TrainConfig.model_fields), see)
     kept = {} if config is None else {name: getattr(config, name) for name in config.model_fields_set}
     if "bits" in settings:  # other lengths replace all
         kept.pop("shorter", None)
     return TrainConfig(**{**kept, **settings})
 
 
-def _train_in_memory(
-    dataset: Dataset, config: TrainConfig, session: Session, logger: str | Logger | None
-) -> HashModel:
-    """Train without keeping anything but the model."""
+def _train_in_memory(dataset: Dataset, config: TrainConfig, context: RunContext) -> HashModel:
+    """Train without keeping anything but the model, which reads a fine-tuned backbone from a temporary folder."""
     if config.finetune == "off":
-        with opened(logger, None, config) as on_epoch:
-            return _train_frozen(dataset, config, replace(session, on_epoch=on_epoch))[0]
-    if session.group.size > 1:
+        return fit_model(dataset, config, context).model
+    if context.group.size > 1:
         raise ConfigError("several processes cannot fine-tune without a folder to share: give one (out).")
     home = TemporaryDirectory(prefix="centerhash-", ignore_cleanup_errors=True)
     try:
-        with opened(logger, None, config) as on_epoch:
-            own = replace(session, folder=Path(home.name), on_epoch=on_epoch)
-            last = config.finetune == "last"
-            model = fit_last(dataset, config, own)[0] if last else fit_whole(dataset, config, own)
+        model = fit_model(dataset, config, replace(context, folder=Path(home.name))).model
     except BaseException:
         home.cleanup()
         raise
     drop_checkpoints(Path(home.name))
-    weakref.finalize(model, home.cleanup)  # the model reads its backbone from there
+    weakref.finalize(model, home.cleanup)
     return model
 
 
-def _train_into(
-    folder: Path, dataset: Dataset, config: TrainConfig, session: Session, logger: str | Logger | None
-) -> HashModel:
-    """Train into a folder, resuming from the checkpoint of an interrupted run with the same settings."""
+def _train_into(folder: Path, dataset: Dataset, config: TrainConfig, context: RunContext) -> HashModel:
+    """Train into an open run's folder; a finished run is loaded."""
     if is_finished(folder):
         drop_checkpoints(folder)
         return HashModel.load(folder)
-    with opened(logger, folder, config) as log_epoch:
-
-        def on_epoch(log: list[EpochRow]) -> None:
-            write_log(folder, log)
-            log_epoch(log)
-
-        session = replace(session, on_epoch=on_epoch)
-        fit = _train_frozen if config.finetune == "off" else _finetuned
-        model, features, splits = fit(dataset, config, session)
-    if session.group.is_main:
-        write_results(folder, model, features, dataset, splits, session)
-    session.group.barrier()
-    return model
+    fit = fit_in_folder(folder, dataset, config, context)
+    if context.group.is_main:
+        write_results(folder, fit.model, fit.features, dataset, fit.splits, context)
+    context.group.barrier()
+    return fit.model
 
 
-def _train_frozen(
-    dataset: Dataset, config: TrainConfig, session: Session
-) -> tuple[HashModel, NDArray[Any], Splits]:
-    """Train on features of a frozen backbone; return them, and the splits without broken images, too."""
-    features, splits = dataset_features(dataset, backbone_of(config), session)
-    model = fit_frozen(dataset.with_splits(splits), features, config, session)
-    return with_visual_code(model, features, session.split_off(splits.train)[0]), features, splits
+def as_dataset(data: Dataset | str | Path, seed: int) -> Dataset:
+    """Return a dataset, or open the one at a path; splits that it does not name are drawn with `seed`."""
+    if isinstance(data, Dataset):
+        return data
+    if isinstance(data, str | Path):
+        return open_dataset(data, seed)
+    raise InputError(
+        f"data must be a Dataset or the path of one, got {type(data).__name__}: `open_dataset` opens folders."
+    )
 
 
-def _finetuned(
-    dataset: Dataset, config: TrainConfig, session: Session
-) -> tuple[HashModel, NDArray[Any], Splits]:
-    """Train the backbone too; return the features of the tuned one, and the splits without broken images, as well."""
-    if config.finetune == "last":
-        return fit_last(dataset, config, session)
-    model = fit_whole(dataset, config, session)
-    return model, *dataset_features(dataset, model.backbone(), session)
+def cache_folder(cache: str | Path | None) -> Path | None:
+    """Return the folder of cached features: "auto" is the user's cache folder, None disables caching."""
+    return default_cache() if cache == "auto" else None if cache is None else Path(cache)
 
 
 def evaluate(
@@ -248,13 +204,11 @@ def evaluate(
     dataset = as_dataset(data, model.spec.seed)
     dataset.check_labels("scoring")
     with resolve_progress(progress) as report:
-        if dataset.features is not None:
-            features, splits = dataset.features, dataset.splits
-        else:
-            session = Session(
-                ProcessGroup(device), cache=cache_folder(cache), skip_broken=skip_broken, progress=report
-            )
-            features, splits = dataset_features(dataset, model.backbone(), session)
+        features, splits = dataset.features, dataset.splits
+        if features is None:
+            group, cached = ProcessGroup(device), cache_folder(cache)
+            context = RunContext(group, cache=cached, skip_broken=skip_broken, progress=report)
+            features, splits = dataset_features(dataset, model.backbone(), context)
         query, database = packed_codes(model, features, (splits.query, splits.database), report)
     return evaluate_codes(
         query,

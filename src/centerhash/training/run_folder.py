@@ -3,7 +3,6 @@
 config.json        configuration, dataset, origin of the splits, seed, versions; identifies the run
 splits.npz         rows of the training, query and database images, and of those held out for validation
 log.jsonl          losses per epoch
-log.csv, tensorboard/, loggers.json  if a logger was chosen
 checkpoint*.safetensors  only until the run is finished
 model.safetensors, model.json
 model.onnx         the same model, for use without PyTorch
@@ -19,8 +18,8 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -30,20 +29,33 @@ import torch
 from torch import Tensor, nn
 
 from centerhash.core.errors import ConfigError, DataError, first_line
-from centerhash.core.files import explain_write_errors, parse_json, refuse_links, write_json, write_text
+from centerhash.core.files import (
+    explain_write_errors,
+    parse_json,
+    refuse_links,
+    write_json,
+    write_text,
+)
+from centerhash.core.locks import WriterLock
 from centerhash.core.version import __version__
 from centerhash.data import Dataset
 from centerhash.model.spec import PORTABLE, TUNED
 from centerhash.networks.tensors import load_tensors, save_tensors
 from centerhash.training.config import TrainConfig, backbone_of
+from centerhash.training.distributed import ProcessGroup
 
 CHECKPOINT, HEAD_CHECKPOINT = "checkpoint.safetensors", "checkpoint-head.safetensors"
 CODES = ("query.npz", "database.npz")
 _MODEL = ("model.json", "model.safetensors")
-_LOGS = ("log.csv", "loggers.json")
 _CHECKPOINTS = "checkpoint*.safetensors"
+# only during training
+_LOCK = "lock"
+_BUSY = (
+    "process {holder} is training into '{folder}': wait until it has finished, or train into another folder."
+)
 
-EpochRow: TypeAlias = dict[str, float]  # one line of the log: epoch, loss, its parts, learning rate, seconds
+# one line of the log: epoch, loss, its parts, learning rate, seconds
+EpochRow: TypeAlias = dict[str, float]
 Modules: TypeAlias = Mapping[str, nn.Module]
 
 
@@ -69,9 +81,8 @@ def fingerprint(dataset: Dataset) -> str:
     digest.update("\n".join((*dataset.classes, "", *dataset.names)).encode())
     for array in (dataset.labels, dataset.splits.train, dataset.splits.query, dataset.splits.database):
         digest.update(str(array.shape).encode() + np.ascontiguousarray(array).tobytes())
-    if (
-        dataset.features is not None
-    ):  # a thousand rows suffice to detect other features, and are quick to read
+    if dataset.features is not None:
+        # a thousand rows suffice to detect other features, and are quick to read
         digest.update(f"{dataset.features.shape} {dataset.features.dtype}".encode())
         digest.update(np.ascontiguousarray(dataset.features[:: max(1, dataset.size // 1000)]).tobytes())
     return digest.hexdigest()
@@ -88,39 +99,55 @@ def write_log(folder: Path, log: list[EpochRow]) -> None:
     write_text(folder / "log.jsonl", "".join(json.dumps(row) + "\n" for row in log))
 
 
-def init_or_check_run(folder: Path, dataset: Dataset, config: TrainConfig, overwrite: bool) -> None:
-    """Write config.json for a new run, or check that the folder holds this very run already."""
-    checkpoints = (path.name for path in folder.glob(_CHECKPOINTS))
-    nested = tuple(str(part.bits) for part in config.shorter)
-    refuse_links(
-        folder,
-        ("config.json", *_MODEL, PORTABLE, *CODES, *checkpoints, *_LOGS, "tensorboard", "wandb", *nested),
-    )
+@contextmanager
+def open_run(
+    folder: Path, dataset: Dataset, config: TrainConfig, group: ProcessGroup, *, overwrite: bool = False
+) -> Iterator[None]:
+    """Start a run in a folder, or check that the folder holds this very run already, and lock it for the block.
+
+    A finished run is only read, and not locked.
+    """
+    lock = None
+    if group.is_main and (overwrite or not is_finished(folder)):
+        lock = WriterLock.take(folder / _LOCK, _BUSY)
+    try:
+        if group.is_main:
+            _init_or_check(folder, dataset, config, overwrite)
+        group.barrier()
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _init_or_check(folder: Path, dataset: Dataset, config: TrainConfig, overwrite: bool) -> None:
+    checkpoints = [path.name for path in folder.glob(_CHECKPOINTS)]
+    nested = [str(part.bits) for part in config.shorter]
+    refuse_links(folder, ("config.json", *_MODEL, PORTABLE, *CODES, *checkpoints, *nested))
     _delete(folder, folder.glob(".*.part"))  # of an interrupted write
     settings = config.model_dump(mode="json")
     if dataset.kind == "images":  # named even if left to the backbone, whose defaults may change
         backbone = backbone_of(config)
         settings |= {"crop": backbone.crop, "pool": backbone.pool}
-    identity = {
-        "config": settings,
-        "data": {"name": dataset.name, "images": len(dataset.labels), "fingerprint": fingerprint(dataset)},
-    }
+    data = {"name": dataset.name, "images": len(dataset.labels), "fingerprint": fingerprint(dataset)}
+    identity = {"config": settings, "data": data}
     path = folder / "config.json"
     if path.exists() and not overwrite:
         stored = read_config(folder)
-        differences = _differences({k: stored.get(k) for k in identity}, identity)
+        differences = _differences({key: stored.get(key) for key in identity}, identity)
         if not differences:
             return
-        if _has_work(folder):  # not of a run that failed before its first checkpoint
+        if any(folder.glob(_CHECKPOINTS)) or any((folder / name).exists() for name in (*_MODEL, *CODES)):
             raise ConfigError(
                 f"'{folder}' holds a run with other settings: {'; '.join(differences)}. Train into another "
                 "folder, or overwrite this run."
             )
-    _delete(folder, (folder / name for name in (*CODES, "weights.npz", *_MODEL, PORTABLE, TUNED, *_LOGS)))
-    for place in _shorter_folders(folder):
-        _delete(place, (place / name for name in (*CODES, *_MODEL, PORTABLE, TUNED)))
+    results = (*CODES, *_MODEL, PORTABLE, TUNED)
+    _delete(folder, (folder / name for name in (*results, "weights.npz")))
+    for inside in _shorter_folders(folder):
+        _delete(inside, (inside / name for name in results))
         with suppress(OSError):  # something of the user's is in it
-            place.rmdir()
+            inside.rmdir()
     drop_checkpoints(folder)
     origin = {
         "splits": dataset.splits.made,
@@ -133,23 +160,15 @@ def init_or_check_run(folder: Path, dataset: Dataset, config: TrainConfig, overw
 
 def _shorter_folders(folder: Path) -> list[Path]:
     """Return the folders of shorter nested codes."""
-    return [
-        place
-        for place in folder.iterdir()
-        if place.name.isdecimal() and place.is_dir() and not place.is_symlink()
-    ]
+    inside = [path for path in folder.iterdir() if path.name.isdecimal() and not path.is_symlink()]
+    return [path for path in inside if path.is_dir()]
 
 
-def _has_work(folder: Path) -> bool:
-    """Return whether a run holds a checkpoint, a model or codes."""
-    return any(folder.glob(_CHECKPOINTS)) or any((folder / name).exists() for name in (*_MODEL, *CODES))
-
-
-def _differences(stored: Any, wanted: Any, name: str = "") -> list[str]:
-    if isinstance(stored, dict) and isinstance(wanted, dict):
-        keys = sorted(stored.keys() | wanted.keys())
-        return [text for key in keys for text in _differences(stored.get(key), wanted.get(key), key)]
-    return [] if stored == wanted else [f"{name} was {stored}, now {wanted}"]
+def _differences(stored: Any, now: Any, name: str = "") -> list[str]:
+    if isinstance(stored, dict) and isinstance(now, dict):
+        keys = sorted(stored.keys() | now.keys())
+        return [text for key in keys for text in _differences(stored.get(key), now.get(key), key)]
+    return [] if stored == now else [f"{name} was {stored}, now {now}"]
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
@@ -199,9 +218,9 @@ def restore_checkpoint(path: Path, modules: Modules, optimizer: torch.optim.Opti
         if not isinstance(log, list) or [row["epoch"] for row in log] != list(range(1, len(log) + 1)):
             raise ValueError("its log does not list the first epochs")
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, IndexError) as error:
-        reason = first_line(error)
         raise DataError(
-            f"the checkpoint '{path}' is damaged or of another run ({reason}): delete it to train from the start."
+            f"the checkpoint '{path}' is damaged or of another run ({first_line(error)}): delete it to train from the "
+            "start."
         ) from None
     for parameter, known in optimizer.state.items():
         for name, value in known.items():

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from centerhash.data.published import cifar10, coco, flickr25k, nuswide, voc  # noqa: F401  (they register themselves)
+from centerhash.data.published import cifar10, coco, flickr25k, nuswide  # noqa: F401  (they register themselves)
 from centerhash.data.published.catalogue import (
     DATASETS,
-    datasets_page,
     describe,
     download,
     get_dataset,
@@ -16,7 +15,6 @@ from centerhash.data.published.list_files import read_lists
 
 __all__ = [
     "DATASETS",
-    "datasets_page",
     "describe",
     "download",
     "get_dataset",

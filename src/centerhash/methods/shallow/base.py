@@ -1,4 +1,4 @@
-"""Base of the shallow methods: a frozen bundle of arrays that turns features into values whose signs are codes.
+"""Base of the shallow methods: estimators with `fit` and `transform` to values whose signs are codes.
 
 Rows are read in blocks, so that training and encoding never hold a float64 copy of all features.
 """
@@ -7,148 +7,126 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from centerhash.core.checks import BLOCK, check_features
+from centerhash.core.checks import check_features
 from centerhash.core.errors import ConfigError, DataError, InputError
-from centerhash.core.options import MethodOptions
+from centerhash.core.options import Option, check_options
 from centerhash.core.parallel import one_numpy_thread
 from centerhash.core.progress import Progress, silent
 
 Floats = NDArray[np.float64]
 
-STAGE = "training"  # of the progress that shallow methods report
-ROUNDING = 1e-12  # of a sum's terms; float64 sums of some thousand terms are better than this
-_RANK = 1e-12  # variance of an axis, as a share of the largest, that is still more than rounding
+# The stage that shallow methods report to `progress`.
+STAGE = "training"
+# Rounding error of a float64 sum, as a share of its terms: some thousand terms are better than this.
+ROUNDING = 1e-12
+# Rows that are computed at once.
+BLOCK = 4096
+
+Normalize: TypeAlias = Annotated[bool, Option("scale every feature vector to unit length")]
 
 
-class ShallowOptions(MethodOptions):
-    """Options that all shallow methods share."""
+class ShallowHash(ABC):
+    """A hash function that is fitted on features, without back-propagation.
 
-    unit: bool = Field(True, description="scale every feature vector to unit length")
+        itq = ITQ(bits=64).fit(features)
+        codes = binarize(itq.transform(features))
 
+    Its options are the keyword arguments of the constructor. The learned arrays, whose names are `learned`, are all
+    that is stored of it. The same seed gives the same function.
+    """
 
-ShallowOptionsType = TypeVar("ShallowOptionsType", bound=ShallowOptions)
+    learned: ClassVar[tuple[str, ...]]
+    needs_labels: bool = False
+    normalize: bool | NDArray[np.bool_]
 
+    def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
+        """Check the options: an unknown or impossible one is a ConfigError that names it."""
+        check_options(cls, keywords)
+        return super().__new__(cls)
 
-@dataclass(frozen=True, eq=False)
-class Training:
-    """The inputs of a fit: features (n, D), labels (n, C), and how."""
+    def __init__(self, bits: int = 64, *, normalize: Normalize = True, seed: int = 0) -> None:
+        self.bits, self.normalize, self.seed = bits, normalize, seed
 
-    features: NDArray[np.float32]
-    labels: NDArray[np.bool_]
-    bits: int
-    options: MethodOptions
-    seed: int
-    progress: Progress = silent
-
-    def checked(
-        self, kind: type[ShallowOptionsType], learns_from_labels: str | None = None
-    ) -> ShallowOptionsType:
-        """Check all inputs and return the options, which must be of the method's own `kind`.
-
-        `learns_from_labels` names a method that needs labels.
-        """
-        features, labels, options = self.features, self.labels, self.options
-        if not isinstance(options, kind):
-            raise ConfigError(
-                f"options of type {type(options).__name__} are for another method: pass {kind.__name__}()."
-            )
+    def fit(
+        self,
+        features: NDArray[np.float32],
+        labels: NDArray[np.bool_] | None = None,
+        progress: Progress = silent,
+    ) -> Self:
+        """Fit on training features (n, D), and labels (n, C) for a method that learns from them."""
+        rows = len(features)
+        labels = np.zeros((rows, 0), np.bool_) if labels is None else labels
         if self.bits < 1:
             raise ConfigError(f"bits must be at least 1, got {self.bits}.")
         check_features(features)
-        if labels.ndim != 2 or labels.dtype != np.bool_ or len(labels) != len(features):
-            raise InputError(
-                f"labels must be a bool array of shape ({len(features)}, C), one row per row of features, got "
-                f"{labels.dtype} of shape {labels.shape}."
-            )
-        if len(features) < 2:
-            raise DataError(f"training needs at least 2 rows of features, got {len(features)}.")
-        if _all_same(features, options.unit):
-            hint = " when scaled to length 1: if only their lengths differ, set unit=false"
+        if labels.ndim != 2 or labels.dtype != np.bool_ or len(labels) != rows:
+            raise InputError(f"labels must be bool ({rows}, C), got {labels.dtype} of shape {labels.shape}.")
+        if _all_same(features, bool(self.normalize)):
+            hint = ", if scaled to length 1: try normalize=false" if self.normalize else ""
             raise DataError(
-                f"the {len(features)} rows of features are all the same{hint if options.unit else ''}: nothing to learn."
+                f"training needs at least 2 different rows of features; {rows} are the same{hint}."
             )
-        if learns_from_labels and not labels.any():
+        if self.needs_labels and not labels.any():
             raise DataError(
-                f"{learns_from_labels} learns from labels, but none of the {len(labels)} training rows has one: give "
-                "labels, or use a method without labels (lsh, sh, itq)."
+                f"{type(self).__name__} learns from labels, but none of the {rows} training rows has one: give labels, "
+                "or use a method without labels (lsh, sh, itq)."
             )
-        return options
-
-
-@dataclass(frozen=True, eq=False)
-class ShallowHash(ABC):
-    """A fitted hash function. Its dataclass fields are arrays, and are all that is stored of it."""
-
-    options_class: ClassVar[type[MethodOptions]] = ShallowOptions  # of methods without options of their own
-
-    @classmethod
-    def fit(
-        cls,
-        features: NDArray[np.float32],
-        labels: NDArray[np.bool_],
-        bits: int,
-        options: MethodOptions,
-        seed: int,
-        progress: Progress = silent,
-    ) -> Self:
-        """Fit on training features (n, D) and labels (n, C); the same seed gives the same function."""
-        return cls._fit(Training(features, labels, bits, options, seed, progress))
-
-    @classmethod
-    @abstractmethod
-    def _fit(cls, given: Training) -> Self:
-        """Fit to the arguments of `fit`, after `given.checked`."""
+        self._fit(features, labels, progress)
+        return self
 
     @abstractmethod
-    def values(self, features: NDArray[Any]) -> NDArray[np.float64]:
-        """Values (N, K) of features (N, D), seen in training or not; value >= 0 is the bit +1."""
+    def _fit(self, features: NDArray[np.float32], labels: NDArray[np.bool_], progress: Progress) -> None:
+        """Learn the arrays from checked features (n, D) and labels (n, C)."""
+
+    @abstractmethod
+    def transform(self, features: NDArray[Any]) -> Floats:
+        """Compute values (N, K) of features (N, D), seen in training or not; a value >= 0 is the bit +1."""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The fitted arrays by name, as they are stored."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """Return the learned arrays by name, as they are stored."""
+        return {name: np.asarray(getattr(self, name)) for name in self.learned}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
         """Rebuild a fitted function from the result of `arrays`."""
-        return cls(**dict(arrays))
+        if set(arrays) != set(cls.learned):
+            raise ValueError(f"arrays {', '.join(arrays)} are not those of {cls.__name__}")
+        fitted = cls.__new__(cls)
+        vars(fitted).update(arrays)
+        return fitted
 
 
-# --- Features: prepared, projected, and their principal axes
-
-
-def prepare(features: NDArray[Any], unit: bool) -> Floats:
-    """Features (n, D) as float64, each row of length 1 when `unit`; a row of zeros stays as it is."""
+def prepare(features: NDArray[Any], normalize: bool) -> Floats:
+    """Features (n, D) as float64, each row of length 1 if `normalize`; a row of zeros stays as it is."""
     prepared = features.astype(np.float64)
-    if unit:
+    if normalize:
         lengths = np.linalg.norm(prepared, axis=1, keepdims=True)
         prepared /= np.where(lengths > 0, lengths, 1)
     return prepared
 
 
-def prepared_blocks(features: NDArray[Any], unit: bool) -> Iterator[tuple[slice, Floats]]:
+def prepared_blocks(features: NDArray[Any], normalize: bool) -> Iterator[tuple[slice, Floats]]:
     """Yield (rows, prepared features (B, D)) over all of features (N, D)."""
     for start in range(0, len(features), BLOCK):
         rows = slice(start, start + BLOCK)
-        yield rows, prepare(features[rows], unit)
+        yield rows, prepare(features[rows], normalize)
 
 
-def _all_same(features: NDArray[Any], unit: bool) -> bool:
-    first = prepare(features[:1], unit)
+def _all_same(features: NDArray[Any], normalize: bool) -> bool:
+    first = prepare(features[:1], normalize)
     tolerance = 1e-6 * np.abs(first).max(initial=0)  # what float32 keeps of a vector brought to length 1
-    return all(np.abs(block - first).max() <= tolerance for _, block in prepared_blocks(features, unit))
+    return all(np.abs(block - first).max() <= tolerance for _, block in prepared_blocks(features, normalize))
 
 
-def mean_features(features: NDArray[Any], unit: bool) -> Floats:
+def mean_features(features: NDArray[Any], normalize: bool) -> Floats:
     """Mean (D,) of the prepared features (n, D)."""
     total = np.zeros(features.shape[1])
-    for _, block in prepared_blocks(features, unit):
+    for _, block in prepared_blocks(features, normalize):
         total += block.sum(axis=0)
     return total / len(features)
 
@@ -165,37 +143,21 @@ def affine(inputs: Floats, weights: Floats, offset: Floats) -> Floats:
     return values
 
 
-def project(features: NDArray[Any], unit: bool, projection: Floats, offset: Floats) -> Floats:
+def project(features: NDArray[Any], normalize: bool, projection: Floats, offset: Floats) -> Floats:
     """Values (N, K) of prepared features (N, D) @ projection (D, K) - offset (K,)."""
     values = np.empty((len(features), projection.shape[1]))
-    for rows, block in prepared_blocks(features, unit):
+    for rows, block in prepared_blocks(features, normalize):
         values[rows] = affine(block, projection, offset)
     return values
 
 
-class Axes(NamedTuple):
-    """Principal axes of features: their mean (D,), orthonormal axes (D, R) by falling variance (R,)."""
-
-    mean: Floats
-    axes: Floats
-    variances: Floats
-
-
-def principal_axes(features: NDArray[Any], unit: bool, most: int | None = None) -> Axes:
-    """The axes of features (n, D) along which they vary at all, at most `most`: R <= min(n - 1, D)."""
-    mean = mean_features(features, unit)
-    if len(features) < features.shape[1]:  # the covariance would be the larger matrix
-        centred = prepare(features, unit) - mean
-        with one_numpy_thread():
-            _, lengths, axes_in_rows = np.linalg.svd(centred, full_matrices=False)
-        variances, axes = lengths**2 / len(features), axes_in_rows.T
-    else:
-        covariance = np.zeros((features.shape[1], features.shape[1]))
-        for _, block in prepared_blocks(features, unit):
-            covariance += (block - mean).T @ (block - mean) / len(features)
-        with one_numpy_thread():
-            rising, axes_rising = np.linalg.eigh(covariance)
-        variances, axes = rising[::-1], axes_rising[:, ::-1]
-    rank = int((variances > _RANK * variances[0]).sum())
-    kept = rank if most is None else min(rank, most)
-    return Axes(mean, np.ascontiguousarray(axes[:, :kept]), variances[:kept].copy())
+def principal_axes(features: NDArray[Any], normalize: bool, most: int) -> tuple[Floats, Floats]:
+    """Mean (D,) of features (n, D), and up to `most` axes (D, R) along which they vary at all, by falling variance."""
+    mean = mean_features(features, normalize)
+    covariance = np.zeros((features.shape[1], features.shape[1]))
+    for _, block in prepared_blocks(features, normalize):
+        covariance += (block - mean).T @ (block - mean) / len(features)
+    with one_numpy_thread():
+        variances, axes = np.linalg.eigh(covariance)
+    rank = int((variances > ROUNDING * variances[-1]).sum())
+    return mean, np.ascontiguousarray(axes[:, ::-1][:, : min(rank, most)])

@@ -5,42 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from centerhash.core.checks import check_features
+from centerhash.core.options import Option
 from centerhash.methods.shallow.base import (
     Floats,
     ShallowHash,
-    ShallowOptions,
     affine,
     mean_features,
     prepare,
     prepared_blocks,
 )
 
-_SMALLEST = 1e-12  # mean squared distance, as a share of the squared lengths: less is rounding
+# A mean squared distance below this share of the squared lengths is rounding.
+_SMALLEST = 1e-12
 
 
-class KernelOptions(ShallowOptions):
-    """Options of every method with a Gaussian kernel."""
-
-    bandwidth: float = Field(
-        0.35, ge=0.01, le=100, description="sigma of the kernel, in root mean squared distances"
-    )
-
-
-# --- the kernel
-
-
-def rbf(inputs: Floats, anchors: Floats, sigma: float) -> Floats:
-    """Gaussian kernel (B, M) exp(-||x - a||^2 / (2 sigma^2)) of inputs (B, D) and anchors (M, D)."""
-    squares = (inputs**2).sum(axis=1)[:, None] + (anchors**2).sum(axis=1) - 2 * inputs @ anchors.T
-    kernel: Floats = np.exp(squares.clip(min=0) / (-2 * sigma**2))
-    return kernel
+Bandwidth: TypeAlias = Annotated[
+    float, Option("sigma of the kernel, in root mean squared distances", ge=0.01, le=100)
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,13 +36,17 @@ class Kernel:
 
     anchors: NDArray[np.float32]  # (M, D), prepared
     sigma: float  # 0 for the linear kernel
-    unit: bool
+    normalize: bool
 
     def blocks(self, features: NDArray[Any]) -> Iterator[tuple[slice, Floats]]:
-        """Yield (rows, kernel (B, M)) over features (N, D), which are not yet prepared."""
+        """Yield (rows, kernel (B, M)) over features (N, D): exp(-||x - a||^2 / (2 sigma^2)), or x^T a if sigma is 0."""
         anchors = self.anchors.astype(np.float64)
-        for rows, block in prepared_blocks(features, self.unit):
-            yield rows, rbf(block, anchors, self.sigma) if self.sigma else block @ anchors.T
+        for rows, block in prepared_blocks(features, self.normalize):
+            if self.sigma:
+                squares = (block**2).sum(axis=1)[:, None] + (anchors**2).sum(axis=1) - 2 * block @ anchors.T
+                yield rows, np.exp(squares.clip(min=0) / (-2 * self.sigma**2))
+            else:
+                yield rows, block @ anchors.T
 
     def __call__(self, features: NDArray[Any]) -> Floats:
         """Kernel (N, M) between features (N, D) and the anchors."""
@@ -72,53 +63,44 @@ class Kernel:
         return total / len(features)
 
 
-def mean_squared_distance(features: NDArray[Any], anchors: NDArray[Any], unit: bool) -> float:
-    """Mean of ||x - a||^2 over all features (n, D) and prepared anchors (M, D), from their means alone."""
-    square = sum(float((block**2).sum()) for _, block in prepared_blocks(features, unit)) / len(features)
-    mean, wide = mean_features(features, unit), anchors.astype(np.float64)
-    anchor_square = float((wide**2).sum()) / len(wide)
-    distance = square + anchor_square - 2 * float(mean @ wide.mean(axis=0))
-    return max(distance, _SMALLEST * (square + anchor_square))
-
-
 def draw_kernel(
-    features: NDArray[Any], count: int, options: KernelOptions, generator: np.random.Generator
+    features: NDArray[Any], count: int, bandwidth: float, normalize: bool, generator: np.random.Generator
 ) -> tuple[Kernel, NDArray[np.int64]]:
     """A kernel at `count` training rows (all when there are fewer), and which rows (M,) they are.
 
-    The bandwidth follows the mean squared distance between features and anchors.
+    Its sigma is the bandwidth times the root of the mean squared distance between features and anchors; the bandwidth 0
+    is the linear kernel.
     """
     rows = np.sort(generator.permutation(len(features))[:count])
-    anchors = prepare(features[rows], options.unit).astype(np.float32)
-    sigma = options.bandwidth * math.sqrt(mean_squared_distance(features, anchors, options.unit))
-    return Kernel(anchors, sigma, options.unit), rows
+    anchors = prepare(features[rows], normalize).astype(np.float32)
+    wide = anchors.astype(np.float64)
+    square = sum(float((block**2).sum()) for _, block in prepared_blocks(features, normalize)) / len(features)
+    squares = square + float((wide**2).sum()) / len(wide)
+    distance = squares - 2 * float(mean_features(features, normalize) @ wide.mean(axis=0))
+    sigma = bandwidth * math.sqrt(max(distance, _SMALLEST * squares))
+    return Kernel(anchors, sigma, normalize), rows
 
 
-@dataclass(frozen=True, eq=False)
 class KernelHash(ShallowHash):
     """A hash function of kernels at anchors: kernel(features, anchors) @ weights - offset."""
 
-    unit: NDArray[np.bool_]  # () whether features are brought to length 1 first
+    learned = ("normalize", "anchors", "sigma", "weights", "offset")
     anchors: NDArray[np.float32]  # (M, D)
-    sigma: Floats  # ()
+    sigma: NDArray[np.float64]  # ()
     weights: Floats  # (M, K)
     offset: Floats  # (K,)
 
-    @classmethod
-    def at(cls, kernel: Kernel, weights: Floats, offset: Floats) -> Self:
-        """The hash function of this kernel."""
-        return cls(np.array(kernel.unit), kernel.anchors, np.array(kernel.sigma), weights, offset)
+    def _set(self, kernel: Kernel, weights: Floats, offset: Floats) -> None:
+        self.anchors, self.sigma = kernel.anchors, np.array(kernel.sigma)
+        self.weights, self.offset = weights, offset
 
-    def values(self, features: NDArray[Any]) -> Floats:
-        """Values (N, K) of features (N, D)."""
+    def transform(self, features: NDArray[Any]) -> Floats:
+        """Compute values (N, K) of features (N, D)."""
         check_features(features, self.anchors.shape[1])
         values = np.empty((len(features), len(self.offset)))
-        for rows, block in Kernel(self.anchors, float(self.sigma), bool(self.unit)).blocks(features):
+        for rows, block in Kernel(self.anchors, float(self.sigma), bool(self.normalize)).blocks(features):
             values[rows] = affine(block, self.weights, self.offset)
         return values
-
-
-# --- similarity of multi-label rows
 
 
 def share_label(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> NDArray[np.bool_]:

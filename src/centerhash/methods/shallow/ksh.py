@@ -1,20 +1,19 @@
-"""Hashing bit by bit on what is left of the similarities: KSH (kernel-based supervised hashing)."""
+"""Hashing bit by bit on the residual of the similarities: KSH (kernel-based supervised hashing)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
+from centerhash.core.options import Option
 from centerhash.core.progress import Progress, silent
-from centerhash.methods.registry import Notes, Scores, register_method
-from centerhash.methods.shallow.base import STAGE, Floats, Training
-from centerhash.methods.shallow.kernel import KernelHash, KernelOptions, draw_kernel, share_label
+from centerhash.methods.shallow.base import STAGE, Floats, Normalize
+from centerhash.methods.shallow.kernel import Bandwidth, KernelHash, draw_kernel, share_label
 
-_RANK = 1e-10  # variance of a direction, as a share of the largest, that is still more than rounding
+# A direction with less of the largest variance than this is rounding.
+_RANK = 1e-10
 
 
 def signed_similarity(labels: NDArray[np.bool_]) -> NDArray[np.float32]:
@@ -24,30 +23,17 @@ def signed_similarity(labels: NDArray[np.bool_]) -> NDArray[np.float32]:
     return similarity
 
 
-def agreement(code: NDArray[Any], residue: NDArray[np.float32]) -> float:
-    """h^T R h of one bit's code h (l,) with the residue R (l, l): a new bit is chosen for it."""
-    narrow = code.astype(np.float32)
-    return float(narrow.astype(np.float64) @ (residue @ narrow).astype(np.float64))
+def whiten(centered: Floats, ridge: float) -> tuple[Floats, Floats]:
+    """Orthogonal basis (l, R) of centered kernel columns (l, M), and the matrix (M, R) that leads to it.
 
-
-class Whitened(NamedTuple):
-    """A basis (l, R) of the kernel's centred columns (l, M), and the matrix (M, R) that leads to it."""
-
-    basis: Floats
-    back: Floats
-
-
-def whiten(centred: Floats, ridge: float) -> Whitened:
-    """Orthogonal basis of centred kernel columns (l, M); without a ridge, all its columns have length sqrt(l).
-
-    It turns the paper's generalised eigenproblem into a plain one. Directions of no variance (copies of
-    anchors, more anchors than rows) drop out. The ridge, a share of the largest variance, is added to every
-    variance, so that directions of little variance count for less: fewer bits are spent on noise.
+    It turns the paper's generalized eigenproblem into a plain one. Directions of no variance (copies of anchors, more
+    anchors than rows) drop out. The ridge, a share of the largest variance, makes directions of little variance count for
+    less, so that fewer bits are spent on noise; without it, all columns have length sqrt(l).
     """
-    variances, directions = np.linalg.eigh(centred.T @ centred / len(centred))
+    variances, directions = np.linalg.eigh(centered.T @ centered / len(centered))
     kept = variances > _RANK * variances[-1]
     back = directions[:, kept] / np.sqrt(variances[kept] + ridge * variances[-1])
-    return Whitened(centred @ back, back)
+    return centered @ back, back
 
 
 def smoothed_agreement(
@@ -65,8 +51,8 @@ def smoothed_agreement(
 
 def ascend(
     start: Floats, basis: NDArray[np.float32], residue: NDArray[np.float32], iterations: int
-) -> tuple[Floats, Floats]:
-    """Climb the smoothed agreement from `start` (R,) by Nesterov's gradient; also the best value after each step.
+) -> Floats:
+    """Climb the smoothed agreement from `start` (R,) by Nesterov's gradient.
 
     Momentum starts over, with half the step and from the best point, whenever a step goes down, so that what
     is returned is never lower than the start.
@@ -76,7 +62,6 @@ def ascend(
     best_gradient = gradient
     # a first step of the size of the start itself; where the gradient is 0 there is nowhere to go
     step = float(np.linalg.norm(start)) / max(float(np.linalg.norm(gradient)), np.finfo(np.float64).tiny)
-    trace = [best_value]
     for _ in range(iterations):
         before, moved = moved, point + step * gradient
         grown = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
@@ -87,8 +72,7 @@ def ascend(
         else:
             point = moved = best
             gradient, momentum, step = best_gradient, 1.0, step / 2
-        trace.append(best_value)
-    return best, np.array(trace)
+    return best
 
 
 def greedy_bits(
@@ -104,9 +88,11 @@ def greedy_bits(
     columns = np.empty((basis.shape[1], bits))
     for bit in range(bits):
         spectral = np.linalg.eigh(between)[1][:, -1]
-        refined, _ = ascend(spectral, narrow, residue, iterations)
-        candidates = [(weights, np.where(basis @ weights >= 0, 1.0, -1.0)) for weights in (spectral, refined)]
-        columns[:, bit], code = max(candidates, key=lambda candidate: agreement(candidate[1], residue))
+        refined = ascend(spectral, narrow, residue, iterations)
+        codes = np.where(basis @ np.stack([spectral, refined], axis=1) >= 0, 1.0, -1.0)
+        agreements = (codes * (residue @ codes.astype(np.float32)).astype(np.float64)).sum(axis=0)
+        better = int(agreements.argmax())
+        columns[:, bit], code = (spectral, refined)[better], codes[:, better]
         residue -= np.outer(code, code).astype(np.float32)
         pulled = basis.T @ code
         between -= np.outer(pulled, pulled)
@@ -114,48 +100,39 @@ def greedy_bits(
     return columns
 
 
-class KshOptions(KernelOptions):
-    """Options of KSH: 300 anchors as in the paper, the rest as a validation split preferred."""
+class KSH(KernelHash):
+    """KSH (Liu et al., 2012): one bit at a time, fitted to the residual of the similarities.
 
-    anchors: int = Field(1000, ge=1, description="rows used as kernel points")
-    labelled: int = Field(5000, ge=2, description="rows whose similarities are fitted")
-    iterations: int = Field(15, ge=0, description="gradient steps per bit after the spectral start")
-    ridge: float = Field(0.03, ge=0, description="ridge on the kernel variances, relative to the largest")
+    Supervised Hashing with Kernels, CVPR 2012. The paper has 300 anchors; a validation split preferred the defaults.
+    """
 
+    needs_labels = True
 
-@register_method(
-    "ksh",
-    title="KSH",
-    paper="Supervised Hashing with Kernels (Liu et al.)",
-    year=2012,
-    multi_label="similar if a label is shared",
-    space={"bandwidth": [0.35, 0.7, 1.0], "anchors": [300, 1000], "ridge": [0.0, 0.01, 0.03]},
-    authors={"bandwidth": 1.0, "anchors": 300, "ridge": 0.0, "labelled": 2000, "iterations": 500},
-    notes=Notes(
-        source="the authors' MATLAB code",
-        equations="""
-            min over A of  || H H^T / K - S ||^2,  H = sign(kernel(X, anchors) A),
-                S_ij = +1 if i and j share a label, else -1""",
-        differences="""
-            A ridge on the kernel variances keeps bits from following noise.""",
-        scores=Scores(0.737, None, 0.626),
-    ),
-)
-@dataclass(frozen=True, eq=False)
-class Ksh(KernelHash):
-    """KSH (Liu et al., 2012): one bit at a time, fitted to the residual of the similarities."""
+    def __init__(
+        self,
+        bits: int = 64,
+        *,
+        normalize: Normalize = True,
+        bandwidth: Bandwidth = 0.35,
+        anchors: Annotated[int, Option("rows used as kernel points", ge=1)] = 1000,
+        labeled: Annotated[int, Option("rows whose similarities are fitted", ge=2)] = 5000,
+        iterations: Annotated[int, Option("gradient steps per bit after the spectral start", ge=0)] = 15,
+        ridge: Annotated[
+            float, Option("ridge on the kernel variances, relative to the largest", ge=0)
+        ] = 0.03,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(bits, normalize=normalize, seed=seed)
+        self.bandwidth, self.anchor_count, self.labeled = bandwidth, anchors, labeled
+        self.iterations, self.ridge = iterations, ridge
 
-    @classmethod
-    def _fit(cls, given: Training) -> Self:
+    def _fit(self, features: NDArray[np.float32], labels: NDArray[np.bool_], progress: Progress) -> None:
         """Fit on the similarities of some rows of features (n, D) with labels (n, C)."""
-        chosen = given.checked(KshOptions, "KSH")
-        features, labels = given.features, given.labels
-        generator = np.random.default_rng(given.seed)
-        kernel, _ = draw_kernel(features, chosen.anchors, chosen, generator)
-        rows = np.sort(generator.permutation(len(features))[: chosen.labelled])
+        generator = np.random.default_rng(self.seed)
+        kernel, _ = draw_kernel(features, self.anchor_count, self.bandwidth, bool(self.normalize), generator)
+        rows = np.sort(generator.permutation(len(features))[: self.labeled])
         mean = kernel.mean(features)
-        whitened = whiten(kernel(features[rows]) - mean, chosen.ridge)
+        basis, back = whiten(kernel(features[rows]) - mean, self.ridge)
         similarity = signed_similarity(labels[rows])
-        columns = greedy_bits(whitened.basis, similarity, given.bits, chosen.iterations, given.progress)
-        weights = whitened.back @ columns
-        return cls.at(kernel, weights, mean @ weights)
+        weights = back @ greedy_bits(basis, similarity, self.bits, self.iterations, progress)
+        self._set(kernel, weights, mean @ weights)

@@ -1,24 +1,21 @@
-"""Hashing by linear projections, without labels: LSH, SH (spectral hashing) and ITQ (iterative quantisation)."""
+"""Hashing by linear projections, without labels: LSH, SH (spectral hashing) and ITQ (iterative quantization)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from centerhash.core.checks import check_features
+from centerhash.core.options import Option
 from centerhash.core.parallel import one_numpy_thread
 from centerhash.core.progress import Progress, silent
-from centerhash.methods.registry import Notes, Scores, register_method
 from centerhash.methods.shallow.base import (
     STAGE,
     Floats,
+    Normalize,
     ShallowHash,
-    ShallowOptions,
-    Training,
     affine,
     mean_features,
     prepared_blocks,
@@ -27,65 +24,33 @@ from centerhash.methods.shallow.base import (
 )
 
 
-@dataclass(frozen=True, eq=False)
 class LinearHash(ShallowHash):
     """A hash function of hyperplanes: features @ projection - offset."""
 
-    unit: NDArray[np.bool_]  # () whether features are brought to length 1 first
+    learned = ("normalize", "projection", "offset")
     projection: Floats  # (D, K)
     offset: Floats  # (K,)
 
-    def values(self, features: NDArray[Any]) -> Floats:
-        """Signed distances (N, K) of features (N, D) from the hyperplanes, up to their scale."""
+    def transform(self, features: NDArray[Any]) -> Floats:
+        """Compute signed distances (N, K) of features (N, D) from the hyperplanes, up to their scale."""
         check_features(features, self.projection.shape[0])
-        return project(features, bool(self.unit), self.projection, self.offset)
+        return project(features, bool(self.normalize), self.projection, self.offset)
 
 
-# --- LSH
+class LSH(LinearHash):
+    """LSH (Gionis et al., 1999; Charikar, 2002): random Gaussian hyperplanes through the mean of the features.
 
-
-@register_method(
-    "lsh",
-    title="LSH",
-    paper="Similarity Search in High Dimensions via Hashing (Gionis et al.)",
-    year=1999,
-    uses_labels=False,
-    multi_label="not used",
-    defaults={"unit": False},
-    space={"unit": [True, False]},
-    authors={"unit": False},
-    notes=Notes(
-        source="MATLAB ports of LSH",
-        equations="h_k(x) = sign(<r_k, x - mean>), r_k ~ N(0, I)",
-        differences="""
-            The hyperplanes pass through the mean, because all features are positive.""",
-        scores=Scores(0.483, None, 0.483),
-    ),
-)
-@dataclass(frozen=True, eq=False)
-class Lsh(LinearHash):
-    """LSH (Gionis et al., 1999; Charikar, 2002): random Gaussian hyperplanes through the mean of the features."""
-
-    @classmethod
-    def _fit(cls, given: Training) -> Self:
-        """Draw K directions; the features (n, D) give only the mean. Labels (n, C) are not used."""
-        chosen = given.checked(ShallowOptions)
-        projection = np.random.default_rng(given.seed).normal(size=(given.features.shape[1], given.bits))
-        offset = mean_features(given.features, chosen.unit) @ projection
-        given.progress(STAGE, 1, 1)
-        return cls(np.array(chosen.unit), projection, offset)
-
-
-# --- SH
-
-
-def eigenvalues(ranges: Floats, modes: int) -> Floats:
-    """(R, M) of the modes 1..M on intervals of the lengths `ranges` (R,): (m pi / (b - a))^2.
-
-    The paper's eigenvalue of the Laplacian, 1 - exp(-epsilon^2 / 2 |m pi / (b - a)|^2), rises with this for
-    every epsilon, so the order is the same and epsilon need not be chosen.
+    Similarity Search in High Dimensions via Hashing, VLDB 1999.
     """
-    return (np.arange(1, modes + 1) * np.pi / ranges[:, None]) ** 2
+
+    def __init__(self, bits: int = 64, *, normalize: Normalize = False, seed: int = 0) -> None:
+        super().__init__(bits, normalize=normalize, seed=seed)
+
+    def _fit(self, features: NDArray[np.float32], labels: NDArray[np.bool_], progress: Progress) -> None:
+        """Draw K directions; the features (n, D) give only the mean. Labels (n, C) are not used."""
+        self.projection = np.random.default_rng(self.seed).normal(size=(features.shape[1], self.bits))
+        self.offset = mean_features(features, bool(self.normalize)) @ self.projection
+        progress(STAGE, 1, 1)
 
 
 class Modes(NamedTuple):
@@ -96,11 +61,12 @@ class Modes(NamedTuple):
 
 
 def smallest_modes(ranges: Floats, bits: int) -> Modes:
-    """The K eigenfunctions of smallest eigenvalue over all axes; the constant one (m = 0) tells nothing.
+    """The K eigenfunctions of smallest eigenvalue over all axes of the lengths `ranges` (R,), without the constant one.
 
-    Ties go to the earlier axis. One axis gives as many modes as needed, so K may exceed the axes.
+    The eigenvalue 1 - exp(-epsilon^2 / 2 |m pi / (b - a)|^2) of the Laplacian rises with (m pi / (b - a))^2. Ties
+    go to the earlier axis. One axis gives as many modes as needed, so K may exceed the axes.
     """
-    values = eigenvalues(ranges, bits)
+    values = (np.arange(1, bits + 1) * np.pi / ranges[:, None]) ** 2
     order = np.argsort(values, axis=None, kind="stable")[:bits]
     return Modes(order // bits, np.sqrt(values.ravel()[order]))
 
@@ -110,71 +76,43 @@ def eigenfunctions(coordinates: Floats, minima: Floats, modes: Modes) -> Floats:
     return np.sin(np.pi / 2 + modes.frequencies * (coordinates - minima)[:, modes.axes])
 
 
-@register_method(
-    "sh",
-    title="SH",
-    paper="Spectral Hashing (Weiss, Torralba and Fergus)",
-    year=2009,
-    uses_labels=False,
-    multi_label="not used",
-    space={"unit": [True, False]},
-    authors={"unit": False},
-    notes=Notes(
-        source="the authors' trainSH.m",
-        equations="""
-            x along one of the first min(K, D) principal axes fills [a, b]:
-                Phi_m(x) = sin(pi/2 + m pi (x - a) / (b - a))
-            bits: the K pairs (axis, m >= 1) of smallest (m pi / (b - a))^2;  h = sign(Phi)""",
-        differences="There are no differences.",
-        scores=Scores(0.657, None, 0.655),
-    ),
-)
-@dataclass(frozen=True, eq=False)
-class Sh(ShallowHash):
+class SH(ShallowHash):
     """SH (Weiss et al., 2008): sinusoids along the principal axes, for data that are uniform in a box.
 
-    Unseen features are projected on the same axes and go through the same sinusoids.
+    Spectral Hashing, NeurIPS 2008. Unseen features are projected on the same axes and go through the same sinusoids.
     """
 
-    unit: NDArray[np.bool_]  # () whether features are brought to length 1 first
+    learned = ("normalize", "projection", "minima", "axes", "frequencies")
     projection: Floats  # (D, R), the axes that some bit uses
     minima: Floats  # (R,), where the training features begin on each
     axes: NDArray[np.int64]  # (K,), the axis of each bit
     frequencies: Floats  # (K,)
 
-    @classmethod
-    def _fit(cls, given: Training) -> Self:
+    def _fit(self, features: NDArray[np.float32], labels: NDArray[np.bool_], progress: Progress) -> None:
         """Fit a box to features (n, D) along their first min(K, D) axes. Labels (n, C) and seed are not used."""
-        unit = given.checked(ShallowOptions).unit
-        projection = principal_axes(given.features, unit, given.bits).axes
+        normalize = bool(self.normalize)
+        _, projection = principal_axes(features, normalize, self.bits)
         minima = np.full(projection.shape[1], np.inf)
         maxima = -minima
-        for _, block in prepared_blocks(given.features, unit):
+        for _, block in prepared_blocks(features, normalize):
             coordinates = block @ projection
             minima = np.minimum(minima, coordinates.min(axis=0))
             maxima = np.maximum(maxima, coordinates.max(axis=0))
-        modes = smallest_modes(maxima - minima, given.bits)
-        given.progress(STAGE, 1, 1)
-        used, places = np.unique(modes.axes, return_inverse=True)
-        return cls(np.array(unit), projection[:, used].copy(), minima[used], places, modes.frequencies)
+        modes = smallest_modes(maxima - minima, self.bits)
+        used, self.axes = np.unique(modes.axes, return_inverse=True)
+        self.projection, self.minima = projection[:, used].copy(), minima[used]
+        self.frequencies = modes.frequencies
+        progress(STAGE, 1, 1)
 
-    def values(self, features: NDArray[Any]) -> Floats:
-        """Eigenfunctions (N, K) at features (N, D)."""
+    def transform(self, features: NDArray[Any]) -> Floats:
+        """Compute eigenfunctions (N, K) at features (N, D)."""
         check_features(features, self.projection.shape[0])
         values = np.empty((len(features), len(self.axes)))
         modes = Modes(self.axes, self.frequencies)
-        for rows, block in prepared_blocks(features, bool(self.unit)):
+        for rows, block in prepared_blocks(features, bool(self.normalize)):
             coordinates = affine(block, self.projection, np.zeros_like(self.minima))
             values[rows] = eigenfunctions(coordinates, self.minima, modes)
         return values
-
-
-# --- ITQ
-
-
-def quantisation_error(rotated: Floats) -> float:
-    """||B - V R||^2 of rotated coordinates (n, K) with their own signs B, Eq. (2) of Gong and Lazebnik."""
-    return float(((np.abs(rotated) - 1) ** 2).sum())
 
 
 def best_rotation(codes: Floats, coordinates: Floats) -> Floats:
@@ -191,61 +129,46 @@ def random_rotation(axes: int, bits: int, seed: int) -> Floats:
     return rotation
 
 
-def iterative_quantisation(
+def iterative_quantization(
     coordinates: Floats, iterations: int, start: Floats, progress: Progress = silent
-) -> tuple[Floats, Floats]:
-    """Rotation (R, K) of coordinates (n, R), R <= K, and the quantisation error (iterations + 1,) on the way.
+) -> Floats:
+    """Rotation (R, K) of coordinates V (n, R), R <= K, that lowers ||B - V R||^2, Eq. (2) of Gong and Lazebnik.
 
-    Each iteration takes the best codes for the rotation and the best rotation for the codes, so the error
-    never rises. With fewer axes than bits (R < K) the axes are rotated into a space of K dimensions, which is
-    the paper's method on data filled up with zeros.
+    Each iteration takes the best codes B for the rotation and the best rotation for the codes. With fewer axes than bits
+    (R < K) this is the paper's method on data filled up with zeros.
     """
     rotation, rotated = start, coordinates @ start
-    errors = [quantisation_error(rotated)]
     with one_numpy_thread():
         for iteration in range(iterations):
             rotation = best_rotation(np.where(rotated >= 0, 1.0, -1.0), coordinates)
             rotated = coordinates @ rotation
-            errors.append(quantisation_error(rotated))
             progress(STAGE, iteration + 1, iterations)
-    return rotation, np.array(errors)
+    return rotation
 
 
-class ItqOptions(ShallowOptions):
-    """Options of ITQ."""
+class ITQ(LinearHash):
+    """ITQ (Gong and Lazebnik, 2011): the K principal axes, rotated so that the features are nearest to +-1.
 
-    iterations: int = Field(100, ge=1, description="rounds of codes and rotation")
+    Iterative Quantization: A Procrustean Approach to Learning Binary Codes, CVPR 2011.
+    """
 
+    def __init__(
+        self,
+        bits: int = 64,
+        *,
+        normalize: Normalize = True,
+        iterations: Annotated[int, Option("rounds of codes and rotation", ge=1)] = 100,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(bits, normalize=normalize, seed=seed)
+        self.iterations = iterations
 
-@register_method(
-    "itq",
-    title="ITQ",
-    paper="Iterative Quantization (Gong and Lazebnik)",
-    year=2013,
-    uses_labels=False,
-    multi_label="not used",
-    space={"unit": [True, False], "iterations": [20, 50, 100]},
-    authors={"iterations": 50},
-    notes=Notes(
-        source="Gong's ITQ in MATLAB",
-        equations="""
-            min over B in {-1, +1}^(n x K) and rotations R of  || B - V R ||^2,
-                V = centered features on K principal axes""",
-        differences="With more bits than principal axes, V is padded with zeros.",
-        scores=Scores(0.734, None, 0.731),
-    ),
-)
-@dataclass(frozen=True, eq=False)
-class Itq(LinearHash):
-    """ITQ (Gong and Lazebnik, 2011): the K principal axes, rotated so that the features are nearest to +-1."""
-
-    @classmethod
-    def _fit(cls, given: Training) -> Self:
+    def _fit(self, features: NDArray[np.float32], labels: NDArray[np.bool_], progress: Progress) -> None:
         """Fit axes and rotation to features (n, D). Labels (n, C) are not used."""
-        chosen = given.checked(ItqOptions)
-        mean, axes, _ = principal_axes(given.features, chosen.unit, given.bits)
-        coordinates = project(given.features, chosen.unit, axes, mean @ axes)
-        start = random_rotation(coordinates.shape[1], given.bits, given.seed)
-        rotation, _ = iterative_quantisation(coordinates, chosen.iterations, start, given.progress)
-        projection = axes @ rotation
-        return cls(np.array(chosen.unit), projection, mean @ projection)
+        normalize = bool(self.normalize)
+        mean, axes = principal_axes(features, normalize, self.bits)
+        coordinates = project(features, normalize, axes, mean @ axes)
+        start = random_rotation(coordinates.shape[1], self.bits, self.seed)
+        rotation = iterative_quantization(coordinates, self.iterations, start, progress)
+        self.projection = axes @ rotation
+        self.offset = mean @ self.projection

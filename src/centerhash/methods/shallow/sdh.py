@@ -2,61 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from centerhash.core.progress import Progress, silent
-from centerhash.methods.registry import Notes, Scores, register_method
-from centerhash.methods.shallow.base import STAGE, Floats, Training, prepare
-from centerhash.methods.shallow.kernel import KernelHash, KernelOptions, draw_kernel
+from centerhash.core.options import Option
+from centerhash.core.progress import Progress
+from centerhash.methods.shallow.base import STAGE, Floats, Normalize, prepare
+from centerhash.methods.shallow.kernel import Bandwidth, KernelHash, draw_kernel
 
-_BLOCK = 1024  # rows whose codes are improved at once, so that they stay in the CPU's cache
-
-
-class SdhOptions(KernelOptions):
-    """Options of SDH: anchors, lambda, nu and iterations as in the paper, the rest as a validation split preferred."""
-
-    anchors: int = Field(1000, ge=1, description="rows used as kernel points")
-    bandwidth: float = Field(
-        0.7, ge=0.01, le=100, description="sigma of the kernel, in root mean squared distances"
-    )
-    ridge: float = Field(1.0, gt=0, alias="lambda", description="ridge of the classifier")
-    fit: float = Field(1e-5, ge=0, alias="nu", description="coefficient of the distance to the hash function")
-    smooth: float = Field(1e-5, gt=0, description="ridge of the hash function, per training row")
-    scaled: bool = Field(True, description="scale label rows to unit length")
-    iterations: int = Field(5, ge=1, description="rounds of hash function, classifier and codes")
-    sweeps: int = Field(10, ge=1, description="maximum sweeps over the bits per round")
-
-
-class Weights(NamedTuple):
-    """The other variables of SDH besides the codes: classifier W (K, C) and hash function P (M, K)."""
-
-    classifier: Floats
-    function: Floats
+# The codes of so many rows are improved at once, so that they stay in the CPU's cache.
+_BLOCK = 1024
 
 
 def ridge_solution(inputs: Floats, targets: Floats, ridge: float) -> Floats:
-    """Weights (M, T) that minimise ||inputs (n, M) @ weights - targets (n, T)||^2 + ridge ||weights||^2."""
+    """Weights (M, T) that minimize ||inputs (n, M) @ weights - targets (n, T)||^2 + ridge ||weights||^2."""
     gram = inputs.T @ inputs + ridge * np.eye(inputs.shape[1])
     return np.asarray(np.linalg.solve(gram, inputs.T @ targets), dtype=np.float64)
-
-
-def sdh_objective(
-    codes: Floats, targets: Floats, columns: Floats, weights: Weights, options: SdhOptions
-) -> float:
-    """||Y - B W||^2 + lambda ||W||^2 + nu (||B - columns P||^2 + n smooth ||P||^2) for codes B (n, K).
-
-    The paper's objective with targets Y (n, C) and kernel columns (n, M), and a ridge for P besides W's.
-    """
-    classifier, function = weights
-    classified = ((targets - codes @ classifier) ** 2).sum() + options.ridge * (classifier**2).sum()
-    ridge = options.smooth * len(columns)
-    fitted = ((codes - columns @ function) ** 2).sum() + ridge * (function**2).sum()
-    return float(classified + options.fit * fitted)
 
 
 def discrete_cyclic_descent(codes: Floats, pull: Floats, classifier: Floats, sweeps: int) -> Floats:
@@ -90,80 +53,51 @@ def _sweep(codes: Floats, pull: Floats, factor: Floats, sweeps: int) -> None:
             break
 
 
-def label_targets(labels: NDArray[np.bool_], scaled: bool) -> Floats:
-    """Targets (n, C) of labels (n, C): 0 and 1 as in the paper, or `scaled` to rows of length 1.
-
-    Scaled, two rows have the inner product 1 when their labels are the same, be they one or ten.
-    """
-    return prepare(labels, unit=scaled)
-
-
-def with_bias(columns: Floats) -> Floats:
-    """Kernel columns (n, M) with a column of ones behind them, (n, M + 1), as the authors' code has it."""
-    return np.hstack([columns, np.ones((len(columns), 1))])
-
-
-def alternate(
-    columns: Floats,
-    targets: Floats,
-    bits: int,
-    options: SdhOptions,
-    generator: np.random.Generator,
-    progress: Progress = silent,
-) -> tuple[Weights, Floats]:
-    """Fit to targets (n, C) from kernel columns (n, M); also the objective (iterations,) after each turn.
-
-    A turn is W, then B, then P, each the best (for B: better) with the others fixed, so the objective never
-    rises. Codes start at random.
-    """
-    smooth = options.smooth * len(columns)
-    codes = np.where(generator.random((len(columns), bits)) < 0.5, -1.0, 1.0)
-    function = ridge_solution(columns, codes, smooth)
-    objective = []
-    for iteration in range(options.iterations):
-        classifier = ridge_solution(codes, targets, options.ridge)
-        pull = targets @ classifier.T + options.fit * (columns @ function)
-        codes = discrete_cyclic_descent(codes, pull, classifier, options.sweeps)
-        function = ridge_solution(columns, codes, smooth)
-        weights = Weights(classifier, function)
-        objective.append(sdh_objective(codes, targets, columns, weights, options))
-        progress(STAGE, iteration + 1, options.iterations)
-    return weights, np.array(objective)
-
-
-@register_method(
-    "sdh",
-    title="SDH",
-    paper="Supervised Discrete Hashing (Shen et al.)",
-    year=2015,
-    multi_label="codes predict the label row",
-    space={"bandwidth": [0.4, 0.7, 1.0], "scaled": [True, False], "nu": [1e-05, 0.001]},
-    authors={"bandwidth": 0.4, "scaled": False, "nu": 1e-05},
-    notes=Notes(
-        source="the authors' SDH.m and its demo",
-        equations="""
-            min over B, W, P of  || Y - B W ||^2 + lambda ||W||^2 + nu || B - [kernel(X, anchors), 1] P ||^2,
-                B in {-1, +1}^(n x K)""",
-        differences="""
-            Label rows are scaled to unit length (`scaled`), because images have several labels. The authors' bandwidth is
-            in feature units, and their discrete descent starts from zeros in every round.""",
-        scores=Scores(0.817, None, 0.802),
-    ),
-)
-@dataclass(frozen=True, eq=False)
-class Sdh(KernelHash):
+class SDH(KernelHash):
     """SDH (Shen et al., 2015): discrete codes that predict the labels linearly.
 
-    New features get the signs of the hash function, which is fitted to the codes.
+    Supervised Discrete Hashing, CVPR 2015. Anchors, lambda, nu and iterations are those of the paper, the rest as a
+    validation split preferred. New features get the signs of the hash function, which is fitted to the codes.
     """
 
-    @classmethod
-    def _fit(cls, given: Training) -> Self:
-        """Fit on features (n, D) and labels (n, C)."""
-        chosen = given.checked(SdhOptions, "SDH")
-        features, labels = given.features, given.labels
-        generator = np.random.default_rng(given.seed)
-        kernel, _ = draw_kernel(features, chosen.anchors, chosen, generator)
-        targets, columns = label_targets(labels, chosen.scaled), with_bias(kernel(features))
-        weights, _ = alternate(columns, targets, given.bits, chosen, generator, given.progress)
-        return cls.at(kernel, weights.function[:-1], -weights.function[-1])
+    needs_labels = True
+
+    def __init__(
+        self,
+        bits: int = 64,
+        *,
+        normalize: Normalize = True,
+        bandwidth: Bandwidth = 0.7,
+        anchors: Annotated[int, Option("rows used as kernel points", ge=1)] = 1000,
+        ridge: Annotated[float, Option("ridge of the classifier", alias="lambda", gt=0)] = 1.0,
+        nu: Annotated[float, Option("coefficient of the distance to the hash function", ge=0)] = 1e-5,
+        smooth: Annotated[float, Option("ridge of the hash function, per training row", gt=0)] = 1e-5,
+        scaled: Annotated[bool, Option("scale label rows to unit length")] = True,
+        iterations: Annotated[int, Option("rounds of hash function, classifier and codes", ge=1)] = 5,
+        sweeps: Annotated[int, Option("maximum sweeps over the bits per round", ge=1)] = 10,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(bits, normalize=normalize, seed=seed)
+        self.bandwidth, self.anchor_count, self.scaled = bandwidth, anchors, scaled
+        self.ridge, self.nu, self.smooth, self.iterations, self.sweeps = ridge, nu, smooth, iterations, sweeps
+
+    def _fit(self, features: NDArray[np.float32], labels: NDArray[np.bool_], progress: Progress) -> None:
+        """Fit P (M, K) to labels Y (n, C) and kernels X (n, M): W, then codes B, then P, each with the others fixed.
+
+        The paper's objective with a ridge for P besides W's, which never rises (for B, a better one is taken):
+        ||Y - B W||^2 + lambda ||W||^2 + nu (||B - X P||^2 + n smooth ||P||^2). B starts at random.
+        """
+        generator, rows = np.random.default_rng(self.seed), len(features)
+        kernel, _ = draw_kernel(features, self.anchor_count, self.bandwidth, bool(self.normalize), generator)
+        # The column of ones stands for a bias, as in the authors' code.
+        columns = np.hstack([kernel(features), np.ones((rows, 1))])
+        targets = prepare(labels, self.scaled)
+        codes = np.where(generator.random((rows, self.bits)) < 0.5, -1.0, 1.0)
+        function = ridge_solution(columns, codes, self.smooth * rows)
+        for iteration in range(self.iterations):
+            classifier = ridge_solution(codes, targets, self.ridge)
+            pull = targets @ classifier.T + self.nu * (columns @ function)
+            codes = discrete_cyclic_descent(codes, pull, classifier, self.sweeps)
+            function = ridge_solution(columns, codes, self.smooth * rows)
+            progress(STAGE, iteration + 1, self.iterations)
+        self._set(kernel, function[:-1], -function[-1])

@@ -27,37 +27,6 @@ export async function searchPicture(key, file, query, signal) {
   return answers.get(name);
 }
 
-export async function addPicture(file, token) {
-  const headers = { authorization: `Bearer ${token}` };
-  return read(await ask("images", { method: "POST", body: formOf(file), headers }));
-}
-
-// `leaving`: the page is being closed, the request must outlive it.
-export async function removePicture(id, token, leaving = false) {
-  const headers = { authorization: `Bearer ${token}` };
-  return read(await ask(`images/${encodeURIComponent(id)}`, { method: "DELETE", headers, keepalive: leaving }));
-}
-
-export async function checkToken(token) {
-  const response = await ask("token", { headers: { authorization: `Bearer ${token}` } });
-  if (!response.ok) await read(response);
-}
-
-export async function logOut() {
-  await ask("login", { method: "DELETE" });
-  location.reload();
-}
-
-const change = async (method, address, token, body) => {
-  const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
-  return read(await ask(address, { method, headers, body: body && JSON.stringify(body) }));
-};
-export const moveDuplicates = (files, token) => change("POST", "duplicates/move", token, files);
-export const undoDuplicates = (token) => change("POST", "duplicates/undo", token);
-export const teachLabel = (name, like, unlike, token) => change("POST", "taught", token, { name, like, unlike });
-export const renameTaught = (name, to, token) => change("PATCH", "taught", token, { name, new: to });
-export const forgetTaught = (name, token) => change("DELETE", `taught?name=${encodeURIComponent(name)}`, token);
-
 export const forgetAnswers = () => answers.clear();
 export const thumbnail = (id) => `thumbnails/${encodeURIComponent(id)}`;
 export const preview = (id) => `previews/${encodeURIComponent(id)}`;
@@ -82,7 +51,7 @@ async function ask(address, options, again = true) {
     if (error.name === "AbortError") throw error;
     throw new Failed("The server does not respond. Check that it is running.", 0);
   }
-  if (response.status === 401 && !options.headers?.authorization) location.reload(); // not logged in any longer
+  if (response.status === 401) location.reload(); // not logged in any longer
   if (response.status === 503 && again) {
     const seconds = Number(response.headers.get("retry-after")) || 1;
     await new Promise((done) => setTimeout(done, 1000 * seconds));

@@ -1,18 +1,15 @@
 // The page: what is asked for stands in the address (state.js), every change of it is drawn by `show`.
 
-import { forgetAnswers, getJson, getKept, logOut, original, searchPicture, thumbnail } from "./api.js";
-import { addFiles, removeLater, showAdding, staying } from "./adding.js";
+import { forgetAnswers, getJson, getKept, original, searchPicture, thumbnail } from "./api.js";
 import { makeCombo } from "./combo.js";
+import { datesText } from "./dates.js";
 import { $, capital, drawError, number, photos } from "./dom.js";
 import { showDuplicates } from "./duplicates.js";
 import { takeFiles } from "./files.js";
-import { datesText, drawTimeline } from "./months.js";
 import { copyLink, hidePhoto, showPhoto } from "./photo.js";
 import { drawExample, drawFilters, drawPopular, drawUnknown, drawWeights, filterChoices, weightsNow } from "./query.js";
 import { asking, nothing, PAGE, readState, requestOf, writeState } from "./state.js";
-import { offerTeaching, setUpTeaching } from "./teach.js";
-import { clearTiles, drawResults, dropTile, keepingPlace, walkTiles } from "./tiles.js";
-import { withToken } from "./token.js";
+import { clearTiles, drawResults, keepingPlace, walkTiles } from "./tiles.js";
 import { makeWall } from "./wall.js";
 
 const DEBOUNCE = 60; // milliseconds that a slider must rest before the server is asked
@@ -20,9 +17,9 @@ const POLL = { adding: 2000, else: 5000 }; // milliseconds between two looks at 
 const POPULAR = 18;
 
 const pictures = new Map(); // those picked in this visit: { file, url } by number
-let health = { size: undefined, max_upload_mb: 20, bits: 0, writable: false };
+let health = { size: undefined, max_upload_mb: 20, bits: 0 };
 let labels = []; // [{ label, count, center, also }]
-let counts = { labels: {}, folders: {}, cameras: {} }; // of the photos that pass the filters, for the filter box
+let counts = { labels: {}, folders: {} }; // of the photos that pass the filters, for the filter box
 let state = readState(location.hash);
 let stop = new AbortController();
 let shown = ""; // the address, without the photo shown large, of what is on the page
@@ -36,6 +33,7 @@ let behind = false; // whether the groups on the page are of before a change
 function go(next, replace = false) {
   const opened = !replace && next.photo && !state.photo; // closing it is then a step back
   state = next;
+  drawError("");
   if (!replace) history.replaceState({ ...history.state, top: scrollY }, "");
   history[replace ? "replaceState" : "pushState"](replace ? history.state : { opened }, "", writeState(next));
   return show();
@@ -80,25 +78,21 @@ function showEmpty() {
 }
 
 async function showAll(asked, signal, quiet) {
-  const [total] = await Promise.all([wall[quiet ? "again" : "show"](requestOf(asked), signal), drawTimeline(requestOf(asked), signal, (dates) => go({ ...state, ...dates }))]);
+  const total = await wall[quiet ? "again" : "show"](requestOf(asked), signal);
   listed = wall.items;
   const filtered = isFiltered(asked);
-  $("found-title").textContent = asked.under && !asked.having.length && !asked.without.length && !asked.named.length ? asked.under : "Photos";
+  $("found-title").textContent = asked.under && !asked.having.length && !asked.without.length ? asked.under : "Photos";
   document.title = "centerhash";
   $("status").textContent = total || !filtered ? `${filtered ? `${number(total)} of ` : ""}${photos(filtered ? health.size : total)}, newest first${coming()}.` : "No photos match. Remove a filter.";
 }
 
-const isFiltered = (asked) => asked.having.length + asked.without.length + asked.named.length > 0 || [asked.under, asked.after, asked.before, asked.camera].some(Boolean);
+const isFiltered = (asked) => asked.having.length + asked.without.length > 0 || [asked.under, asked.after, asked.before].some(Boolean);
 
 const coming = () => (health.adding ? `, ${number(health.adding)} still to be added` : "");
 
 async function showGroups(signal, quiet) {
   if (!quiet) clearTiles();
-  listed = await showDuplicates(actions, signal, () => {
-    wall.forget();
-    shown = "";
-    return show();
-  }, quiet);
+  listed = await showDuplicates(actions, signal, quiet);
   document.title = "Duplicates – centerhash";
 }
 
@@ -112,11 +106,10 @@ async function showAnswer(asked, signal, quiet) {
   const started = performance.now();
   const answer = asked.kind === "picture" ? await searchPicture(asked.picture, pictures.get(asked.picture).file, query, signal) : await getKept(`search?${query}`, signal);
   if (signal.aborted || withoutPhoto(asked) !== withoutPhoto(state)) return;
-  drawError("");
   const weighed = weightsOf(asked, answer);
   drawWeights(weighed, weightActions);
   const names = weighed.filter(([, weight]) => weight > 0).map(([name]) => name);
-  listed = staying(answer.results);
+  listed = answer.results;
   const context = { state: { ...asked, labels: weighed }, bits: answer.bits, asked: new Set([...names, ...asked.having]) };
   const draw = () => drawResults(listed, context, actions);
   if (quiet) keepingPlace(draw);
@@ -147,14 +140,14 @@ function weightsOf(asked, answer) {
 
 function titleOf(asked, names) {
   if (asked.kind === "labels") return capital(new Intl.ListFormat("en").format(names));
-  if (asked.by === "visual") return asked.kind === "picture" ? "Visually similar to your photo" : "Visually similar to this photo";
+  if (asked.by === "general") return asked.kind === "picture" ? "Visually similar to your photo" : "Visually similar to this photo";
   return asked.kind === "picture" ? "Most like your photo" : "Most like this photo";
 }
 
 // The old question goes: what stands there then belongs to nothing.
 function showFailure(asked, error) {
   const file = asked.kind === "picture" ? pictures.get(asked.picture)?.file : undefined;
-  if (error.status === 400 && file && asked.by === "both") drawError(`“${file.name || "The photo"}” could not be read as a photo.`, "Try another file: JPEG, PNG, GIF, WebP, HEIC, TIFF or BMP.");
+  if (error.status === 400 && file && asked.by === "both") drawError(`“${file.name || "The photo"}” could not be read as a photo.`, "Try another file: JPEG, PNG, WebP or HEIC.");
   else if (error.status === 404 && asked.kind === "id") drawError("This photo is no longer in the index.");
   else if (error.status === 503) drawError("The server is busy.", "Try again in a moment.");
   else if (error.status === 400) drawError(capital(error.message));
@@ -179,7 +172,6 @@ function forget() {
 
 function drawQuestion(asked) {
   $("more").hidden = true;
-  $("timeline").hidden ||= asked.kind !== "all" || !health.size;
   $("asked").hidden = asked.kind === "all" || asked.kind === "duplicates";
   $("popular").hidden = asked.kind !== "all" || !$("popular").childElementCount;
   $("drop-hint").hidden = asked.kind !== "all" || !health.size;
@@ -195,10 +187,8 @@ function drawQuestion(asked) {
   drawFilters([
     ...asked.having.map((name) => ({ text: `with ${name}`, off: () => less("having", name) })),
     ...asked.without.map((name) => ({ text: `without ${name}`, off: () => less("without", name) })),
-    ...asked.named.map((word) => ({ text: `named “${word}”`, off: () => less("named", word) })),
     ...(asked.under ? [{ text: `in ${asked.under}`, off: () => go({ ...state, under: "", k: PAGE }) }] : []),
     ...(asked.after || asked.before ? [{ text: datesText(asked), off: () => go({ ...state, after: "", before: "", k: PAGE }) }] : []),
-    ...(asked.camera ? [{ text: `by ${asked.camera}`, off: () => go({ ...state, camera: "", k: PAGE }) }] : []),
   ]);
 }
 
@@ -215,7 +205,6 @@ function drawSteps() {
 function drawPhoto() {
   if (!state.photo) return undefined;
   const at = drawSteps();
-  $("remove").hidden = !health.writable;
   for (const near of [listed[at - 1], listed[at + 1]]) if (near?.path) new Image().src = original(near.id); // at hand when it is asked for
   const asked = state.kind === "all" || state.kind === "duplicates" ? undefined : { state, bits: health.bits };
   return showPhoto(state.photo, listed[at], asked, (label) => go(asking(nothing, { kind: "labels", labels: [[label, 1]] }))).catch((error) => {
@@ -243,28 +232,6 @@ function searchBy(id, by) {
   go(asking(state, { kind: "id", id, by }));
   scrollTo({ top: 0 });
   $("found-title").focus({ preventScroll: true });
-}
-
-function removeShown() {
-  const id = state.photo;
-  const item = listed.find((other) => other.id === id) ?? { id, path: null };
-  const again = () => {
-    forgetAnswers();
-    wall.forget();
-    shown = "";
-    show();
-  };
-  return withToken(() => removeLater(id, item.path ?? id, {
-    gone() {
-      listed = listed.filter((other) => other.id !== id);
-      wall.drop(id);
-      dropTile(id);
-      forgetAnswers();
-      closePhoto();
-    },
-    back: again,
-    failed: (error) => drawError("The photo was not removed.", error.message),
-  }));
 }
 
 // --- what people do
@@ -304,46 +271,32 @@ async function ask(text) {
   } catch (error) {
     return drawError(capital(error.message));
   }
-  const rows = read.labels.map(({ label, weight }) => [label, weight]);
-  const keys = ["having", "without", "named"];
-  const more = Object.fromEntries(keys.map((key) => [key, [...new Set([...state[key], ...read[key]])]]));
-  const asked = rows.length ? rows : keys.some((key) => read[key].length) ? [] : [[text, 1]]; // the last fails, and stands in the address
-  await go({ ...asking(state, asked.length ? { kind: "labels", labels: asked } : {}), ...more });
-  if (!read.unknown.length) return undefined;
+  const rows = Object.entries(read.labels);
+  const without = [...new Set([...state.without, ...read.without])];
+  const asked = rows.length ? rows : read.without.length ? [] : [[text, 1]]; // the last fails, and stands in the address
+  await go({ ...asking(state, asked.length ? { kind: "labels", labels: asked } : {}), without });
+  if (!Object.keys(read.unknown).length) return undefined;
   question.value = text; // to be corrected
   return drawUnknown(read.unknown, labels.filter((row) => row.center).map((row) => row.label), (label) => {
-    drawError("");
     goLabels([...rows.filter(([name]) => name !== label), [label, 1]]);
   });
 }
 
 function addFilter({ key, name }) {
-  if (key === "under" || key === "camera") return go({ ...state, [key]: name, k: PAGE });
+  if (key === "under") return go({ ...state, [key]: name, k: PAGE });
   return state[key].includes(name) ? undefined : go({ ...state, [key]: [...state[key], name], k: PAGE });
 }
 
 async function pickFiles(files) {
   if (!files.length) return;
   await prepared; // a photo may be dropped before the page knows what the index holds
-  if ($("adding").open || (files.length > 1 && health.writable)) {
-    await showAdding();
-    if ($("adding").open) await addFiles(files, health.max_upload_mb, changed);
-    return;
-  }
   const [file] = files;
   if (!health.size) return drawError("The index has no photos yet.");
-  if (file.type && !file.type.startsWith("image/")) return drawError(`“${file.name}” is not a photo.`, "Try a JPEG, PNG, GIF, WebP or HEIC.");
+  if (file.type && !file.type.startsWith("image/")) return drawError(`“${file.name}” is not a photo.`, "Try a JPEG, PNG, WebP or HEIC.");
   if (file.size > health.max_upload_mb * 1e6) return drawError(`“${file.name}” is too large.`, `The server accepts up to ${health.max_upload_mb} MB.`);
   const key = String(pictures.size + 1);
   pictures.set(key, { file, url: URL.createObjectURL(file) });
   go(asking(state, { kind: "picture", picture: key }));
-}
-
-function changed(count) {
-  if (!count) return;
-  forgetAnswers();
-  wall.forget();
-  prepare();
 }
 
 function listen() {
@@ -351,11 +304,12 @@ function listen() {
   addEventListener("popstate", async (event) => {
     const before = shown;
     state = readState(location.hash);
+    drawError("");
     await show();
     if (shown !== before) scrollTo({ top: event.state?.top ?? 0 });
   });
   addEventListener("keydown", (event) => {
-    if ($("photo").open && !$("token-dialog").open && ["ArrowLeft", "ArrowRight"].includes(event.key)) step(event.key === "ArrowLeft" ? -1 : 1);
+    if ($("photo").open && ["ArrowLeft", "ArrowRight"].includes(event.key)) step(event.key === "ArrowLeft" ? -1 : 1);
     else if (event.key === "/" && !/^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName) && !document.querySelector("dialog[open]")) {
       event.preventDefault();
       question.focus();
@@ -369,15 +323,11 @@ function listen() {
     next: () => step(1),
     close: closePhoto,
     like: () => searchBy(state.photo, "both"),
-    visual: () => searchBy(state.photo, "visual"),
+    general: () => searchBy(state.photo, "general"),
     copy: () => copyLink(`${location.href.split("#")[0]}${writeState({ ...nothing, photo: state.photo })}`, (text) => {
       $("copy").textContent = text;
       setTimeout(() => { $("copy").textContent = "Copy the link"; }, 1500);
     }),
-    remove: removeShown,
-    add: showAdding,
-    "adding-close": () => $("adding").close(),
-    "log-out": logOut,
   };
   for (const [name, act] of Object.entries(clicks)) $(name).addEventListener("click", act);
   $("photo").addEventListener("cancel", (event) => {
@@ -401,7 +351,7 @@ async function start() {
     choices: () => labels.filter((row) => row.center).map((row) => ({ text: row.label, words: row.also, count: row.count })),
   });
   makeCombo($("add-filter"), {
-    title: "Filter by a label, folder or camera", placeholder: "Filter", pick: addFilter, refresh: countAgain,
+    title: "Filter by a label or folder", placeholder: "Filter", pick: addFilter, refresh: countAgain,
     choices: () => filterChoices(counts, new Map(labels.map((row) => [row.label, row.also]))),
   });
   $("words").open = matchMedia("(min-width: 820px)").matches; // on a phone the results come first
@@ -429,10 +379,8 @@ async function prepare() {
 function drawPage() {
   $("question").hidden = !labels.some((row) => row.center);
   $("empty").hidden = health.size > 0 || health.adding > 0;
-  $("fill").textContent = `centerhash index add ${health.index} PHOTOS`;
-  $("add").hidden = !health.writable;
+  $("fill").textContent = `centerhash photos add ${health.index} PHOTOS`;
   $("log-out").hidden = !health.password;
-  offerTeaching(health.writable, health.size);
   const searchable = labels.filter((row) => row.center && row.count).sort((a, b) => b.count - a.count);
   drawPopular(searchable.slice(0, POPULAR), (label) => goLabels([[label, 1]]));
 }
@@ -480,28 +428,16 @@ async function redraw(next = state) {
   return drawSteps();
 }
 
-// What is asked for without labels that were there before and are no longer; `renamed` gives new names.
-function withoutLabels(old, renamed = {}) {
+// The query without labels that were there before and are no longer.
+function withoutLabels(old) {
   const known = new Set(labels.map((row) => row.label));
   const gone = new Set(old.map((row) => row.label).filter((name) => !known.has(name)));
-  const kept = (name) => !gone.has(name) || name in renamed;
-  const now = (name) => renamed[name] ?? name;
-  const filters = Object.fromEntries(["having", "without"].map((key) => [key, state[key].filter(kept).map(now)]));
-  const asked = state.labels.filter(([name]) => kept(name)).map(([name, weight]) => [now(name), weight]);
-  const kind = state.kind === "labels" && !asked.length ? "all" : state.kind;
-  return { ...state, ...filters, labels: asked, kind };
-}
-
-// Taught labels have changed by this page, which knows their new names.
-async function relabeled(renamed) {
-  const old = labels;
-  [health, { labels }] = await Promise.all(["health", "labels"].map((name) => getJson(name)));
-  drawPage();
-  return redraw(withoutLabels(old, renamed));
+  const filters = Object.fromEntries(["having", "without"].map((key) => [key, state[key].filter((name) => !gone.has(name))]));
+  const asked = state.labels.filter(([name]) => !gone.has(name));
+  return { ...state, ...filters, labels: asked, kind: state.kind === "labels" && !asked.length ? "all" : state.kind };
 }
 
 const wall = makeWall(actions);
 listen();
-setUpTeaching({ changed: relabeled, search: (label) => goLabels([[label, 1]]) });
 const prepared = start();
 prepared.then(follow);

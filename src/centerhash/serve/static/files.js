@@ -3,12 +3,10 @@
 import { $ } from "./dom.js";
 
 export function takeFiles(take) {
-  for (const box of ["file", "files"]) {
-    $(box).addEventListener("change", (event) => {
-      take([...event.target.files]);
-      event.target.value = ""; // the same file may be chosen again
-    });
-  }
+  $("file").addEventListener("change", (event) => {
+    take([...event.target.files]);
+    event.target.value = ""; // the same file may be chosen again
+  });
   addEventListener("paste", (event) => take([...(event.clipboardData?.files ?? [])]));
   addEventListener("dragover", (event) => {
     event.preventDefault();

@@ -54,7 +54,6 @@ function facts(item) {
   if (item.folder) rows.push(["Folder", item.folder]);
   if (item.paths?.length > 1) rows.push(["Also", item.paths.slice(1).join(", ")]);
   if (item.taken) rows.push(["Date", new Date(`${item.taken}Z`).toLocaleDateString("en", { day: "numeric", month: "long", year: "numeric", timeZone: "UTC" })]);
-  if (item.camera) rows.push(["Camera", item.camera]);
   if (item.width) rows.push(["Size", `${item.width} × ${item.height}`]);
   return rows.flatMap(([name, value]) => [element("dt", "", name), element("dd", "", value)]);
 }
@@ -67,11 +66,7 @@ function share(label, item, pick) {
   chip.title = `Photos with ${label}`;
   chip.addEventListener("click", () => pick(label));
   const row = element("li", "", chip);
-  if (probability === undefined) return row;
-  if (part === undefined) {
-    row.append(element("small", "", `${percent(probability)} sure`)); // a taught label has no share
-    return row;
-  }
+  if (probability === undefined || part === undefined) return row;
   const bar = element("span", "bar");
   bar.style.setProperty("--part", percent(part).replace(" ", ""));
   const text = element("small", "", `${percent(probability)} sure · ${percent(part)} of the photo`);

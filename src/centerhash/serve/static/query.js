@@ -63,15 +63,14 @@ export function drawFilters(filters) {
   }));
 }
 
-// What the filter box offers: photos with a label, without it, in a folder, or by a camera, each with the number of photos
+// What the filter box offers: photos with a label, without it or in a folder, each with the number of photos
 // that it would leave. `also` gives the other words for a label.
-export function filterChoices({ labels, folders, cameras }, also) {
+export function filterChoices({ labels, folders }, also) {
   const rows = (counts) => Object.entries(counts);
   const words = (label) => [label, ...(also.get(label) ?? [])];
   return [
     ...rows(labels).map(([name, count]) => ({ text: `with ${name}`, words: words(name), count, key: "having", name })),
     ...rows(folders).map(([name, count]) => ({ text: `in ${name}`, words: name.toLowerCase().split("/"), count, key: "under", name })),
-    ...rows(cameras).map(([name, count]) => ({ text: `by ${name}`, words: name.toLowerCase().split(" "), count, key: "camera", name })),
     ...rows(labels).map(([name, count]) => ({ text: `without ${name}`, words: words(name), count: -count, note: "", key: "without", name })),
   ];
 }
@@ -84,13 +83,14 @@ export function drawPopular(rows, pick) {
   }));
 }
 
-// Words that mean nothing here: [{ word, near }]. Labels that may be meant are links; without any, all labels are shown.
+// Words that mean nothing here, each with labels that may be meant. Labels that may be meant are links; without any, all labels are shown.
 export function drawUnknown(unknown, labels, pick) {
   const link = (label) => button("link", label, () => pick(label));
-  const near = [...new Set(unknown.flatMap((row) => row.near))];
+  const near = [...new Set(Object.values(unknown).flat())];
   const offered = near.length ? near : labels;
-  const words = unknown.map(({ word }) => `“${word}”`).join(", ");
-  $("error-title").textContent = `${words} ${unknown.length > 1 ? "are not among the things" : "is not one of the things"} that can be found here.`;
-  $("error-text").replaceChildren(near.length ? "Did you mean " : "These can: ", ...offered.flatMap((label, at) => [at ? ", " : "", link(label)]), near.length ? "?" : ".");
+  const end = near.length ? "?" : ".";
+  const words = Object.keys(unknown).map((word) => `“${word}”`).join(", ");
+  $("error-title").textContent = `${words} ${Object.keys(unknown).length > 1 ? "are not among the things" : "is not one of the things"} that can be found here.`;
+  $("error-text").replaceChildren(near.length ? "Did you mean " : "These can: ", ...offered.flatMap((label, at) => [element("span", "", link(label), at + 1 < offered.length ? "," : end), " "]));
   $("error").hidden = false;
 }

@@ -2,22 +2,20 @@
 
 export const PAGE = 48;
 const MOST = 1000;
-const FILTERS = ["having", "without", "named", "under", "after", "before", "camera"];
+const FILTERS = ["having", "without", "under", "after", "before"];
 
-// { kind: "all" | "picture" | "id" | "labels" | "duplicates", picture, id, labels: [[name, weight]], by: "both" | "visual",
-//   having: [name], without: [name], named: [word], under: name or "", after and before: date or "", camera: name or "", photo: id or "" of the one shown large, k }
+// { kind: "all" | "picture" | "id" | "labels" | "duplicates", picture, id, labels: [[name, weight]], by: "both" | "general",
+//   having: [name], without: [name], under: name or "", after and before: date or "", photo: id or "" of the one shown large, k }
 export function readState(hash) {
   const values = new URLSearchParams(hash.replace(/^#/, ""));
   const state = {
     ...nothing,
-    by: values.get("by") === "visual" ? "visual" : "both",
+    by: values.get("by") === "general" ? "general" : "both",
     having: values.getAll("having"),
     without: values.getAll("without"),
-    named: values.getAll("named"),
     under: values.get("under") ?? "",
     after: values.get("after") ?? "",
     before: values.get("before") ?? "",
-    camera: values.get("camera") ?? "",
     photo: values.get("photo") ?? "",
     k: Math.min(MOST, Math.max(1, Math.trunc(Number(values.get("k"))) || PAGE)),
   };
@@ -28,7 +26,7 @@ export function readState(hash) {
   return labels.length ? { ...state, kind: "labels", labels } : state;
 }
 
-export const nothing = { kind: "all", labels: [], by: "both", having: [], without: [], named: [], under: "", after: "", before: "", camera: "", photo: "", k: PAGE };
+export const nothing = { kind: "all", labels: [], by: "both", having: [], without: [], under: "", after: "", before: "", photo: "", k: PAGE };
 
 // A new question keeps the filters.
 export const asking = (state, question) => ({ ...nothing, ...Object.fromEntries(FILTERS.map((name) => [name, state[name]])), ...question });
@@ -59,14 +57,13 @@ function addQuestion(values, state) {
   if (state.kind === "id") values.set("id", state.id);
   if (state.kind === "picture") values.set("picture", state.picture);
   if (state.kind === "labels") values.set("labels", writeWeights(state.labels));
-  if (state.by === "visual" && (state.kind === "id" || state.kind === "picture")) values.set("by", "visual");
+  if (state.by === "general" && (state.kind === "id" || state.kind === "picture")) values.set("by", "general");
 }
 
 function addFilters(values, state) {
   for (const label of state.having) values.append("having", label);
   for (const label of state.without) values.append("without", label);
-  for (const word of state.named) values.append("named", word);
-  for (const name of ["under", "after", "before", "camera"]) if (state[name]) values.set(name, state[name]);
+  for (const name of ["under", "after", "before"]) if (state[name]) values.set(name, state[name]);
 }
 
 // "dog:0.7, person": a label without a number weighs 1; a name in quotes may hold commas.

@@ -2,7 +2,7 @@
 
 import { thumbnail } from "./api.js";
 import { $, button, element } from "./dom.js";
-import { heading, monthOf } from "./months.js";
+import { heading, monthOf } from "./dates.js";
 import { bitsText, nearness } from "./words.js";
 
 const CHIPS = 3;
@@ -59,11 +59,6 @@ export function clearTiles() {
 }
 
 const placed = (id) => ["grid", "groups"].map((place) => `#${place} [data-id="${CSS.escape(id)}"]`).join(", ");
-
-export function dropTile(id) {
-  tiles.delete(id);
-  for (const row of document.querySelectorAll(placed(id))) row.remove();
-}
 
 export function tile(item, { open }) {
   const title = item.path ?? item.id;

@@ -1,6 +1,5 @@
 // The whole collection, page by page as one scrolls; what was loaded once stays, so that going back finds it.
 
-import { staying } from "./adding.js";
 import { getJson } from "./api.js";
 import { $ } from "./dom.js";
 import { appendItems, clearTiles, keepingPlace, redrawItems } from "./tiles.js";
@@ -10,7 +9,7 @@ const MOST = 1000; // that a request may ask for
 const AHEAD = "1600px"; // how far below the screen the next ones are fetched
 
 export function makeWall(actions) {
-  const wall = { items: [], more, show, again, hasMore, forget, drop };
+  const wall = { items: [], more, show, again, hasMore, forget };
   let query; // whose photos these are
   let total = 0;
   let offset = 0;
@@ -45,7 +44,7 @@ export function makeWall(actions) {
     for (let at = 0; at < wanted; at += MOST) {
       answer = await getJson(`items?offset=${at}&limit=${Math.min(MOST, wanted - at)}${asked ? `&${asked}` : ""}`, stop);
       if (asked !== query || stop.aborted) return total;
-      for (const item of staying(answer.items)) fresh.set(item.id, item);
+      for (const item of answer.items) fresh.set(item.id, item);
     }
     [total, offset] = [answer.total, wanted];
     seen.clear();
@@ -71,7 +70,7 @@ export function makeWall(actions) {
     if (asked !== query || signal.aborted) return;
     total = answer.total;
     offset += AT_ONCE;
-    const fresh = staying(answer.items).filter((item) => !seen.has(item.id));
+    const fresh = answer.items.filter((item) => !seen.has(item.id));
     for (const item of fresh) seen.add(item.id);
     wall.items.push(...fresh);
     appendItems(fresh, actions);
@@ -85,11 +84,6 @@ export function makeWall(actions) {
     [total, offset] = [0, 0];
     wall.items.length = 0;
     seen.clear();
-  }
-
-  function drop(id) {
-    const at = wall.items.findIndex((item) => item.id === id);
-    if (at >= 0) wall.items.splice(at, 1);
   }
 
   return wall;

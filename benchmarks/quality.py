@@ -1,0 +1,234 @@
+"""Does a search return what people look for? Labels, pairs and triples of them, filters, and altered copies of photos.
+
+    python -m benchmarks.quality --data coco117k --photos train2017 [--out benchmarks/results/quality.json]
+
+`--data` is the folder that `python -m reproduction coco117k` builds, `--photos` the folder of these photos. The built-in
+model was not trained on the queries of the data; they are put into one index. Measured are:
+
+- over all ordered pairs of labels that enough photos have together: how many of the first 20 results have both, at equal
+  weights and at .7 / .3, and how often the estimated share of the first label is larger with .7 than with .3; triples
+- average precision of each class when photos are ranked by its probability
+- filters by a label: precision and recall by the predicted labels and by the stored probabilities; right ones among
+  the first 48 results to each label
+- how often the original is first when an altered copy is searched for
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+import centerhash as ch
+from benchmarks.duplicates import CHANGES
+from benchmarks.reporting import arguments_of, show, store
+from centerhash.model.base import FILTERED, Model
+from centerhash.search import Index, Results
+from centerhash.search.items import LEVELS
+from centerhash.search.query import general_codes, label_scores
+
+FIRST, HEAVY, LIGHT = 20, 0.7, 0.3
+LEAST = 20  # photos that have all labels of a query
+SHOWN, COPIES, BATCH = 48, 100, 8_192
+Labels = NDArray[np.bool_]
+
+
+def fill(index: Index, model: Model, features: NDArray[Any], rows: NDArray[np.int64]) -> None:
+    """Put these rows of the features into the index, with predicted labels, under their row numbers."""
+    for start in range(0, len(rows), BATCH):
+        batch = np.asarray(features[rows[start : start + BATCH]], np.float32)
+        labels = model.label_names(batch)
+        index.add_codes(
+            ch.pack(model.encode_features(batch)),
+            [str(row) for row in rows[start : start + BATCH]],
+            labels,
+            general=general_codes(model, batch),
+            scores=label_scores(model, batch, labels),
+        )
+
+
+# Labels, and several of them
+
+
+def together(labels: Labels, size: int, least: int) -> list[tuple[int, ...]]:
+    """Return all sets of `size` classes that at least `least` images have together."""
+    frequent = np.flatnonzero(labels.sum(axis=0) >= least).tolist()
+    counts = labels.astype(np.float32).T @ labels.astype(np.float32)
+    pairs = {pair for pair in combinations(frequent, 2) if counts[pair] >= least}
+    return [
+        group
+        for group in combinations(frequent, size)
+        if pairs.issuperset(combinations(group, 2)) and labels[:, group].all(axis=1).sum() >= least
+    ]
+
+
+def right(results: Results, labels: Labels, group: Sequence[int]) -> Labels:
+    """Return which of the results have all labels of a query."""
+    found: Labels = labels[[int(row.id) for row in results]][:, list(group)].all(axis=1)
+    return found
+
+
+def share(results: Results, fits: Labels, name: str) -> float:
+    """Return the mean estimated share of a label, among those of the query, of the right results; NaN without any."""
+    rows = [row.share or {} for row, fit in zip(results, fits, strict=True) if fit]
+    shares = [row[name] / sum(row.values()) for row in rows if sum(row.values()) > 0 and name in row]
+    return float(np.mean(shares)) if shares else float("nan")
+
+
+def by_labels(
+    index: Index, labels: Labels, rows: NDArray[np.int64], least: int = LEAST, *, triples: bool = True
+) -> dict[str, Any]:
+    """Measure the precision of the first results to pairs and triples, and what weights do to shares."""
+    classes = index.model_info.classes
+
+    def search(group: Sequence[int], weights: Sequence[float]) -> tuple[Results, Labels]:
+        named = {classes[j]: weight for j, weight in zip(group, weights, strict=True)}
+        results = index.search(labels=named, k=FIRST)
+        return results, right(results, labels, group)
+
+    pairs = together(labels[rows], 2, least)
+    equal = [search(pair, (1, 1))[1].mean() for pair in pairs]
+    weighted, larger = [], []
+    for a, b in pairs:
+        (first, fits), (second, others) = search((a, b), (HEAVY, LIGHT)), search((b, a), (HEAVY, LIGHT))
+        weighted += [fits.mean(), others.mean()]
+        for name, heavy, light in (
+            (classes[a], share(first, fits, classes[a]), share(second, others, classes[a])),
+            (classes[b], share(second, others, classes[b]), share(first, fits, classes[b])),
+        ):
+            larger += [heavy > light] if name and np.isfinite([heavy, light]).all() else []
+    groups = together(labels[rows], 3, least) if triples else []
+    three = [search(group, (1, 1, 1))[1].mean() for group in groups]
+    return {
+        "photos": len(rows),
+        "pairs": len(pairs),
+        "both_at_equal_weights": float(np.mean(equal)),
+        "both_at_.7_and_.3": float(np.mean(weighted)),
+        "pairs_with_a_larger_share": float(np.mean(larger)),
+        **({"triples": len(groups), "all_three": float(np.mean(three))} if triples else {}),
+    }
+
+
+def class_precision(
+    model: Model, features: NDArray[Any], labels: Labels, rows: NDArray[np.int64]
+) -> dict[str, float]:
+    """Compute the average precision of every class when these photos are ranked by its probability."""
+    starts = range(0, len(rows), BATCH)
+    probable = np.concatenate([model.label_probabilities(features[rows[at : at + BATCH]]) for at in starts])
+    hits = np.take_along_axis(labels[rows], np.argsort(-probable, axis=0, kind="stable"), axis=0)
+    precision = np.cumsum(hits, axis=0) / np.arange(1, len(rows) + 1)[:, None]
+    known = hits.any(axis=0)
+    each = (precision * hits).sum(axis=0)[known] / hits.sum(axis=0)[known]
+    return {"classes": int(known.sum()), "class_ap": float(each.mean()), "worst_class_ap": float(each.min())}
+
+
+# Filters
+
+
+def filter_quality(found: Labels, truth: Labels) -> dict[str, float]:
+    """Return precision and recall of a filter (N, C), over all labels and as means of the classes that occur."""
+    hits, shown, there = (found & truth).sum(axis=0), found.sum(axis=0), truth.sum(axis=0)
+    known = there > 0
+    return {
+        "precision": float(hits.sum() / max(1, shown.sum())),
+        "recall": float(hits.sum() / there.sum()),
+        "mean_class_precision": float((hits / np.maximum(shown, 1))[known].mean()),
+        "mean_class_recall": float((hits / np.maximum(there, 1))[known].mean()),
+    }
+
+
+def filters(index: Index, truth: Labels) -> dict[str, Any]:
+    """Measure filters by predicted labels and by probabilities; truth (N, C) by row number."""
+    column = {name: at for at, name in enumerate(index.model_info.classes)}
+    predicted, probable = np.zeros_like(truth), np.zeros(truth.shape)
+    rows = []
+    for item in index.items():
+        rows.append(int(item.id))
+        predicted[rows[-1], [column[name] for name in item.labels]] = True
+        for name, (level, _) in item.scores.items():
+            probable[rows[-1], column[name]] = level / LEVELS
+    predicted, passing, truth = predicted[rows], (predicted | (probable >= FILTERED))[rows], truth[rows]
+    return {
+        "by_labels": filter_quality(predicted, truth),
+        "by_probability": filter_quality(passing, truth),
+    }
+
+
+def first_results(index: Index, truth: Labels) -> dict[str, float]:
+    """Return how many of the first results to each label are right."""
+    shown = hits = 0
+    for at, name in enumerate(index.model_info.classes):
+        results = index.search(labels=[name], k=SHOWN)
+        shown, hits = shown + len(results), hits + int(right(results, truth, [at]).sum())
+    return {"shown": shown, "right": hits, "precision": hits / max(1, shown)}
+
+
+# Altered copies
+
+
+CHANGED = (
+    "cropped to 80 %",
+    "cropped to 60 %",
+    "screenshot",
+    "rotated by 90°",
+    "mirrored",
+    "gray",
+    "resized to half",
+)
+
+
+def originals_first(index: Index, files: Sequence[Path]) -> dict[str, Any]:
+    """Return how often the original is the first result to an altered copy, by code."""
+    generator = np.random.default_rng(0)
+    chosen = generator.choice(len(files), COPIES, replace=False).tolist()
+    found: dict[str, Any] = {}
+    for name in CHANGED:
+        count = Counter[str]()
+        for row in chosen:
+            with Image.open(files[row]) as image:
+                changed = CHANGES[name][1](image.convert("RGB"), generator)
+            for by in ("both", "general", "semantic"):
+                [first] = index.search(np.asarray(changed.convert("RGB")), k=1, by=by)
+                count[by] += Path(first.path or "").name == files[row].name
+        found[name] = {by: number / COPIES for by, number in count.items()}
+        show(name, found[name])
+    return found
+
+
+def main() -> None:
+    """Measure, print and store."""
+    parser = arguments_of(__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder with features.npy, query.npy ...")
+    parser.add_argument("--photos", type=Path, required=True, help="folder of the photos, named by image id")
+    options = parser.parse_args()
+    rows, model = np.load(options.data / "query.npy"), ch.load("coco")
+    labels = np.load(options.data / "labels.npy")[rows]
+    files = [options.photos / f"{id:012d}.jpg" for id in np.load(options.data / "image_ids.npy")[rows]]
+    numbers = np.arange(len(rows))
+    with tempfile.TemporaryDirectory() as folder:
+        features = model.features_of(files, cache=Path(folder) / "cache")
+        with Index.create(Path(folder) / "rows") as index:
+            fill(index, model, features, numbers)
+            measured: dict[str, Any] = {
+                "by_labels": by_labels(index, labels, numbers),
+                "probabilities": class_precision(model, features, labels, numbers),
+                "filters": filters(index, labels),
+                "first_results": first_results(index, labels),
+            }
+        for name, figures in measured.items():
+            print(name, figures, flush=True)
+        with Index.create(Path(folder) / "photos") as index:
+            index.add(files, labels="predicted")
+            measured["originals_first"] = originals_first(index, files)
+    store(options.out, measured)
+
+
+if __name__ == "__main__":
+    main()

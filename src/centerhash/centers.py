@@ -1,0 +1,227 @@
+"""Hash centers: one code per class, as far from each other as the bits allow (Sec. 3.2 of the paper).
+
+    centers = hash_centers(classes=80, bits=64)     # (80, 64) int8 of -1 and +1
+
+The kinds:
+
+    hadamard   rows of a Hadamard matrix H of order K, drawn without replacement; of [H; -H] when K < C <= 2K.
+               Any two are exactly K/2 apart (K when opposite).
+    random     the paper's rule: each center has exactly half its bits +1, best of n draws by minimum, then mean.
+    mdsh       any C and K: the largest smallest distance that a bounded search finds (separation.py).
+    bernoulli  Bernoulli(0.5) bits, drawn once; only a center that another one equals is drawn again.
+    auto       hadamard if it exists, else random, which is the paper's rule; mdsh if more than CROWDED classes
+               share a bit, and random centers come too near to each other.
+    printed    the paper's rule to the letter: hadamard if K is a power of two and C <= 2K, else bernoulli.
+
+Matrices are built by Sylvester, by Paley over primes, and by Kronecker products: of all multiples of 4 up to 256 these
+miss 52, 92, 100, 116, 156, 172, 184, 188, 232, 236 and 244.
+
+The smallest distance of random centers is 2 for 80 classes at 16 bits, where mdsh finds 6. Once classes that share images
+have near centers (assignment.py), uneven distances serve as well, so centers are random until they are crowded.
+
+H is normalized, so that its first row is constant and every other row has exactly K/2 ones; the constant row is used
+only when the others do not suffice, because Sec. 3.2 requires half of the bits to be +1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+from centerhash.codes import Codes, pack
+from centerhash.core.checks import whole_number
+from centerhash.core.errors import ConfigError, unknown_name
+from centerhash.separation import (
+    guaranteed_distance,
+    quality,
+    search_steps,
+    separated,
+    smallest_distance,
+    spread_centers,
+)
+
+KINDS = ("auto", "hadamard", "random", "mdsh", "bernoulli", "printed")
+MIN_BITS, MAX_BITS, MAX_CLASSES = 8, 1024, 1_000_000
+CROWDED = 4  # classes per bit
+
+
+def hash_centers(classes: int, bits: int, seed: int = 0, kind: str = "auto") -> Codes:
+    """Create hash centers (C, K), all different and determined by the arguments (Sec. 3.2).
+
+    `kind` is one of KINDS, described at the top of this module.
+    """
+    classes = whole_number(classes, "classes", 1, MAX_CLASSES)
+    bits = whole_number(bits, "bits", MIN_BITS, MAX_BITS)
+    seed = whole_number(seed, "seed", 0, 2**63 - 1)
+    if kind not in KINDS:
+        raise unknown_name("kind of centers", str(kind), KINDS)
+    if classes > 2**bits:
+        raise ConfigError(
+            f"{classes} classes cannot have different centers of {bits} bits: there are only {2**bits} codes. "
+            f"Use at least {(classes - 1).bit_length()} bits, better {4 * (classes - 1).bit_length()} or more."
+        )
+    exists = _has_hadamard(classes, bits)
+    if kind == "hadamard" and not exists:
+        raise ConfigError(
+            f"no Hadamard centers for {classes} classes at {bits} bits: that needs a Hadamard matrix of order {bits} "
+            f"and at most {2 * bits} classes. Use a power of two from {max(8, (classes - 1) // 2 + 1)} bits on, or kind "
+            "'random' or 'mdsh'."
+        )
+    if kind == "auto":
+        kind = "hadamard" if exists else "mdsh" if classes > CROWDED * bits else "random"
+    if kind == "printed":
+        kind = "hadamard" if exists and bits & (bits - 1) == 0 else "bernoulli"
+    make = {
+        "hadamard": _hadamard_centers,
+        "random": _random_centers,
+        "mdsh": _separated_centers,
+        "bernoulli": _bernoulli_centers,
+    }[kind]
+    return make(classes, bits, np.random.default_rng(seed))
+
+
+# --- Hadamard matrices: H (n, n) of -1 and +1 with H H^T = n I
+
+
+@lru_cache(maxsize=32)
+def hadamard(order: int) -> Codes | None:
+    """Hadamard matrix (n, n), read-only; None if it is not Sylvester's, Paley's or a Kronecker product of such.
+
+    The first row is all +1, every other has exactly n/2 ones.
+    """
+    matrix: Codes | None = None
+    if order & (order - 1) == 0:
+        matrix = sylvester(order)
+    elif order % 4 == 0 and _is_prime(order - 1):
+        matrix = paley_one(order - 1)
+    elif order % 8 == 4 and _is_prime(order // 2 - 1):
+        matrix = paley_two(order // 2 - 1)
+    else:
+        sizes = (size for size in range(2, math.isqrt(order) + 1) if order % size == 0)
+        for one, other in ((hadamard(size), hadamard(order // size)) for size in sizes):
+            if matrix is None and one is not None and other is not None:
+                matrix = np.kron(one, other)
+    if matrix is not None:
+        matrix.setflags(write=False)  # callers share the cached array
+    return matrix
+
+
+def _has_hadamard(classes: int, bits: int) -> bool:
+    return classes <= 2 * bits and hadamard(bits) is not None
+
+
+def sylvester(order: int) -> Codes:
+    """Sylvester's matrix (n, n) for n a power of two: H_2n = [[H_n, H_n], [H_n, -H_n]]."""
+    matrix = np.ones((1, 1), dtype=np.int8)
+    while len(matrix) < order:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return matrix
+
+
+def paley_one(q: int) -> Codes:
+    """Paley's first matrix, of order q + 1, for a prime q = 3 mod 4: H = I + S, S skew."""
+    bordered = _bordered(q)
+    bordered[1:, 0] = -1
+    return bordered + np.eye(q + 1, dtype=np.int8)
+
+
+def paley_two(q: int) -> Codes:
+    """Paley's second matrix, of order 2 (q + 1), for a prime q = 1 mod 4, normalized."""
+    signs = np.array([[1, 1], [1, -1]], dtype=np.int8)
+    zeros = np.array([[1, -1], [-1, -1]], dtype=np.int8)
+    matrix: Codes = np.kron(_bordered(q), signs) + np.kron(np.eye(q + 1, dtype=np.int8), zeros)
+    matrix *= matrix[0].copy()  # flips columns so that the first row is all +1 and balances the others
+    return matrix
+
+
+def _bordered(q: int) -> Codes:
+    """[[0, 1], [1, Q]] of order q + 1 with the Jacobsthal matrix Q[a, b] = chi(a - b) over the integers modulo q.
+
+    The quadratic character chi is 0 at zero, +1 at the squares and -1 elsewhere.
+    """
+    numbers = np.arange(q)
+    character = np.full(q, -1, dtype=np.int8)
+    character[numbers**2 % q] = 1
+    character[0] = 0
+    bordered = np.ones((q + 1, q + 1), dtype=np.int8)
+    bordered[0, 0] = 0
+    bordered[1:, 1:] = character[(numbers[:, None] - numbers) % q]
+    return bordered
+
+
+def _is_prime(number: int) -> bool:
+    return number > 1 and all(number % divisor for divisor in range(2, math.isqrt(number) + 1))
+
+
+# --- Hadamard centers and random centers
+
+
+def _hadamard_centers(classes: int, bits: int, rng: np.random.Generator) -> Codes:
+    matrix = hadamard(bits)
+    assert matrix is not None
+    rows = matrix if classes <= bits else np.concatenate([matrix, -matrix])
+    balanced = np.flatnonzero(np.arange(len(rows)) % bits)  # all but the constant rows
+    usable = balanced if len(balanced) >= classes else np.arange(len(rows))
+    centers: Codes = rows[rng.choice(usable, classes, replace=False)]
+    return centers
+
+
+def _random_centers(classes: int, bits: int, rng: np.random.Generator) -> Codes:
+    """Best of n balanced draws by minimum, then mean distance; n shrinks as C grows, to stay within seconds."""
+
+    def draw() -> Codes:
+        if 2 * classes > math.comb(bits, bits // 2) * (1 + bits % 2):
+            return _draw_dense(classes, bits, rng)
+        return _all_different(lambda count: _draw_balanced(count, bits, rng), classes)
+
+    draws = min(100, 4 * 10**9 // (classes**2 * bits))
+    return draw() if draws < 2 else max((draw() for _ in range(draws)), key=quality)
+
+
+def _bernoulli_centers(classes: int, bits: int, rng: np.random.Generator) -> Codes:
+    return _all_different(lambda count: rng.integers(0, 2, (count, bits), dtype=np.int8) * 2 - 1, classes)
+
+
+def _all_different(draw: Callable[[int], Codes], classes: int) -> Codes:
+    """Different codes (C, K), by drawing again what came twice."""
+    codes = draw(classes)
+    while True:
+        _, first = np.unique(pack(codes), axis=0, return_index=True)
+        if len(first) == classes:
+            return codes
+        codes = np.concatenate([codes[np.sort(first)], draw(classes - len(first))])
+
+
+def _separated_centers(classes: int, bits: int, rng: np.random.Generator) -> Codes:
+    """The best of some searches by minimum, then mean distance: from the best construction and from random centers.
+
+    Random centers are tried again where the best is below the distance that Gilbert and Varshamov's bound guarantees.
+    """
+    start = _hadamard_centers if _has_hadamard(classes, bits) else spread_centers
+    best = separated(start(classes, bits, rng), rng)
+    for _ in range(3 if search_steps(classes, bits) else 0):
+        best = max(best, separated(_random_centers(classes, bits, rng), rng), key=quality)
+        if smallest_distance(best) >= guaranteed_distance(classes, bits):
+            break
+    return best
+
+
+def _draw_balanced(classes: int, bits: int, rng: np.random.Generator) -> Codes:
+    """Codes (C, K) with K/2 ones each (an odd K: one more or less)."""
+    ones = bits // 2 + rng.integers(0, 1 + bits % 2, size=(classes, 1))
+    return rng.permuted(np.where(np.arange(bits) < ones, np.int8(1), np.int8(-1)), axis=1)
+
+
+def _draw_dense(classes: int, bits: int, rng: np.random.Generator) -> Codes:
+    """Different codes (C, K) when C is near or above the number of balanced ones: the most balanced of all 2^K.
+
+    MAX_CLASSES keeps K at 22 or less here, so that all codes can be listed.
+    """
+    numbers = np.arange(2**bits, dtype=np.int64)
+    imbalance = np.abs(2 * np.bitwise_count(numbers).astype(np.int64) - bits)
+    balanced = np.lexsort((rng.random(len(numbers)), imbalance))[:classes]
+    ones = rng.permutation(balanced)[:, None] >> np.arange(bits) & 1
+    return np.where(ones, np.int8(1), np.int8(-1))

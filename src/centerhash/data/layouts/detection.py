@@ -1,0 +1,131 @@
+"""The table of layouts, and which of them a folder has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from centerhash.core.errors import DataError, nearest
+from centerhash.data.images import is_picture_name
+from centerhash.data.layouts.arrays import read_feature_folder
+from centerhash.data.layouts.class_folders import (
+    detect_bare,
+    detect_class_folders,
+    read_bare,
+    read_class_folders,
+)
+from centerhash.data.layouts.coco_json import find_instances, read_coco_folder
+from centerhash.data.layouts.contents import Contents, first_few, no_labels
+from centerhash.data.layouts.tabular import METADATA, find_metadata, read_image_folder, read_imagefolder
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way to store a dataset: `detect` returns the files or folders that show it; `description` completes "Give"."""
+
+    name: str
+    detect: Callable[[Path], Sequence[Path]]
+    read: Callable[[Path], Contents]
+    description: str
+    by_file: bool = True  # whether a file describes the images
+
+
+def _has_file(name: str) -> Callable[[Path], Sequence[Path]]:
+    return lambda root: [root / name] if (root / name).is_file() else []
+
+
+_LAYOUTS = (
+    Layout(
+        "images",
+        _has_file("labels.csv"),
+        read_image_folder,
+        "a folder of images with labels.csv (columns file_name and labels, names joined by '|'; "
+        "or file_name and one column of 0/1 per class)",
+    ),
+    Layout(
+        "imagefolder",
+        find_metadata,
+        read_imagefolder,
+        "a Hugging Face imagefolder (metadata.csv or metadata.jsonl with file_name and labels)",
+    ),
+    Layout(
+        "coco",
+        find_instances,
+        read_coco_folder,
+        "a folder with COCO's json (annotations/instances_*.json, or one json file next to the images)",
+    ),
+    Layout(
+        "features",
+        _has_file("features.npy"),
+        read_feature_folder,
+        "a folder of features with features.npy (N, D), labels.npy (N, C) and classes.txt",
+    ),
+    Layout(
+        "classes",
+        detect_class_folders,
+        read_class_folders,
+        "a folder per class (photos/dog/1.jpg; also photos/train/dog/1.jpg, photos/test/dog/2.jpg)",
+        by_file=False,
+    ),
+    Layout(
+        "bare",
+        detect_bare,
+        read_bare,
+        "a folder of images without labels (for the methods that need none: lsh, sh, itq)",
+        by_file=False,
+    ),
+)
+LAYOUTS = {layout.name: layout for layout in _LAYOUTS}
+
+
+def read_layout(root: Path, labels: bool = True) -> Contents:
+    """Read the dataset at a path, of any layout; without `labels`, drop those that it has."""
+    try:
+        entries = sorted(path.name for path in root.iterdir())
+    except OSError as error:
+        raise DataError(
+            f"cannot open the folder '{root}': {error.strerror or error}. See docs/reference/data-layouts.md for layouts."
+        ) from None
+    layout = find_layout(root)
+    if layout is None or (labels and layout.name == "bare"):
+        # Better an error than a training run without the labels that somebody wrote.
+        misspelled = _misspelled(entries)
+        if layout is None or misspelled:
+            described = ",\n  or ".join(layout.description for layout in LAYOUTS.values())
+            content = first_few(entries) or "nothing"
+            raise DataError(f"'{root}' is no dataset: it holds {content}{misspelled}. Give {described}.")
+    if labels:
+        return layout.read(root)
+    contents = (layout if layout.by_file else LAYOUTS["bare"]).read(root)
+    classes, none = no_labels(len(contents.names))
+    return replace(contents, classes=classes, labels=none, areas=None)
+
+
+def find_layout(root: Path) -> Layout | None:
+    """Return the layout of a folder, None if there is none; two at once are an error.
+
+    Folders of images count as classes only if no file describes them, and images that are neither described nor
+    sorted have no labels.
+    """
+    described = {layout: files[0] for layout in LAYOUTS.values() if (files := layout.detect(root))}
+    by_file = [layout for layout in described if layout.by_file]
+    if len(by_file) > 1:
+        both = first_few([str(described[layout].relative_to(root)) for layout in by_file])
+        raise DataError(f"'{root}' holds {both}: keep them in folders of their own.")
+    return next(iter([*by_file, *described]), None)
+
+
+def is_described(path: Path) -> bool:
+    """Whether a file describes the images at `path`; the names of folders alone do not."""
+    layout = find_layout(path) if path.is_dir() else None
+    return layout is not None and layout.by_file
+
+
+def _misspelled(entries: Sequence[str]) -> str:
+    """Point to a file whose name is nearly that of a description, or return nothing."""
+    others = [entry for entry in entries if not is_picture_name(entry)]
+    for name in ("labels.csv", "features.npy", *METADATA):
+        if match := nearest(name, others, cutoff=0.8):
+            return f" (rename '{match}' to '{name}'?)"
+    return ""

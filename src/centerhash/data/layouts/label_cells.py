@@ -1,0 +1,108 @@
+"""Read the labels of images as other tools write them, and turn them into a label matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.filesize import decimal
+
+from centerhash.core.errors import DataError, did_you_mean
+from centerhash.core.files import parse_json
+
+Cell: TypeAlias = tuple[str | int, ...]  # the labels of one image: names or class numbers
+
+# The first of these columns that exists holds the labels.
+LABEL_COLUMNS = ("labels", "label", "objects")
+# An object in a cell holds its label under one of these keys.
+_CATEGORIES = ("category", "categories")
+# The largest label matrix: 1.7 million images of 600 classes take one of these four GiB.
+MAX_MATRIX_BYTES = 4 * 2**30
+# The library `datasets` writes this number for an unknown class.
+_UNLABELED = -1
+
+
+def read_cell(value: Any, where: str) -> Cell:
+    """Read the labels of one image: `"dog"`, `"dog|cat"`, `3`, a list of these, None, or objects with a category."""
+    if isinstance(value, str):
+        return _read_text(value.strip(), where)
+    if value is None or value == _UNLABELED:
+        return ()
+    if isinstance(value, Mapping):
+        value = next((value[key] for key in _CATEGORIES if key in value), value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return (value,)
+    if isinstance(value, list | tuple | set | frozenset | str):
+        labels = [value] if isinstance(value, str) else value
+        return tuple(dict.fromkeys(label for entry in labels for label in read_cell(entry, where)))
+    raise DataError(f"{where}: {value!r} is no label: give names, whole numbers, or lists of them.")
+
+
+def _read_text(text: str, where: str) -> Cell:
+    """Read names joined by `|`, or a JSON list: the two ways to put several labels into one csv cell."""
+    if text in ("", str(_UNLABELED)):
+        return ()
+    if text.startswith("["):
+        try:
+            return read_cell(parse_json(text), where)
+        except ValueError as error:
+            raise DataError(f"{where}: '{text:.80}' is no JSON list of labels ({error}).") from error
+    names = tuple(name.strip() for name in text.split("|"))
+    if "" in names:
+        raise DataError(f"{where}: an empty label in '{text}'. Write names joined by '|'.")
+    return tuple(dict.fromkeys(names))
+
+
+def check_matrix(rows: int, classes: int, where: str, bytes_each: int = 1) -> None:
+    """Reject a matrix (rows, classes) of more than MAX_MATRIX_BYTES before it is allocated."""
+    needed = rows * classes * bytes_each
+    if needed > MAX_MATRIX_BYTES:
+        raise DataError(
+            f"{where}: {rows:,} images x {classes:,} classes would take {decimal(needed)} of memory, more than the "
+            f"limit of {decimal(MAX_MATRIX_BYTES)}. Omit rare classes, or list fewer images."
+        )
+
+
+def label_matrix(
+    cells: Sequence[Cell], classes: tuple[str, ...] | None, where: Sequence[str]
+) -> tuple[tuple[str, ...], NDArray[np.bool_], list[list[int]]]:
+    """Return the classes, the labels (N, C), and the columns of each image's labels in their order.
+
+    `classes` names the class numbers and fixes the order. Without it every label is its own name, sorted. Error texts
+    cite the place of each row (`where`).
+    """
+    numbered = classes is not None
+    if classes is None:
+        names = sorted({str(label) for cell in cells for label in cell})
+        classes = tuple(sorted(names, key=int) if all(map(_is_number, names)) else names)
+    if not classes:
+        raise DataError(f"{where[0]} and all others carry no label: nothing can be learned from them.")
+    check_matrix(len(cells), len(classes), where[0])
+    by_name = {name: column for column, name in enumerate(classes)}
+    labels, columns = np.zeros((len(cells), len(classes)), dtype=np.bool_), []
+    for row, cell in enumerate(cells):
+        columns.append([_column(label, by_name, numbered) for label in cell])
+        if -1 in columns[-1]:
+            label = cell[columns[-1].index(-1)]
+            raise DataError(
+                f"{where[row]}: label '{label}' is none of the {len(classes)} classes."
+                f"{did_you_mean(str(label), classes)} Correct the label or add it to the classes."
+            )
+        labels[row, columns[-1]] = True
+    return classes, labels, columns
+
+
+def _column(label: str | int, by_name: Mapping[str, int], numbered: bool) -> int:
+    """Return the column of a name, or of a class number if classes are numbered; -1 if there is none."""
+    if str(label) in by_name and (isinstance(label, str) or not numbered):
+        return by_name[str(label)]
+    if numbered and _is_number(str(label)) and int(label) < len(by_name):
+        return int(label)
+    return -1
+
+
+def _is_number(label: str) -> bool:
+    # Python refuses to convert thousands of digits.
+    return label.isdecimal() and len(label) < 20

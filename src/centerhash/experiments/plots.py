@@ -1,0 +1,232 @@
+"""Figures for papers and pages, drawn by matplotlib.
+
+    from centerhash.experiments.plots import code_heat_map, save
+    save(code_heat_map(codes, labels, classes), "codes.pdf")        # .svg, .png or .pdf
+
+A method has the same color, line style and marker in all figures.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from centerhash.codes import unpack
+from centerhash.core.extras import require
+from centerhash.core.files import atomic
+from centerhash.encoding.code_files import CodeFile
+from centerhash.evaluation import Evaluation
+from centerhash.methods.registry import METHODS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+class Look(NamedTuple):
+    """How a method is drawn."""
+
+    color: str
+    line: str = "-"
+    mark: str = "."
+
+
+RANDOM_LINE: dict[str, Any] = {"color": "#777777", "linewidth": 1, "linestyle": (0, (1, 3))}
+# The colors of Okabe and Ito with gray for yellow, which differ for all common kinds of color vision.
+_COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#999999", "#000000")
+_STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "axes.axisbelow": True,
+    "text.parse_math": False,  # "$5 or $6" is no formula.
+    "svg.hashsalt": "centerhash",  # The same figure gives the same bytes.
+    "svg.fonttype": "none",  # Text stays text.
+}
+RANKS = (1, 10, 100, 1000)
+DEPTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+MOST_CLASSES, MOST_POINTS = 40, 2_000
+
+
+def look(method: str) -> Look:
+    """The look of a method: the line style tells shallow and deep ones apart, color and marker are its own."""
+    if method not in METHODS:
+        return Look("#000000")
+    mark, color = divmod(list(METHODS).index(method), len(_COLORS))
+    return Look(_COLORS[color], ":" if METHODS[method].family == "shallow" else "-", "osD^vPX*"[mark % 8])
+
+
+@contextmanager
+def new_figure(
+    width: float, height: float, columns: int = 1, rows: int = 1
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A figure in the common style with its axes row by row; no window system is needed."""
+    with require("matplotlib").rc_context(_STYLE):
+        figure = require("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
+        yield figure, list(figure.subplots(rows, columns, squeeze=False).ravel())
+
+
+def _file(figure: Figure, kind: str) -> bytes:
+    stream = io.BytesIO()
+    # Dates would make equal figures differ.
+    metadata = {"Date": None} if kind == "svg" else None
+    with require("matplotlib").rc_context(_STYLE):
+        figure.savefig(stream, format=kind, dpi=144, metadata=metadata)
+    return stream.getvalue()
+
+
+def save(figure: Figure, path: str | Path) -> Path:
+    """Write a figure, atomically, as its ending says."""
+    with atomic(path) as stream:
+        stream.write(_file(figure, Path(path).suffix[1:]))
+    return Path(path)
+
+
+def svg_text(figure: Figure) -> Markup:
+    """The figure as an <svg> element for a page."""
+    text = _file(figure, "svg").decode()
+    return Markup(text[text.index("<svg") :])  # nosec B704
+
+
+class Series(NamedTuple):
+    """One line of a plot: a method, or one of several settings of it."""
+
+    name: str
+    method: str
+    x: Sequence[float]
+    y: Sequence[float]
+    spread: Sequence[float] = ()
+
+
+def line_plot(
+    panels: Mapping[str, Sequence[Series]],
+    xlabel: str,
+    ylabel: str,
+    ticks: Sequence[int] = (),
+    random: Sequence[float] = (),
+) -> Figure:
+    """A panel per title with a common legend below; `ticks` make a logarithmic x axis.
+
+    `random` is the level of a random ranking in each panel.
+    """
+    handles: dict[str, Any] = {}
+    width = 3.7 * max(len(panels), 1.3)
+    legend_columns = int(width // 2)
+    most = max(map(len, panels.values()))
+    with new_figure(width, 3.4 + 0.2 * -(-most // legend_columns), len(panels)) as (figure, axes):
+        for number, (axis, (title, drawn)) in enumerate(zip(axes, panels.items(), strict=True)):
+            for series in drawn:
+                color, line, mark = look(series.method)
+                style: dict[str, Any] = {"color": color, "linestyle": line, "marker": mark, "capsize": 2}
+                style["markevery"] = max(1, len(series.x) // 8)
+                # Other settings of a method have hollow markers.
+                if series is not next(one for one in drawn if one.method == series.method):
+                    style["markerfacecolor"] = "white"
+                handles[series.name] = axis.errorbar(series.x, series.y, series.spread or None, **style)
+            if random:
+                handles["random ranking"] = axis.axhline(random[number], **RANDOM_LINE)
+            if ticks:
+                axis.set_xscale("log")
+                axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+                axis.minorticks_off()
+            axis.set_title(title, fontsize=10, loc="left")
+            axis.set(xlabel=xlabel, ylabel=ylabel)
+        below: dict[str, Any] = {"loc": "outside lower center", "frameon": False, "fontsize": 8}
+        figure.legend(handles.values(), handles, ncols=legend_columns, **below)
+        return figure
+
+
+def recall_points(evaluations: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
+    """Mean recall and precision by radius, without radii at which no ball holds an item.
+
+    The evaluations, one per seed, are as `Evaluation.to_dict` returns them.
+    """
+    recall = np.mean([one["curve"]["recall"] for one in evaluations], axis=0)
+    precision = np.array([one["curve"]["precision"] for one in evaluations], dtype=float)
+    kept = ~np.isnan(precision).all(axis=0)
+    return recall[kept].tolist(), np.nanmean(precision[:, kept], axis=0).tolist()
+
+
+def precision_points(evaluations: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
+    """Depths, and the mean precision at each; all evaluations are of one database, so they have the same depths."""
+    means = {
+        n: float(np.mean([one["precision"][n] for one in evaluations])) for n in evaluations[0]["precision"]
+    }
+    return [float(depth) for depth in means], list(means.values())
+
+
+# Codes
+
+
+def code_heat_map(codes: NDArray[Any], labels: NDArray[Any], classes: Sequence[str] | None = None) -> Figure:
+    """Mean value of every bit (K) over the items of each class, for the most frequent classes.
+
+    `codes` (N, K) are -1 and +1, `labels` (N, C) bool.
+    """
+    labels = np.asarray(labels) != 0
+    shown = _most_frequent(labels, MOST_CLASSES)
+    means = [codes[labels[:, number]].mean(axis=0) for number in shown]
+    with new_figure(7, 1.4 + 0.19 * max(len(shown), 4)) as (figure, (axis,)):
+        drawn = axis.imshow(means, vmin=-1, vmax=1, cmap="RdBu_r", aspect="auto", interpolation="nearest")
+        axis.set_yticks(range(len(shown)), _names(classes, shown), fontsize=8)
+        axis.set(xlabel="bit")
+        axis.grid(visible=False)
+        figure.colorbar(drawn, ax=axis, label="mean of the bit")
+        return figure
+
+
+def t_sne(
+    codes: NDArray[Any], labels: NDArray[Any], classes: Sequence[str] | None = None, seed: int = 0
+) -> Figure:
+    """At most 2,000 codes (N, K) in the plane by t-SNE, in the color of the most frequent class of each item (N, C)."""
+    rows = slice(None, None, -(-len(codes) // MOST_POINTS))
+    labels = np.asarray(labels)[rows] != 0
+    near = min(30.0, (len(labels) - 1) / 3)
+    method = require("sklearn.manifold").TSNE(perplexity=near, init="random", random_state=seed)
+    points = method.fit_transform(codes[rows].astype(np.float32))
+    shown = _most_frequent(labels, len(_COLORS))
+    with new_figure(6.4, 4.6) as (figure, (axis,)):
+        marks: dict[str, Any] = {"s": 9, "alpha": 0.6, "linewidths": 0}
+        axis.scatter(*points.T, color="#BBBBBB", label="other", **marks)
+        # The most frequent class is drawn last, over the others of the same item.
+        for color, number, name in reversed([*zip(_COLORS, shown, _names(classes, shown), strict=False)]):
+            axis.scatter(*points[labels[:, number]].T, color=color, label=name, **marks)
+        axis.set(xticks=[], yticks=[])
+        figure.legend(frameon=False, fontsize=8, loc="outside right upper", markerscale=2)
+        return figure
+
+
+def _most_frequent(labels: NDArray[np.bool_], most: int) -> list[int]:
+    """The classes with items, the most frequent first."""
+    counts = labels.sum(axis=0)
+    return [int(number) for number in np.argsort(-counts, kind="stable")[:most] if counts[number]]
+
+
+def _names(classes: Sequence[str] | None, numbers: Sequence[int]) -> list[str]:
+    return [classes[number] if classes else str(number) for number in numbers]
+
+
+def write_plots(database: CodeFile, result: Evaluation, folder: str | Path) -> list[Path]:
+    """Write the plots of one evaluation into `folder` as PNG files and return their paths."""
+    assert database.labels is not None
+    rows, title = [result.to_dict()], f"{result.bits} bits"
+    recall = Series("this run", "", *recall_points(rows))
+    precision = Series("this run", "", *precision_points(rows))
+    codes = unpack(database.packed, database.bits)
+    figures = {
+        "precision-recall.png": line_plot({title: [recall]}, "recall", "precision"),
+        "precision-at-n.png": line_plot({title: [precision]}, "n", "precision@n", RANKS),
+        "heat-map.png": code_heat_map(codes, database.labels, database.classes),
+        "t-sne.png": t_sne(codes, database.labels, database.classes),
+    }
+    return [save(figure, Path(folder) / name) for name, figure in figures.items()]

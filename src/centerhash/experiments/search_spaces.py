@@ -1,0 +1,137 @@
+"""What `centerhash tune` tries for each method, as functions of the number of bits.
+
+points("csq", bits=32)      # settings by names of options and of training
+authors("csq")             # the authors' own setting, as far as options reach it
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from centerhash.methods.registry import Method, get_method
+
+# Settings by names of options and of training.
+Point: TypeAlias = Mapping[str, Any]
+# From a number of bits to the point of a chosen setting.
+Setting: TypeAlias = Callable[[int], Point]
+
+# Every deep method is tried with these.
+LEARNING_RATES = (5e-4, 1e-3, 2e-3, 4e-3)
+
+
+def _grid(**values: list[Any]) -> list[Point]:
+    """All combinations, the last name varying fastest."""
+    return [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
+
+
+def _lambda(*values: float) -> dict[str, list[float]]:
+    """Values of the option lambda, whose name Python keeps for itself."""
+    return {"lambda": list(values)}
+
+
+_SPACES: dict[str, Callable[[int], list[Point]]] = {
+    "lsh": lambda bits: _grid(normalize=[True, False]),
+    "sh": lambda bits: _grid(normalize=[True, False]),
+    "itq": lambda bits: _grid(normalize=[True, False], iterations=[20, 50, 100]),
+    "bre": lambda bits: _grid(bandwidth=[0.35, 0.7, 1.0], points=[50, 100, 200], partners=[25, 50]),
+    "ksh": lambda bits: _grid(bandwidth=[0.35, 0.7, 1.0], anchors=[300, 1000], ridge=[0.0, 0.01, 0.03]),
+    "sdh": lambda bits: _grid(bandwidth=[0.4, 0.7, 1.0], scaled=[True, False], nu=[1e-5, 1e-3]),
+    "cnnh": lambda bits: _grid(sweeps=[5, 10, 20]),
+    "dnnh": lambda bits: _grid(margin=[1.0, 2.0, 4.0], epsilon=[0.25, 0.5]),
+    "dpsh": lambda bits: _grid(slope=[8 / bits, 0.5], **_lambda(0.01, 0.1, 1.0)),
+    "dhn": lambda bits: _grid(slope=[8 / bits, 0.5, 1.0], **_lambda(1.0, 0.1 * bits, 0.3 * bits)),
+    "hashnet": lambda bits: _grid(class_num=[0.0, 1.0], last_beta=[7.1414, 10.0], continuous=[True, False]),
+    "dch": lambda bits: _grid(gamma=[20.0, 1.0 * bits, 2.0 * bits], **_lambda(0.0, 0.1, 1.0)),
+    "greedyhash": lambda bits: _grid(alpha=[0.01, 0.1, 1.0], classifier=["sigmoid", "softmax"]),
+    "idhn": lambda bits: _grid(alpha=[5.0, 10.0], gamma=[0.1, 1.0], **_lambda(0.01, 0.1, 1.0)),
+    "csq": lambda bits: _grid(gamma=[0.05, 0.1, 0.5, 1.0], centers=["auto", "random"]),
+    "dpn": lambda bits: _grid(margin=[0.5, 1.0, 2.0], target=["majority", "each"]),
+    "ewcs": lambda bits: _grid(gamma=[0.05, 0.1, 0.5, 1.0], centers=["auto", "random"]),
+    "ics": lambda bits: _grid(
+        **_lambda(*(times * bits**3 / 131072 for times in (1, 4, 16))), gamma=[0.05, 0.25, 0.5]
+    ),
+    "ics-printed": lambda bits: _grid(**_lambda(0.01, 0.1, 1.0), gamma=[0.05, 0.25, 0.5]),
+    "orthohash": lambda bits: _grid(scale=[4.0, 6.0, 8.0], margin=[0.0, 0.1, 0.2]),
+    "hyp2": lambda bits: _grid(beta=[0.5, 1.0, 2.0], tanh=[True, False]),
+    "mdsh": lambda bits: _grid(
+        beta=[0.01, 0.1, 1.0], scale=[bits**0.5, 2 * bits**0.5], **_lambda(1e-4, 0.01)
+    ),
+    "lscsh": lambda bits: _grid(alpha_1=[0.01, 0.1, 1.0], alpha_2=[0.1, 0.5, 2.0], gamma=[0.05, 0.5]),
+    "crh": lambda bits: _grid(heads=[1, 2, 4], rounds=[5, 10, 30], codebook=[1, 2, 4]),
+    "ics-softmax": lambda bits: [
+        point
+        for scale in (6.0, 8.0, 10.0)
+        for point in _grid(scale=[scale], **_lambda(0.25 * scale / 2, 0.5 * scale / 2, 1.0 * scale / 2))
+    ],
+}
+
+# Methods that are not listed have the same setting by their authors as by default.
+_AUTHORS: dict[str, Point] = {
+    "lsh": {"normalize": False},
+    "sh": {"normalize": False},
+    "itq": {"iterations": 50},
+    "bre": {"supervised": False, "samples": 1000, "points": 50, "partners": 25},
+    "ksh": {"bandwidth": 1.0, "anchors": 300, "ridge": 0.0, "labeled": 2000, "iterations": 500},
+    "sdh": {"bandwidth": 0.4, "scaled": False, "nu": 1e-5},
+    "dnnh": {"margin": 1.0, "epsilon": 0.5},
+    "dpsh": {"slope": 0.5, "lambda": 0.1},
+    "dhn": {"slope": 1.0},  # and lambda 0.3 K, the default
+    "hashnet": {"class_num": 1.0, "last_beta": 7.1414, "continuous": True},
+    "dch": {"gamma": 20.0, "lambda": 0.0, "distance": "squared", "weights": "similar"},
+    "greedyhash": {"alpha": 0.1, "classifier": "softmax"},
+    "idhn": {"alpha": 5.0, "gamma": 0.1, "lambda": 0.1},
+    "csq": {"gamma": 0.05, "quantization": "squared", "centers": "random", "assignment": "random"},
+    "dpn": {"margin": 1.0, "target": "each", "centers": "bernoulli", "assignment": "random"},
+    "ewcs": {"gamma": 0.05, "assignment": "random"},
+    "ics": {"gamma": 0.05, "assignment": "random"},
+    "ics-printed": {"lambda": 0.01, "gamma": 0.05, "assignment": "random"},
+    "orthohash": {
+        "scale": 8.0,
+        "margin": 0.2,
+        "centers": "bernoulli",
+        "assignment": "random",
+        "head": {"logit_norm": True},
+    },
+    "hyp2": {"beta": 0.5, "tanh": False, "kaiming": True},
+    "mdsh": {"beta": 1.0, "lambda": 1e-4, "centers": "mdsh", "assignment": "random"},
+    "lscsh": {
+        "solver": "pgd",
+        "keep": True,
+        "steps": 1,
+        "lambda": 0.001,
+        "gamma": 0.05,
+        "alpha_1": 1.0,
+        "alpha_2": 0.5,
+        "assignment": "random",
+    },
+    "ics-softmax": {"scale": 8.0},
+}
+
+
+def points(method: str, bits: int) -> list[Point]:
+    """Return all points of a method at a number of bits: its own settings, at each learning rate of a deep one."""
+    space = _SPACES[method](bits) if method in _SPACES else [{}]
+    if get_method(method).family == "shallow":
+        return space
+    return [{"learning_rate": rate, **point} for rate in LEARNING_RATES for point in space]
+
+
+def authors(method: str) -> Point:
+    """Return the authors' own setting of a method, as far as options reach it; empty if it is the default."""
+    return _AUTHORS.get(method, {})
+
+
+def at_bits(method: str, point: Point, bits: int, other: int) -> Point:
+    """Return the point of the space at `other` bits that corresponds to one at `bits`; any other point as it is."""
+    space = points(method, bits)
+    return points(method, other)[space.index(point)] if point in space else point
+
+
+def training_options(method: Method, point: Point) -> dict[str, Any]:
+    """Return a point as options of training, those of the method in `options`."""
+    names = method.option_names()
+    options = {name: value for name, value in point.items() if name in names}
+    training = {name: value for name, value in point.items() if name not in names}
+    return {**training, "options": options} if options else training

@@ -1,0 +1,200 @@
+"""Import and export: code files and folders of shards into an index, and all items of an index for other programs.
+
+    npz         one code file, which `import_codes` and `centerhash evaluate` read, with general codes and label scores
+    parquet     one file: id, code (ceil(K/8) bytes), labels (list of text), and a column per attribute
+
+Items are in the order of adding, hidden ones included. The most significant bit of a byte comes first, +1 is 1 and -1 is
+0; bits past K are 0. Labels are those that an item carries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from centerhash.codes import packed_width
+from centerhash.core.errors import DataError, unknown_name
+from centerhash.core.extras import require
+from centerhash.core.files import atomic
+from centerhash.core.progress import Progress
+from centerhash.core.version import __version__
+from centerhash.index.items import Item, LabelScores
+from centerhash.index.results import Added
+
+if TYPE_CHECKING:
+    from centerhash.encoding.code_files import CodeFile
+    from centerhash.index.index import Index
+
+FORMATS = ("npz", "parquet")
+_PAGE = 1 << 16  # items of shards that are added together
+_ROWS = 10_000  # items between two steps of the bar, and of a row group
+
+
+def import_codes(index: Index, path: Path) -> Added:
+    """Add the codes of a file or of a folder of shards that `centerhash encode` or `export_items` wrote.
+
+    Names become ids; known ones are skipped. Codes without names are named by the file and their row: codes-0, codes-1
+    ... A crash loses at most the commit in progress, and the same call resumes.
+    """
+    if not path.is_dir():
+        return _add_file(index, path)
+    from centerhash.encoding.shards import read_manifest, read_shards
+
+    if read_manifest(path).model != index.model.digest:
+        raise DataError(
+            f"the shards in '{path}' are of another model than the index's: encode by the run that the index was made of."
+        )
+    added, known, shards = 0, 0, read_shards(path)
+    while page := _page(shards):
+        ids, packed, labels = zip(*page, strict=True)
+        names = dict(
+            zip(chain(*ids), range(sum(map(len, ids))), strict=True)
+        )  # of equal ids the last one counts
+        rows = list(names.values())
+        every = list(chain(*labels))
+        done = index.add(
+            codes=np.concatenate(packed)[rows], ids=list(names), labels=[every[row] for row in rows]
+        )
+        added, known = added + done.added, known + done.known
+    return Added(added, known)
+
+
+def _page(shards: Iterator[Any]) -> list[Any]:
+    """Return the next shards of about `_PAGE` items."""
+    page, size = [], 0
+    while size < _PAGE and (shard := next(shards, None)) is not None:
+        page.append(shard)
+        size += len(shard[0])
+    return page
+
+
+def _add_file(index: Index, path: Path) -> Added:
+    from centerhash.encoding.code_files import read_codes
+
+    codes = read_codes(path, index.bits)
+    names = codes.names or [f"{path.stem}-{row}" for row in range(len(codes.packed))]
+    try:
+        return index.add(
+            codes=codes.packed,
+            general=None if index.general_bits is None else codes.general,
+            ids=names,
+            labels=codes.label_names(index.classes),
+            scores=_scores(codes, codes.classes or index.classes),
+        )
+    except DataError as error:
+        raise DataError(f"'{path}': {error}") from None
+
+
+def _scores(codes: CodeFile, classes: Sequence[str]) -> list[LabelScores] | None:
+    """Return probabilities and shares of every item of a code file."""
+    if codes.probabilities is None or codes.shares is None:
+        return None
+    expected = (len(codes.packed), len(classes))
+    if not codes.probabilities.shape == codes.shares.shape == expected:
+        raise DataError(f"probabilities and shares must be of shape {expected}.")
+    both = np.stack([codes.probabilities, codes.shares], axis=2)
+    return [
+        {classes[j]: (int(row[j, 0]), int(row[j, 1])) for j in np.flatnonzero(row.any(axis=1)).tolist()}
+        for row in both
+    ]
+
+
+def export_items(index: Index, out: Path, to: str, report: Progress) -> int:
+    """Write all items of one commit in the format `to`, atomically, and return how many there are."""
+    if to not in FORMATS:
+        raise unknown_name("format", to, FORMATS)
+
+    def items() -> Iterator[Item]:
+        for done, item in enumerate(index.items(), 1):
+            if done % _ROWS == 0:
+                report("items", done, max(done, len(index)))
+            yield item
+
+    with index.reading():
+        count = _write_npz(index, out, list(items())) if to == "npz" else _write_parquet(index, out, items())
+    report("items", count, count)
+    return count
+
+
+def export_to_milvus(index: Index, address: str, report: Progress) -> int:
+    """Write codes, labels and attributes of all items to a new collection, and return how many there are."""
+    from centerhash.index.milvus import MilvusIndex
+
+    model = None if index.model_info.method is None else index.model
+    bits = index.bits if model is None else None
+    done, stored = 0, index.items()
+    with (
+        MilvusIndex.create(address, model, bits=bits, attributes=index.attributes) as remote,
+        index.reading(),
+    ):
+        while page := list(islice(stored, _ROWS)):
+            attributes = {name: [item.attributes[name] for item in page] for name in index.attributes}
+            columns: Any = {"ids": [item.id for item in page], "labels": [item.labels for item in page]}
+            remote.add(codes=np.stack([item.code for item in page]), attributes=attributes, **columns)
+            done += len(page)
+            report("items", done, max(done, len(index)))
+    return done
+
+
+def _write_npz(index: Index, path: Path, items: Sequence[Item]) -> int:
+    """Write items as a code file. Columns of `labels` are the model's classes, then other labels, sorted."""
+    from centerhash.encoding.code_files import CodeFile, write_codes
+
+    used = {name for item in items for name in (*item.labels, *item.scores)}
+    classes = (*index.classes, *sorted(used.difference(index.classes)))
+    column = {name: place for place, name in enumerate(classes)}
+    labels, scores = (
+        np.zeros((len(items), len(classes)), np.bool_),
+        np.zeros((2, len(items), len(classes)), np.uint8),
+    )
+    packed = np.zeros((len(items), packed_width(index.bits)), np.uint8)
+    general = np.zeros((len(items), packed_width(index.general_bits or 1)), np.uint8)
+    for row, item in enumerate(items):
+        packed[row] = item.code
+        labels[row, [column[name] for name in item.labels]] = True
+        if item.general is not None:
+            general[row] = item.general
+        for name, pair in item.scores.items():
+            scores[:, row, column[name]] = pair
+    optional = {"general": general, "probabilities": scores[0], "shares": scores[1]}
+    write_codes(
+        path,
+        CodeFile(
+            index.bits,
+            packed,
+            names=[item.id for item in items],
+            labels=labels,
+            classes=classes,
+            **{name: values if values.any() else None for name, values in optional.items()},
+        ),
+    )
+    return len(items)
+
+
+def _write_parquet(index: Index, file: Path, items: Iterator[Item]) -> int:
+    """Write one parquet file with a row group per page of items."""
+    from centerhash.encoding.shards import as_table
+
+    parquet, pyarrow, count = require("pyarrow.parquet"), require("pyarrow"), 0
+    types = {float: pyarrow.float64(), str: pyarrow.string()}
+
+    def table(page: Sequence[Item]) -> Any:
+        packed = np.frombuffer(b"".join(item.code.tobytes() for item in page), np.uint8)
+        facts = {"bits": str(index.bits), "centerhash": __version__}
+        ids, labels = [item.id for item in page], [item.labels for item in page]
+        made = as_table(ids, packed.reshape(-1, packed_width(index.bits)), labels, facts)
+        for name, kind in index.attributes.items():
+            made = made.append_column(
+                name, pyarrow.array([item.attributes[name] for item in page], types[kind])
+            )
+        return made
+
+    with atomic(file) as stream, parquet.ParquetWriter(stream, table([]).schema) as writer:
+        while page := list(islice(items, _ROWS)):
+            writer.write_table(table(page))
+            count += len(page)
+    return count

@@ -1,0 +1,701 @@
+"""The class `Index`: add and search items by their embeddings, codes, ids and labels."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centerhash.codes import Packed, check_bits, check_packed, pack
+from centerhash.core.checks import check_features, whole_number
+from centerhash.core.errors import ConfigError, DataError, InputError
+from centerhash.core.files import atomic_folder, explain_write_errors, refuse_links
+from centerhash.core.progress import Progress, resolve_progress
+from centerhash.index.items import (
+    Batch,
+    Counts,
+    Facts,
+    Filter,
+    Item,
+    Keys,
+    LabelScores,
+    Value,
+    attribute_column,
+    check_attributes,
+    check_ids,
+    check_labels,
+    check_scores,
+    check_text,
+    is_id,
+)
+from centerhash.index.like import OTHERS, bits_of, example_weights
+from centerhash.index.near_pairs import Pairs, code_pairs
+from centerhash.index.query import (
+    LabelQuery,
+    ModelInfo,
+    Query,
+    filter_of,
+    label_scores,
+    no_model,
+    query_by_code,
+    query_by_features,
+    query_by_item,
+    query_by_labels,
+)
+from centerhash.index.results import Added, Results, as_result
+from centerhash.index.store import Snapshot, Store
+
+if TYPE_CHECKING:  # what runs models takes long to import
+    from centerhash.model.base import Model
+    from centerhash.model.portable import PortableModel
+    from centerhash.networks.encoder import Encoder
+
+Items: TypeAlias = list[Item]  # the class has a method `list`
+Names: TypeAlias = list[str]
+
+ITEMS, MODEL = "items.db", "model"
+_FILES = (ITEMS, f"{ITEMS}-wal", f"{ITEMS}-shm", f"{ITEMS}-journal", MODEL)
+_PAGE = 1 << 16  # items that are encoded and written at a time, at least
+_TYPES: Mapping[str, type] = {"number": float, "text": str}
+_MAX_NAME = 64  # characters of the name of an attribute
+
+
+class Only(TypedDict, total=False):
+    """The filters of `Index.search`, `list` and `count`."""
+
+    having: str | Sequence[str]
+    without: str | Sequence[str]
+    where: Mapping[str, Any] | None
+    among: Sequence[str] | NDArray[Any] | None
+
+
+class Index:
+    """An index in a folder: codes of items, their labels and attributes, and the model that made them.
+
+        index = Index.create("shop.index", model, attributes={"price": float})
+        index.add(embeddings, ids=ids, labels=labels, attributes={"price": prices})
+        index.search(embedding, k=10, having="shoe", where={"price": (0, 50)})
+
+    The folder holds items.db (SQLite) and model/model.onnx. Threads may share an index, and processes may share a
+    folder: any number reads while one writes. A search reads one commit and waits for nobody.
+    """
+
+    def __init__(self, folder: Path, store: Store) -> None:
+        self.folder, self._store = folder, store
+        self._encoding: dict[str, Any] = {}  # how images are read: device, engine, max_pixels
+        self._preparing = Lock()  # of the model and its encoder
+        self._model: PortableModel | None = None
+        self._encoder: Encoder | None = None
+        self._seen = store.meta().version
+        facts = store.facts
+        try:
+            self.model_info = ModelInfo.from_json(facts.bits, facts.general_bits, facts.model)
+        except (ValueError, TypeError, KeyError) as error:
+            raise DataError(f"the facts of the model in '{store.path}' cannot be read: {error}.") from None
+
+    @classmethod
+    def create(
+        cls,
+        folder: str | Path,
+        model: Model | str | Path | None = None,
+        *,
+        bits: int | None = None,
+        general_bits: int | None = None,
+        attributes: Mapping[str, type] | None = None,
+    ) -> Self:
+        """Create an empty index for the codes of a model, by default the built-in one, and open it.
+
+        `model` is a model, or the folder of a run; the index stores it as model.onnx. With `bits` instead, the index has
+        no model and holds codes of that length, and with `general_bits` general codes too. `attributes` of items are
+        numbers (float) or texts (str), by name.
+        """
+        if bits is None and general_bits is not None:
+            raise InputError("`general_bits` is of an index without a model: give `bits` as well.")
+        if model is not None and bits is not None:
+            raise InputError("an index has either a model or codes of `bits`: give one of both.")
+        kinds = _attribute_kinds(attributes or {})
+        target = Path(folder)
+        _check_new(target)
+        with atomic_folder(target) as draft:
+            if bits is None:
+                info = _save_model(model, draft / MODEL)
+            else:
+                width = None if general_bits is None else check_bits(general_bits)
+                info = ModelInfo(check_bits(bits), width)
+            facts = Facts(info.bits, info.general_bits, kinds, info.to_json())
+            Store.create(draft / ITEMS, facts, info.classes).close()
+        return cls.open(target)
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | Path,
+        *,
+        read_only: bool = False,
+        device: str = "auto",
+        engine: str = "auto",
+        max_pixels: int | None = None,
+    ) -> Self:
+        """Open an index. Its model is loaded when an embedding or an image first needs it.
+
+        Images are read on `device`, and rejected above `max_pixels`, 100 million by default. `engine` runs the network:
+        "onnx", "openvino", or "auto" for the fastest one installed.
+        """
+        place = Path(folder)
+        if not (place / ITEMS).is_file():
+            raise _no_index(place)
+        refuse_links(place, _FILES)
+        index = cls(place, Store(place / ITEMS, read_only=read_only))
+        index._encoding = {"device": device, "engine": engine}
+        if max_pixels is not None:
+            index._encoding["max_pixels"] = max_pixels
+        return index
+
+    # --- facts
+
+    @property
+    def bits(self) -> int:
+        """K, the length of the semantic codes."""
+        return self._store.facts.bits
+
+    @property
+    def general_bits(self) -> int | None:
+        """The length of the general codes; None without."""
+        return self._store.facts.general_bits
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes of the model, which a query by labels may name."""
+        return self.model_info.classes
+
+    @property
+    def attributes(self) -> dict[str, type]:
+        """The attributes of items: float or str by name."""
+        return {name: _TYPES[kind] for name, kind in self._store.facts.attributes.items()}
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the index was opened to be read only."""
+        return self._store.read_only
+
+    @property
+    def version(self) -> int:
+        """The number of commits, also of other processes."""
+        return self._store.meta().version
+
+    @property
+    def model(self) -> PortableModel:
+        """The model that makes the codes; it is loaded on first use."""
+        if self.model_info.method is None:
+            raise no_model("add and search codes, or create an index with a model")
+        with self._preparing:
+            if self._model is None:
+                from centerhash.model.portable import PortableModel
+
+                self._model = PortableModel.load(self.folder / MODEL)
+            return self._model
+
+    def encoder(self) -> Encoder:
+        """Return what reads images; it is loaded on first use."""
+        model = self.model
+        if self.model_info.backbone is None:
+            raise ConfigError(
+                "the model of this index was trained on features and has no backbone, so it cannot read images. "
+                "Search by an embedding, an id or labels, or train on images."
+            )
+        with self._preparing:
+            self._encoder = self._encoder or model.encoder(**self._encoding)
+            return self._encoder
+
+    # --- changes
+
+    def add(
+        self,
+        embeddings: NDArray[Any] | None = None,
+        *,
+        codes: Packed | None = None,
+        general: Packed | None = None,
+        ids: Sequence[object] | None = None,
+        labels: Sequence[Sequence[str]] | None = None,
+        scores: Sequence[LabelScores] | None = None,
+        attributes: Mapping[str, Sequence[Value] | NDArray[Any]] | None = None,
+        replace: bool = False,
+        progress: bool | Progress = False,
+    ) -> Added:
+        """Add items by their embeddings (N, D), or by packed codes (N, ceil(K/8)) of the same model.
+
+        Embeddings are encoded by the model, which also predicts the labels unless `labels` are given: a list of names
+        for each item. With codes, `general` are packed general codes (N, ceil(V/8)), a row of zeros for an item without
+        one; `scores` map labels to their probability and area share in 255ths.
+
+        `ids` are texts or numbers; items of known ids are skipped, or replaced if `replace` is set. Without ids, items
+        are numbered from the largest number in use + 1. A crash loses at most the commit in progress, and the same call
+        resumes.
+        """
+        if (embeddings is None) == (codes is None):
+            raise InputError("items are added by either embeddings or codes: give one of both.")
+        if embeddings is not None and (general is not None or scores is not None):
+            raise InputError(
+                "the model makes general codes and scores of embeddings: give them only with codes."
+            )
+        packed = None if codes is None else check_packed(codes, self.bits)
+        features = None if embeddings is None else check_features(embeddings, self.model.spec.features)
+        count = len(packed if packed is not None else features if features is not None else ())
+        if general is not None:
+            if self.general_bits is None:
+                raise InputError("this index has no general codes: create one with general_bits=.")
+            general = check_packed(general, self.general_bits, "general codes")
+        names = None if ids is None else check_ids(ids)
+        if names is not None and len(set(names)) != len(names):
+            ((twice, _),) = Counter(names).most_common(1)
+            raise InputError(f"the id {twice!r} comes twice: give every item its own id.")
+        labels = None if labels is None else [check_labels(row) for row in labels]
+        scores = None if scores is None else [check_scores(row) for row in scores]
+        values = check_attributes(self.attributes, attributes or {}, count)
+        columns = {"general": general, "ids": names, "labels": labels, "scores": scores, **values}
+        for name, column in columns.items():
+            if column is not None and len(column) != count:
+                raise InputError(f"{name} has {len(column):,} rows for {count:,} items.")
+        added, start = 0, 0
+        with resolve_progress(progress) as report:
+            while start < count:
+                rows = slice(start, start + max(_PAGE, len(self) // 4))
+                page: list[Any] = [labels, scores, general, names]
+                labels_of, scores_of, general_of, ids_of = (
+                    None if column is None else column[rows] for column in page
+                )
+                if features is not None:
+                    part = np.asarray(features[rows], np.float32)
+                    semantic, general_of, labels_of, scores_of = self._encoded(part, labels_of)
+                elif packed is not None:
+                    semantic = packed[rows]
+                values_of = {name: column[rows] for name, column in values.items()}
+                batch = Batch.of(
+                    self.general_bits, semantic, general_of, ids_of, labels_of, scores_of, values_of
+                )
+                added += self._store.add(batch, replace=replace)
+                start = min(rows.stop, count)
+                report("items", start, count)
+        return Added(added, count - added)
+
+    def _encoded(self, features: NDArray[np.float32], labels: Any) -> tuple[Packed, Any, Any, Any]:
+        """Return packed codes, general codes, labels and label scores of embeddings (n, D)."""
+        model = self.model
+        names = model.label_names(features) if labels is None else labels
+        general = None if self.general_bits is None else pack(model.general_codes(features))
+        return pack(model.encode_features(features)), general, names, label_scores(model, features, names)
+
+    def remove(self, ids: str | Sequence[str]) -> int:
+        """Remove items and return how many of these ids were stored."""
+        return self._store.remove(_listed(ids))
+
+    def hide(self, ids: str | Sequence[str]) -> int:
+        """Hide items from searches, lists and counts until they are shown; return how many were not hidden."""
+        return self._store.set_hidden(_listed(ids), True)
+
+    def show(self, ids: str | Sequence[str]) -> int:
+        """Show items that were hidden; return how many were."""
+        return self._store.set_hidden(_listed(ids), False)
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Make all changes of this thread within the block one durable commit, and yield the connection.
+
+        Whoever keeps facts beside the items in tables of their own writes them through it. A block within another one
+        is part of its commit. Inside, `get`, `keys`, `ids`, `in` and `items` see what was written; searches are refused.
+        """
+        with self._store.transaction() as sql:
+            yield sql
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Read one commit within the block, whatever others write; yield the connection of this thread."""
+        with self._store.reading() as snapshot:
+            yield snapshot.sql
+
+    def compact(self) -> None:
+        """Reclaim the space of removed items. Keys stay as they are."""
+        self._store.compact()
+
+    # --- queries
+
+    def search(
+        self,
+        query: NDArray[Any] | None = None,
+        *,
+        code: Any = None,
+        id: str | None = None,
+        labels: LabelQuery | None = None,
+        like: str | Sequence[str] | NDArray[Any] | None = None,
+        unlike: str | Sequence[str] | NDArray[Any] = (),
+        k: int = 10,
+        by: str | None = None,
+        within: int | None = None,
+        copies: bool = False,
+        **only: Unpack[Only],
+    ) -> Results:
+        """Return the `k` items nearest to an embedding (D,), a `code`, an item by its `id`, `labels`, or examples.
+
+        A code is K values of -1 and +1 or of 0 and 1, or packed bytes, also as hex digits; or {"semantic": code,
+        "general": (V, W)} with packed general codes of V views of the query. Labels are a mapping of names to weights, a
+        list of names, or a text such as "dog:0.7, person:0.3"; they need a model with centers. `like` and `unlike` are
+        ids or embeddings of examples.
+
+        `by` is "semantic", "general" or "both", the default if there are general codes: the semantic distance plus a
+        tenth of the general one. With `copies`, items whose general code is very near to one of any view come first. For
+        labels, "both" ranks by their probabilities and shares.
+
+        Results have a Hamming distance of at most `within`, all labels of `having` and none of `without`. `where` maps
+        attributes to (low, high), inclusive, None if open, or to a text or a list of texts. `among` are ids or an array
+        of keys. Items that do not fit the labels of a query are no results, so there may be fewer than `k`. An item is
+        not among its own results.
+        """
+        whole_number(k, "k", 1)
+        queries = {"an embedding": query, "code": code, "id": id, "labels": labels, "like": like}
+        names = [name for name, value in queries.items() if value is not None]
+        if len(names) != 1:
+            raise InputError(
+                f"search by exactly one of an embedding, code, id, labels or like, got {' and '.join(names) or 'none'}."
+            )
+        with self._store.reading(*self._store.every_column) as snapshot:
+            if query is not None:
+                made = query_by_features(self.model, self._features(query, one=True))
+            elif code is not None:
+                made = query_by_code(self.model_info, code)
+            elif id is not None:
+                made = query_by_item(self.model_info, self._items(snapshot, _listed(id))[0])
+            elif labels is not None:
+                made = query_by_labels(self.model_info, labels)
+            else:
+                made = self._query_by_examples(snapshot, like, unlike)
+            ranking = made.ranking(self.model_info, by, within, copies)
+            mask = snapshot.allowed(self._filter(snapshot, only))
+            rows = ranking.first(snapshot.view, k + len(made.items), mask)
+            items = [item for item in snapshot.items(rows) if item.id not in made.items][:k]
+            names_of, size = None if made.weights is None else list(made.weights), snapshot.meta.size
+            packed = pack(made.code[None])[0]
+            results = [as_result(item, packed, made.general, names_of) for item in items]
+            return Results(results, made.explained, made.code, size)
+
+    def _query_by_examples(self, snapshot: Snapshot, like: Any, unlike: Any) -> Query:
+        """Return a query by items like it and unlike it: ids, or embeddings."""
+        sides: Any = []
+        ids: Any = []
+        for examples in (like, unlike):
+            if isinstance(examples, np.ndarray):
+                features, model = self._features(examples), self.model
+                general = [] if self.general_bits is None else [model.general_codes(features)]
+                sides.append(np.hstack([model.encode_features(features), *general]))
+            else:
+                keys = self._known(snapshot, _listed(examples))
+                rows = snapshot.rows_of_items(np.array(sorted(keys.values()), np.int64))
+                sides.append(bits_of(snapshot.view, rows, self.bits, self.general_bits))
+                ids += keys
+        if not len(sides[0]):
+            raise InputError("a search by examples needs at least one item in `like`.")
+        shown = snapshot.view.shown
+        every = np.arange(snapshot.meta.rows) if shown is None else np.flatnonzero(shown)
+        sample = np.unique(np.random.default_rng(0).choice(every, OTHERS)) if len(every) > OTHERS else every
+        others = bits_of(snapshot.view, sample, self.bits, self.general_bits)
+        weights = example_weights(sides[0], sides[1], others)
+        code = np.where(weights[: self.bits] >= 0, np.int8(1), np.int8(-1))
+        return Query(code, bit_weights=weights, items=tuple(ids))
+
+    def _features(self, embeddings: Any, *, one: bool = False) -> NDArray[np.float32]:
+        features = np.atleast_2d(np.asarray(embeddings))
+        if one and len(features) != 1:
+            raise InputError(
+                f"a search takes one embedding (D,), got {len(features):,}: search by each of them."
+            )
+        return np.asarray(check_features(features, self.model.spec.features), np.float32)
+
+    def _filtered(self, only: Only) -> set[str]:
+        """Return the columns that a filter reads."""
+        columns = {attribute_column(name) for name in only.get("where") or () if name in self.attributes}
+        return columns | ({"labels"} if only.get("having") or only.get("without") else set())
+
+    def _filter(self, snapshot: Snapshot, only: Only) -> Filter:
+        among = only.get("among")
+        if among is not None and not (isinstance(among, np.ndarray) and among.dtype.kind in "iu"):
+            among = np.array(list(self._known(snapshot, _listed(among)).values()), np.int64)
+        having, without = only.get("having", ()), only.get("without", ())
+        return filter_of(self.attributes, having, without, only.get("where"), among)
+
+    def list(
+        self, offset: int = 0, limit: int = 100, *, order: str | None = None, **only: Unpack[Only]
+    ) -> tuple[Items, int]:
+        """Return a page of the items, and the number of all items that pass the filter of `search`.
+
+        `order` is an attribute that is a number, the largest first and missing ones last; without it, and among equal
+        values, the item that was added last comes first.
+        """
+        whole_number(offset, "offset", 0)
+        whole_number(limit, "limit", 0)
+        if order is not None and self.attributes.get(order) is not float:
+            numbers = [name for name, kind in self.attributes.items() if kind is float]
+            raise InputError(
+                f"items are ordered by a number ({', '.join(numbers) or 'there is none'}), got {order!r}."
+            )
+        column = None if order is None else attribute_column(order)
+        with self._store.reading(*self._store.every_column) as snapshot:
+            mask, view = snapshot.allowed(self._filter(snapshot, only)), snapshot.view
+            total = view.meta.rows if mask is None else int(np.count_nonzero(mask))
+            if column is not None:
+                rows = view.top(column, offset + limit, mask)[offset:]
+            else:
+                every = range(total - 1, -1, -1)[offset : offset + limit]
+                rows = np.array(every, np.int64) if mask is None else np.flatnonzero(mask)[list(every)]
+            return snapshot.items(rows), total
+
+    def count(self, **only: Unpack[Only]) -> Counts:
+        """Count the items that pass the filter of `search`, in all and by the labels that they carry."""
+        with self._store.reading("key", "flags", "labels", *self._filtered(only)) as snapshot:
+            mask = snapshot.allowed(self._filter(snapshot, only))
+            keys = snapshot.view["key"].astype(np.int64)
+            keys = keys if mask is None else keys[mask]
+            return Counts(len(keys), snapshot.view.label_counts(mask), keys)
+
+    def labels(self) -> dict[str, int]:
+        """Return every label that an item carries with the number of its items, sorted by name."""
+        return self.count().labels
+
+    @overload
+    def get(self, ids: str) -> Item: ...  # type: ignore[overload-overlap]
+    @overload
+    def get(self, ids: Sequence[str]) -> Items: ...
+    def get(self, ids: str | Sequence[str]) -> Item | Items:
+        """Return the item of an id, or the items of several; InputError if one is not stored."""
+        with self._store.current() as snapshot:
+            items = self._items(snapshot, _listed(ids))
+        return items[0] if isinstance(ids, str) else items
+
+    def _items(self, snapshot: Snapshot, ids: Sequence[str]) -> Items:
+        known = self._known(snapshot, ids)
+        keys = np.unique(np.array(list(known.values()), np.int64))
+        items = {item.id: item for item in snapshot.items(snapshot.rows_of_items(keys))}
+        return [items[id] for id in ids]
+
+    def _known(self, snapshot: Snapshot, ids: Sequence[str]) -> dict[str, int]:
+        """Return the keys of ids, or raise InputError for one that is not stored."""
+        known = snapshot.keys(ids)
+        missing = next((id for id in ids if id not in known), None)
+        if missing is not None:
+            raise InputError(f"no item {missing!r} in the index, which holds {snapshot.meta.items:,}.")
+        return known
+
+    def keys(self, ids: str | Sequence[str]) -> Keys:
+        """Return the keys (n,) of ids, -1 for one that is not stored. A key is never used again for another item."""
+        names = _listed(ids)
+        with self._store.current() as snapshot:
+            known = snapshot.keys(names)
+        return np.array([known.get(id, -1) for id in names], np.int64)
+
+    def ids(self, keys: Sequence[int] | NDArray[Any]) -> Names:
+        """Return the ids of keys; InputError if an item of them is not stored."""
+        numbers = np.asarray(keys, np.int64).tolist()
+        with self._store.current() as snapshot:
+            known = snapshot.ids(numbers)
+        missing = next((key for key in numbers if key not in known), None)
+        if missing is not None:
+            raise InputError(f"no item of the key {missing} in the index, which holds {len(self):,}.")
+        return [known[key] for key in numbers]
+
+    def items(self) -> Iterator[Item]:
+        """Iterate over all items in the order of adding, also hidden ones, some at a time."""
+        key = 0
+        while True:
+            with self._store.current() as snapshot:
+                items = snapshot.items_from(key)
+            if not items:
+                return
+            yield from items
+            key = items[-1].key + 1
+
+    def near_pairs(self, most: int, *, progress: bool | Progress = False) -> Pairs:
+        """Return the keys of all pairs of items whose general codes differ in at most `most` bits, and in how many."""
+        if self.general_bits is None:
+            raise InputError("this index has no general codes, so it cannot compare items by them.")
+        with self._store.reading("key", "flags", "general") as snapshot:
+            view = snapshot.view
+            masks = [mask for mask in (view.shown, view.has_general) if mask is not None]
+            rows = np.flatnonzero(np.logical_and.reduce(masks)) if masks else slice(None)
+            general, keys = view["general"][rows], view["key"][rows].astype(np.int64)
+        with resolve_progress(progress) as report:
+            pairs = code_pairs(general, whole_number(most, "most", 0), report)
+        return pairs._replace(first=keys[pairs.first], second=keys[pairs.second])
+
+    # --- the whole index
+
+    def export(self, path: str | Path, to: str = "npz", *, progress: bool | Progress = True) -> int:
+        """Write all items for other programs as "npz" or "parquet", or to "milvus:ADDRESS", and return how many."""
+        from centerhash.index.exchange import export_items, export_to_milvus
+
+        with resolve_progress(progress) as report:
+            if str(path).startswith("milvus:"):
+                return export_to_milvus(self, str(path), report)
+            return export_items(self, Path(path), to, report)
+
+    def import_codes(self, path: str | Path) -> Added:
+        """Add the codes of a code file or of a folder of shards."""
+        from centerhash.index.exchange import import_codes
+
+        return import_codes(self, Path(path))
+
+    def verify(self) -> Names:
+        """Read everything and return one sentence for each damage that was found, naming the file."""
+        problems = self._store.verify()
+        try:
+            if self.model_info.method is not None:
+                self.model.content()  # raises if the model is damaged
+        except InputError as error:
+            problems.append(str(error))
+        return problems
+
+    def backup(self, folder: str | Path, *, progress: bool | Progress = True) -> int:
+        """Copy the index into a new folder, verified, also while another process writes; return its number of items."""
+        target = Path(folder)
+        _check_new(target)
+        with atomic_folder(target) as draft, resolve_progress(progress) as report:
+            self._store.back_up(draft / ITEMS, report)
+            with explain_write_errors(target):
+                if self.model_info.method is not None:
+                    self.model.content()
+                    shutil.copytree(self.folder / MODEL, draft / MODEL)
+            with Index.open(draft) as copy:
+                problems, count = copy.verify(), len(copy)
+            if problems:
+                raise DataError(f"nothing was backed up: {problems[0].replace(str(draft), str(self.folder))}")
+        return count
+
+    def info(self) -> dict[str, Any]:
+        """Return model, size and labels."""
+        meta, info = self._store.meta(), self.model_info
+        return {
+            "index": str(self.folder),
+            "size": meta.size,
+            "hidden": meta.hidden,
+            "bits": self.bits,
+            "general_bits": self.general_bits,
+            "attributes": {name: kind.__name__ for name, kind in self.attributes.items()},
+            "method": info.method,
+            "backbone": info.backbone,
+            "classes": len(info.classes),
+            "labels": self.labels(),
+            "bytes": self._store.bytes(),
+            "removed": meta.rows - meta.items,
+        }
+
+    def refresh(self) -> bool:
+        """Return whether the index has changed since the last call, also by another process."""
+        before, self._seen = self._seen, self.version
+        return before != self._seen
+
+    def close(self) -> None:
+        """Close all connections; a second call does nothing."""
+        self._store.close()
+
+    def __len__(self) -> int:
+        return self._store.meta().size
+
+    def __bool__(self) -> bool:
+        return True  # also an empty index
+
+    def __contains__(self, id: object) -> bool:
+        return isinstance(id, str) and is_id(id) and int(self.keys(id)[0]) >= 0
+
+    def __iter__(self) -> Iterator[Item]:
+        return self.items()
+
+    def __repr__(self) -> str:
+        size = "closed" if self._store.closed else f"{len(self):,} items"
+        return f"Index('{self.folder}', {size}, {self.bits} bits)"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def verify_index(folder: str | Path) -> list[str]:
+    """Return the damages of an index, also of one that cannot be opened; DataError if the folder is no index."""
+    if not is_index(Path(folder)):
+        raise _no_index(Path(folder))
+    try:
+        with Index.open(folder, read_only=True) as index:
+            return index.verify()
+    except InputError as error:
+        return [str(error)]
+
+
+def is_index(folder: Path) -> bool:
+    """Return whether a folder holds an index."""
+    return (folder / ITEMS).is_file()
+
+
+def _check_new(folder: Path) -> None:
+    """Raise ConfigError unless an index can be made here."""
+    if is_index(folder):
+        raise ConfigError(f"'{folder}' is an index already: open it and add to it.")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"'{folder}' exists and is not empty: choose a new folder for the index.")
+
+
+def _no_index(folder: Path) -> DataError:
+    if (folder / "index.json").is_file():
+        return DataError(
+            f"'{folder}' was made by an earlier version, whose format is not supported: move it away, then create the "
+            "index and add its items again."
+        )
+    return DataError(
+        f"'{folder}' is no index ({ITEMS} is missing): create one first, with `centerhash index create` or "
+        "centerhash.Index.create."
+    )
+
+
+def _save_model(model: Model | str | Path | None, folder: Path) -> ModelInfo:
+    """Write the model of a new index, and return what queries need of it."""
+    from centerhash.model.base import Model
+    from centerhash.model.loading import load
+    from centerhash.model.portable import PortableModel
+
+    if not isinstance(model, Model | str | Path | None):
+        raise InputError(f"model must be a model or the folder of a run, got {type(model).__name__}.")
+    loaded = model if isinstance(model, Model) else load("coco" if model is None else model)
+    loaded.save_portable(folder)
+    spec = PortableModel.load(folder).spec
+    return ModelInfo(
+        spec.bits,
+        spec.general_bits,
+        spec.method,
+        spec.backbone,
+        spec.classes,
+        spec.label_threshold or 0.0,
+        spec.center_codes(),
+        spec.center_directions(),
+    )
+
+
+def _attribute_kinds(attributes: Mapping[str, type]) -> dict[str, str]:
+    kinds = {kind: name for name, kind in _TYPES.items()}
+    for name, kind in attributes.items():
+        check_text(name, "the name of an attribute")
+        if not 0 < len(name) <= _MAX_NAME or not name.isprintable():
+            raise InputError(
+                f"the name of an attribute has 1 to {_MAX_NAME} printable characters, got {name!r:.80}."
+            )
+        if kind not in kinds:
+            raise InputError(f"the attribute '{name}' is a number (float) or a text (str), got {kind!r:.80}.")
+    return {name: kinds[kind] for name, kind in attributes.items()}
+
+
+def _listed(ids: str | Sequence[str] | NDArray[Any]) -> list[str]:
+    return check_ids([ids] if isinstance(ids, str | int) else ids)

@@ -1,0 +1,388 @@
+"""Queries: by an embedding, a code, an item of the index or labels with weights; and the filters that restrict them."""
+
+from __future__ import annotations
+
+import csv
+import math
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centerhash.codes import Codes, Packed, as_codes, check_codes, check_packed, pack, packed_width, unpack
+from centerhash.core.errors import ConfigError, InputError, unknown_name
+from centerhash.index.items import LEVELS, Filter, Item, Keys, LabelScores, Where, check_labels, check_text
+from centerhash.index.like import ByExamples
+from centerhash.index.ranking import SHARPNESS, ByBoth, ByGeneral, ByLabels, BySemantic, Ranking
+from centerhash.model.base import PRESENT, Explained
+
+if TYPE_CHECKING:
+    from centerhash.model.base import Model
+
+LabelQuery: TypeAlias = (
+    Mapping[str, float] | Sequence[str] | str
+)  # {"dog": 0.7}, ["dog"] or "dog:0.7, bicycle"
+
+BY = ("both", "general", "semantic")
+KEPT = 8  # classes of an item whose scores are stored, besides those of its labels
+LEAST = 0.02  # the smallest probability that is stored; the largest one always is
+_TIE = 1e-9  # a sum this near to 0 is 0: 0.1 + 0.2 - 0.3 must be
+
+
+# --- the model of an index
+
+
+@dataclass(frozen=True, eq=False)
+class ModelInfo:
+    """What queries by labels or by an item need of a model: its classes and centers. Reading it runs no network."""
+
+    bits: int
+    general_bits: int | None = None
+    method: str | None = None  # None for an index without a model
+    backbone: str | None = None
+    classes: tuple[str, ...] = ()
+    label_threshold: float = 0.0  # cosine to a center from which its label is predicted
+    known_centers: Codes | None = None  # (C, K); None for a method without centers
+    directions: NDArray[np.float32] | None = None  # (C, K), what logits are compared with
+
+    @cached_property
+    def centers(self) -> Codes:
+        """Return the hash centers (C, K), or raise ConfigError for a method without."""
+        if self.method is None:
+            raise no_model("search by an id, a code or examples")
+        if self.known_centers is None:
+            raise ConfigError(
+                f"a model of method '{self.method}' has no hash centers, so it does not support label queries and "
+                "weights. Train a model of a central method, such as ics-softmax."
+            )
+        return self.known_centers
+
+    def to_json(self) -> dict[str, Any] | None:
+        """Return the facts of the model as a json object; None for an index without a model."""
+        if self.method is None:
+            return None
+        arrays: dict[str, str | None] = {"centers": None, "directions": None}
+        if self.known_centers is not None and self.directions is not None:
+            contents = pack(self.known_centers).tobytes(), self.directions.astype("<f4").tobytes()
+            arrays = {name: b64encode(one).decode() for name, one in zip(arrays, contents, strict=True)}
+        facts = {"method": self.method, "backbone": self.backbone, "classes": list(self.classes)}
+        return {**facts, "label_threshold": self.label_threshold, **arrays}
+
+    @classmethod
+    def from_json(cls, bits: int, general_bits: int | None, facts: Mapping[str, Any] | None) -> Self:
+        """Read what `to_json` returned, or raise ValueError."""
+        if facts is None:
+            return cls(bits, general_bits)
+        rest = {name: value for name, value in facts.items() if name not in ("centers", "directions")}
+        rest["classes"] = tuple(facts["classes"])
+        if facts["centers"] is None:
+            return cls(bits, general_bits, **rest)
+        packed = np.frombuffer(b64decode(facts["centers"]), np.uint8).reshape(len(rest["classes"]), -1)
+        directions = np.frombuffer(b64decode(facts["directions"]), "<f4").reshape(len(packed), bits)
+        return cls(bits, general_bits, **rest, known_centers=unpack(packed, bits), directions=directions)
+
+
+def no_model(instead: str) -> ConfigError:
+    """Return the error of an index without a model."""
+    return ConfigError(f"this index has no model, only codes: {instead}.")
+
+
+def label_scores(
+    model: Model, features: NDArray[np.float32], labels: Sequence[Sequence[str]]
+) -> list[LabelScores] | None:
+    """Return probabilities and shares of the labels that matter in each of N items; None for a model without."""
+    if not model.has_probabilities or not len(features):
+        return None
+    probability = model.label_probabilities(features)
+    kept = kept_classes(probability)
+    column = {name: place for place, name in enumerate(model.classes)}
+    for row, names in enumerate(labels):
+        kept[row, [column[name] for name in names if name in column]] = True
+    shares = model.weights(features, kept)
+    levels, amounts = (np.rint(LEVELS * values).astype(int) for values in (probability, shares))
+    return [
+        {model.classes[j]: (int(levels[row, j]), int(amounts[row, j])) for j in np.flatnonzero(columns)}
+        for row, columns in enumerate(kept)
+    ]
+
+
+def kept_classes(probability: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Return which probabilities (N, C) are stored: the largest ones, from LEAST on, and always the largest of all."""
+    order = np.argsort(-probability, axis=1, kind="stable")[:, :KEPT]
+    kept = np.zeros(probability.shape, bool)
+    np.put_along_axis(kept, order, np.take_along_axis(probability, order, axis=1) >= LEAST, axis=1)
+    kept[np.arange(len(kept)), order[:, 0]] = True
+    return kept
+
+
+# --- queries
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """A semantic code, the labels that explain it, and a general code or labels with weights."""
+
+    code: Codes  # (K,)
+    explained: Sequence[Explained] = ()
+    general: Packed | None = None  # (V, W): of the query, then of further views of it
+    weights: Mapping[str, float] | None = None
+    bit_weights: NDArray[np.float64] | None = None  # (K + V,), of a query by examples
+    items: tuple[str, ...] = ()  # the ids of items that it was made of, which are no results
+
+    def ranking(self, info: ModelInfo, by: str | None, within: int | None, copies: bool) -> Ranking:
+        """Return the order of the results: by one kind of code, by both, or by labels."""
+        if by not in (None, *BY):
+            raise unknown_name("way to search", str(by), BY)
+        if self.bit_weights is not None:
+            if by is not None or within is not None:
+                raise InputError("a query by examples compares all codes: leave out `by` and `within`.")
+            return ByExamples(self.bit_weights, info.bits)
+        has_both = info.general_bits is not None and self.general is not None
+        if by in ("both", "general") and not has_both and self.weights is None:
+            whose = "this index" if info.general_bits is None else "the query"
+            raise InputError(f"{whose} has no general code: search by='semantic'.")
+        bits = info.general_bits or 0 if by == "general" else info.bits
+        if within is not None and not (type(within) is int and 0 <= within <= bits):
+            raise InputError(f"within must be 0 to {bits}, the number of bits, got {within!r}.")
+        packed: Packed = pack(self.code[None])[0]
+        if self.weights is not None and by != "semantic":
+            if by == "general":
+                raise InputError(
+                    "labels have no general code: search by an item or a code, or by='semantic'."
+                )
+            numbers = {info.classes.index(name): weight for name, weight in self.weights.items()}
+            return ByLabels(packed, numbers, info.centers, within)
+        if self.general is None or not has_both or by == "semantic":
+            return BySemantic(packed, within)
+        if by == "general":
+            return ByGeneral(self.general, within, copies)
+        return ByBoth(packed, self.general, within, copies)
+
+
+def query_by_labels(info: ModelInfo, labels: LabelQuery) -> Query:
+    """Return a query by labels; its code lies between their centers."""
+    centers = info.centers  # a clear error for methods without
+    weights = read_labels(labels, info.classes)
+    code = label_code(centers, np.array([weights.get(name, 0.0) for name in info.classes]))
+    return Query(code, explain_code(info, code, weights), weights=weights)
+
+
+def query_by_features(model: Model, features: NDArray[np.float32]) -> Query:
+    """Return a query by an embedding (1, D)."""
+    explained = model.explain_features(features)[0] if model.has_centers else ()
+    general = None if model.general_bits is None else pack(model.general_codes(features))
+    return Query(model.encode_features(features)[0], [row for row in explained if row.weight > 0], general)
+
+
+def query_by_code(info: ModelInfo, code: Any) -> Query:
+    """Return a query by a semantic code, or by {"semantic": code, "general": packed (V, W)} with views of a general one.
+
+    A semantic code is K values of -1 and +1 or of 0 and 1, or ceil(K/8) packed bytes, also as hex digits.
+    """
+    general = None
+    if isinstance(code, Mapping):
+        unknown = next((str(name) for name in code if name not in ("semantic", "general")), None)
+        if unknown is not None or "semantic" not in code:
+            raise InputError(f"codes are named 'semantic' and 'general', got {', '.join(map(str, code))}.")
+        general, code = code.get("general"), code["semantic"]
+    if general is not None:
+        if info.general_bits is None:
+            raise InputError("this index has no general codes: search by a semantic code.")
+        general = check_packed(np.atleast_2d(np.asarray(general)), info.general_bits, "general codes")
+        if not len(general):
+            raise InputError("a general code of the query is needed, got none.")
+    read = _read_code(code, info.bits)
+    explained = () if info.known_centers is None else labels_of_code(info, read, (), {})
+    return Query(read, explained, general)
+
+
+def _read_code(code: Any, bits: int) -> Codes:
+    width = packed_width(bits)
+    expected = f"a code is {bits} values of -1 and +1, or {width} bytes, or {2 * width} hex digits"
+    try:
+        values = np.frombuffer(bytes.fromhex(code), np.uint8) if isinstance(code, str) else np.asarray(code)
+    except ValueError:
+        raise InputError(f"{expected}, got {code!r:.80}.") from None
+    try:
+        if values.dtype == np.uint8 and values.shape == (width,) and bits > 1:
+            values = unpack(check_packed(values[None], bits), bits)[0]
+        if values.shape != (bits,):
+            raise InputError(f"got {values.dtype} of shape {values.shape}")
+        read: Codes = as_codes(values[None])[0]
+    except InputError as error:
+        raise InputError(f"{expected}: {error}".rstrip(".") + ".") from None
+    return read
+
+
+def query_by_item(info: ModelInfo, item: Item) -> Query:
+    """Return a query by an item of the index."""
+    code = unpack(item.code[None], info.bits)[0]
+    explained = () if info.known_centers is None else labels_of_code(info, code, item.labels, item.scores)
+    return Query(code, explained, None if item.general is None else item.general[None], items=(item.id,))
+
+
+# --- filters
+
+
+def filter_of(
+    attributes: Mapping[str, type],
+    having: str | Sequence[str],
+    without: str | Sequence[str],
+    where: Mapping[str, Any] | None,
+    among: Keys | None,
+) -> Filter:
+    """Return the filter for what a caller passed; `among` are keys."""
+    labels = [check_labels([names] if isinstance(names, str) else names) for names in (having, without)]
+    ranges: dict[str, Where] = {}
+    for name, wanted in (where or {}).items():
+        if name not in attributes:
+            raise unknown_name("attribute", str(name), attributes)
+        ranges[name] = _bounds(name, wanted) if attributes[name] is float else _texts(name, wanted)
+    return Filter(labels[0], labels[1], ranges, among)
+
+
+def _bounds(name: str, wanted: Any) -> tuple[float, float]:
+    try:
+        low, high = (
+            open_end if bound is None else float(bound)
+            for bound, open_end in zip(wanted, (-math.inf, math.inf), strict=True)
+        )
+        if math.isnan(low) or math.isnan(high):
+            raise ValueError
+    except (TypeError, ValueError):
+        raise InputError(
+            f"the number '{name}' is filtered by (low, high), inclusive, None if open, got {wanted!r:.80}."
+        ) from None
+    return low, high
+
+
+def _texts(name: str, wanted: Any) -> tuple[str, ...]:
+    texts = [wanted] if isinstance(wanted, str) else wanted
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise InputError(f"the text '{name}' is filtered by a text or a list of texts, got {wanted!r:.80}.")
+    return tuple(check_text(text, f"the text '{name}'") for text in texts)
+
+
+# --- labels
+
+
+def read_labels(query: LabelQuery, classes: Sequence[str]) -> dict[str, float]:
+    """Read a mapping, a list of names, or a text such as "dog:0.7, bicycle:0.3" into weights that sum to 1.
+
+    A label without a number has weight 1 before all are divided by their sum. In a text, a label that itself contains
+    a colon is recognized as it stands, and one that contains a comma is put in double quotes.
+    """
+    if isinstance(query, str):
+        pairs = _typed_labels(query, classes)
+    elif isinstance(query, Mapping):
+        pairs = list(query.items())
+    elif isinstance(query, Sequence) and all(isinstance(name, str) for name in query):
+        pairs = [(name, 1.0) for name in query]
+    else:
+        raise InputError(f"labels are names with weights, names, or one text, got {query!r:.80}.")
+    weights: dict[str, float] = {}
+    for name, weight in pairs:
+        if name not in classes:
+            raise unknown_name("label", str(name), classes)
+        if name in weights:
+            raise ConfigError(f"the label '{name}' is named twice: name it once, with its weight.")
+        weights[name] = weight
+    return normalized(weights)
+
+
+def _typed_labels(text: str, classes: Sequence[str]) -> list[tuple[str, float]]:
+    pairs = []
+    for part in (part.strip() for line in csv.reader([text], skipinitialspace=True) for part in line):
+        name, _, weight = part.rpartition(":")
+        if part in classes or not name:
+            pairs.append((part, 1.0))
+            continue
+        try:
+            pairs.append((name.strip(), float(weight)))
+        except ValueError:
+            raise unknown_name("label", part, classes) from None
+    return [(name, weight) for name, weight in pairs if name]
+
+
+def normalized(weights: Mapping[str, float]) -> dict[str, float]:
+    """Divide weights by their sum; raise ConfigError for weights that are not above 0."""
+    if not weights:
+        raise ConfigError('no label was given: write for example "dog, bicycle" or "dog:0.7, bicycle:0.3".')
+    for label, weight in weights.items():
+        if not isinstance(weight, Real) or not 0 < weight < math.inf:
+            raise ConfigError(f"the weight of '{label}' must be a positive number, got {weight!r}.")
+    largest = max(weights.values())  # first, so that no sum overflows
+    total = math.fsum(weight / largest for weight in weights.values())
+    return {label: weight / largest / total for label, weight in weights.items()}
+
+
+def label_code(centers: NDArray[Any], weights: NDArray[Any]) -> Codes:
+    """Return the code (K,) between centers (C, K) by their weights (C,): the one with the least sum_j w_j d_j^2.
+
+    d_j is the Hamming distance to center j; of two centers D apart, weighted 0.7 and 0.3, the code is 0.3 D from the
+    first. Without the square this would be the code nearest to the weighted centroid, the sign of the weighted sum,
+    which is the first center itself whatever the second one weighs. That sign (a sum of 0 is +1, as in
+    `codes.binarize`) is the start; then single bits are flipped, the best one first and the first of equally good
+    ones, until no flip lowers the sum.
+    """
+    centers = check_codes(centers, "centers")
+    weights = np.asarray(weights, dtype=np.float64)
+    if weights.shape != (len(centers),):
+        raise InputError(f"weights must be of shape ({len(centers)},), one per center, got {weights.shape}.")
+    if not np.isfinite(weights).all() or (weights < 0).any() or not (weights > 0).any():
+        raise InputError("weights must be finite, not negative and not all 0.")
+    used, shares = centers[weights > 0], weights[weights > 0] / weights.max()
+    shares = shares / shares.sum()
+    code = np.where(shares @ used >= -_TIE, np.int8(1), np.int8(-1))
+    distances = (used != code).sum(axis=1)
+    while True:
+        # (c, K): a flip takes the code away from the centers that agree, +1, and closer to the others
+        changes = used * code
+        # sum_j w_j ((d_j + change)^2 - d_j^2) with change^2 = 1
+        gains = (shares[:, None] * (2 * distances[:, None] * changes + 1)).sum(axis=0)
+        best = int(np.round(gains, 9).argmin())
+        if gains[best] >= -_TIE:
+            return code
+        code[best] = -code[best]
+        distances = distances + changes[:, best]
+
+
+def explain_code(info: ModelInfo, code: Codes, weights: Mapping[str, float]) -> list[Explained]:
+    """Return how near a code (K,) is to the centers of these labels, the heaviest first, then by name."""
+    rows = []
+    for label, weight in sorted(weights.items(), key=lambda pair: (-pair[1], pair[0])):
+        product = int(info.centers[info.classes.index(label)].astype(int) @ code)
+        rows.append(Explained(label, float(weight), product / info.bits, (info.bits - product) // 2))
+    return rows
+
+
+def labels_of_code(
+    info: ModelInfo, code: Codes, labels: Sequence[str], scores: LabelScores
+) -> list[Explained]:
+    """Explain a stored code (K,) by the labels it carries; if they are no classes, by those that are probable.
+
+    Without stored scores, the nearest centers explain it. Weights are the stored shares, or without stored shares how
+    likely each label is given the code.
+    """
+    names = [label for label in info.classes if label in labels]
+    if not names and scores:
+        names = [label for label in info.classes if label in scores and scores[label][0] >= PRESENT * LEVELS]
+        if not names:
+            return []
+    if not names:
+        directions = info.centers if info.directions is None else info.directions
+        cosines = directions.astype(np.float32) @ code / info.bits
+        near = cosines >= info.label_threshold
+        near[cosines.argmax()] = True
+        names = [info.classes[row] for row in np.flatnonzero(near).tolist()]
+    shares = np.array([scores[label][1] if label in scores else 0 for label in names], np.float64)
+    if not shares.any():
+        # as `rankings.likelihoods`, for one code; their sum is divided out below
+        columns = [info.classes.index(label) for label in names]
+        shares = np.exp(SHARPNESS * (info.centers[columns].astype(np.float64) @ code) / info.bits)
+    return explain_code(info, code, dict(zip(names, (shares / shares.sum()).tolist(), strict=True)))

@@ -1,0 +1,331 @@
+"""Compiled scans: the codes nearest to a query, and the near pairs among codes, by reading all at the memory's speed.
+
+Needs numba: `ranking` and `near_pairs` import this where it is installed, and compute the same with numpy elsewhere.
+
+A code is a row of W words, of the widest unsigned type that divides its bytes. The inner loop only counts how many of a
+few hundred rows are within a cut, which becomes vector instructions; the cut falls as better items are found, so a
+closer look is rare. Of tied items the first positions count, so later ties with the last of k items are skipped.
+
+The total of a row is weight * d_semantic, plus d_general where general codes are compared too; then copies of the query,
+by d_general alone, are found in the same pass. Plain threads run the loop over parts of the database; it releases the
+interpreter lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from centerhash.core.extras import require
+from centerhash.core.parallel import compiled, cpu_count, in_threads, split
+
+Words: TypeAlias = NDArray[Any]  # (n, W) of an unsigned type
+Integers: TypeAlias = NDArray[np.int64]
+Mask: TypeAlias = NDArray[np.uint8]
+Nearest: TypeAlias = tuple[
+    Integers, Integers, Integers, Integers
+]  # state, counts by total, positions, totals
+
+STRIDE, STEP = 512, 32  # rows counted at once; if some are near, again in steps, then one by one
+THREAD_BYTES = (
+    1 << 23
+)  # to read per thread: handing a scan of less to another thread takes longer than it saves
+SPARE = 1024  # items a thread has room for beyond k
+WIDEST_INTERLEAVED = 5  # rows of more words are added up word by word: LLVM would gather them instead
+
+ROOM = 1 << 14  # near pairs that a call has room for at first
+_COLUMNS = 4096  # compared with all rows of a call before the next: they stay in the L2 cache
+_VIEWED = 512  # items whose views are compared with all rows of a call before the next
+_NEAR_STEP = 256  # distances computed at once, and looked at one by one only where some are near
+
+NO_MASK: Mask = np.empty(0, np.uint8)
+NO_GENERAL = np.zeros((1, 1), np.uint64)
+CUT, NEAR, STORED = range(3)  # the state of a thread
+
+
+def _differing_rule(_context: Any, first: Any, second: Any) -> Any:
+    """Tell numba how to count the bits in which two words differ, in their own width."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(builder.xor(*arguments))
+
+    return first(first, second), generate
+
+
+differing: Any = require("numba.extending").intrinsic(_differing_rule)
+
+
+@compiled
+def _keep(position: int, total: np.int64, k: int, nearest: Nearest) -> None:
+    """Store an item within the cut, and lower the cut below the k-th smallest total: later ties come too late."""
+    state, counts, positions, totals = nearest
+    counts[total] += 1
+    state[NEAR] += 1
+    while state[NEAR] >= k:
+        state[NEAR] -= counts[state[CUT]]
+        state[CUT] -= 1
+    if state[STORED] == positions.size:  # what is still wanted moves to the front
+        stored, tied = 0, k - state[NEAR]
+        for row in range(positions.size):
+            last = totals[row] == state[CUT] + 1
+            if totals[row] <= state[CUT] or (last and tied > 0):
+                positions[stored], totals[stored] = positions[row], totals[row]
+                stored += 1
+                tied -= last
+        state[STORED] = stored
+    positions[state[STORED]], totals[state[STORED]] = position, total
+    state[STORED] += 1
+
+
+@cache
+def _scanner(width: int, general_width: int, weight: int) -> Callable[..., None]:
+    """Compile the scan of rows of so many words: constants, so that LLVM unrolls loops and does not multiply."""
+
+    def scan(
+        query: Words,
+        database: Words,
+        general_query: Words,
+        general: Words,
+        has_general: Mask,
+        half: int,
+        allowed: Mask,
+        first: int,
+        k: int,
+        within: int,
+        best: Nearest,
+        copies: Nearest,
+    ) -> None:
+        """Scan the rows of `database`, which start at position `first`; an empty mask is one of all rows."""
+        state, copy_state = best[0], copies[0]
+        apart = np.empty(STRIDE, np.uint64)
+        start, closer, bottom = 0, 0, database.shape[0]  # rows before `closer` are counted in small steps
+        while start < bottom and (state[CUT] >= 0 or copy_state[CUT] >= 0):
+            end = min(start + (STEP if start < closer else STRIDE), bottom)
+            rows = database[start:end]
+            # one past each cut, since a cut may be -1 and unsigned numbers are compared at once
+            past = np.uint64(min(state[CUT] // weight, within) + 1)
+            near: Any = 0
+            if general.shape[0]:
+                flat, views = rows.reshape(-1), general[start:end].reshape(-1)
+                total_past, copy_past = np.uint64(state[CUT] + 1), np.uint64(copy_state[CUT] + 1)
+                size = np.uint64(rows.shape[0])
+                for item in range(size):  # a loop per code: LLVM would gather words of both from one
+                    distance = np.uint64(0)
+                    for word in range(np.uint64(general_width)):
+                        distance += differing(
+                            general_query[word], views[item * np.uint64(general_width) + word]
+                        )
+                    apart[item] = distance
+                for item in range(size):
+                    distance = np.uint64(0)
+                    for word in range(np.uint64(width)):
+                        distance += differing(query[word], flat[item * np.uint64(width) + word])
+                    # at most as far as a row without a general code, so that the mask is not read here
+                    total = np.uint64(weight) * distance + min(apart[item], np.uint64(half))
+                    near += ((distance < past) & (total < total_past)) | (apart[item] < copy_past)
+            elif width <= WIDEST_INTERLEAVED:
+                flat = rows.reshape(-1)
+                for item in range(np.uint64(rows.shape[0])):  # unsigned: no test for negative indices
+                    distance = np.uint64(0)
+                    for word in range(np.uint64(width)):
+                        distance += differing(query[word], flat[item * np.uint64(width) + word])
+                    near += distance < past
+            else:
+                for row in range(rows.shape[0]):
+                    distance = np.uint64(0)
+                    for column in range(width):
+                        distance += differing(query[column], rows[row, column])
+                    near += distance < past
+            if near and start >= closer:
+                closer = end
+                continue
+            for row in range(rows.shape[0] if near else 0):
+                if allowed.size and not allowed[start + row]:
+                    continue
+                distance = np.uint64(0)
+                for column in range(width):
+                    distance += differing(query[column], rows[row, column])
+                exact = weight * np.int64(distance)
+                if general.shape[0]:
+                    differs = np.int64(apart[row])
+                    if has_general.size and not has_general[start + row]:
+                        differs = np.int64(half)
+                    exact += differs
+                    if differs <= copy_state[CUT]:
+                        _keep(first + start + row, differs, k, copies)
+                if np.int64(distance) <= within and exact <= state[CUT]:
+                    _keep(first + start + row, exact, k, best)
+            start = end
+
+    return compiled(scan)
+
+
+def nearest(
+    query: Words, database: Words, k: int, *, within: int, allowed: Mask | None = None
+) -> tuple[Integers, Integers]:
+    """Return the positions (m,) of the k nearest rows, and their distances: ascending, then by position.
+
+    `query` (W,) and `database` (N, W) are words; `within` is the largest distance, `allowed` (N,) is 1 for rows that may
+    be returned.
+    """
+    largest = 8 * database.itemsize * query.size
+    none = NO_GENERAL[:0]
+    return _scan(query, database, k, 1, largest, within, allowed, NO_GENERAL[0], none, NO_MASK, 0, -1)[0]
+
+
+def nearest_by_both(
+    query: Words,
+    database: Words,
+    k: int,
+    *,
+    weight: int,
+    within: int,
+    general_query: Words,
+    general: Words,
+    has_general: Mask | None,
+    half: int,
+    copied: int,
+    allowed: Mask | None = None,
+) -> tuple[Integers, Integers]:
+    """Return the positions (m,) of the k rows with the smallest totals, and of the k nearest copies, from one scan.
+
+    The general query is (G,), the general codes are (N, G) words; a row without one, by the mask `has_general` (N,),
+    counts as one in which `half` of the bits differ. A copy differs in at most `copied` general bits, fewer than half.
+    """
+    largest = 8 * (weight * database.itemsize * query.size + general.itemsize * general_query.size)
+    mask = NO_MASK if has_general is None else has_general
+    best, copies = _scan(
+        query, database, k, weight, largest, within, allowed, general_query, general, mask, half, copied
+    )
+    return best[0], copies[0]
+
+
+def _scan(
+    query: Words,
+    database: Words,
+    k: int,
+    weight: int,
+    largest: int,
+    within: int,
+    allowed: Mask | None,
+    general_query: Words,
+    general: Words,
+    has_general: Mask,
+    half: int,
+    copied: int,
+) -> list[tuple[Integers, Integers]]:
+    """Scan in threads; return positions and totals of the best rows, and positions and distances of copies."""
+    rows = len(database)
+    threads = max(1, min((database.nbytes + general.nbytes) // THREAD_BYTES, cpu_count()))
+    k, scan = min(k, rows), _scanner(query.size, general_query.size, weight)
+    rooms = [[_room(k, cut) for cut in (largest, copied)] for _ in range(threads)]
+
+    def work(part: int) -> None:
+        part_rows, (best, copies) = split(rows, threads)[part], rooms[part]
+        mask = NO_MASK if allowed is None else allowed[part_rows]
+        codes = database[part_rows], general_query, general[part_rows], has_general[part_rows], half
+        scan(query, *codes, mask, part_rows.start, k, within, best, copies)
+
+    if k:
+        in_threads(work, threads)
+    return [_merged(parts, k) for parts in zip(*rooms, strict=True)]
+
+
+def _room(k: int, cut: int) -> Nearest:
+    """Make what a thread writes: its state, how many items have each total up to `cut`, positions and totals."""
+    positions, totals = np.empty((2, k + SPARE), np.int64) if cut >= 0 else np.empty((2, 0), np.int64)
+    return np.array([cut, 0, 0]), np.zeros(cut + 1, np.int64), positions, totals
+
+
+def _merged(parts: Sequence[Nearest], k: int) -> tuple[Integers, Integers]:
+    """Return the k best positions of all threads, and their totals."""
+    rows = np.concatenate([positions[: state[STORED]] for state, _, positions, _ in parts])
+    values = np.concatenate([totals[: state[STORED]] for state, _, _, totals in parts])
+    order = np.lexsort((rows, values))[:k]
+    return rows[order], values[order]
+
+
+@cache
+def _joiner(width: int) -> Callable[..., int]:
+    """Compile the comparison of codes of `width` words."""
+
+    def join(words: Words, start: int, end: int, radius: int, pairs: Integers) -> int:
+        """Write the pairs whose first row is in start..end, and their distance, to (3, room); return their number."""
+        size, rows, flat = 0, words.shape[1], words.reshape(-1)
+        for top in range(start, rows, _COLUMNS):
+            bottom = min(top + _COLUMNS, rows)
+            for first in range(start, min(end, bottom)):
+                skipped = max(0, (first + 1 - top) // _NEAR_STEP * _NEAR_STEP)
+                for left in range(top + skipped, bottom, _NEAR_STEP):
+                    right = min(left + _NEAR_STEP, bottom)
+                    near = np.uint64(0)
+                    for column in range(
+                        np.uint64(left), np.uint64(right)
+                    ):  # unsigned: no test for negative indices
+                        distance = np.uint64(0)
+                        for word in range(width):
+                            distance += differing(
+                                flat[word * rows + first], flat[np.uint64(word * rows) + column]
+                            )
+                        near += np.uint64(distance <= np.uint64(radius))
+                    for column in range(max(left, first + 1), right if near else left):
+                        distance = np.uint64(0)
+                        for word in range(width):
+                            distance += differing(flat[word * rows + first], flat[word * rows + column])
+                        if distance > radius:
+                            continue
+                        if size < pairs.shape[1]:
+                            pairs[0, size], pairs[1, size], pairs[2, size] = first, column, distance
+                        size += 1
+        return size
+
+    return compiled(join)
+
+
+@compiled
+def _join_views(views: Words, start: int, end: int, most: int, hits: Integers) -> int:
+    """Write the hits whose whole is in start..end to (4, room): rows, view, distance; return how many."""
+    size, rows, count = 0, views.shape[0], views.shape[1]
+    flat = views.reshape(-1)
+    for top in range(0, rows, _VIEWED):
+        for first in range(start, end):
+            whole = views[first, 0]
+            for second in range(top, min(top + _VIEWED, rows)):
+                base = np.uint64(second * count)
+                near = np.uint64(0)
+                for view in range(np.uint64(count)):  # unsigned: no test for negative indices
+                    near += np.uint64(differing(whole, flat[base + view]) <= np.uint64(most))
+                if not near or first == second:
+                    continue
+                least, nearest_view = np.uint64(64), 0
+                for view in range(count):
+                    distance = differing(whole, views[second, view])
+                    if distance < least:
+                        least, nearest_view = distance, view
+                if size < hits.shape[1]:
+                    hits[0, size], hits[1, size] = first, second
+                    hits[2, size], hits[3, size] = nearest_view, least
+                size += 1
+    return size
+
+
+def near_codes(words: Words, start: int, end: int, radius: int) -> Integers:
+    """As `near_pairs.numpy_codes`."""
+    return _with_room(3, lambda pairs: _joiner(len(words))(words, start, end, radius, pairs))
+
+
+def near_views(views: Words, start: int, end: int, most: int) -> Integers:
+    """As `near_pairs.numpy_views`."""
+    return _with_room(4, lambda hits: _join_views(views, start, end, most, hits))
+
+
+def _with_room(columns: int, join: Callable[[Integers], int]) -> Integers:
+    """Call `join` with an array (columns, room) that is large enough, and return what it has written."""
+    written = np.empty((columns, ROOM), np.int64)
+    while (size := join(written)) > written.shape[1]:
+        written = np.empty((columns, size), np.int64)
+    return written[:, :size]

@@ -1,0 +1,34 @@
+"""The losses, one file per method: modules from logits (B, K) and labels (B, C) to a scalar.
+
+    from centerhash.losses import ICSLoss
+    loss = ICSLoss(centers)(logits, labels)
+
+Central, from hash centers (C, K): ICSLoss, ICSSoftmaxLoss, CSQLoss, DPNLoss, EWCSLoss, OrthoHashLoss, MDSHLoss, and
+LSCSHLoss and CRHLoss, which change the centers. Pairs and triplets: DPSHLoss, DHNLoss, HashNetLoss, DCHLoss, IDHNLoss,
+DNNHLoss. Learned vectors per class: HyP2Loss, GreedyHashLoss. Codes first: CNNHLoss. A custom loss is a class on
+`HashingLoss` or `CentralLoss`, whose keyword arguments are its options (`Option`).
+"""
+
+from centerhash.core.options import Option as Option
+from centerhash.losses.base import Batch as Batch
+from centerhash.losses.base import CentralLoss as CentralLoss
+from centerhash.losses.base import HashingLoss as HashingLoss
+from centerhash.losses.base import HeadOutput as HeadOutput
+from centerhash.losses.cnnh import CNNHLoss as CNNHLoss
+from centerhash.losses.crh import CRHLoss as CRHLoss
+from centerhash.losses.csq import CSQLoss as CSQLoss
+from centerhash.losses.dch import DCHLoss as DCHLoss
+from centerhash.losses.dhn import DHNLoss as DHNLoss
+from centerhash.losses.dnnh import DNNHLoss as DNNHLoss
+from centerhash.losses.dpn import DPNLoss as DPNLoss
+from centerhash.losses.dpsh import DPSHLoss as DPSHLoss
+from centerhash.losses.greedyhash import GreedyHashLoss as GreedyHashLoss
+from centerhash.losses.hashnet import HashNetLoss as HashNetLoss
+from centerhash.losses.hyp2 import HyP2Loss as HyP2Loss
+from centerhash.losses.ics import EWCSLoss as EWCSLoss
+from centerhash.losses.ics import ICSLoss as ICSLoss
+from centerhash.losses.ics_softmax import ICSSoftmaxLoss as ICSSoftmaxLoss
+from centerhash.losses.idhn import IDHNLoss as IDHNLoss
+from centerhash.losses.lscsh import LSCSHLoss as LSCSHLoss
+from centerhash.losses.mdsh import MDSHLoss as MDSHLoss
+from centerhash.losses.orthohash import OrthoHashLoss as OrthoHashLoss

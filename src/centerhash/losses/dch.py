@@ -1,0 +1,94 @@
+"""DCH: Cauchy likelihood of pairs.
+
+>>> loss = DCHLoss(gamma=20.0)(logits, labels)
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from centerhash.core.options import Option
+from centerhash.losses.base import Batch, HashingLoss
+from centerhash.losses.functional import (
+    SMALLEST_NORM,
+    balanced_mean,
+    different_images,
+    masked_mean,
+    shared_labels,
+    squared_distance,
+)
+
+# These bits are added to a distance: the logarithm of a dissimilar pair stays finite at 0.
+_SMALLEST_DISTANCE = 0.01
+
+
+def upweighted_mean(values: Tensor, similar: Tensor, pairs: Tensor) -> Tensor:
+    """Mean over S of values (B, B) in which only similar pairs have a weight, |S| / |S1|: DCH's released code.
+
+    It is the mean over S1 plus the sum over S0 divided by |S|.
+    """
+    others = torch.where(pairs & ~similar, values, 0).sum() / pairs.sum().clamp_min(1)
+    return masked_mean(values, pairs & similar) + others
+
+
+def cosine_distance(left: Tensor, right: Tensor) -> Tensor:
+    """Relaxed Hamming distance in bits between rows (B, K) and (M, K): K/2 (1 - cosine), (B, M)."""
+    cosine = normalize(left, dim=1, eps=SMALLEST_NORM) @ normalize(right, dim=1, eps=SMALLEST_NORM).T
+    return left.shape[1] / 2 * (1 - cosine).clamp_min(0)
+
+
+def cauchy_loss(distances: Tensor, similar: Tensor, gamma: float) -> Tensor:
+    """Cauchy cross entropy (B, B): log(1 + d / gamma) of a similar pair, log(1 + gamma / d) of another.
+
+    This is s log(d / gamma) + log(1 + gamma / d), DCH's loss, without the difference of two infinities at
+    d = 0, and with 0.01 bits added to d.
+    """
+    distances = distances + _SMALLEST_DISTANCE
+    return torch.where(similar, torch.log1p(distances / gamma), torch.log1p(gamma / distances))
+
+
+class DCHLoss(HashingLoss):
+    """DCH (Cao et al., 2018): Cauchy likelihood of the pairs, and a Cauchy prior on the codes.
+
+    Deep Cauchy Hashing for Hamming Space Retrieval, CVPR 2018.
+    """
+
+    # The paper keeps a radius of two bits dense; ranking the whole database needs more.
+    filled = MappingProxyType({"gamma": lambda options, bits: 2.0 * bits})
+
+    def __init__(
+        self,
+        *,
+        gamma: Annotated[
+            float | None, Option("scale of the Cauchy distribution, in bits; 2 K by default", gt=0)
+        ] = None,
+        quantization: Annotated[
+            float, Option("coefficient of the quantization loss", alias="lambda", ge=0)
+        ] = 1.0,
+        distance: Annotated[
+            Literal["cosine", "squared"], Option("K/2 (1 - cosine), or squared Euclidean")
+        ] = "cosine",
+        weights: Annotated[
+            Literal["both", "similar"], Option("pairs weighted by rarity: both kinds, or similar ones only")
+        ] = "both",
+    ) -> None:
+        super().__init__()
+        self.gamma, self.quantization = gamma, quantization
+        self.distance = cosine_distance if distance == "cosine" else squared_distance
+        self.mean = balanced_mean if weights == "both" else upweighted_mean
+
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
+        """Compute the weighted Cauchy cross entropy, and lambda log(1 + d(|u|, 1) / gamma) (B,), of codes u = tanh(z)."""
+        codes, similar = torch.tanh(batch.logits), shared_labels(batch.labels)
+        gamma = self.gamma or 2.0 * codes.shape[1]
+        losses = cauchy_loss(self.distance(codes, codes), similar, gamma)
+        corner = cosine_distance(codes.abs(), torch.ones_like(codes[:1]))[:, 0]
+        return {
+            "pair": self.mean(losses, similar, different_images(len(codes), codes.device)),
+            "quantization": self.quantization * torch.log1p(corner / gamma),
+        }

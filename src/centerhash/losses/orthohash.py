@@ -1,0 +1,51 @@
+"""OrthoHash: a softmax over all centers.
+
+>>> loss = OrthoHashLoss(hash_centers(80, 64), scale=4.0, margin=0.2)(logits, labels)
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import log_softmax
+
+from centerhash.core.options import Option
+from centerhash.losses.base import Batch, CentralLoss
+from centerhash.losses.functional import center_similarities, weighted_distance
+from centerhash.weights import equal_weights
+
+
+def margin_logits(similarities: Tensor, labels: Tensor, scale: float, margin: float) -> Tensor:
+    """Class logits (B, C): scale times the cosine, lessened by the margin at the labels of the image."""
+    return scale * torch.where(labels, similarities - margin, similarities)
+
+
+class OrthoHashLoss(CentralLoss):
+    """OrthoHash (Hoe et al., 2021): softmax over scaled cosines to all centers, targets 1/c at the c labels.
+
+    One Loss for All: Deep Hashing with a Single Cosine Similarity based Learning Objective,
+    https://arxiv.org/abs/2109.14449. A large cosine to a binary vector implies a small quantization error, so there is no
+    quantization loss.
+
+    Args: `centers` (C, K) of -1 and +1.
+    """
+
+    def __init__(
+        self,
+        centers: Tensor | NDArray[Any],
+        *,
+        scale: Annotated[float, Option("sharpness of the softmax over all centers", gt=0)] = 4.0,
+        margin: Annotated[float, Option("margin of the cosine to the labels' centers", ge=0, lt=2)] = 0.2,
+    ) -> None:
+        super().__init__(centers)
+        self.scale, self.margin = scale, margin
+
+    def terms(self, batch: Batch) -> dict[str, Tensor]:
+        """Compute the cross entropy (B,) between equal targets over the labels and the softmax over all centers."""
+        labels, similarities = batch.labels, center_similarities(batch.logits, self.centers)
+        scores = margin_logits(similarities, labels, self.scale, self.margin)
+        distances = -log_softmax(scores, dim=1)
+        return {"center": weighted_distance(equal_weights(labels, distances.dtype), distances)}

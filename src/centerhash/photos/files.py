@@ -1,0 +1,223 @@
+"""The table of files of a photo index, next to its items in the same SQLite file.
+
+A row is one file: its path, size and time when it was read, the key of its item, and its state. *present* files show
+their item; *vanished* ones are gone from their folder and may come back; *removed* ones were removed from the index and
+keep path, size and time only, so that later scans skip them. An item is hidden if none of its files is present.
+
+Paths are stored as bytes, since names of files need not be text. Each row has a checksum, which `verify` reads.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+PRESENT: Final = "present"
+VANISHED: Final = "vanished"
+REMOVED: Final = "removed"
+_SEPARATOR = os.sep.encode()
+_AFTER_SEPARATOR = bytes([_SEPARATOR[0] + 1])
+_MAX_VARIABLES = 500  # of one statement
+
+SCHEMA = (
+    """
+    CREATE TABLE files (folder BLOB NOT NULL, name BLOB NOT NULL, key INTEGER, size INTEGER NOT NULL,
+        modified INTEGER NOT NULL, state TEXT NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (folder, name)
+    ) WITHOUT ROWID
+    """,
+    "CREATE INDEX files_of_items ON files (key)",
+    "CREATE TABLE roots (folder BLOB PRIMARY KEY, checksum INTEGER NOT NULL) WITHOUT ROWID",
+)
+_COLUMNS = "folder, name, key, size, modified, state, checksum"
+
+
+@dataclass(frozen=True)
+class File:
+    """Describe one file; `modified` is in nanoseconds, `key` is that of its item and None for a removed file."""
+
+    path: str
+    size: int
+    modified: int
+    key: int | None = None
+    state: str = PRESENT
+
+    def is_unchanged(self, other: File) -> bool:
+        """Return whether path, size and time are equal."""
+        return (self.path, self.size, self.modified) == (other.path, other.size, other.modified)
+
+
+def file_at(path: str) -> File | None:
+    """Return the plain file at an absolute path, with links followed; None if there is none."""
+    try:
+        status = os.lstat(path)
+        if stat.S_ISLNK(status.st_mode):
+            path = os.path.realpath(path)
+            status = os.stat(path)  # noqa: PTH116 - called for every file of a folder
+    except (OSError, ValueError):
+        return None
+    return File(path, status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None
+
+
+# --- reading
+
+
+def files_in(connection: sqlite3.Connection, folder: str) -> dict[str, File]:
+    """Return the files directly in a folder, by name."""
+    rows = connection.execute(f"SELECT {_COLUMNS} FROM files WHERE folder = ?", (os.fsencode(folder),))
+    return {os.fsdecode(row[1]): _file(row) for row in rows}
+
+
+def file_with(connection: sqlite3.Connection, path: str) -> File | None:
+    """Return the file that is stored with a path."""
+    rows = connection.execute(f"SELECT {_COLUMNS} FROM files WHERE folder = ? AND name = ?", _split(path))
+    row = rows.fetchone()
+    return None if row is None else _file(row)
+
+
+def files_of(connection: sqlite3.Connection, keys: Sequence[int]) -> dict[int, list[File]]:
+    """Return the files of items by key, sorted by path; items without a file have an empty list."""
+    by_key: dict[int, list[File]] = {key: [] for key in keys}
+    for start in range(0, len(keys), _MAX_VARIABLES):
+        some = list(keys[start : start + _MAX_VARIABLES])
+        marks = ",".join("?" * len(some))
+        for row in connection.execute(f"SELECT {_COLUMNS} FROM files WHERE key IN ({marks})", some):
+            by_key[row[2]].append(_file(row))
+    return {key: sorted(files, key=lambda file: file.path) for key, files in by_key.items()}
+
+
+def all_files(connection: sqlite3.Connection, state: str = PRESENT) -> Iterator[File]:
+    """Iterate over all files in a state, folder by folder."""
+    rows = connection.execute(f"SELECT {_COLUMNS} FROM files WHERE state = ? ORDER BY folder, name", (state,))
+    return map(_file, rows)
+
+
+def files_below(connection: sqlite3.Connection, folder: str) -> list[File]:
+    """Return the files in a folder and in all folders below it."""
+    rows = connection.execute(f"SELECT {_COLUMNS} FROM files WHERE {_BELOW}", _range(folder))
+    return [_file(row) for row in rows]
+
+
+def keys_below(connection: sqlite3.Connection, folder: str) -> NDArray[np.int64]:
+    """Return the keys of the items with a present file in a folder or below it."""
+    rows = connection.execute(
+        f"SELECT DISTINCT key FROM files WHERE state = '{PRESENT}' AND {_BELOW}", _range(folder)
+    )
+    return np.fromiter((key for (key,) in rows), np.int64)
+
+
+def folders_below(connection: sqlite3.Connection, folder: str) -> list[str]:
+    """Return the folders of present files that are a folder or below it."""
+    rows = connection.execute(
+        f"SELECT DISTINCT folder FROM files WHERE state = '{PRESENT}' AND {_BELOW}", _range(folder)
+    )
+    return [os.fsdecode(name) for (name,) in rows]
+
+
+def count_by_folder(connection: sqlite3.Connection) -> dict[str, int]:
+    """Return every folder with the number of present files directly in it."""
+    rows = connection.execute(f"SELECT folder, count(*) FROM files WHERE state = '{PRESENT}' GROUP BY folder")
+    return {os.fsdecode(folder): count for folder, count in rows}
+
+
+def keys_by_folder(
+    connection: sqlite3.Connection,
+) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+    """Return folders, and the keys (M,) of the items directly in each, with the numbers (M,) of their folders."""
+    rows = connection.execute(f"SELECT DISTINCT folder, key FROM files WHERE state = '{PRESENT}'").fetchall()
+    number = {folder: place for place, folder in enumerate(dict.fromkeys(folder for folder, _ in rows))}
+    keys = np.array([key for _, key in rows], np.int64)
+    return [os.fsdecode(one) for one in number], keys, np.array([number[one] for one, _ in rows], np.int64)
+
+
+def read_roots(connection: sqlite3.Connection) -> list[str]:
+    """Return the folders that were added as a whole, sorted."""
+    return [
+        os.fsdecode(folder) for (folder,) in connection.execute("SELECT folder FROM roots ORDER BY folder")
+    ]
+
+
+def damaged_rows(connection: sqlite3.Connection) -> list[str]:
+    """Return one sentence per row of the tables `files` and `roots` whose checksum is wrong."""
+    problems = []
+    for row in connection.execute(f"SELECT {_COLUMNS} FROM files"):
+        if row[-1] != _checksum(row[:-1]):
+            problems.append(f"the row of the file {row[1]!r} in {row[0]!r} is damaged: add its folder again.")
+    for folder, checksum in connection.execute("SELECT folder, checksum FROM roots"):
+        if checksum != _checksum((folder,)):
+            problems.append(f"the row of the folder {folder!r} in the table roots is damaged: add it again.")
+    return problems
+
+
+# --- writing, within a transaction
+
+
+def put_files(connection: sqlite3.Connection, files: Iterable[File]) -> None:
+    """Store files, instead of what is stored with their paths."""
+    rows = ((*_split(file.path), file.key, file.size, file.modified, file.state) for file in files)
+    connection.executemany(
+        f"INSERT OR REPLACE INTO files ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        ((*row, _checksum(row)) for row in rows),
+    )
+
+
+def set_state(connection: sqlite3.Connection, files: Iterable[File], state: str) -> None:
+    """Store files with another state; removed ones have no item."""
+    put_files(
+        connection,
+        [replace(file, state=state, key=None if state == REMOVED else file.key) for file in files],
+    )
+
+
+def delete_files(connection: sqlite3.Connection, files: Iterable[File]) -> None:
+    """Delete the rows of files."""
+    connection.executemany(
+        "DELETE FROM files WHERE folder = ? AND name = ?", [_split(file.path) for file in files]
+    )
+
+
+def add_roots(connection: sqlite3.Connection, folders: Iterable[str]) -> None:
+    """Remember folders that were added as a whole."""
+    names = map(os.fsencode, folders)
+    connection.executemany(
+        "INSERT OR REPLACE INTO roots VALUES (?, ?)", [(name, _checksum((name,))) for name in names]
+    )
+
+
+def delete_roots(connection: sqlite3.Connection, folders: Iterable[str]) -> None:
+    """Forget folders that were added as a whole."""
+    connection.executemany("DELETE FROM roots WHERE folder = ?", [(os.fsencode(one),) for one in folders])
+
+
+# --- rows and paths
+
+
+_BELOW = "(folder = ? OR (folder >= ? AND folder < ?))"
+
+
+def _range(folder: str) -> tuple[bytes, bytes, bytes]:
+    """Return the values of `_BELOW`: folders below "/a" are from "/a/" on and before "/a0"."""
+    name = os.fsencode(folder).rstrip(_SEPARATOR)
+    return name or _SEPARATOR, name + _SEPARATOR, name + _AFTER_SEPARATOR
+
+
+def _split(path: str) -> tuple[bytes, bytes]:
+    folder, name = os.path.split(path)
+    return os.fsencode(folder), os.fsencode(name)
+
+
+def _file(row: Sequence[object]) -> File:
+    folder, name, key, size, modified, state, _ = row
+    path = os.path.join(os.fsdecode(folder), os.fsdecode(name))  # type: ignore[arg-type]  # noqa: PTH118
+    return File(path, size, modified, key, state)  # type: ignore[arg-type]
+
+
+def _checksum(row: Sequence[object]) -> int:
+    return crc32(repr(row).encode())

@@ -1,0 +1,117 @@
+"""Results of a search for photos, and how a notebook shows them."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime, timedelta
+from html import escape
+from typing import Any
+
+from centerhash.codes import Codes
+from centerhash.core.errors import ImageError
+from centerhash.core.rendering import Listed, to_frame
+from centerhash.model.base import Explained
+from centerhash.photos.thumbnails import thumbnail
+
+_EPOCH = datetime(1970, 1, 1)
+_MAX_THUMBNAILS, _SIDE = 50, 128
+
+
+@dataclass(frozen=True)
+class PhotoResult:
+    """Describe one photo; `path` is its first file, or None if all its files are gone, and `paths` are all of them.
+
+    `distance` and `general` compare the semantic and the general codes; `general` is None without a general code of
+    the query. `probability` and `share` are those of the labels of the query, otherwise of the photo's own labels.
+    `taken` is by the clock of the camera, otherwise when the file was modified.
+    """
+
+    id: str
+    key: int
+    distance: int
+    labels: tuple[str, ...]
+    path: str | None
+    general: int | None = None
+    probability: Mapping[str, float] | None = None
+    share: Mapping[str, float] | None = None
+    paths: tuple[str, ...] = ()
+    taken: datetime | None = None
+    width: int | None = None
+    height: int | None = None
+
+    @property
+    def name(self) -> str | None:
+        """Return the name of the first file."""
+        return None if self.path is None else os.path.basename(self.path)  # noqa: PTH119 - called for many photos
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its fields but the key, for JSON."""
+        values = {**vars(self), "labels": list(self.labels), "paths": list(self.paths), "name": self.name}
+        del values["key"]
+        return {**values, "taken": None if self.taken is None else self.taken.isoformat()}
+
+
+class PhotoResults(Listed[PhotoResult]):
+    """Hold the results of a search, best first.
+
+    `labels` explain the query if the method has centers. `code` (K,) is the semantic code of the query, None if nothing
+    was ranked, and `size` the number of photos in the index.
+    """
+
+    def __init__(
+        self, rows: Sequence[PhotoResult], labels: Sequence[Explained], code: Codes | None, size: int
+    ) -> None:
+        super().__init__(rows)
+        self.labels, self.code, self.size = tuple(labels), code, size
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the output of `centerhash photos search --json`."""
+        return {
+            "labels": [asdict(row) for row in self.labels],
+            "results": [row.to_dict() for row in self],
+            "size": self.size,
+        }
+
+    def to_pandas(self) -> Any:
+        """Return a DataFrame with a row per result and the fields of `PhotoResult`."""
+        return to_frame([asdict(row) for row in self]).reindex(
+            columns=[field.name for field in fields(PhotoResult)]
+        )
+
+    def __repr__(self) -> str:
+        nearest = f", nearest {self[0].path or self[0].id!r} at distance {self[0].distance}" if self else ""
+        return f"PhotoResults({len(self):,} of {self.size:,} photos{nearest})"
+
+    def _repr_html_(self) -> str:
+        query = ", ".join(f"{row.label} {row.weight:.2f}" for row in self.labels)
+        more = f"<p>and {len(self) - _MAX_THUMBNAILS:,} more</p>" if len(self) > _MAX_THUMBNAILS else ""
+        figures = "".join(map(_figure, self[:_MAX_THUMBNAILS]))
+        return (
+            f"<p>{escape(repr(self))}{': ' + escape(query) if query else ''}</p>"
+            f'<div style="display:flex;flex-wrap:wrap;gap:8px">{figures}</div>{more}'
+        )
+
+
+def _figure(row: PhotoResult) -> str:
+    """Return one result for a notebook; a file that is missing or broken has an empty frame."""
+    frame = f"width:{_SIDE}px;height:{_SIDE}px;object-fit:contain;background:#8882"
+    picture = f'<div style="{frame}">no image</div>'
+    if row.path is not None:
+        with suppress(ImageError):
+            content = base64.b64encode(thumbnail(row.path, _SIDE)).decode()
+            picture = f'<img style="{frame}" src="data:image/jpeg;base64,{content}">'
+    caption = f"{row.distance}: {escape(', '.join(row.labels) or row.id)}"
+    return (
+        f'<figure title="{escape(row.path or row.id, quote=True)}" '
+        f'style="margin:0;width:{_SIDE}px;font-size:11px;overflow-wrap:anywhere">'
+        f"{picture}<figcaption>{caption}</figcaption></figure>"
+    )
+
+
+def date_taken(seconds: float | None) -> datetime | None:
+    """Return the date and time that the clock of a camera showed, without a time zone."""
+    return None if seconds is None else _EPOCH + timedelta(seconds=seconds)

@@ -1,0 +1,282 @@
+"""The served index: answers to requests without paths of this machine, thumbnails, and the lanes that compute them."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from centerhash.core.errors import CenterhashError, ImageError, InputError
+from centerhash.core.rendering import shown_text
+from centerhash.data.images import load_image, read_header
+from centerhash.index import Index
+from centerhash.index.items import Item
+from centerhash.index.results import Result, as_result
+from centerhash.photos import PhotoIndex, PhotoResult, words
+from centerhash.photos.duplicates import Group
+from centerhash.serve import schemas
+from centerhash.serve.background import DuplicateSearch
+from centerhash.serve.limits import Lane
+from centerhash.serve.settings import Settings
+
+log = logging.getLogger("centerhash.serve")
+
+# Pixels of a thumbnail's longer side: sharp in a grid cell on a phone with two dots per pixel.
+SIDE = 360
+# Pixels of a preview's longer side.
+LARGE = 2048
+# Cached thumbnails, of some 20 kB each.
+MAX_THUMBNAILS = 4096
+# Uploads are decoded in this process, so only formats whose decoders are widely used and attacked are accepted.
+UPLOADED = ("image/jpeg", "image/png", "image/webp", "image/heic", "image/heif")
+
+
+class UnknownId(CenterhashError):
+    """No item of that id."""
+
+
+class Collection:
+    """An index of photos, or of codes alone, for many clients at once."""
+
+    def __init__(self, served: PhotoIndex | Index, settings: Settings) -> None:
+        self.photos = served if isinstance(served, PhotoIndex) else None
+        self.index = served.index if isinstance(served, PhotoIndex) else served
+        self.duplicate_search = None if self.photos is None else DuplicateSearch(self.photos)
+        self._thumbnail = lru_cache(MAX_THUMBNAILS)(lambda id: make_thumbnail(self.original(id)[0], SIDE))
+        # Decoding and the network are slow, codes quick; a page requests dozens of thumbnails at once.
+        self.images = Lane("images", settings.workers, settings.queue)
+        self.codes = Lane("codes", settings.workers, settings.queue)
+        self.small = Lane("thumbnails", settings.workers, 4 * settings.queue)
+        self._folders = lru_cache(1)(
+            lambda version: folder_names(() if self.photos is None else self.photos.folders())
+        )
+
+    def close(self) -> None:
+        """Finish all that has been begun."""
+        if self.duplicate_search is not None:
+            self.duplicate_search.close()
+        for lane in (self.images, self.codes, self.small):
+            lane.close()
+
+    # --- searches
+
+    def search(
+        self,
+        image: bytes | None = None,
+        *,
+        id: str | None = None,
+        labels: str | None = None,
+        rotations: bool = False,
+        **query: Any,
+    ) -> schemas.SearchAnswer:
+        """Search by an upload, an id or the text of labels."""
+        if image is not None:
+            check_format(image)
+        if id is not None:
+            self._check(id)
+        only, is_empty = self._filters(query)
+        if self.photos is not None:
+            results: Any = self.photos.search(image, id=id, labels=labels, rotations=rotations, **only)
+        elif image is not None:
+            raise InputError("this index holds codes and no photos: search by an id or by labels.")
+        else:
+            results = self.index.search(id=id, labels=labels, **only)
+        answer = {
+            "labels": [vars(row) for row in results.labels],
+            "results": [] if is_empty else self._described(list(filter(is_there, results))),
+            "bits": self.index.bits,
+            "size": results.size,
+        }
+        return schemas.SearchAnswer.model_validate(answer)
+
+    def _filters(self, query: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+        """Return the filters with the path of the folder, and whether there is no folder of that name."""
+        only = {name: value for name, value in query.items() if value is not None}
+        if self.photos is None:
+            if unknown := only.keys() & {"under", "after", "before"}:
+                raise InputError(f"this index holds codes and no photos: it has no filter '{min(unknown)}'.")
+            return only, False
+        folder = only.pop("under", None)
+        paths = {name: path for path, name in self.folders().items()}
+        if folder is not None and folder in paths:
+            only["under"] = paths[folder]
+        return only, folder is not None and folder not in paths
+
+    def read(self, text: str) -> schemas.TypedAnswer:
+        """Read what a person typed as labels and unknown words."""
+        read = (
+            partial(words.read_text, labels=self.index.classes) if self.photos is None else self.photos.read
+        )
+        query = read(text)
+        unknown = {word: list(near) for word, near in query.unknown}
+        return schemas.TypedAnswer(labels=query.weights, without=list(query.without), unknown=unknown)
+
+    def _described(self, rows: Sequence[Result | PhotoResult | Item]) -> list[dict[str, Any]]:
+        """Return results with the facts of their files, without the folders of this machine."""
+        results = [as_result(row, row.code, None, None) if isinstance(row, Item) else row for row in rows]
+        return [{**row.to_dict(), **self._file_facts(getattr(row, "paths", ()))} for row in results]
+
+    def _file_facts(self, paths: Sequence[str]) -> dict[str, Any]:
+        names = self.folders() if paths else {}
+        shown = [
+            f"{names.get(str(Path(path).parent), '')}/{shown_text(Path(path).name)}".lstrip("/")
+            for path in paths
+        ]
+        path = shown_text(Path(paths[0]).name) if paths else None
+        folder = names.get(str(Path(paths[0]).parent)) if paths else None
+        return {"path": path, "folder": folder, "paths": shown}
+
+    # --- the collection
+
+    def folders(self) -> dict[str, str]:
+        """Return the names of the folders by path; named anew when the index has changed."""
+        return self._folders(self.index.version)
+
+    def items(self, offset: int, limit: int, **query: Any) -> schemas.ItemsAnswer:
+        """Return a page of the items, the newest first."""
+        only, is_empty = self._filters(query)
+        listed = ([], 0) if is_empty else (self.photos or self.index).list(offset, limit, **only)
+        rows: list[Any] = [row for row in listed[0] if is_there(row)]
+        answer = {"items": self._described(rows), "total": listed[1], "size": len(self.index)}
+        return schemas.ItemsAnswer.model_validate(answer)
+
+    def item(self, id: str) -> schemas.Item:
+        """Return one item."""
+        self._check(id)
+        row: Any = self.photos.get(id) if self.photos is not None else self.index.get(id)
+        return schemas.Item.model_validate(self._described([row])[0])
+
+    def counts(self, **query: Any) -> schemas.CountsAnswer:
+        """Count the items that a further filter by each label or folder would leave."""
+        only, is_empty = self._filters(query)
+        if is_empty:
+            return schemas.CountsAnswer(labels={}, folders={})
+        if self.photos is None:
+            return schemas.CountsAnswer(labels=self.index.count(**only).labels, folders={})
+        counts, names, folders = self.photos.count(**only), self.folders(), Counter[str]()
+        for folder, count in counts.folders.items():
+            for parent in (Path(folder), *Path(folder).parents):
+                if str(parent) in names:
+                    folders[names[str(parent)]] += count
+        return schemas.CountsAnswer(labels=counts.labels, folders=folders)
+
+    def labels(self) -> schemas.LabelsAnswer:
+        """Return all labels: those of the model first, then others that items carry."""
+        counts, has_centers = self.index.labels(), self.index.model_info.known_centers is not None
+        rows = [
+            schemas.LabelCount(
+                label=label,
+                count=counts.get(label, 0),
+                center=has_centers and label in self.index.classes,
+                also=words.synonyms_of(label),
+            )
+            for label in dict.fromkeys((*self.index.classes, *counts))
+        ]
+        return schemas.LabelsAnswer(labels=rows)
+
+    def duplicates(self) -> schemas.DuplicatesAnswer:
+        """Return the groups of duplicates, or the progress of the search for them."""
+        if self.duplicate_search is None:
+            raise InputError("this index holds codes and no photos: it has no duplicates.")
+        result = self.duplicate_search.result()
+        if result is None:
+            done, total = self.duplicate_search.progress
+            return schemas.DuplicatesAnswer(done=done, total=total)
+        groups = [{"kind": group.kind, "items": self._duplicate_items(group)} for group in result]
+        answer = {
+            "groups": [group for group in groups if len(group["items"]) > 1],
+            "images": result.compared,
+        }
+        return schemas.DuplicatesAnswer.model_validate(answer)
+
+    def _duplicate_items(self, group: Group) -> list[dict[str, Any]]:
+        """Return the facts of the files of a group, except those that have vanished meanwhile."""
+        assert self.photos is not None
+        items = []
+        for path, id in zip(group.paths, group.ids, strict=True):
+            with suppress(OSError, InputError):
+                size = Path(path).stat().st_size
+                (row,) = self._described([self.photos.get(id)])
+                items.append({**row, **self._file_facts([path]), "bytes": size})
+        return items
+
+    # --- images
+
+    def thumbnail(self, id: str) -> bytes:
+        """Return a small WebP of an item."""
+        # Another process may have removed an image whose thumbnail is cached.
+        self._check(id)
+        return self._thumbnail(id)
+
+    def preview(self, id: str) -> bytes:
+        """Return a large WebP of an item, for formats that browsers do not show."""
+        return make_thumbnail(self.original(id)[0], LARGE)
+
+    def original(self, id: str) -> tuple[Path, str]:
+        """Return the image file of an item and its media type; UnknownId if it is gone, or is no image any more."""
+        self._check(id)
+        if self.photos is None:
+            raise UnknownId("this index holds codes and no photos.")
+        with _readable(id):
+            path = self.photos.image(id)
+            return path, read_header(path).media_type
+
+    def _check(self, id: str) -> None:
+        if id not in self.index:
+            raise UnknownId("no item of this id in the index.")
+
+
+def check_format(data: bytes) -> None:
+    """Raise ImageError unless an upload is of a format that is decoded in this process."""
+    if read_header(data).media_type not in UPLOADED:
+        raise ImageError("image bytes of another format: send a JPEG, PNG, WebP or HEIC.")
+
+
+def is_there(row: object) -> bool:
+    """Return whether a result has no file, or one that is there: it may have vanished since the last scan."""
+    paths = getattr(row, "paths", ())
+    return not paths or any(map(os.path.exists, paths))
+
+
+@contextmanager
+def _readable(id: str) -> Iterator[None]:
+    """Turn errors of reading an image into UnknownId: their text contains a path of this machine."""
+    try:
+        yield
+    except CenterhashError as error:
+        log.warning("the image of %r cannot be read: %s", id, error)
+        raise UnknownId("the image of this id cannot be read.") from None
+
+
+def folder_names(folders: Iterable[str]) -> dict[str, str]:
+    """Name folders and those above them, relative to the folder above the one that holds them all.
+
+    /home/me/photos/2023 and /home/me/photos/2024 become photos/2023 and photos/2024, below photos.
+    """
+    paths = set(map(Path, folders))
+    is_split = len({path.drive for path in paths}) > 1
+    top = Path(os.path.commonpath(paths)) if paths and not is_split else Path()
+    every = {
+        above for path in paths for above in (path, *path.parents) if above.is_relative_to(top) or is_split
+    }
+    return {
+        str(path): (path if is_split else path.relative_to(top.parent)).as_posix() for path in sorted(every)
+    }
+
+
+def make_thumbnail(path: Path, side: int) -> bytes:
+    """Decode, shrink and encode one image as WebP; UnknownId if it cannot be read."""
+    with _readable(path.name):
+        image = load_image(path, at_least=side)
+        image.thumbnail((side, side), Image.Resampling.BILINEAR, reducing_gap=2.0)
+        stream = io.BytesIO()
+        image.save(stream, "WEBP", quality=80, method=2)
+    return stream.getvalue()

@@ -1,0 +1,130 @@
+"""One secret for viewing: a form and a signed cookie for browsers, `Authorization: Bearer` for programs."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import Mapping
+
+from fastapi import FastAPI, Form, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.middleware.sessions import SessionMiddleware
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from centerhash.serve.limits import Busy, error_response
+from centerhash.serve.settings import Settings
+
+SESSION_SECONDS = 30 * 24 * 3600
+# A wrong password takes this long, and passwords are compared one after the other: some 86,000 guesses a day and process.
+WRONG_SECONDS = 1.0
+_MOST_WAITING = 16
+_OPEN = ("/health", "/login", "/static/style.css", "/static/icon.svg")
+_CHALLENGE = {"www-authenticate": "Bearer"}
+_FORM = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Log in – centerhash</title>
+<link rel="icon" href="static/icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="static/style.css">
+<main>
+<form class="login" method="post" action="login">
+<h1>Log in to view the photos</h1>
+<label for="password">Password</label>
+<p class="combo">
+<input id="password" name="password" type="password" autocomplete="current-password" required autofocus>
+</p>
+<p role="alert">{problem}</p>
+<button class="button">Log in</button>
+</form>
+</main>
+</html>
+"""
+
+
+def add_login(app: FastAPI, settings: Settings) -> None:
+    """Require the password of the settings for all routes but the login and the health of the server."""
+    assert settings.password is not None
+    secret = settings.password.get_secret_value().encode()
+    guesses = Guesses(secret)
+
+    @app.get("/login", include_in_schema=False)
+    async def form() -> Response:
+        return HTMLResponse(_FORM.format(problem=""))
+
+    @app.post("/login", include_in_schema=False)
+    async def log_in(request: Request, password: str = Form(max_length=1000)) -> Response:
+        if not await guesses.is_right(password.encode()):
+            return HTMLResponse(_FORM.format(problem="This is not the password."), 401)
+        request.session["viewer"] = True
+        return RedirectResponse("./", 303)
+
+    @app.get("/logout", include_in_schema=False)
+    async def log_out(request: Request) -> Response:
+        request.session.clear()
+        return RedirectResponse("login", 303)
+
+    app.add_middleware(PasswordGate, guesses=guesses)
+    # Derived from the password, so that all processes of a server share it, and a new password ends all sessions.
+    key = hmac.digest(b"centerhash session", secret, "sha256").hex()
+    app.add_middleware(SessionMiddleware, secret_key=key, max_age=SESSION_SECONDS, same_site="lax")
+
+
+class Guesses:
+    """Compares passwords one after the other, so that wrong ones delay all others."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._digest, self._lock, self._waiting = hashlib.sha256(secret).digest(), asyncio.Lock(), 0
+
+    async def is_right(self, password: bytes) -> bool:
+        """Return whether it is the password; raise Busy if many others wait for theirs to be compared."""
+        if self._waiting >= _MOST_WAITING:
+            raise Busy("too many wrong passwords: try again in a moment.")
+        self._waiting += 1
+        try:
+            async with self._lock:
+                # Comparing digests takes the same time for texts of any length.
+                if hmac.compare_digest(hashlib.sha256(password).digest(), self._digest):
+                    return True
+                await asyncio.sleep(WRONG_SECONDS)
+                return False
+        finally:
+            self._waiting -= 1
+
+
+class PasswordGate:
+    """ASGI middleware that sends browsers without a session to the login, and answers programs with a 401."""
+
+    def __init__(self, app: ASGIApp, guesses: Guesses) -> None:
+        self._app, self._guesses = app, guesses
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it."""
+        app = self._app
+        try:
+            is_open = scope["type"] != "http" or scope["path"] in _OPEN or await self._may_pass(scope)
+        except Busy as error:
+            app, is_open = error_response(503, str(error), {"retry-after": "1"}), True
+        if not is_open:
+            connection = HTTPConnection(scope)
+            if scope["method"] == "GET" and "text/html" in connection.headers.get("accept", ""):
+                app = RedirectResponse("../" * (scope["path"].count("/") - 1) + "login", 303)
+            else:
+                message = "this server needs its password: send 'Authorization: Bearer PASSWORD'."
+                app = error_response(401, message, _CHALLENGE)
+        await app(scope, receive, send)
+
+    async def _may_pass(self, scope: Scope) -> bool:
+        if HTTPConnection(scope).session.get("viewer"):
+            return True
+        password = _bearer(HTTPConnection(scope).headers)
+        return password is not None and await self._guesses.is_right(password)
+
+
+def _bearer(headers: Mapping[str, str]) -> bytes | None:
+    """Return the password in an `Authorization` header, None without."""
+    scheme, _, value = headers.get("authorization", "").strip().partition(" ")
+    # Latin-1 is how headers are decoded: this gives back the bytes that were sent.
+    return value.strip().encode("latin-1") if scheme.lower() == "bearer" and value.strip() else None

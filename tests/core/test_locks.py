@@ -1,0 +1,66 @@
+"""The right to write: held by one process, and free again when that ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from centerhash.core.errors import InputError, OutputError
+from centerhash.core.locks import WriterLock, try_lock
+
+REFUSAL = "process {holder} is in {folder}"
+HOLDER = """
+import sys
+from pathlib import Path
+from centerhash.core.locks import WriterLock
+
+lock = WriterLock.take(Path(sys.argv[1]), "")
+print("taken", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_one_holder(tmp_path: Path) -> None:
+    lock = WriterLock.take(tmp_path / "lock", REFUSAL)
+    for _ in range(2):  # A refusal must not change who holds it.
+        with pytest.raises(InputError, match=f"^process {os.getpid()} is in {tmp_path}$"):
+            WriterLock.take(tmp_path / "lock", REFUSAL)
+    lock.release()
+    WriterLock.take(tmp_path / "lock", REFUSAL).release()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(OutputError, match="nowhere"):
+        WriterLock.take(tmp_path / "nowhere" / "lock", REFUSAL)
+
+
+@pytest.mark.slow
+def test_killed_holder(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", HOLDER, str(tmp_path / "lock")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"taken\n"
+        with pytest.raises(InputError, match=f"process {process.pid} "):
+            WriterLock.take(tmp_path / "lock", REFUSAL)
+        process.kill()
+    WriterLock.take(tmp_path / "lock", REFUSAL).release()
+
+
+def test_deleted_lock_file(tmp_path: Path) -> None:
+    """A file that its last holder deleted between opening and locking is not the lock."""
+    deleted = list[Path]()
+
+    def lock_late(descriptor: int) -> bool:
+        if not deleted:
+            deleted.append(tmp_path / "lock")
+            deleted[0].unlink()
+        return try_lock(descriptor)
+
+    with mock.patch("centerhash.core.locks.try_lock", lock_late):
+        lock = WriterLock.take(tmp_path / "lock", REFUSAL)
+    with pytest.raises(InputError):
+        WriterLock.take(tmp_path / "lock", REFUSAL)
+    lock.release()

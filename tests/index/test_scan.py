@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from centerhash.codes import Packed
+from centerhash.index import ranking, scan
+from centerhash.index.items import Meta, View
+from centerhash.index.ranking import ByBoth, ByGeneral, BySemantic
+
+
+def random_codes(generator: np.random.Generator, count: int, bits: int, distinct: int = 256) -> Packed:
+    """Random packed codes; few distinct byte values make many ties."""
+    packed = generator.integers(0, distinct, (count, (bits + 7) // 8), dtype=np.uint8)
+    if bits % 8:
+        packed[:, -1] &= (0xFF << (8 - bits % 8)) & 0xFF
+    return packed
+
+
+def apart(first: Packed, second: Packed) -> int:
+    return (int.from_bytes(first.tobytes()) ^ int.from_bytes(second.tobytes())).bit_count()
+
+
+def test_distances_counted_by_hand() -> None:
+    packed = np.array([[0b11110000], [0b00000000], [0b10000000], [0b00000001]], np.uint8)
+    query = np.array([0b10000000], np.uint8)
+    positions, totals = scan.nearest(query, packed, 2, within=8)
+    assert (positions.tolist(), totals.tolist()) == ([2, 1], [0, 1])
+    assert positions.dtype == totals.dtype == np.int64
+
+
+def test_first_of_tied_items() -> None:
+    packed = np.array([[1], [0], [2], [4], [3]], np.uint8)
+    positions, totals = scan.nearest(packed[1], packed, 3, within=8)
+    assert (positions.tolist(), totals.tolist()) == ([1, 0, 2], [0, 1, 1])
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    count=st.sampled_from([0, 1, 2, 31, 33, 511, 513, 3000]),
+    bits=st.sampled_from([5, 16, 24, 48, 64, 100, 128, 512]),
+    distinct=st.sampled_from([1, 2, 256]),
+    k=st.sampled_from([1, 3, 40, 5000]),
+    share=st.sampled_from([None, 0.0, 0.3]),
+    within=st.sampled_from([None, 0, 4]),
+    both=st.booleans(),
+    general_bits=st.sampled_from([24, 64, 128]),
+    threads=st.integers(1, 3),
+)
+def test_scan_agrees_with_loop(
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    count: int,
+    bits: int,
+    distinct: int,
+    k: int,
+    share: float | None,
+    within: int | None,
+    both: bool,
+    general_bits: int,
+    threads: int,
+) -> None:
+    monkeypatch.setattr(scan, "THREAD_BYTES", 1)
+    monkeypatch.setattr(scan, "cpu_count", lambda: threads)
+    monkeypatch.setattr(scan, "SPARE", 8)  # so that what is stored is thinned out
+    generator = np.random.default_rng(seed)
+    codes, query = (
+        random_codes(generator, count, bits, distinct),
+        random_codes(generator, 1, bits, distinct)[0],
+    )
+    general, general_query = (
+        random_codes(generator, count, general_bits, distinct),
+        random_codes(generator, 1, general_bits, distinct)[0],
+    )
+    has_general = (generator.random(count) < 0.7).astype(np.uint8)
+    allowed = None if share is None else (generator.random(count) < share).astype(np.uint8)
+    half, copied, expected = general_bits // 2, general_bits // 6, []
+    for row in range(count):
+        far = apart(codes[row], query)
+        total = (
+            far if not both else 10 * far + (apart(general[row], general_query) if has_general[row] else half)
+        )
+        if (allowed is None or allowed[row]) and (within is None or far <= within):
+            expected.append((total, row))
+    words, asked = ranking._words(codes), ranking._words(query[None])[0]
+    limit = 8 * codes.shape[1] if within is None else within
+    if not both:
+        positions, totals = scan.nearest(asked, words, k, within=limit, allowed=allowed)
+        assert list(zip(totals.tolist(), positions.tolist(), strict=True)) == sorted(expected)[:k]
+        return
+    positions, copies = scan.nearest_by_both(
+        asked,
+        words,
+        k,
+        weight=10,
+        within=limit,
+        general_query=ranking._words(general_query[None])[0],
+        general=ranking._words(general),
+        has_general=has_general,
+        half=half,
+        copied=copied,
+        allowed=allowed,
+    )
+    assert positions.tolist() == [row for _, row in sorted(expected)[:k]]
+    shown = [row for row in range(count) if has_general[row] and (allowed is None or allowed[row])]
+    near = sorted((far, row) for row in shown if (far := apart(general[row], general_query)) <= copied)
+    assert copies.tolist() == [row for _, row in near[:k]]
+
+
+@pytest.mark.parametrize("share", [None, 0.01, 0.5])
+def test_numpy_agrees_with_scan(monkeypatch: pytest.MonkeyPatch, share: float | None) -> None:
+    generator = np.random.default_rng(3)
+    count = 5000
+    arrays = {
+        "semantic": random_codes(generator, count, 64, 4),
+        "general": random_codes(generator, count, 128, 4),
+        "flags": np.where(generator.random(count) < 0.7, 0, 4).astype(np.uint8),
+    }
+    columns = View(Meta(1, count, count, 0, 0, 0, count, 0), arrays)
+    allowed = None if share is None else generator.random(count) < share
+    queries = [
+        BySemantic(columns.semantic[7]),
+        BySemantic(columns.semantic[7], 9),
+        ByBoth(columns.semantic[9], arrays["general"][3:5]),
+        ByBoth(columns.semantic[9], arrays["general"][3:5], 20, copies=True),
+        ByGeneral(arrays["general"][3:5], copies=True),
+    ]
+    plain = [query.first(columns, 50, allowed).tolist() for query in queries]
+    monkeypatch.setattr(ranking, "SMALL", 0)
+    monkeypatch.setattr(ranking, "PLAIN", 0)
+    assert [query.first(columns, 50, allowed).tolist() for query in queries] == plain
+    monkeypatch.setattr(ranking, "find_spec", lambda name: None)  # without numba
+    assert [query.first(columns, 50, allowed).tolist() for query in queries] == plain

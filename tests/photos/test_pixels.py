@@ -1,0 +1,89 @@
+"""Hashes of views and aligned correlations: changed copies are near, other pictures are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import imagehash
+import numpy as np
+import pytest
+from PIL import Image, ImageEnhance, ImageOps
+
+from centerhash.photos import pixels
+from centerhash.photos.duplicates import CORRELATION, HASH_BITS, near_links
+from centerhash.photos.pixels import FRAMED, SIDE, WHOLE, content_box, oriented, picture_of, view_boxes
+from tests.photos.pictures import picture, recompressed, screenshot
+
+CHANGES: dict[str, Callable[[Image.Image], Image.Image]] = {
+    "recompressed": recompressed,
+    "resized": lambda image: image.resize((100, 90)),
+    "brightened": lambda image: ImageEnhance.Brightness(image).enhance(1.2),
+    "grey": lambda image: image.convert("L").convert("RGB"),
+    "mirrored": ImageOps.mirror,
+    "flipped": ImageOps.flip,
+    "rotated 90": lambda image: image.transpose(Image.Transpose.ROTATE_90),
+    "rotated 180": lambda image: image.transpose(Image.Transpose.ROTATE_180),
+    "rotated 270": lambda image: image.transpose(Image.Transpose.ROTATE_270),
+    "transposed": lambda image: image.transpose(Image.Transpose.TRANSPOSE),
+    "transverse": lambda image: image.transpose(Image.Transpose.TRANSVERSE),
+    "cropped to 90 %": lambda image: image.crop((0, 20, 180, 200)),
+    "cropped to 60 %": lambda image: image.crop((33, 51, 153, 171)),
+    "screenshot": screenshot,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("seed", range(3))
+def test_changed_copies(change: str, seed: int) -> None:
+    images = (picture(seed), CHANGES[change](picture(seed)), picture(99))
+    twins, links = near_links([picture_of(image) for image in images])
+    assert twins == [0, 1, 2]
+    assert list(links) == [(0, 1)]
+    assert links[0, 1] >= CORRELATION
+
+
+def test_equal_and_flat_pictures() -> None:
+    flat = [Image.new("RGB", (50, 50), (level, level, level)) for level in (10, 11, 200)]
+    images = [picture(0), *flat, picture(0).copy()]
+    twins, links = near_links([picture_of(image) for image in images])
+    assert twins == [0, 1, 2, 3, 0]
+    assert links == {}
+
+
+def test_hash_of_imagehash() -> None:
+    """Both sample 32 x 32 pixels in the same way, so that only the hash is compared."""
+    images = [picture(seed, 32).convert("L") for seed in range(40)]
+    grey = [np.repeat(np.repeat(np.asarray(image), 2, axis=0), 2, axis=1) for image in images]
+    expected = np.stack([imagehash.phash(image).hash.ravel() for image in images])
+    hashes = np.stack([pixels.views_of(each)[0] for each in grey])
+    bits = np.unpackbits(hashes.view(np.uint8)).reshape(len(images), 64)
+    # two frequencies may be equal to the median but for rounding
+    assert (bits != expected).sum(axis=1).max() <= 2
+
+
+def test_views_of_orientations() -> None:
+    grey = picture_of(picture(5)).grey
+    views = pixels.views_of(grey)
+    for orientation in range(pixels.ORIENTATIONS):
+        whole = pixels.views_of(np.ascontiguousarray(oriented(grey, orientation)))[0]
+        assert int(whole ^ views[orientation]).bit_count() <= 2
+    assert views.shape == (len(view_boxes()),)
+
+
+def test_views_of_windows() -> None:
+    image = picture(6, 640)
+    views = picture_of(image).views
+    for view in (FRAMED + 1, FRAMED + 30, len(views) - 1):
+        left, top, width, height = (640 * share for share in view_boxes()[view])
+        cut = image.crop((round(left), round(top), round(left + width), round(top + height)))
+        assert int(picture_of(cut).views[0] ^ views[view]).bit_count() <= HASH_BITS // 2
+
+
+def test_bars_of_screenshots() -> None:
+    grey = np.asarray(screenshot(picture(1)).convert("L").resize((2 * SIDE, 2 * SIDE)))
+    left, top, width, height = content_box(grey)
+    assert (left, width) == (0, 1)
+    assert top == pytest.approx(110 / 420, abs=0.02)
+    assert height == pytest.approx(200 / 420, abs=0.03)
+    assert content_box(picture_of(picture(1)).grey) == WHOLE
+    assert content_box(np.zeros((SIDE, SIDE), np.uint8)) == WHOLE

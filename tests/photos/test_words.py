@@ -1,0 +1,162 @@
+"""Words that people type: labels, weights, exclusions and unknown words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from centerhash.core.errors import ConfigError
+from centerhash.model.loading import load
+from centerhash.photos.words import MAX_LETTERS, check_known, match, read_text, synonyms_of, tokens
+
+COCO = load("coco").classes
+FEW = ("person", "bus", "bench", "knife", "skis", "dog", "bicycle", "TV", "puppy fat", "hot dog", "phone")
+TYPED = Path(__file__).with_name("typed.tsv")
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "without", "unknown"),
+    [
+        ("dog person", ["dog", "person"], [], []),
+        ("a cat without people", ["cat"], ["person"], []),
+        ("dogs and cats", ["dog", "cat"], [], []),
+        ("a dog on a couch", ["dog", "couch"], [], []),
+        ("dog and sofa without person", ["dog", "couch"], ["person"], []),
+        ("hot dog", ["hot dog"], [], []),
+        ("hot, dog", ["dog"], [], ["hot"]),
+        ("dog without person and car with couch", ["dog", "couch"], ["person", "car"], []),
+        ("dog without a person car", ["dog", "car"], ["person"], []),
+        ("no person", [], ["person"], []),
+        ("dog no sofa", ["dog"], ["couch"], []),
+        ("dog -person", ["dog"], ["person"], []),
+        ("teddy-bear", ["teddy bear"], [], []),
+        ("the dog's bowl", ["dog", "bowl"], [], []),
+        ("black cat", ["cat"], [], ["black"]),
+        ("snow dog", ["dog"], [], ["snow"]),
+        ("the of", [], [], []),
+        ("", [], [], []),
+    ],
+)
+def test_phrases(text: str, labels: list[str], without: list[str], unknown: list[str]) -> None:
+    words = read_text(text, COCO)
+    assert (list(words.weights), words.without) == (labels, without)
+    assert [row.word for row in words.unknown] == unknown
+    assert bool(words) == bool(labels or without)
+
+
+@pytest.mark.parametrize(
+    ("text", "weights"),
+    [
+        ("dog:0.7, bicycle", {"dog": 0.7, "bicycle": 1.0}),
+        ("dog:0.7 traffic lights: 2 and cat", {"dog": 0.7, "traffic light": 2.0, "cat": 1.0}),
+        ('"a, b":.5, dog', {"a, b": 0.5, "dog": 1.0}),
+        ("9:30", {"9:30": 1.0}),
+        ("my dog Bella and Aunt Mary", {"dog": 1.0, "bella": 1.0, "aunt mary": 1.0}),
+    ],
+)
+def test_weights(text: str, weights: dict[str, float]) -> None:
+    assert read_text(text, [*COCO, "a, b", "9:30", "bella", "aunt mary"]).weights == weights
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        *((name, "dog") for name in ("dog", "Dogs", "puppies", "DOG")),
+        ("BUSES", "bus"),
+        ("benches", "bench"),
+        ("knives", "knife"),
+        ("ski", "skis"),
+        ("hot-dogs", "hot dog"),
+        ("hot_dog", "hot dog"),
+        ("phones", "phone"),
+        ("mobile", "phone"),
+        ("bike", "bicycle"),
+        ("People", "person"),
+        ("television", "TV"),
+        *((name, None) for name in ("unicorn", "", "glasses", "puppy fats!")),
+    ],
+)
+def test_names_of_labels(name: str, label: str | None) -> None:
+    assert match(name, FEW) == label
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "label"),
+    [
+        ("plane", ("aeroplane", "sofa"), "aeroplane"),
+        ("couch", ("aeroplane", "sofa"), "sofa"),
+        ("puppy", ("dog", "puppy"), "puppy"),
+        ("Dog", ("dog", "Dog"), "Dog"),
+        ("settee", ("sofa", "couch"), None),
+        ("glasses", ("wine glass",), None),
+        ("犬", ("犬",), "犬"),
+        ("cafe", ("Café",), "Café"),
+    ],
+)
+def test_labels_of_other_models(name: str, labels: tuple[str, ...], label: str | None) -> None:
+    assert match(name, labels) == label
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [("bicycel", ("bicycle",)), ("umbrela", ("umbrella",)), ("pupy", ("dog",)), ("quantum", ())],
+)
+def test_suggestions(text: str, near: tuple[str, ...]) -> None:
+    words = read_text(text, COCO)
+    assert not words
+    assert words.unknown[0].near == near
+    with pytest.raises(ConfigError, match=near[0] if near else text):
+        check_known(words, COCO)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("dog without dog", "'dog'"),
+        ("dog, dog:2", "'dog'"),
+        ("dog:x", "'dog'"),
+        ("x" * (MAX_LETTERS + 1), "1,001"),
+    ],
+)
+def test_contradictions(text: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        read_text(text, COCO)
+
+
+def test_synonyms() -> None:
+    assert {"bike", "cyclist"} <= set(synonyms_of("bicycle"))
+    assert "person" in synonyms_of("people")
+    assert synonyms_of("no such class") == []
+
+
+@given(st.text(max_size=60))
+def test_any_text(text: str) -> None:
+    assert tokens(" ".join(tokens(text))) == tokens(text)
+    try:
+        words = read_text(text, COCO)
+    except ConfigError:
+        return
+    assert {*words.weights, *words.without} <= set(COCO)
+
+
+def test_typed_queries() -> None:
+    counts = Counter[tuple[bool, str]]()
+    for line in TYPED.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            text, meaning = line.split("\t")
+            expected = sorted(label.strip() for label in meaning.split(",") if label.strip())
+            words = read_text(text, COCO)
+            labels = sorted([*words.weights, *(f"-{label}" for label in words.without)])
+            outcome = "right" if labels == expected else "wrong" if labels else "refused"
+            counts[bool(expected), outcome] += 1
+    known, others = (
+        sum(n for (is_known, _), n in counts.items() if is_known is kind) for kind in (True, False)
+    )
+    assert (known, others) == (100, 58)
+    assert counts[True, "right"] >= 0.95 * known
+    assert counts[True, "wrong"] <= 0.02 * known
+    assert counts[False, "wrong"] <= 0.02 * others
