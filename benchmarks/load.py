@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from centerhash.search import Index
 
 from benchmarks.reporting import arguments_of, serving, store
-from centerhash.search import Index
 from tests.shapes import write_shapes
 
 BITS, PICTURES, AT_ONCE = 64, 48, 100_000

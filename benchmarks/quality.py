@@ -23,6 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from centerhash.search import Index, Results
+from centerhash.search.items import LEVELS
+from centerhash.search.query import general_codes, label_scores
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -30,9 +33,6 @@ import centerhash as ch
 from benchmarks.duplicates import CHANGES
 from benchmarks.reporting import arguments_of, show, store
 from centerhash.model.base import FILTERED, Model
-from centerhash.search import Index, Results
-from centerhash.search.items import LEVELS
-from centerhash.search.query import general_codes, label_scores
 
 FIRST, HEAVY, LIGHT = 20, 0.7, 0.3
 LEAST = 20  # photos that have all labels of a query

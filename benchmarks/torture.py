@@ -23,12 +23,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reporting import arguments_of, commit, store
-from centerhash.training.run import train
 from tests.search import crafted, system_errors
 from tests.search.damages import counted, cuts, make_index, torture
 from tests.search.sound_index import sound_index
 from tests.search.test_store_processes import full_disk, kills
+
+from benchmarks.reporting import arguments_of, commit, store
+from centerhash.training.run import train
 from tests.toys import feature_dataset, toy_config
 from tests.training.test_run_interrupted import killed_training
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from centerhash.search import Index
 from numpy.typing import NDArray
 
 import centerhash as ch
@@ -30,7 +31,6 @@ from centerhash.model.export import export_model
 from centerhash.model.model import HashModel
 from centerhash.model.spec import PORTABLE
 from centerhash.networks.cache import default_cache
-from centerhash.search import Index
 from centerhash.training.config import TrainConfig, resolve
 from centerhash.training.context import RunContext
 from centerhash.training.distributed import join_processes

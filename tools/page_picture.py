@@ -16,10 +16,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
+from centerhash.search import Index
 from playwright.sync_api import Page, sync_playwright
 
 from benchmarks.reporting import ROOT, serving
-from centerhash.search import Index
 
 PHOTOS = ROOT / "examples" / "photos"
 SIZE = (1240, 760)

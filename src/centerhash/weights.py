@@ -223,16 +223,10 @@ def exact_weights(distances: Tensor, mask: Tensor, beta: float, entropy: float) 
     return softmax_weights(offset * t, mask)
 
 
-def resized(weights: Tensor, sizes: Tensor) -> Tensor:
-    """Multiply weights (B, C) by exp(sizes) (C,) and normalize the rows; zero rows stay zero."""
-    scaled = weights * torch.exp(sizes)
-    return scaled / scaled.sum(dim=1, keepdim=True).clamp_min(torch.finfo(scaled.dtype).tiny)
-
-
 def class_sizes(weights: Tensor, labels: Tensor, areas: Tensor, ridge: float = 1e-3) -> Tensor:
     """Fit the typical log size (C,) of each class, so that weights (N, C) agree with areas (N, C).
 
-    Minimizes -mean_i sum_j a_ij log w'_ij + ridge |s|^2 with w' = resized(w, s). a are the areas' shares of their sum.
+    Minimizes -mean_i sum_j a_ij log w'_ij + ridge |s|^2; w'_ij = w_ij exp(s_j), normalized over j. a are shares of areas.
     The problem is convex. Images with one label or without areas are skipped. In float64.
     """
     visible = torch.where(labels, areas, 0).double()

@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+from centerhash.search.items import File, Filter, Item, ItemStore, PhotoInfo
+from centerhash.search.rankings import FITS, NEAR, SHARES, ByBoth, ByGeneral, ByLabels, BySemantic
 from numpy.typing import NDArray
 
 from centerhash.codes import Codes, Packed, pack, unpack
 from centerhash.model.base import FILTERED
-from centerhash.search.items import File, Filter, Item, ItemStore, PhotoInfo
-from centerhash.search.rankings import FITS, NEAR, SHARES, ByBoth, ByGeneral, ByLabels, BySemantic
 
 BITS = 16
 NAMES = ("cat", "dog", "emu")
