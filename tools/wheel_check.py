@@ -3,8 +3,8 @@
     python -m tools.wheel_check [--out benchmarks/results/wheel.json] [--photos FOLDER] [--only-size]
 
 Builds the wheel, installs it into an empty venv, and runs the first commands of the README there. Then it measures the
-time of `--help`, photos per second of `photos add`, the time of a search by a photo in a new process and the memory of the
-server. `--photos` are real photos to add, otherwise pictures of drawn shapes. Takes minutes and downloads packages.
+time of `--help`, photos per second of `photos add`, the time of a search by a photo in a new process and the memory of
+the server. `--photos` are real photos to add, otherwise pictures of drawn shapes. Takes minutes and downloads packages.
 """
 
 from __future__ import annotations
