@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import sys
 import tempfile
@@ -25,12 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from centerhash.search import Index
 
 from benchmarks.reporting import arguments_of, serving, store
+from centerhash.photos import PhotoIndex
 from tests.shapes import write_shapes
 
-BITS, PICTURES, AT_ONCE = 64, 48, 100_000
+BITS, PICTURES = 64, 48
 Requests = dict[str, Callable[[np.random.Generator], bytes]]
 
 
@@ -38,12 +39,10 @@ def make_index(folder: Path, codes: int) -> tuple[Path, list[bytes]]:
     """Make an index of random codes and pictures; return its folder and the contents of the pictures."""
     pictures = write_shapes(folder / "pictures", PICTURES, size=224) / "images"
     generator = np.random.default_rng(0)
-    with Index.create(folder / "index", "coco") as index:
-        for start in range(0, codes, AT_ONCE):
-            count = min(AT_ONCE, codes - start)
-            packed = generator.integers(0, 256, (count, BITS // 8), dtype=np.uint8)
-            index.store.add(packed, [f"{start + row:016x}" for row in range(count)])
-        index.add([pictures])
+    with PhotoIndex.create(folder / "index", "coco") as photos:
+        packed = generator.integers(0, 256, (codes, BITS // 8), dtype=np.uint8)
+        photos.index.add(codes=packed, ids=[f"{row:016x}" for row in range(codes)])
+        photos.add(pictures, progress=False)
     return folder / "index", [file.read_bytes() for file in sorted(pictures.iterdir())]
 
 
@@ -141,9 +140,10 @@ def main() -> None:
             "by_id": lambda generator: path.format(generator.integers(given.codes)).encode(),
             "by_upload": lambda generator: upload(pictures[generator.integers(len(pictures))]),
         }
-        words = [sys.executable, "-m", "centerhash", "serve", str(index), "--queue", str(many)]
+        words = [sys.executable, "-m", "centerhash", "serve", str(index)]
+        accept_all = {"CENTERHASH_UPLOADS": str(many), "CENTERHASH_QUEUE": str(many)}
         started = time.perf_counter()
-        with serving(words) as (address, process):
+        with serving(words, env=os.environ | accept_all) as (address, process):
             measured: dict[str, Any] = {"start_seconds": time.perf_counter() - started}
             port = int(address.rpartition(":")[2])
             for name, rounds in loads.items():

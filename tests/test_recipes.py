@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import shlex
 import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from centerhash.data import open_dataset
 from centerhash.encoding.bulk import encode_to_file
 from centerhash.index import Index
 from centerhash.model.model import HashModel
+from tests.own_images import png
 from tests.toys import cli
 
 PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "recipes.md"
@@ -99,3 +104,21 @@ def test_pgvector(expected: list[tuple[str, int]]) -> None:
     }
     pairs = sorted((far, id) for id, far in apart.items() if id != ASKED)
     assert same_but_for_ties([(id, far) for far, id in pairs[:10]], expected)
+
+
+def test_parquet_files_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file as the library `datasets` writes it: images with their names, and numbers of classes."""
+    monkeypatch.chdir(tmp_path)
+    images = {f"{name}.png": png(number) for number, name in enumerate(("first", "second", "third"))}
+    rows = [{"image": {"bytes": data, "path": f"photos/{name}"}} for name, data in images.items()]
+    table = pa.Table.from_pylist([{**row, "label": number % 2} for number, row in enumerate(rows)])
+    features = {"label": {"names": ["bird", "cat"], "_type": "ClassLabel"}}
+    facts = {"huggingface": json.dumps({"info": {"features": features}})}
+    pq.write_table(table.replace_schema_metadata(facts), "photos.parquet")
+    (snippet,) = blocks("Parquet files of images", "python")
+    exec(compile(snippet, "recipes.md", "exec"), {})
+    assert {path.name: path.read_bytes() for path in Path("unpacked").glob("*.png")} == images
+    dataset = open_dataset("unpacked")
+    assert dataset.classes == ("bird", "cat")
+    labels = dict(zip(dataset.names, dataset.labels.tolist(), strict=True))
+    assert labels == {"first.png": [True, False], "second.png": [False, True], "third.png": [True, False]}

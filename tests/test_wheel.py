@@ -48,8 +48,8 @@ def test_files_of_wheel(wheel: zipfile.ZipFile) -> None:
         "builtin/coco/model.onnx",
         "builtin/samples/coco6k.npz",
         "model/sample_photos/cat.jpg",
-        "search/words.tsv",
-        "search/templates/duplicates.html",
+        "experiments/templates/compare.html",
+        "serve/static/icon.svg",
     ):
         assert f"centerhash/{data}" in files  # A wheel without package data would lack it.
     assert {Path(name).suffix for name in files} >= {".py", ".toml", ".html", ".css", ".js"}

@@ -15,6 +15,7 @@ from typer.main import get_command
 from centerhash.cli import app
 
 PAGE = Path(__file__).with_suffix(".md")  # the text around the commands
+_TRAIN = "centerhash train"  # whose options others have too
 _COMMON = 3  # commands that must have an option in the same words for it to be listed once
 
 
@@ -25,7 +26,12 @@ def commands_page() -> str:
     shared = [option for option, count in texts.items() if count >= _COMMON]
     lines = ["| option | meaning |\n|---|---|", *sorted(shared)]
     for name, command in commands.items():
-        lines += ["", f"## {name.removeprefix('centerhash ')}", "", *_section(name, command, shared)]
+        lines += [
+            "",
+            f"## {name.removeprefix('centerhash ')}",
+            "",
+            *_section(command, shared, commands[_TRAIN]),
+        ]
     return PAGE.read_text(encoding="utf-8").replace("{commands}", "\n".join(lines))
 
 
@@ -47,7 +53,7 @@ def _options(command: Any) -> list[Any]:
     ]
 
 
-def _section(name: str, command: Any, shared: list[str]) -> Iterator[str]:
+def _section(command: Any, shared: list[str], train: Any) -> Iterator[str]:
     context = command.make_context("centerhash", [], resilient_parsing=True)
     about, _, examples = " ".join((command.help or "").split()).partition("Example")
     words = [
@@ -61,6 +67,9 @@ def _section(name: str, command: Any, shared: list[str]) -> Iterator[str]:
     options = _options(command)
     own = [line for one in options if (line := _option(one)) not in shared]
     also = [f"`{_names(one)[0]}`" for one in options if _option(one) in shared]
+    of_train = [f"`{_names(one)[0]}`" for one in _options(train) if _option(one) in shared]
+    if command is not train and set(of_train) <= set(also):
+        also = ["those of [train](#train)", *(one for one in also if one not in of_train)]
     if also:
         yield ""
         yield f"Shared options: {', '.join(also)}."

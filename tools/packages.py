@@ -137,7 +137,7 @@ def passed() -> dict[str, list[str]]:
         training = files_passed(train)
         model = ch.load(run)
         with ch.Index.create(Path(folder) / "index", model) as index:
-            index.add_codes(ch.pack(model.encode_features(data.features[:400])), range(400))
+            index.add(codes=ch.pack(model.encode_features(data.features[:400])), ids=range(400))
             search = files_passed(lambda: index.search(id="7"))
     return {"a search": search, "a training run": training}
 
