@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from centerhash.core.errors import ConfigError, DataError, InputError
+from centerhash.core.locks import WriterLock
 from centerhash.data.images import content_key, read_header
 from centerhash.photos import PhotoIndex, sync
 from centerhash.photos.files import file_at
@@ -137,10 +138,10 @@ def test_unchanged_files_are_not_read(
     paths = save_many(tmp_path / "photos", 3)
     (tmp_path / "photos" / "link.png").symlink_to(paths[0].name)
     photos.add(tmp_path / "photos", progress=False)
-    version = photos.version
+    version = photos.index.version
     forbid_reading(monkeypatch)
     assert counts(photos, tmp_path / "photos") == {"known": 4}
-    assert photos.version == version
+    assert photos.index.version == version
 
 
 def test_vanished_and_back(photos: PhotoIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,15 +175,15 @@ def test_closed_folders_are_not_gone(
     photos.add(tmp_path / "photos", progress=False)
     shutil.move(tmp_path / "photos" / "closed", tmp_path / "away")
     (tmp_path / "photos" / "closed").mkdir()
-    listdir = os.listdir
+    lstat = os.lstat
 
-    def refusing(folder: str) -> list[str]:
-        if str(folder).endswith("closed"):
+    def refusing(path: Any, **choice: Any) -> os.stat_result:
+        if Path(os.fspath(path)).parent.name == "closed":
             raise PermissionError(13, "closed")
-        return listdir(folder)
+        return lstat(path, **choice)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "listdir", refusing)
+        patch.setattr(os, "lstat", refusing)
         assert counts(photos, tmp_path / "photos") == {"known": 1}
     assert counts(photos, tmp_path / "photos") == {"known": 1, "gone": 2}
 
@@ -363,8 +364,10 @@ def test_names_that_are_no_text(photos: PhotoIndex, tmp_path: Path) -> None:
 
 def test_a_second_sync(photos: PhotoIndex, tmp_path: Path) -> None:
     save_many(tmp_path / "photos", 1)
-    with sync._only_sync(photos.folder), pytest.raises(InputError, match=str(os.getpid())):
+    lock = WriterLock.take(photos.folder / "sync.lock", "")
+    with pytest.raises(InputError, match=str(os.getpid())):
         photos.add(tmp_path / "photos", progress=False)
+    lock.release()
     assert counts(photos, tmp_path / "photos") == {"added": 1}
 
 

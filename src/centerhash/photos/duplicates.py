@@ -25,7 +25,7 @@ from centerhash.core.rendering import Listed
 from centerhash.data.images import load_image
 from centerhash.index import Index
 from centerhash.index.near_pairs import star_groups, view_hits
-from centerhash.photos.files import File, all_files, file_at
+from centerhash.photos.files import PRESENT, File, all_files, file_at
 from centerhash.photos.pixels import (
     FRAMED,
     ORIENTATIONS,
@@ -123,8 +123,8 @@ def _photos(index: Index) -> tuple[list[list[File]], dict[str, str]]:
     skipped: dict[str, str] = {}
     seen = set[tuple[int, int]]()
     with index.reading() as connection:
-        stored = sorted(all_files(connection), key=_path_order)
-    for file in stored:
+        present = [file for file in all_files(connection) if file.state == PRESENT]
+    for file in sorted(present, key=_path_order):
         now = file_at(file.path)
         if now is None or not now.is_unchanged(file):
             what = "is missing" if now is None else "was changed after it was added"
@@ -133,7 +133,6 @@ def _photos(index: Index) -> tuple[list[list[File]], dict[str, str]]:
         status = Path(file.path).stat()
         if (status.st_dev, status.st_ino) not in seen:
             seen.add((status.st_dev, status.st_ino))
-            assert file.key is not None  # of a present file
             photos.setdefault(file.key, []).append(file)
     return list(photos.values()), skipped
 
