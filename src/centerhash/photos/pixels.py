@@ -28,6 +28,7 @@ SIDE = 64  # pixels of a picture
 ORIENTATIONS = 8
 WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
 _SAMPLES = 32
+_MIDDLES = ((np.arange(_SAMPLES) + 0.5) / _SAMPLES).astype(np.float32)  # of samples, in shares of a side
 _WAVES = 8
 _SCALES = (0.92, 0.84, 0.77, 0.70, 0.64, 0.59)
 _LARGEST_STEP = 0.067
@@ -86,11 +87,13 @@ def orientations(waves: Floats) -> Floats:
     return np.stack(oriented_waves)
 
 
-def oriented(grey: Grey, orientation: int) -> Grey:
-    """Return a picture in an orientation, counted as `orientations` counts them."""
-    base = grey.T if orientation >= 4 else grey
-    base = base[::-1] if orientation & 2 else base
-    return base[:, ::-1] if orientation & 1 else base
+def oriented(grey: Grey, view: int) -> Grey:
+    """Return a picture in the orientation of a view; only the first eight views change it."""
+    if view >= ORIENTATIONS:
+        return grey
+    base = grey.T if view & 4 else grey
+    base = base[::-1] if view & 2 else base
+    return base[:, ::-1] if view & 1 else base
 
 
 def _waves_of(values: Floats, box: Box) -> Floats:
@@ -152,8 +155,6 @@ def content_box(grey: Grey) -> Box:
     top, height = _content(grey)
     left, width = _content(grey[top : top + height].T)
     rows, columns = grey.shape
-    if height == rows and width == columns:
-        return WHOLE
     return left / columns, top / rows, width / columns, height / rows
 
 
@@ -204,17 +205,16 @@ def _as_boxes(edges: Floats) -> Floats:
 
 def _sampled(pictures: Grey, boxes: Floats) -> Floats:
     """Return samples (n, 32, 32) of boxes of pictures, each between its four next pixels."""
-    places = (np.arange(_SAMPLES) + 0.5) / _SAMPLES
-    across = np.clip(SIDE * (boxes[:, :1] + boxes[:, 2:3] * places) - 0.5, 0, SIDE - 1.001)
-    down = np.clip(SIDE * (boxes[:, 1:2] + boxes[:, 3:] * places) - 0.5, 0, SIDE - 1.001)
-    column, row = across.astype(int), down.astype(int)
-    right, below = (across - column)[:, None].astype(np.float32), (down - row)[:, :, None].astype(np.float32)
-    number = np.arange(len(pictures))[:, None, None]
-    row, column = row[:, :, None], column[:, None]
-    upper = pictures[number, row, column] * (1 - right) + pictures[number, row, column + 1] * right
-    lower = pictures[number, row + 1, column] * (1 - right) + pictures[number, row + 1, column + 1] * right
-    samples: Floats = upper * (1 - below) + lower * below
+    down, across = (_bilinear(boxes[:, [axis]], boxes[:, [axis + 2]]) for axis in (1, 0))
+    samples: Floats = down @ pictures.astype(np.float32) @ across.transpose(0, 2, 1)
     return samples
+
+
+def _bilinear(starts: Floats, lengths: Floats) -> Floats:
+    """Return the weights (n, 32, SIDE) of the pixels of a side in each sample of stretches (n, 1) of it."""
+    places = np.clip(SIDE * (starts + lengths * _MIDDLES) - 0.5, 0, SIDE - 1).astype(np.float32)
+    weights: Floats = np.maximum(0, 1 - np.abs(np.arange(SIDE, dtype=np.float32) - places[..., None]))
+    return weights
 
 
 def _normalized(patches: Floats) -> Floats:
@@ -242,7 +242,7 @@ def _details(patches: Floats) -> Floats:
 def _step(patch: Floats, target: Floats, boxes: Floats) -> Floats:
     """Return by how much to move the edges (n, 4) of boxes, so that patches come nearer to their targets."""
     down, across = np.gradient(patch, axis=(1, 2))
-    share = ((np.arange(_SAMPLES) + 0.5) / _SAMPLES).astype(np.float32)
+    share = _MIDDLES
     # in samples per share of the side
     across = across * (_SAMPLES / boxes[:, 2])[:, None, None].astype(np.float32)
     down = down * (_SAMPLES / boxes[:, 3])[:, None, None].astype(np.float32)
