@@ -165,7 +165,7 @@ def test_dates_and_folders(photos: PhotoIndex, tmp_path: Path) -> None:
     row = photos.get(id_of(home / "2024" / "1.jpg"))
     assert (row.taken, row.width, row.height) == (datetime(2024, 6, 1), 48, 48)
     assert photos.get(id_of(old)).taken == datetime(2001, 2, 3, 4, 5)
-    assert photos.folders() == {str(home): 1, str(home / "2023"): 1, str(home / "2024"): 3}
+    assert photos.count().folders == {str(home): 1, str(home / "2023"): 1, str(home / "2024"): 3}
     assert photos.count(after=2024).folders == {str(home / "2024"): 3}
     assert photos.list(1, 2)[0] == photos.list(0, 100)[0][1:3]
 

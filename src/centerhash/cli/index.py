@@ -74,16 +74,16 @@ def add(
     table = _embeddings(features)
     names = None if ids is None else _lines(ids)
     labels = None if item_labels is None else [_cell(line) for line in _lines(item_labels)]
-    if is_index(index):
-        _refuse_photos(index, "add")
-        opened = Index.open(index)
-    elif model is None:
+    is_known = is_index(index)
+    if not is_known and model is None:
         raise ConfigError(
             f"there is no index in '{index}': name the run that made the features with --model."
         )
-    else:
-        opened = Index.create(index, model)
-    with opened, console.progress() as report:
+    _refuse_photos(index, "add")
+    with (
+        Index.open(index) if is_known else Index.create(index, model) as opened,
+        console.progress() as report,
+    ):
         check_model(opened, model)
         done = opened.add(table, ids=names, labels=labels, replace=replace, progress=report)
         count = len(opened)
@@ -97,6 +97,11 @@ def check_model(index: Index, model: str | None) -> None:
 
     if model is not None and load(model).digest != index.model.digest:
         raise ConfigError(f"'{index.folder}' was created with another model than '{model}': omit --model.")
+
+
+def passed(**options: Any) -> dict[str, Any]:
+    """Return the options that were passed."""
+    return {name: value for name, value in options.items() if value not in (None, [])}
 
 
 @index_app.command()
@@ -127,17 +132,13 @@ def search(
     """
     from centerhash.index import Index
 
-    given = {"--features": features, "--id": id, "--code": code, "--labels": labels, "--like": like or None}
-    if sum(value is not None for value in given.values()) != 1:
-        raise ConfigError(f"search by one of {', '.join(given)}.")
-    query: dict[str, Any] = {"id": id, "code": code, "labels": labels, "like": like or None}
-    filters: dict[str, Any] = {"having": having or (), "without": without or ()}
+    query = passed(id=id, code=code, labels=labels, like=like)
+    if len(query) + (features is not None) != 1:
+        raise ConfigError("search by one of --features, --id, --code, --labels, --like.")
+    query |= passed(unlike=unlike, by=by, within=within, having=having, without=without)
     with Index.open(index, read_only=True) as opened:
         rows: list[Any] = [None] if features is None else list(_embeddings(features))
-        found = [
-            opened.search(row, **query, unlike=unlike or (), k=k, by=by, within=within, **filters)
-            for row in rows
-        ]
+        found = [opened.search(row, k=k, **query) for row in rows]
     if as_json:
         answers = [results.to_dict() for results in found]
         console.print_json(answers[0] if len(answers) == 1 else answers)
@@ -202,17 +203,18 @@ def list_(
     from centerhash.index import Index
 
     with Index.open(index, read_only=True) as opened:
-        items, total = opened.list(skip, k, having=having or (), without=without or ())
+        items, total = opened.list(skip, k, **passed(having=having, without=without))
     if as_json:
-        rows = [
-            {"id": item.id, "labels": list(item.labels), "attributes": dict(item.attributes)}
-            for item in items
-        ]
-        console.print_json({"items": rows, "total": total})
+        facts = ({"id": one.id, "labels": one.labels, "attributes": one.attributes} for one in items)
+        console.print_json({"items": list(facts), "total": total})
         return
     lines = [
-        (item.id, ", ".join(item.labels), ", ".join(f"{name} {one}" for name, one in item.attributes.items()))
-        for item in items
+        (
+            one.id,
+            ", ".join(one.labels),
+            ", ".join(f"{name} {value}" for name, value in one.attributes.items()),
+        )
+        for one in items
     ]
     title = f"{len(items):,} of {console.counted(total, 'item')}, the last added first"
     console.table(title, ("id", "labels", "attributes"), lines)

@@ -13,6 +13,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -99,14 +100,11 @@ def keys_below(connection: sqlite3.Connection, folder: str) -> NDArray[np.int64]
     return np.fromiter((key for (key,) in rows), np.int64)
 
 
-def keys_by_folder(
-    connection: sqlite3.Connection,
-) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
-    """Return folders, and the keys (M,) of the items directly in each, with the numbers (M,) of their folders."""
-    rows = connection.execute(f"SELECT DISTINCT folder, key FROM files WHERE state = '{PRESENT}'").fetchall()
-    number = {folder: place for place, folder in enumerate(dict.fromkeys(folder for folder, _ in rows))}
-    keys = np.array([key for _, key in rows], np.int64)
-    return [os.fsdecode(one) for one in number], keys, np.array([number[one] for one, _ in rows], np.int64)
+def folders_of_keys(connection: sqlite3.Connection) -> list[tuple[str, int]]:
+    """Return each folder with the key of each item directly in it."""
+    rows = connection.execute(f"SELECT DISTINCT folder, key FROM files WHERE state = '{PRESENT}'")
+    decoded = cache(os.fsdecode)
+    return [(decoded(folder), key) for folder, key in rows]
 
 
 def read_roots(connection: sqlite3.Connection) -> list[str]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import datetime
 import os
 import sqlite3
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from centerhash.codes import pack
+from centerhash.core.checks import whole_number
 from centerhash.core.errors import ConfigError, DataError, InputError
 from centerhash.core.progress import Progress, resolve_progress
 from centerhash.data.images import ImageSource
@@ -35,7 +38,7 @@ from centerhash.photos import files
 from centerhash.photos.duplicates import Duplicates, find_duplicates
 from centerhash.photos.files import PRESENT, REMOVED
 from centerhash.photos.results import PhotoResult, PhotoResults
-from centerhash.photos.sync import Added, PhotoLabels, sync
+from centerhash.photos.sync import Added, sync
 from centerhash.photos.thumbnails import default_folder
 from centerhash.photos.words import Words, check_known, match, read_text
 
@@ -68,7 +71,7 @@ class PhotoCounts:
     folders: dict[str, int]
 
 
-class PhotoIndex:
+class PhotoIndex(AbstractContextManager["PhotoIndex"]):
     """Search the photos of folders; use `create`, `open` or `of`.
 
         with PhotoIndex.open("pictures.index") as photos:
@@ -81,7 +84,7 @@ class PhotoIndex:
 
     def __init__(self, index: Index) -> None:
         self.index = index
-        self._keys_by_folder = lru_cache(1)(self._read_keys_by_folder)
+        self._folders_of = lru_cache(1)(self._read_folders)
 
     @classmethod
     def create(cls, folder: str | Path, model: Model | str | Path | None = None) -> Self:
@@ -105,10 +108,7 @@ class PhotoIndex:
         photos = cls.open(folder, **opening)
         if model is not None and load(model).digest != photos.index.model.digest:
             photos.close()
-            raise ConfigError(
-                f"'{folder}' was made with another model than '{model}', and keeps it: leave the model out, or move "
-                "the index away to make a new one."
-            )
+            raise ConfigError(f"'{folder}' was made with another model than '{model}': leave the model out.")
         return photos
 
     # --- changes
@@ -117,7 +117,7 @@ class PhotoIndex:
         self,
         paths_or_folders: Paths | None = None,
         *,
-        labels: PhotoLabels = None,
+        labels: str | None = None,
         progress: bool | Progress = True,
         batch: int = 256,
         with_removed: bool = False,
@@ -129,11 +129,10 @@ class PhotoIndex:
         `batch` of files is one commit, so the same call resumes after a crash.
 
         Labels come from the labels.csv in a folder or above it, and are predicted by the model for all other photos;
-        `labels` "given", "predicted" or "none" selects one source, and a mapping has the labels of paths. Removed photos
-        stay removed unless their file is named itself, has changed, or `with_removed` is set.
+        `labels` "given", "predicted" or "none" selects one source. Removed photos stay removed unless their file is
+        named itself, has changed, or `with_removed` is set.
         """
-        if type(batch) is not int or batch < 1:
-            raise InputError(f"batch must be a whole number of at least 1, got {batch!r}.")
+        whole_number(batch, "batch", 1)
         entries = self.roots() if paths_or_folders is None else _listed(paths_or_folders)
         if not entries:
             raise ConfigError(
@@ -246,7 +245,7 @@ class PhotoIndex:
         return read_text(text, self._known_labels())
 
     def _known_labels(self) -> list[str]:
-        return list(dict.fromkeys((*self.index.classes, *self.labels())))
+        return [*dict.fromkeys((*self.index.classes, *self.labels()))]
 
     def _label_query(
         self, labels: Mapping[str, float] | Sequence[str] | str, filters: PhotoFilter
@@ -300,22 +299,17 @@ class PhotoIndex:
     def count(self, **filters: Unpack[PhotoFilter]) -> PhotoCounts:
         """Count the photos that pass a filter, by label and folder: what a further filter would leave."""
         counts = self.index.count(**self._filter(filters))
-        folders, keys, numbers = self._keys_by_folder(self.index.version)
-        passing = np.bincount(numbers[np.isin(keys, counts.keys)], minlength=len(folders)).tolist()
-        by_folder = {name: number for name, number in zip(folders, passing, strict=True) if number}
-        return PhotoCounts(counts.total, dict(counts.labels), by_folder)
+        passing = set(counts.keys.tolist())
+        folders = Counter(folder for folder, key in self._folders_of(self.index.version) if key in passing)
+        return PhotoCounts(counts.total, dict(counts.labels), dict(folders))
 
-    def _read_keys_by_folder(self, version: int) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+    def _read_folders(self, version: int) -> list[tuple[str, int]]:
         with self.index.reading() as connection:
-            return files.keys_by_folder(connection)
+            return files.folders_of_keys(connection)
 
     def labels(self) -> dict[str, int]:
         """Return every label that a photo carries with the number of its photos, by name."""
         return self.index.labels()
-
-    def folders(self) -> dict[str, int]:
-        """Return the folders of the photos with the number of photos directly in each."""
-        return self.count().folders
 
     def roots(self) -> list[str | Path]:
         """Return the folders that were added as a whole."""
@@ -354,7 +348,7 @@ class PhotoIndex:
         with self.index.reading() as connection:
             stored = files.files_of(connection, [row.key for row in rows])
         present = {key: [file.path for file in some if file.state == PRESENT] for key, some in stored.items()}
-        return [PhotoResult(**vars(row), paths=tuple(present[row.key])) for row in rows]
+        return [PhotoResult.of(row, present[row.key]) for row in rows]
 
     def _items(self, items: Sequence[Item]) -> list[PhotoResult]:
         """Return items as results at distance 0."""
@@ -376,8 +370,7 @@ class PhotoIndex:
 
     def verify(self) -> list[str]:
         """Read everything and return one sentence for each damage."""
-        with self.index.reading() as connection:
-            return [*self.index.verify(), *files.damaged_rows(connection)]
+        return verify_photos(self.folder)
 
     def info(self) -> dict[str, Any]:
         """Return the facts of the index, its folders, and the number of photos whose files are missing."""
@@ -403,9 +396,6 @@ class PhotoIndex:
 
     def __repr__(self) -> str:
         return f"Photo{self.index!r}"
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()

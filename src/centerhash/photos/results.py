@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from html import escape
-from typing import Any
+from typing import Any, Self
 
 from centerhash.codes import Codes
 from centerhash.core.errors import ImageError
@@ -30,45 +30,34 @@ class PhotoResult(Result):
     """
 
     paths: tuple[str, ...] = ()
+    path: str | None = None
+    taken: datetime | None = None
+    width: int | None = None
+    height: int | None = None
 
-    @property
-    def path(self) -> str | None:
-        """Return the first file; None if all files are gone."""
-        return self.paths[0] if self.paths else None
+    @classmethod
+    def of(cls, row: Result, paths: Sequence[str]) -> Self:
+        """Return a result of the index as a photo with these files."""
+        taken, width, height = (row.attributes.get(name) for name in ("taken", "width", "height"))
+        return cls(
+            **vars(row),
+            paths=tuple(paths),
+            path=paths[0] if paths else None,
+            taken=None if taken is None else _EPOCH + timedelta(seconds=float(taken)),
+            width=None if width is None else int(width),
+            height=None if height is None else int(height),
+        )
 
     @property
     def name(self) -> str | None:
         """Return the name of the first file."""
         return None if self.path is None else os.path.basename(self.path)  # noqa: PTH119 - called for many photos
 
-    @property
-    def taken(self) -> datetime | None:
-        """Return the date and time that the clock of the camera showed, without a time zone."""
-        seconds = self.attributes.get("taken")
-        return None if seconds is None else _EPOCH + timedelta(seconds=float(seconds))
-
-    @property
-    def width(self) -> int | None:
-        """Return the width of the upright image in pixels."""
-        return self._pixels("width")
-
-    @property
-    def height(self) -> int | None:
-        """Return the height of the upright image in pixels."""
-        return self._pixels("height")
-
-    def _pixels(self, name: str) -> int | None:
-        value = self.attributes.get(name)
-        return None if value is None else int(value)
-
     def to_dict(self) -> dict[str, Any]:
         """Return its facts, for JSON."""
-        values = {
-            name: value for name, value in super().to_dict().items() if name not in ("key", "attributes")
-        }
-        facts = {name: getattr(self, name) for name in ("path", "name", "width", "height")}
         taken = None if self.taken is None else self.taken.isoformat()
-        return {**values, **facts, "paths": list(self.paths), "taken": taken}
+        values = {**super().to_dict(), "paths": list(self.paths), "name": self.name, "taken": taken}
+        return {name: value for name, value in values.items() if name not in ("key", "attributes")}
 
 
 class PhotoResults(Listed[PhotoResult]):
@@ -94,8 +83,10 @@ class PhotoResults(Listed[PhotoResult]):
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with a row per result."""
-        columns = list(PhotoResult("", 0, 0).to_dict())
-        return to_frame([{**row.to_dict(), "taken": row.taken} for row in self]).reindex(columns=columns)
+        columns = PhotoResult("", 0, 0).to_dict()
+        return to_frame([{**row.to_dict(), "taken": row.taken} for row in self]).reindex(
+            columns=list(columns)
+        )
 
     def __repr__(self) -> str:
         nearest = f", nearest {self[0].path or self[0].id!r} at distance {self[0].distance}" if self else ""

@@ -17,12 +17,12 @@ from datetime import UTC, datetime
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from centerhash.core.errors import ConfigError, DataError, ImageError, InputError, unknown_name
+from centerhash.core.errors import ConfigError, DataError, ImageError, unknown_name
 from centerhash.core.locks import WriterLock
 from centerhash.core.parallel import read_all
 from centerhash.core.progress import Progress, silent
@@ -31,8 +31,6 @@ from centerhash.data.listing import find_images
 from centerhash.index import Index
 from centerhash.photos import files
 from centerhash.photos.files import PRESENT, REMOVED, VANISHED, File, file_at
-
-PhotoLabels: TypeAlias = Mapping[str | Path, Sequence[str]] | str | None  # by path, or a word of LABELS
 
 LABELS = ("given", "predicted", "none")
 ID_DIGITS = 16
@@ -47,8 +45,8 @@ class Added:
 
     `added` photos are new, `known` files are stored already, `moved` photos have a new path, `gone` files are no longer
     in their folder, and `removed` files belong to photos that were removed before. `broken` has the reason for each file
-    that cannot be read. Of the new photos, `given` have labels of a labels.csv or of the caller, and `predicted` those
-    of the model. `skipped` counts files that are no images, by kind, such as {"videos": 3}.
+    that cannot be read. Of the new photos, `given` have labels of a labels.csv, and `predicted` those of the model.
+    `skipped` counts files that are no images, by kind, such as {"videos": 3}.
     """
 
     added: int = 0
@@ -65,7 +63,7 @@ class Added:
 def sync(
     index: Index,
     entries: Sequence[str | Path],
-    labels: PhotoLabels,
+    labels: str | None,
     batch: int,
     progress: Progress,
     *,
@@ -85,8 +83,7 @@ def sync(
         named = {str(Path(entry)) for entry in entries}
         scanned = () if with_removed else tuple(folder.rstrip(os.sep) + os.sep for folder in folders)
         changed = run.compare(names, named, scanned)
-        if not isinstance(labels, Mapping):  # a labels.csv may list files that no folder does
-            changed += run.compare(given.keys() - run.seen, named, scanned)
+        changed += run.compare(sorted(given.keys() - run.seen), named, scanned)  # of a labels.csv alone
         known = run.done.known + run.done.removed
         progress("images", known, known + len(changed))
         for start in range(0, len(changed), batch):
@@ -107,13 +104,12 @@ def _list_images(
     for entry in entries:
         try:
             listed = find_images([entry])
+            names |= dict.fromkeys(listed.names)
+            skipped.update(listed.skipped)
         except DataError:
             is_closed = os.path.isdir(entry) and not os.access(entry, os.R_OK | os.X_OK)  # noqa: PTH112
             if is_closed or os.path.realpath(entry) not in roots:
                 raise
-            continue
-        names |= dict.fromkeys(listed.names)
-        skipped.update(listed.skipped)
     return names, dict(skipped)
 
 
@@ -263,7 +259,7 @@ class _Sync:
         return set(stored)
 
     def _add_items(self, photos: Sequence[_Read], features: NDArray[np.float32]) -> None:
-        """Add the items of new photos by their features (n, D), with labels of the caller or of the model."""
+        """Add the items of new photos by their features (n, D), with given labels or those of the model."""
         predicts = self.predict and self.index.model.has_centers
         labels = self.index.model.label_names(features) if predicts else [()] * len(photos)
         given = [self.given.get(photo.file.path) for photo in photos]
@@ -310,10 +306,9 @@ def _is_gone(path: str) -> bool:
     """Return whether nothing is at a path; what is in a folder that is closed to us counts as there."""
     try:
         os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, FileNotFoundError | NotADirectoryError)
+    return False
     return False
 
 
@@ -327,13 +322,8 @@ def wall_clock(modified: int) -> float | None:
 # --- labels
 
 
-def read_labels(entries: Sequence[str | Path], labels: PhotoLabels) -> tuple[dict[str, Sequence[str]], bool]:
-    """Return the labels of the caller by real path, and whether those of all other photos are predicted."""
-    if isinstance(labels, Mapping):
-        for path, names in labels.items():
-            if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-                raise InputError(f"the labels of '{path}' must be a list of names, got {names!r:.80}.")
-        return {os.path.realpath(path): tuple(names) for path, names in labels.items()}, True
+def read_labels(entries: Sequence[str | Path], labels: str | None) -> tuple[dict[str, Sequence[str]], bool]:
+    """Return the given labels by real path, and whether those of all other photos are predicted."""
     if labels is not None and labels not in LABELS:
         raise unknown_name("choice of labels", str(labels), LABELS)
     given = _labels_of_folders(entries) if labels in (None, "given") else {}

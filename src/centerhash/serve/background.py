@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
-from centerhash.core.errors import CenterhashError, DataError, InputError
+from centerhash.core.errors import CenterhashError
 from centerhash.core.progress import Progress, silent
 from centerhash.photos import Added, Duplicates, PhotoIndex
 
@@ -93,14 +93,7 @@ class DuplicateSearch:
             if work.exception() is not None:
                 # The next search may succeed.
                 self._work = None
-        try:
-            return work.result()
-        except DataError as error:
-            # Its text may name files of this machine.
-            log.warning("no duplicates: %s", error)
-            raise InputError(
-                "this index cannot be searched for duplicates: it needs at least two images."
-            ) from None
+        return work.result()
 
     def _report(self, stage: str, done: int, total: int, note: str = "", /) -> None:
         if self._stop:

@@ -124,9 +124,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 def address_of(host: str, port: int) -> str:
     """Return the URL of a server on `host`; of one on all addresses, that of the default route."""
-    if host == "0.0.0.0":
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
-            # A datagram socket sends nothing when it is connected.
-            probe.connect(("203.0.113.1", 9))
-            host = probe.getsockname()[0]
+    with suppress(ValueError, OSError):
+        if ipaddress.IPv4Address(host).is_unspecified:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                # A datagram socket sends nothing when it is connected.
+                probe.connect(("203.0.113.1", 9))
+                host = probe.getsockname()[0]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
