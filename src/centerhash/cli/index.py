@@ -10,13 +10,12 @@ import typer
 from centerhash.cli import arguments, console
 from centerhash.cli.arguments import HavingOption, JsonOption, KOption, WithinOption, WithoutOption, option
 from centerhash.core.errors import ConfigError, DataError
-from centerhash.core.extras import check_installed
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from centerhash.index import Index
+    from centerhash.index import Index, Item
 
 index_app = typer.Typer(
     help="Create an index of embeddings or codes; add, search, check, export and import.",
@@ -99,6 +98,12 @@ def check_model(index: Index, model: str | None) -> None:
         raise ConfigError(f"'{index.folder}' was created with another model than '{model}': omit --model.")
 
 
+def _open(folder: Path, *, read_only: bool = False) -> Index:
+    from centerhash.index import Index
+
+    return Index.open(folder, read_only=read_only)
+
+
 def passed(**options: Any) -> dict[str, Any]:
     """Return the options that were passed."""
     return {name: value for name, value in options.items() if value not in (None, [])}
@@ -130,13 +135,11 @@ def search(
 
     Examples: `centerhash index search shop.index --id 17`, `centerhash index search shop.index --features query.npy`
     """
-    from centerhash.index import Index
-
     query = passed(id=id, code=code, labels=labels, like=like)
     if len(query) + (features is not None) != 1:
         raise ConfigError("search by one of --features, --id, --code, --labels, --like.")
     query |= passed(unlike=unlike, by=by, within=within, having=having, without=without)
-    with Index.open(index, read_only=True) as opened:
+    with _open(index, read_only=True) as opened:
         rows: list[Any] = [None] if features is None else list(_embeddings(features))
         found = [opened.search(row, k=k, **query) for row in rows]
     if as_json:
@@ -156,10 +159,8 @@ def remove(
 
     Example: `centerhash index remove shop.index 17 18`
     """
-    from centerhash.index import Index
-
     _refuse_photos(index, "remove")
-    with Index.open(index) as opened:
+    with _open(index) as opened:
         removed, count = opened.remove(list(dict.fromkeys(ids))), len(opened)
     console.output(f"{removed:,} removed, {console.counted(count, 'item')} left in {index}")
 
@@ -200,24 +201,19 @@ def list_(
 
     Example: `centerhash index list shop.index --having shoe`
     """
-    from centerhash.index import Index
-
-    with Index.open(index, read_only=True) as opened:
+    with _open(index, read_only=True) as opened:
         items, total = opened.list(skip, k, **passed(having=having, without=without))
     if as_json:
         facts = ({"id": one.id, "labels": one.labels, "attributes": one.attributes} for one in items)
         console.print_json({"items": list(facts), "total": total})
         return
-    lines = [
-        (
-            one.id,
-            ", ".join(one.labels),
-            ", ".join(f"{name} {value}" for name, value in one.attributes.items()),
-        )
-        for one in items
-    ]
+    lines = [(one.id, ", ".join(one.labels), _attributes(one)) for one in items]
     title = f"{len(items):,} of {console.counted(total, 'item')}, the last added first"
     console.table(title, ("id", "labels", "attributes"), lines)
+
+
+def _attributes(item: Item) -> str:
+    return ", ".join(f"{name} {value}" for name, value in item.attributes.items())
 
 
 @index_app.command()
@@ -242,9 +238,7 @@ def compact(index: IndexArgument) -> None:
 
     Example: `centerhash index compact shop.index`
     """
-    from centerhash.index import Index
-
-    with Index.open(index) as opened:
+    with _open(index) as opened:
         opened.compact()
         console.output(f"{console.counted(len(opened), 'item')} in {index}")
 
@@ -258,9 +252,7 @@ def backup(
 
     Example: `centerhash index backup shop.index backups/shop.index`
     """
-    from centerhash.index import Index
-
-    with Index.open(index, read_only=True) as opened, console.progress() as report:
+    with _open(index, read_only=True) as opened, console.progress() as report:
         count = opened.backup(folder, progress=report)
     console.output(f"{console.counted(count, 'item')} in {folder}")
 
@@ -277,10 +269,8 @@ def import_(
 
     Example: `centerhash index import codes.index codes.npz`
     """
-    from centerhash.index import Index
-
     _refuse_photos(index, "add")
-    with Index.open(index) as opened:
+    with _open(index) as opened:
         done, count = opened.import_codes(codes), len(opened)
     added = f"{console.counted(done.added, 'code')} added, {done.known:,} already known"
     console.output(f"{added}; {console.counted(count, 'item')} in {index}")
@@ -301,14 +291,7 @@ def export(
     Examples: `centerhash index export shop.index items.parquet --to parquet`,
     `centerhash index export shop.index milvus:http://127.0.0.1:19530#shop`
     """
-    if out.startswith("milvus:"):
-        check_installed("pymilvus")
-    if to == "parquet":
-        check_installed("pyarrow")
-
-    from centerhash.index import Index
-
-    with Index.open(index, read_only=True) as opened, console.progress() as report:
+    with _open(index, read_only=True) as opened, console.progress() as report:
         count = opened.export(out, to, progress=report)
     console.output(f"{console.counted(count, 'item')} in {out}")
 

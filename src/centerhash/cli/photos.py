@@ -18,8 +18,8 @@ from centerhash.cli.arguments import (
     WithoutOption,
     option,
 )
-from centerhash.cli.index import check_model, passed
-from centerhash.core.errors import ConfigError
+from centerhash.cli.index import ModelOption, check_model, passed
+from centerhash.core.errors import ConfigError, first_reasons
 
 if TYPE_CHECKING:
     from centerhash.photos import PhotoIndex
@@ -31,7 +31,6 @@ photos_app = typer.Typer(
     rich_markup_mode="markdown",
 )
 _MAX_GROUPS = 50  # of duplicates in the table; --json lists all
-_MAX_REASONS = 5
 PlaceArgument = Annotated[
     Path,
     typer.Argument(
@@ -88,12 +87,7 @@ def add(
             arguments.one_of("given", "predicted", "none"),
         ),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="of a new index: folder of a finished run, coco (the built-in model), or hf:owner/name"
-        ),
-    ] = None,
+    model: ModelOption = None,
     with_removed: Annotated[
         bool, typer.Option("--with-removed", help="add photos of the folders again that were removed before")
     ] = False,
@@ -102,8 +96,8 @@ def add(
 ) -> None:
     """Bring an index in step with folders: add new photos, and note what was changed, moved or deleted.
 
-    An index that does not exist is created if paths are named. Unchanged files are not read again, so the same command
-    resumes, and can be run every hour. Removed photos stay removed, unless they are named themselves.
+    An index that does not exist is created, with --model, if paths are named. Unchanged files are not read again, so the
+    same command resumes, and can be run every hour. Removed photos stay removed, unless they are named themselves.
 
     Examples: `centerhash photos add pictures`, `centerhash photos add my.index pictures phone`
     """
@@ -111,13 +105,10 @@ def add(
     from centerhash.index import is_index
     from centerhash.photos import PhotoIndex
 
-    is_new = not place.exists()
-    if is_new and not paths:
-        raise ConfigError(
-            f"there is no index or folder '{place}': name a folder of pictures, or what to add to a new index."
-        )
-    if is_new:
-        find_images(paths or [])  # a new index is not left behind empty
+    if not place.exists():
+        if not paths:
+            raise ConfigError(f"there is no index or folder '{place}': name what to add to a new index.")
+        find_images(paths)  # a new index is not left behind empty
         PhotoIndex.create(place, model).close()
     entries = paths or (None if is_index(place) else place)
     with _open(place, model=model, device=device, engine=engine) as photos:
@@ -137,7 +128,6 @@ def search(
     labels: Annotated[
         str | None, typer.Option(help='search by words: "a cat without people" or "dog:0.7, bicycle:0.3"')
     ] = None,
-    code: Annotated[str | None, typer.Option(help="search by a code in hex digits")] = None,
     like: Annotated[
         list[str] | None,
         typer.Option(help="search by examples: id or path of a photo of the index; may be repeated"),
@@ -167,9 +157,9 @@ def search(
     """
     from centerhash.photos.words import match
 
-    query = passed(id=id, labels=labels, code=code, like=like)
+    query = passed(id=id, labels=labels, like=like)
     if len(query) + (image is not None) != 1:
-        raise ConfigError("search by one of IMAGE, --id, --labels, --code, --like.")
+        raise ConfigError("search by one of IMAGE, --id, --labels, --like.")
     query |= passed(unlike=unlike, by=by, within=within, having=having, without=without)
     query |= passed(after=after, before=before, under=under)
     with _filled(place, read_only=True, device=device, engine=engine) as photos:
@@ -262,10 +252,8 @@ def duplicates(
         console.print_json(found.to_dict())
     else:
         _show_duplicates(found)
-    reasons = list(found.skipped.values())
-    console.warn(reasons[:_MAX_REASONS])
-    if len(reasons) > _MAX_REASONS:
-        console.warn([f"{len(reasons) - _MAX_REASONS:,} more files were not compared."])
+    if found.skipped:
+        console.warn([f"not compared:\n{first_reasons(found.skipped.values())}"])
 
 
 def _show_duplicates(found: Duplicates) -> None:

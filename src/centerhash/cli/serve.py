@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from centerhash.cli import console
 from centerhash.cli.arguments import DeviceOption, EngineOption
+from centerhash.cli.index import passed
 
 if TYPE_CHECKING:
     from centerhash.index import Index
@@ -52,16 +53,15 @@ def serve(
     from centerhash.serve.background import Syncing
     from centerhash.serve.settings import Settings, read_password
 
-    options: dict[str, Any] = {
-        "password": None if password_file is None else read_password(password_file),
-        "hosts": tuple(allow_host or ()),
-        "max_upload_mb": max_upload_mb,
-        "max_megapixels": max_megapixels,
-        "device": device,
-        "engine": engine,
-    }
-    settings = Settings.from_environment({name: value for name, value in options.items() if value})
-
+    options = passed(
+        password=None if password_file is None else read_password(password_file),
+        hosts=tuple(allow_host or ()) or None,
+        max_upload_mb=max_upload_mb,
+        max_megapixels=max_megapixels,
+        device=device,
+        engine=engine,
+    )
+    settings = Settings.from_environment(options)
     served: PhotoIndex | Index
 
     def announce(address: str) -> None:

@@ -79,9 +79,9 @@ def files_at(connection: sqlite3.Connection, path: str) -> list[File]:
 
 def files_of(connection: sqlite3.Connection, keys: Sequence[int]) -> dict[int, list[File]]:
     """Return the files of items by key, sorted by path; items without a file have an empty list."""
-    by_key: dict[int, list[File]] = {key: [] for key in keys}
+    by_key: dict[int, list[File]] = {key: [] for key in keys if key >= 0}
     for start in range(0, len(keys), _MAX_VARIABLES):
-        some = tuple(keys[start : start + _MAX_VARIABLES])
+        some = tuple(by_key)[start : start + _MAX_VARIABLES]
         for file in _select(connection, f"key IN ({','.join('?' * len(some))})", some):
             by_key[file.key].append(file)
     return {key: sorted(files, key=lambda file: file.path) for key, files in by_key.items()}

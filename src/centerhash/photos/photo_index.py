@@ -146,9 +146,8 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
 
         Later scans skip their files: see `add`. A folder that was added as a whole is forgotten when it is removed.
         """
+        ids = list(dict.fromkeys(chain.from_iterable(self.find(ids_or_paths).values())))
         with self.index.transaction() as connection:
-            ids_of = self._find(connection, ids_or_paths)
-            ids = list(dict.fromkeys(chain.from_iterable(ids_of.values())))
             stored = files.files_of(connection, self.index.keys(ids).tolist())
             every = list(chain.from_iterable(stored.values()))
             files.set_state(connection, [file for file in every if file.state == PRESENT], REMOVED)
@@ -175,7 +174,6 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         *,
         id: str | None = None,
         labels: Mapping[str, float] | Sequence[str] | str | None = None,
-        code: Any = None,
         like: Paths | NDArray[Any] | None = None,
         unlike: Paths | NDArray[Any] = (),
         k: int = 10,
@@ -184,7 +182,7 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         rotations: bool = True,
         **filters: Unpack[PhotoFilter],
     ) -> PhotoResults:
-        """Return the `k` photos nearest to an image, a photo by its `id`, `labels`, a `code`, or examples `like` it.
+        """Return the `k` photos nearest to an image, a photo by its `id`, `labels`, or examples `like` it.
 
         An image is a path, bytes, a PIL image or a uint8 array (height, width, 3). Copies of it come first, rotated and
         bordered ones included; `rotations=False` skips rotated ones in a quarter of the time. Labels are a text such as
@@ -193,7 +191,7 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
 
         `by`, `within` and the order of results are those of `Index.search`; filters are those of `PhotoFilter`.
         """
-        values = {"image": image, "id": id, "labels": labels, "code": code, "like": like}
+        values = {"image": image, "id": id, "labels": labels, "like": like}
         names = [name for name, value in values.items() if value is not None]
         if len(names) != 1:
             raise InputError(
@@ -213,7 +211,7 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         elif like is not None:
             query |= {"like": self._examples(like), "unlike": self._examples(unlike)}
         else:
-            query |= {"id": id, "copies": True} if id is not None else {"code": code}
+            query |= {"id": id, "copies": True}
         results = self.index.search(**query, **self._filter(filters))
         shown = results.labels if explained is None else explained
         return PhotoResults(self._results(list(results)), shown, results.code, results.size)
@@ -329,18 +327,12 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
 
     def find(self, ids_or_paths: Paths) -> dict[str, list[str]]:
         """Return the ids that each id, path of a photo or folder refers to; the files may be gone."""
-        with self.index.reading() as connection:
-            return self._find(connection, ids_or_paths)
-
-    def _find(self, connection: sqlite3.Connection, ids_or_paths: Paths) -> dict[str, list[str]]:
         ids_of: dict[str, list[str]] = {}
-        for entry in dict.fromkeys(map(str, _listed(ids_or_paths))):
-            if entry in self.index:
-                ids_of[entry] = [entry]
-                continue
-            stored = files.files_at(connection, os.path.realpath(entry))
-            keys = dict.fromkeys(file.key for file in stored if file.state != REMOVED)
-            ids_of[entry] = self.index.ids(list(keys))
+        with self.index.reading() as connection:
+            for entry in map(str, _listed(ids_or_paths)):
+                stored = files.files_at(connection, os.path.realpath(entry))
+                keys = dict.fromkeys(file.key for file in stored if file.state != REMOVED)
+                ids_of[entry] = [entry] if entry in self.index else self.index.ids(list(keys))
         return ids_of
 
     def _results(self, rows: Sequence[Result]) -> list[PhotoResult]:

@@ -74,16 +74,16 @@ def sync(
     with _only_sync(index.folder):
         with index.reading() as connection:
             roots = set(files.read_roots(connection))
-        names, skipped = _list_images(entries, roots)
+        names, skipped = _list_images(entries, roots, with_removed=with_removed)
         folders = {os.path.realpath(entry) for entry in entries if os.path.isdir(entry)}  # noqa: PTH112
         if folders - roots:
             with index.transaction() as connection:
                 files.write_roots(connection, roots | folders)
         run = _Sync(index, given, predict, Added(skipped=skipped))
-        named = {str(Path(entry)) for entry in entries}
-        scanned = () if with_removed else tuple(folder.rstrip(os.sep) + os.sep for folder in folders)
-        changed = run.compare(names, named, scanned)
-        changed += run.compare(sorted(given.keys() - run.seen), named, scanned)  # of a labels.csv alone
+        changed = run.compare(names)
+        changed += run.compare(
+            dict.fromkeys(sorted(given.keys() - run.seen), with_removed)
+        )  # of a labels.csv alone
         known = run.done.known + run.done.removed
         progress("images", known, known + len(changed))
         for start in range(0, len(changed), batch):
@@ -94,17 +94,18 @@ def sync(
 
 
 def _list_images(
-    entries: Iterable[str | Path], roots: Collection[str]
-) -> tuple[dict[str, None], dict[str, int]]:
-    """Return the images of entries, each once, and how many other files were skipped, by kind.
+    entries: Iterable[str | Path], roots: Collection[str], *, with_removed: bool
+) -> tuple[dict[str, bool], dict[str, int]]:
+    """Return the images of entries, each with whether it is added again if it was removed, and skipped files by kind.
 
     A folder that was added before may be empty or gone by now.
     """
-    names, skipped = dict[str, None](), Counter[str]()
+    names, skipped = dict[str, bool](), Counter[str]()
     for entry in entries:
+        again = with_removed or not os.path.isdir(entry)  # noqa: PTH112
         try:
             listed = find_images([entry])
-            names |= dict.fromkeys(listed.names)
+            names |= {name: again or names.get(name, False) for name in listed.names}
             skipped.update(listed.skipped)
         except DataError:
             is_closed = os.path.isdir(entry) and not os.access(entry, os.R_OK | os.X_OK)  # noqa: PTH112
@@ -157,16 +158,16 @@ class _Sync:
     done: Added
     seen: set[str] = field(default_factory=set)
 
-    def compare(self, paths: Iterable[str], named: Collection[str], scanned: tuple[str, ...]) -> list[str]:
+    def compare(self, paths: Mapping[str, bool]) -> list[str]:
         """Return the paths of files that are new or changed, count the others, and show photos that are back.
 
-        Removed files at paths that begin with one of `scanned` stay removed unless they are `named`.
+        Removed photos stay removed unless the path is mapped to True.
         """
         changed, returned = list[str](), list[File]()
         real_path = cache(os.path.realpath)
         with self.index.reading() as connection:
             stored_in = cache(lambda folder: files.files_in(connection, folder))
-            for path in paths:
+            for path, again in paths.items():
                 folder, name = os.path.split(path)
                 real = f"{real_path(folder).rstrip(os.sep)}{os.sep}{name}"
                 file = file_at(real)  # elsewhere if it is a link
@@ -178,10 +179,10 @@ class _Sync:
                     self.done.known += 1
                     if before.state == VANISHED:
                         returned.append(before)
-                elif path not in named and file.path.startswith(scanned):
-                    self.done.removed += 1
-                else:
+                elif again:
                     changed.append(path)
+                else:
+                    self.done.removed += 1
         self._set_state(returned, PRESENT)
         return changed
 
@@ -293,7 +294,7 @@ class _Sync:
     def _update_items(self, connection: sqlite3.Connection, keys: Collection[int]) -> None:
         """Show the items with a present file, hide those whose files are all gone, and remove those without a file."""
         shown, hidden, removed = list[int](), list[int](), list[int]()
-        for key, stored in files.files_of(connection, sorted({*keys} - {-1})).items():
+        for key, stored in files.files_of(connection, sorted(keys)).items():
             present = any(file.state == PRESENT for file in stored)
             (shown if present else hidden if stored else removed).append(key)
         index = self.index

@@ -28,32 +28,23 @@ _MAX_SUGGESTIONS, _MAX_LISTED = 3, 100
 _SIMILAR = 0.78  # of difflib; "bycicle" is as near as this to "bicycle"
 
 SYNONYMS = """
-person: people, human, man, men, woman, women, boy, girl, child, children, kid, baby, babies, lady, ladies,
-guy, crowd, portrait, selfie; bicycle: bike, cycle, cyclist, mountain bike; car: auto, automobile, taxi, cab,
-suv, jeep, limousine; motorcycle: motorbike, motor bike, moped, scooter; airplane: plane, aeroplane,
-aircraft, jet, airliner; bus: coach, minibus, double decker; train: locomotive, tram, railway, railroad,
-metro; truck: lorry, lorries, pickup, van, fire engine, ambulance; boat: ship, canoe, kayak, sailboat,
-sailing boat, yacht, ferry, ferries; traffic light: stoplight, traffic signal; fire hydrant: hydrant; stop
-sign: stop; parking meter: parking metre; bench: park bench; bird: pigeon, seagull, gull, duck, parrot,
-chicken, swan, goose, geese, owl, eagle, sparrow, crow, penguin; cat: kitten, kitty, kitties; dog: puppy,
-puppies, pup, hound, poodle, terrier, labrador, retriever; horse: pony, ponies, foal; sheep: lamb, ram, ewe;
-cow: cattle, bull, calf, calves, ox, oxen; bear: polar bear, brown bear, grizzly; backpack: rucksack,
-knapsack; umbrella: parasol; handbag: purse, bag; tie: necktie, bow tie; suitcase: luggage, baggage; frisbee:
-flying disc; skis: skiing, skier; snowboard: snowboarding, snowboarder; sports ball: ball, football,
-basketball, tennis ball, soccer ball, baseball, volleyball; skateboard: skateboarding, skateboarder;
-surfboard: surfing, surfer; tennis racket: racket, racquet, tennis racquet, tennis; bottle: wine bottle,
-bottle of wine, water bottle; wine glass: glass, wineglass, glass of wine, glasses of wine; cup: mug, coffee
-cup, coffee mug, teacup; knife: knives; bowl: dish; sandwich: burger, hamburger; orange: mandarin, tangerine;
-hot dog: hotdog, sausage; donut: doughnut; cake: birthday cake, wedding cake, cupcake; chair: armchair,
-stool, seat; couch: sofa, settee; potted plant: plant, houseplant, flowerpot; dining table: table, desk,
-dinner table; toilet: loo, wc; tv: television, monitor, screen, tv set; laptop: notebook, computer; mouse:
-mice, computer mouse; remote: remote control; keyboard: computer keyboard; cell phone: phone, mobile phone,
-mobile, smartphone, telephone, cellphone, iphone; microwave: microwave oven; oven: stove, cooker; sink:
-washbasin, basin; refrigerator: fridge, freezer; book: novel, textbook; clock: watch, alarm clock; scissors:
-shears; teddy bear: teddy, teddies, stuffed animal; hair drier: hair dryer, hairdryer, blow dryer
+person: people, human, man, men, woman, women, boy, girl, child, children, kid, baby, babies, lady, guy, selfie;
+bicycle: bike, cyclist; car: auto, automobile, taxi, cab, suv, jeep; motorcycle: motorbike, moped, scooter;
+airplane: plane, aeroplane, aircraft, jet; bus: coach; train: locomotive, tram; truck: lorry, pickup, van;
+boat: ship, canoe, kayak, sailboat, sailing boat, yacht, ferry; traffic light: stoplight; fire hydrant: hydrant;
+bird: pigeon, seagull, duck, parrot, chicken, swan, goose, geese, owl, eagle, penguin; cat: kitten, kitty;
+dog: puppy, pup, hound; horse: pony, foal; sheep: lamb; cow: cattle, bull, calf, calves, ox, oxen;
+bear: polar bear, brown bear; backpack: rucksack; umbrella: parasol; handbag: purse, bag; tie: necktie, bow tie;
+suitcase: luggage, baggage; skis: skiing, skier; snowboard: snowboarding, snowboarder;
+sports ball: ball, football, basketball, tennis ball, baseball, volleyball; skateboard: skateboarding, skateboarder;
+surfboard: surfing, surfer; tennis racket: racket, racquet, tennis; bottle: wine bottle; cup: mug, teacup;
+wine glass: glass, wineglass, glass of wine, glasses of wine; knife: knives; sandwich: burger, hamburger;
+orange: mandarin; hot dog: sausage; donut: doughnut; cake: birthday cake, cupcake; chair: armchair, stool, seat;
+couch: sofa, settee; potted plant: plant, houseplant; dining table: table, desk; toilet: wc; tv: television, monitor;
+laptop: notebook, computer; mouse: mice; remote: remote control; microwave: microwave oven; oven: stove, cooker;
+cell phone: phone, mobile phone, mobile, smartphone, telephone, cellphone; sink: basin; refrigerator: fridge, freezer;
+book: novel; clock: watch, alarm clock; teddy bear: teddy, stuffed animal; hair drier: hair dryer, hairdryer
 """
-
-
 _ROLES = {
     word: role
     for role, words in (

@@ -146,11 +146,9 @@ class Collection:
 
     def counts(self, **query: Any) -> schemas.CountsAnswer:
         """Count the items that a further filter by each label or folder would leave."""
-        only = self._filters(query)
-        if self.photos is None:
-            return schemas.CountsAnswer(labels=self.index.count(**only).labels, folders={})
-        counts, names, folders = self.photos.count(**only), self.folders(), Counter[str]()
-        for folder, count in counts.folders.items():
+        counts = (self.photos or self.index).count(**self._filters(query))
+        names, folders = self.folders(), Counter[str]()
+        for folder, count in getattr(counts, "folders", {}).items():
             for parent in (Path(folder), *Path(folder).parents):
                 if str(parent) in names:
                     folders[names[str(parent)]] += count

@@ -88,17 +88,12 @@ def read_password(file: Path) -> str:
     return password
 
 
-def is_local(host: str) -> bool:
-    """Return whether only programs of this machine can reach a server that listens on `host`."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
 def check_public(settings: Settings, host: str) -> None:
     """Raise ConfigError for a server without a password that other machines can reach."""
-    if settings.password is None and not is_local(host):
+    is_local = host.lower() == "localhost"
+    with suppress(ValueError):
+        is_local = ipaddress.ip_address(host).is_loopback
+    if settings.password is None and not is_local:
         raise ConfigError(
             f"a server on {host} can be reached by other machines, so it needs a password: set CENTERHASH_PASSWORD or "
             "`password_file=`, or listen on 127.0.0.1."
