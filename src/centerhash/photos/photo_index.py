@@ -198,7 +198,7 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
                 f"search by exactly one of {', '.join(values)}, got {' and '.join(names) or 'none'}."
             )
         query: dict[str, Any] = {"k": k, "by": by, "within": within}
-        explained: Sequence[Explained] | None = None
+        explained: Sequence[Explained] = ()
         if image is not None:
             query["code"], explained = self._image_codes(image, rotations)
             query["copies"] = True
@@ -213,12 +213,12 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         else:
             query |= {"id": id, "copies": True}
         results = self.index.search(**query, **self._filter(filters))
-        shown = results.labels if explained is None else explained
-        return PhotoResults(self._results(list(results)), shown, results.code, results.size)
+        shown = results.labels if image is None else explained
+        return PhotoResults(self._results(results), shown, results.code, results.size)
 
     def _image_codes(
         self, image: ImageSource, rotations: bool
-    ) -> tuple[dict[str, NDArray[np.uint8]], Sequence[Explained] | None]:
+    ) -> tuple[dict[str, NDArray[np.uint8]], Sequence[Explained]]:
         """Return the semantic code (W,) of an image, the general codes (V, W2) of its views, and its labels."""
         if not isinstance(image, str | Path | bytes | Image.Image | np.ndarray):
             raise InputError(
@@ -234,9 +234,8 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         codes = {"semantic": pack(model.encode_features(features[:1]))[0]}
         if self.index.general_bits is not None:
             codes["general"] = pack(model.general_codes(features))
-        if not model.has_centers:
-            return codes, None
-        return codes, [row for row in model.explain_features(features[:1])[0] if row.weight > 0]
+        explained = model.explain_features(features[:1])[0] if model.has_centers else ()
+        return codes, [row for row in explained if row.weight > 0]
 
     def read(self, text: str) -> Words:
         """Read what a person typed: labels with weights, labels to exclude, and unknown words."""

@@ -310,7 +310,6 @@ def _is_gone(path: str) -> bool:
     except OSError as error:
         return isinstance(error, FileNotFoundError | NotADirectoryError)
     return False
-    return False
 
 
 def wall_clock(modified: int) -> float | None:

@@ -20,7 +20,6 @@ from centerhash.core.errors import ConfigError
 from centerhash.core.options import Options, read_options
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-MEGABYTE = 1_000_000
 _PREFIX = "CENTERHASH_"
 
 
@@ -42,7 +41,7 @@ class Settings(Options):
     @property
     def max_body(self) -> int:
         """Largest body of a request in bytes: the image, and a little for the form around it."""
-        return int(self.max_upload_mb * MEGABYTE) + 16_384
+        return int(self.max_upload_mb * 1e6) + 16_384
 
     @property
     def allowed_hosts(self) -> tuple[str, ...]:
