@@ -99,8 +99,6 @@ def test_search_by_words(opened: PhotoIndex) -> None:
     assert set(ids(alone)) == {row.id for row in opened.list(0, 14, without=other)[0]}
     weighted = opened.search(labels=f"{name}:0.7, {other}:0.3")
     assert [(row.label, round(row.weight, 6)) for row in weighted.labels] == [(name, 0.7), (other, 0.3)]
-    words = opened.read(f"{name} {other[:-1]}x")
-    assert (list(words.weights), [row.word for row in words.unknown]) == ([name], [f"{other[:-1]}x"])
     with pytest.raises(ConfigError, match="unicorn"):
         opened.search(labels="unicorn")
 

@@ -40,7 +40,7 @@ from centerhash.photos.files import PRESENT, REMOVED
 from centerhash.photos.results import PhotoResult, PhotoResults
 from centerhash.photos.sync import Added, sync
 from centerhash.photos.thumbnails import default_folder
-from centerhash.photos.words import Words, check_known, match, read_text
+from centerhash.photos.words import check_known, match, read_text
 
 Date: TypeAlias = str | int | datetime.date  # 2024, "2024-06", "2024-06-01", or an object of `datetime`
 Paths: TypeAlias = str | Path | Sequence[str | Path]
@@ -237,10 +237,6 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         explained = model.explain_features(features[:1])[0] if model.has_centers else ()
         return codes, [row for row in explained if row.weight > 0]
 
-    def read(self, text: str) -> Words:
-        """Read what a person typed: labels with weights, labels to exclude, and unknown words."""
-        return read_text(text, self._known_labels())
-
     def _known_labels(self) -> list[str]:
         return [*dict.fromkeys((*self.index.classes, *self.labels()))]
 
@@ -252,7 +248,8 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         if not isinstance(labels, str):
             pairs = labels.items() if isinstance(labels, Mapping) else [(name, 1.0) for name in labels]
             return {match(str(name), classes) or str(name): weight for name, weight in pairs}, filters
-        words = check_known(self.read(labels), self._known_labels())
+        known = self._known_labels()
+        words = check_known(read_text(labels, known), known)
         if not words:
             raise ConfigError(
                 'no label was given: write for example "dog, bicycle" or "a cat without people".'

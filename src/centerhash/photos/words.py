@@ -199,9 +199,9 @@ def _weight(name: Tokens, left: Tokens) -> tuple[float | None, Tokens]:
     if left[:1] != (":",):
         return None, left
     if not _NUMBER.fullmatch("".join(left[1:2])):
-        written = " ".join(left[1:2])
+        shown = " ".join(name)
         raise ConfigError(
-            f"the weight of '{' '.join(name)}' must be a positive number such as 0.7, got '{written}'."
+            f"the weight of '{shown}' must be a positive number: write for example {shown}:0.7."
         )
     return float(left[1]), left[2:]
 

@@ -103,7 +103,7 @@ class Collection:
 
     def read(self, text: str) -> schemas.TypedAnswer:
         """Read what a person typed as labels and unknown words."""
-        query = words.read_text(text, self.index.classes) if self.photos is None else self.photos.read(text)
+        query = words.read_text(text, [*dict.fromkeys((*self.index.classes, *self.index.labels()))])
         unknown = {word: list(near) for word, near in query.unknown}
         return schemas.TypedAnswer(labels=query.weights, without=list(query.without), unknown=unknown)
 
