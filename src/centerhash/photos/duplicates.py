@@ -27,15 +27,7 @@ from centerhash.data.images import load_image
 from centerhash.index import Index
 from centerhash.index.near_pairs import star_groups, view_hits
 from centerhash.photos.files import PRESENT, File, all_files, file_at
-from centerhash.photos.pixels import (
-    FRAMED,
-    SIDE,
-    Picture,
-    correlations,
-    oriented,
-    picture_of,
-    view_boxes,
-)
+from centerhash.photos.pixels import FRAMED, SIDE, Picture, correlations, oriented, picture_of, view_boxes
 
 KINDS = ("same", "near", "similar")
 # both selected by `python -m benchmarks.duplicates --choose`, on other photos than those of the documentation
@@ -137,21 +129,17 @@ def _near_groups(ranked: Sequence[File], skipped: dict[str, str], progress: Prog
     """Return groups of the same photo by the pixels of files, and add those that cannot be read to `skipped`."""
     pictures, broken = read_all(_picture, dict(enumerate(ranked)), "pixels", progress)
     skipped |= {ranked[row].path: str(error) for row, error in broken.items()}
-    rows = sorted(pictures)
-    groups = near_groups([pictures[row] for row in rows], progress)
-    return [[ranked[rows[at]] for at in group] for group in groups]
+    readable = [ranked[row] for row in sorted(pictures)]
+    groups = near_groups([pictures[row] for row in sorted(pictures)], progress)
+    return [[readable[at] for at in group] for group in groups]
 
 
 def _similar_groups(index: Index, ranked: Sequence[File], progress: Progress) -> list[list[File]]:
     """Return groups of files whose general codes are near."""
     row_of = {file.key: row for row, file in enumerate(ranked)}
     pairs = index.near_pairs(SIMILAR_BITS, progress=progress)
-    pairs_of_keys = zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)
-    linked = _linked(
-        (row_of[first], row_of[second])
-        for first, second in pairs_of_keys
-        if first in row_of and second in row_of
-    )
+    keys = zip(pairs.first.tolist(), pairs.second.tolist(), strict=True)
+    linked = _linked((row_of[one], row_of[other]) for one, other in keys if {one, other} <= row_of.keys())
     groups = star_groups(range(len(ranked)), linked.__getitem__)
     return [[ranked[row] for row in sorted(group)] for group in groups]
 

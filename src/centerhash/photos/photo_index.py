@@ -280,7 +280,7 @@ class PhotoIndex(AbstractContextManager["PhotoIndex"]):
         after, before, under = filters.get("after"), filters.get("before"), filters.get("under")
         if after is not None or before is not None:
             low = None if after is None else read_date(after)
-            # the last moment before it: both ends of a range are inclusive
+            # both ends of a range are inclusive: the last moment before it
             high = None if before is None else float(np.nextafter(read_date(before), -np.inf))
             only["where"] = {"taken": (low, high)}
         if under is not None:
